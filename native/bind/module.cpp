@@ -1,0 +1,15 @@
+// The native core as the Python module penstock._core. One bind_*.cpp per subject.
+#include <nanobind/nanobind.h>
+
+namespace penstock::bind {
+void bind_checksum(nanobind::module_& m);
+void bind_order(nanobind::module_& m);
+void bind_permutation(nanobind::module_& m);
+}  // namespace penstock::bind
+
+NB_MODULE(_core, m) {
+  m.doc() = "The native core of penstock. Private: its functions trust their callers about sizes they cannot see.";
+  penstock::bind::bind_permutation(m);
+  penstock::bind::bind_order(m);
+  penstock::bind::bind_checksum(m);
+}

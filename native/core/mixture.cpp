@@ -1,0 +1,74 @@
+#include "core/mixture.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/seed.h"
+
+namespace penstock {
+namespace {
+
+std::uint64_t share(std::uint64_t positions, std::uint64_t cumulative_weight) {
+  return static_cast<std::uint64_t>((static_cast<unsigned __int128>(positions) * cumulative_weight) >> 63);
+}
+
+struct Period {
+  const MixtureSegment* segment;
+  std::uint64_t first;  // absolute position
+  Permutation slots;
+  std::vector<std::uint64_t> edges;
+  std::vector<std::int64_t> before;  // elements given before this period
+  std::vector<std::uint16_t> owner;  // the data set of each slot, where a table of them is small; spares a search per position
+
+  Period(const MixtureSegment& s, std::uint64_t number, std::uint64_t root)
+      : segment(&s), first(s.start + number * s.period), slots(s.period, absorb(root, first)), edges(s.edges), before(s.before) {
+    if (!s.counted) set_shares(number);
+    if (s.period > kTableLimit || before.size() > kTableLimit) return;
+    owner.resize(s.period);
+    for (std::size_t k = 0; k < before.size(); ++k) {
+      std::fill(owner.begin() + static_cast<std::ptrdiff_t>(edges[k]), owner.begin() + static_cast<std::ptrdiff_t>(edges[k + 1]),
+                static_cast<std::uint16_t>(k));
+    }
+  }
+
+  void set_shares(std::uint64_t number) {
+    const MixtureSegment& s = *segment;
+    const std::uint64_t from = number * s.period;
+    std::uint64_t given = share(from, s.edges[0]);
+    for (std::size_t k = 0; k < edges.size(); ++k) {
+      const std::uint64_t start = share(from, s.edges[k]);
+      edges[k] = share(from + s.period, s.edges[k]) - start;
+      if (k > 0) before[k - 1] += static_cast<std::int64_t>((start - given) * s.unit);
+      given = start;
+    }
+  }
+
+  bool holds(std::uint64_t position) const { return position >= first && position - first < segment->period; }
+
+  std::size_t owner_of(std::uint64_t slot) const {
+    if (!owner.empty()) return owner[slot];
+    return static_cast<std::size_t>(std::upper_bound(edges.begin(), edges.end(), slot) - edges.begin()) - 1;
+  }
+};
+
+}  // namespace
+
+void MixtureLine::at(std::uint64_t root, std::span<const std::int64_t> positions, std::span<std::int32_t> which,
+                     std::span<std::int64_t> element) const {
+  std::optional<Period> period;
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    const auto position = static_cast<std::uint64_t>(positions[i]);
+    if (!period || !period->holds(position)) {
+      const auto after = std::upper_bound(segments_.begin(), segments_.end(), position,
+                                          [](std::uint64_t p, const MixtureSegment& s) { return p < s.start; });
+      const MixtureSegment& segment = *std::prev(after);
+      period.emplace(segment, (position - segment.start) / segment.period, root);
+    }
+    const std::uint64_t slot = period->slots.forward(position - period->first);
+    const std::size_t k = period->owner_of(slot);
+    which[i] = static_cast<std::int32_t>(k);
+    element[i] = period->before[k] + static_cast<std::int64_t>((slot - period->edges[k]) * period->segment->unit);
+  }
+}
+
+}  // namespace penstock

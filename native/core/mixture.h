@@ -1,0 +1,42 @@
+// Mixture: position -> (data set, offset in that data set's own line), in closed form.
+//
+// The line of positions is a list of segments, each cut into periods. In a period every data set owns one contiguous range of
+// slots; a permutation of the period assigns positions to slots. `edges` holds, for each segment, one number per data set and one
+// more:
+//   share segment   edges are cumulative weights in units of 2^-63; with  S(k, t) = floor(t * edges[k] / 2^63),  data set k has
+//                   given S(k+1, t) - S(k, t) items after the first t positions of the segment, for every t at a period's end
+//   counted segment a single period; edges are the cumulative counts themselves
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/permutation.h"
+
+namespace penstock {
+
+struct MixtureSegment {
+  std::uint64_t start;   // first position
+  std::uint64_t period;  // positions per period
+  std::uint64_t unit;    // elements per item
+  bool counted;
+  std::vector<std::uint64_t> edges;   // one more than there are data sets
+  std::vector<std::int64_t> before;   // elements each data set has given before this segment
+};
+
+// Immutable, so safe to use from several threads.
+class MixtureLine {
+ public:
+  explicit MixtureLine(std::vector<MixtureSegment> segments) : segments_(std::move(segments)) {}
+
+  // The data set and the first element of the item at each position. Positions in rising order cost least: the tables of a period
+  // are kept until another period is asked for. A period's key is absorb(root, its first position).
+  void at(std::uint64_t root, std::span<const std::int64_t> positions, std::span<std::int32_t> which, std::span<std::int64_t> element) const;
+
+ private:
+  std::vector<MixtureSegment> segments_;
+};
+
+}  // namespace penstock

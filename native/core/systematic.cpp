@@ -1,0 +1,13 @@
+#include "core/systematic.h"
+
+namespace penstock {
+
+void systematic(std::uint64_t n, std::uint64_t size, std::uint64_t offset, std::uint64_t start, std::span<std::int64_t> out) {
+  using Wide = unsigned __int128;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const Wide reach = static_cast<Wide>(n) * (start + i + 1) - offset;
+    out[i] = static_cast<std::int64_t>((reach + size - 1) / size) - 1;
+  }
+}
+
+}  // namespace penstock

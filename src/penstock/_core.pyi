@@ -1,0 +1,109 @@
+"""
+The native core of penstock. Private: its functions trust their callers about sizes they cannot see.
+"""
+
+import enum
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+TABLE_LIMIT: int = 65536
+
+class Simd(enum.Enum):
+    """An instruction set; every level gives identical results."""
+
+    PLAIN = 0
+
+    AVX2 = 1
+
+    AVX512 = 2
+
+def available_simd() -> list[Simd]:
+    """The levels this processor can run, slowest first."""
+
+def finalize(word: int) -> int:
+    """The SplitMix64 finalizer."""
+
+def absorb(hash: int, word: int) -> int:
+    """Mix one more word into a hash."""
+
+def derive_key(seed: int, epoch: int, purpose: int, number: int) -> int:
+    """The key of one random decision."""
+
+class Permutation:
+    """
+    A keyed bijection of [0, n). Immutable; safe to use from several threads.
+    """
+
+    def __init__(self, n: int, key: int, simd: Simd | None = None) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    def run(self, start: int, step: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Fill out with the images of start, start + step, ..."""
+
+    def forward(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Fill out with the images of positions."""
+
+    def inverse(self, indices: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Fill out with the positions of indices."""
+
+class BlockEpoch:
+    """One epoch of a block shuffle. Safe to use from several threads."""
+
+    def __init__(self, n: int, block: int, window: int, lanes: int, sequence_key: int, group_root: int) -> None: ...
+
+    def run(self, start: int, step: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Fill out with the ids at start, start + step, ..."""
+
+    def forward(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Fill out with the ids at positions."""
+
+    def inverse(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Fill out with the positions of ids."""
+
+class MixtureLine:
+    """The line of a mixture. Immutable; safe to use from several threads."""
+
+    def __init__(self, starts: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], periods: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], units: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], counted: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], edges: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], before: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def at(self, root: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], element: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """
+        Fill which and element with the data set and first element at each position.
+        """
+
+def random_run(n: int, key: int, start: int, step: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Fill out with draws below n for positions start, start + step, ..."""
+
+def random_at(n: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Fill out with draws below n for positions."""
+
+def systematic(n: int, size: int, offset: int, start: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Fill out with evenly spread places in [0, n)."""
+
+class CrcPath(enum.Enum):
+    """A way to compute crc32c; both give the same value."""
+
+    PORTABLE = 0
+
+    HARDWARE = 1
+
+def best_crc_path() -> CrcPath:
+    """The fastest path of this processor."""
+
+def crc32c(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], before: int = 0, path: CrcPath | None = None) -> int:
+    """The crc32c of data, continued from the crc of what came before."""
+
+class ThreadPool:
+    """
+    Native threads that share a job. Usable from several threads and after fork.
+    """
+
+    def __init__(self, threads: int) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    def crc32c_pages(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], page_bytes: int, out: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Fill out with the crc32c of each page of data."""

@@ -1,0 +1,43 @@
+"""Orders: pure functions (seed, epoch, position) -> record id. No I/O, no threads, no clock.
+
+Every order is a value with ``len`` (positions per epoch) and ``indices(epoch, start, stop)``; most can also say where a record
+stands (``positions``). The arithmetic is written down in ``docs/reference/order.md`` and never changes within ``ORDER_VERSION``.
+"""
+
+from penstock.order.block_shuffle import BlockShuffle
+from penstock.order.cursor import ORDER_VERSION, Cursor
+from penstock.order.design import (
+    Design,
+    default_budget,
+    designed_sampling_mandatory,
+    fraction_schedule,
+    in_fraction,
+)
+from penstock.order.mixture import Choice, Mixture
+from penstock.order.permutation import Permutation
+from penstock.order.phase import Curriculum, Phase, PhasePlace
+from penstock.order.sequential import Sequential, Sliding
+from penstock.order.shard import Shard
+from penstock.order.shuffle import Random, Shuffle
+
+__all__ = [
+    "ORDER_VERSION",
+    "BlockShuffle",
+    "Choice",
+    "Cursor",
+    "Curriculum",
+    "Design",
+    "Mixture",
+    "Permutation",
+    "Phase",
+    "PhasePlace",
+    "Random",
+    "Sequential",
+    "Shard",
+    "Shuffle",
+    "Sliding",
+    "default_budget",
+    "designed_sampling_mandatory",
+    "fraction_schedule",
+    "in_fraction",
+]

@@ -1,0 +1,340 @@
+"""Design: samples with known inclusion probabilities, for estimates over data too large to read.
+
+Every design is one scheme: records lie in strata, stratum h is to give mu(h) records on average, the strata are put in a random
+order, whole numbers of records are dealt out by systematic selection with a random start (so stratum h gives mu(h) rounded up or
+down, and mu(h) exactly on average), and the records of a stratum are a prefix of a random permutation of it. The probability of
+every record is then exactly mu(h) / size(h), and no regular pattern in the data can meet a regular pattern in the sample.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _core
+from penstock.errors import FullPassError
+from penstock.interfaces import IntArray
+from penstock.order.argument import check_positions, check_run, whole_number
+from penstock.order.permutation import Permutation
+from penstock.order.seed import MAX_SEED, Purpose, derive_key
+
+__all__ = [
+    "DEFAULT_BUDGET",
+    "FULL_PASS_LIMIT",
+    "Design",
+    "default_budget",
+    "designed_sampling_mandatory",
+    "fraction_schedule",
+    "in_fraction",
+]
+
+FULL_PASS_LIMIT = 100_000_000
+"""From so many rows on, a full pass used as an estimator must be asked for by name."""
+
+DEFAULT_BUDGET = 2_000_000
+"""Rows of a designed sample over data that large, unless a size is given."""
+
+FloatArray = npt.NDArray[np.float64]
+
+_UNIT = 1 << 32  # expected counts of strata are whole multiples of 1 / _UNIT
+
+
+def designed_sampling_mandatory(n: int) -> bool:
+    """Whether a full pass over n rows is refused unless asked for by name."""
+    return whole_number("n", n) >= FULL_PASS_LIMIT
+
+
+def default_budget(n: int) -> int:
+    """The size of a sample when none is given: everything below 10**8 rows, two million rows from there on."""
+    return min(n, DEFAULT_BUDGET) if designed_sampling_mandatory(n) else n
+
+
+def in_fraction(ids: npt.ArrayLike, fraction: float) -> npt.NDArray[np.bool_]:
+    """Which ids belong to a fraction of all ids, by a hash of the id alone: no seed, no length, and smaller fractions lie in larger.
+
+    The share is only right on average; :meth:`Design.fraction` has an exact size.
+    """
+    _check_fraction(fraction)
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    z = check_positions("ids", ids, 2**63).astype(np.uint64) + golden
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    bound = int(Fraction(fraction) * 2**64)
+    return np.ones(z.shape, np.bool_) if bound == 2**64 else z < np.uint64(bound)
+
+
+def fraction_schedule(n: int, steps: int) -> list[float]:
+    """Fractions for a fit that starts on little data: a geometric rise to everything, the last two steps on all of it.
+
+    >>> from penstock.order import fraction_schedule
+    >>> fraction_schedule(10_000_000, 8)
+    [0.015625, 0.03125, 0.0625, 0.125, 0.25, 0.5, 1.0, 1.0]
+    """
+    whole_number("n", n)
+    whole_number("steps", steps)
+    first = max(1 / 64, min(4096, n) / n) if n > 0 else 1.0
+    rise = max(0, steps - 2)
+    return [min(1.0, first ** ((rise - step) / rise)) if step < rise else 1.0 for step in range(steps)]
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Strata of ``block`` records each (the last may be short), each giving in proportion to its size. No memory per stratum."""
+
+    n: int
+    size: int
+    block: int
+    seed: int
+
+    @cached_property
+    def _sequence(self) -> Permutation:
+        return Permutation(-(-self.n // self.block), key=derive_key(self.seed, 0, Purpose.DESIGN_SEQUENCE))
+
+    @cached_property
+    def _short_place(self) -> int:
+        """Where the short stratum stands in the random order of strata."""
+        return self._sequence.inverse(len(self._sequence) - 1)
+
+    @cached_property
+    def _offset(self) -> int:
+        out = np.empty(1, np.int64)
+        _core.random_run(self.n, derive_key(self.seed, 0, Purpose.DESIGN_OFFSET), 0, 1, out)
+        return int(out[0])
+
+    def strata(self, start: int, stop: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """For positions in [start, stop): the number, the first id and the size of a stratum, and the rank within its sample."""
+        places = np.empty(stop - start, np.int64)
+        _core.systematic(self.n, self.size, self._offset, start, places)
+        missing = len(self._sequence) * self.block - self.n
+        short_end = (self._short_place + 1) * self.block - missing
+        turn = np.where(places < short_end, places, places + missing) // self.block
+        number = self._sequence.forward(turn)
+        size = np.where(number == len(self._sequence) - 1, self.block - missing, self.block)
+        rank = np.arange(start, stop, dtype=np.int64) - self._given(turn, missing)
+        return number, number * self.block, size, rank
+
+    def _given(self, turn: IntArray, missing: int) -> IntArray:
+        """How many records the strata before each turn have given: floor((size * start + offset) / n) in exact integers."""
+        turns, place = np.unique(turn, return_inverse=True)
+        starts = (int(t) * self.block - (missing if self._short_place < t else 0) for t in turns)
+        return np.array([(self.size * s + self._offset) // self.n for s in starts], np.int64)[place]
+
+    def weights(self, start: int, stop: int) -> FloatArray:
+        return np.full(stop - start, self.n / self.size)
+
+
+class _Strata:
+    """Strata of any sizes with any expected counts, as arrays in the random order of the strata."""
+
+    def __init__(self, sizes: IntArray, expected: FloatArray, size: int, seed: int) -> None:
+        if size >= 2**31:
+            raise ValueError(f"a design over weighted strata gives at most {2**31 - 1} records, got {size}")
+        counts = _whole_counts(expected, sizes, size)
+        order = Permutation(sizes.size, key=derive_key(seed, 0, Purpose.DESIGN_SEQUENCE)).run(0, sizes.size)
+        firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+        self._number, self._first, self._size = order, firsts[order], sizes[order]
+        self._counts = counts[order]
+        self._ends = np.cumsum(self._counts)
+        self._offset = derive_key(seed, 0, Purpose.DESIGN_OFFSET) % _UNIT
+
+    def _turns(self, start: int, stop: int) -> IntArray:
+        reach = (np.arange(start + 1, stop + 1, dtype=np.int64) << 32) - self._offset
+        return np.searchsorted(self._ends, reach, side="left")
+
+    def strata(self, start: int, stop: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        turn = self._turns(start, stop)
+        given = (self._ends[turn] - self._counts[turn] + self._offset) >> 32
+        rank = np.arange(start, stop, dtype=np.int64) - given
+        return self._number[turn], self._first[turn], self._size[turn], rank
+
+    def weights(self, start: int, stop: int) -> FloatArray:
+        turn = self._turns(start, stop)
+        return self._size[turn].astype(np.float64) * _UNIT / self._counts[turn]
+
+
+class Design:
+    """A sample of records with a weight of one over the probability of each. An order: the same sample in every epoch.
+
+    Make one with :meth:`simple`, :meth:`fraction`, :meth:`stratified`, :meth:`proportional` or :meth:`full`. A sum over the sample,
+    each record times its weight, is an unbiased estimate of the sum over all records.
+
+    >>> from penstock.order import Design
+    >>> design = Design.simple(1_000_000, size=1000, seed=3)
+    >>> len(design), float(design.weights(0, 1000).sum())
+    (1000, 1000000.0)
+    """
+
+    __slots__ = ("_recipe", "_scheme", "n", "seed", "size")
+
+    def __init__(self, n: int, size: int, seed: int, scheme: "_Blocks | _Strata", recipe: tuple[object, ...]) -> None:
+        self.n, self.size, self.seed = n, size, seed
+        self._scheme, self._recipe = scheme, recipe
+
+    @classmethod
+    def full(cls, n: int, *, seed: int = 0, full_pass: bool = False) -> "Design":
+        """Every record with weight 1. From 10**8 rows on refused unless ``full_pass=True``."""
+        return cls.simple(n, size=n, seed=seed, full_pass=full_pass)
+
+    @classmethod
+    def simple(cls, n: int, *, seed: int, size: int | None = None, full_pass: bool = False) -> "Design":
+        """``size`` records, every set of that many with equal chance: the prefix of a permutation. A larger size adds records."""
+        size = _check_size(n, size, seed, full_pass)
+        return cls(n, size, seed, _Blocks(n, max(1, size), max(1, n), seed), ("simple", n, {"size": size, "seed": seed}))
+
+    @classmethod
+    def fraction(cls, n: int, fraction: float, *, seed: int, full_pass: bool = False) -> "Design":
+        """round(n * fraction) records; the records of a smaller fraction are among those of a larger one with the same seed."""
+        _check_fraction(fraction)
+        return cls.simple(n, size=round(Fraction(fraction) * whole_number("n", n)), seed=seed, full_pass=full_pass)
+
+    @classmethod
+    def stratified(cls, n: int, *, strata: int | Sequence[int], seed: int, size: int | None = None, full_pass: bool = False) -> "Design":
+        """``size`` records spread evenly over strata: blocks of so many records, or shards of the given lengths (sum n)."""
+        size = _check_size(n, size, seed, full_pass)
+        recipe = ("stratified", n, {"strata": strata, "size": size, "seed": seed})
+        if isinstance(strata, Sequence | np.ndarray):
+            sizes = _check_strata(n, strata)
+            return cls(n, size, seed, _Strata(sizes, sizes * (size / max(1, n)), size, seed), recipe)
+        block = whole_number("strata", strata, least=1)
+        return cls(n, size, seed, _Blocks(n, max(1, size), min(block, max(1, n)), seed), recipe)
+
+    @classmethod
+    def proportional(
+        cls,
+        n: int,
+        *,
+        masses: npt.ArrayLike,
+        seed: int,
+        strata: Sequence[int] | None = None,
+        size: int | None = None,
+        full_pass: bool = False,
+    ) -> "Design":
+        """``size`` records, each with a probability in proportion to its mass, never above 1.
+
+        ``masses`` has one number per record, or, with ``strata`` given, one per stratum, spread evenly over its records. A tenth of
+        the mass is spread evenly over all records, so that no probability is 0 and no weight without bound.
+        """
+        size = _check_size(n, size, seed, full_pass)
+        sizes = np.ones(n, np.int64) if strata is None else _check_strata(n, strata)
+        mass = np.array(masses, np.float64)
+        if mass.shape != sizes.shape:
+            raise ValueError(f"expected {sizes.size} masses, one per {'record' if strata is None else 'stratum'}, got shape {mass.shape}")
+        if not np.all(np.isfinite(mass)) or np.any(mass < 0):
+            raise ValueError("masses must be finite and at least 0")
+        recipe = ("proportional", n, {"masses": mass, "strata": strata, "size": size, "seed": seed})
+        return cls(n, size, seed, _Strata(sizes, _expected_counts(mass, sizes, size), size, seed), recipe)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        return f"Design.{self._recipe[0]}({self.n}, size={self.size}, seed={self.seed})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Design) and repr(self._recipe) == repr(other._recipe)
+
+    def __hash__(self) -> int:
+        return hash((self.n, self.size, self.seed))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_remake, self._recipe)
+
+    def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
+        """Ids at positions start, start + step, ... below stop; the same in every epoch."""
+        check_run(epoch, start, stop, step, self.size)
+        return self._ids(start, stop)[::step]
+
+    def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
+        """Ids at any positions."""
+        whole_number("epoch", epoch)
+        wanted, place = np.unique(check_positions("positions", positions, self.size), return_inverse=True)
+        breaks = np.flatnonzero(np.diff(wanted) != 1) + 1
+        runs = [self._ids(int(run[0]), int(run[-1]) + 1) for run in np.split(wanted, breaks) if run.size > 0]
+        return np.concatenate([np.empty(0, np.int64), *runs])[place]
+
+    def weights(self, start: int, stop: int, step: int = 1) -> FloatArray:
+        """One over the probability of the record at each position. Exactly 1.0 if every record is in the sample."""
+        check_run(0, start, stop, step, self.size)
+        return self._scheme.weights(start, stop)[::step]
+
+    def _ids(self, start: int, stop: int) -> IntArray:
+        ids = np.empty(stop - start, np.int64)
+        if stop == start:
+            return ids
+        number, first, size, rank = self._scheme.strata(start, stop)
+        alone = size == 1
+        ids[alone] = first[alone]
+        edges = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), number.size]
+        for low, high in zip(edges, edges[1:], strict=False):
+            if not alone[low]:
+                key = derive_key(self.seed, 0, Purpose.DESIGN, int(number[low]))
+                ids[low:high] = first[low] + Permutation(int(size[low]), key=key).run(int(rank[low]), int(rank[low]) + high - low)
+        return ids
+
+
+def _remake(kind: str, n: int, keywords: dict[str, object]) -> Design:
+    made: Design = getattr(Design, kind)(n, full_pass=True, **keywords)
+    return made
+
+
+def _check_size(n: int, size: int | None, seed: int, full_pass: bool) -> int:
+    whole_number("n", n)
+    whole_number("seed", seed, most=MAX_SEED)
+    size = default_budget(n) if size is None else min(n, whole_number("size", size))
+    if size == n and designed_sampling_mandatory(n) and not full_pass:
+        raise FullPassError(
+            f"a full pass over {n} rows (the limit is {FULL_PASS_LIMIT}) costs more than it tells: "
+            f"draw a sample, for example size={DEFAULT_BUDGET}, or say full_pass=True"
+        )
+    return size
+
+
+def _check_fraction(fraction: float) -> None:
+    if not (isinstance(fraction, int | float | Fraction) and math.isfinite(fraction) and 0 <= fraction <= 1):
+        raise ValueError(f"fraction must be in [0, 1], got {fraction!r}")
+
+
+def _check_strata(n: int, strata: Sequence[int]) -> IntArray:
+    sizes = [whole_number("a stratum's size", size) for size in strata]
+    if sum(sizes) != n:
+        raise ValueError(f"the strata must hold n = {n} records together, got {sum(sizes)}")
+    return np.array(sizes, np.int64)
+
+
+def _expected_counts(masses: FloatArray, sizes: IntArray, size: int) -> FloatArray:
+    """Expected counts in proportion to the masses, none above its stratum's size, with the given sum (water filling)."""
+    even = sizes / max(1, sizes.sum())
+    share = 0.9 * masses / masses.sum() + 0.1 * even if masses.sum() > 0 else even
+    expected = np.zeros(sizes.size)
+    full = np.zeros(sizes.size, np.bool_)
+    while True:
+        rest = size - sizes[full].sum()
+        open_share = share[~full].sum()
+        if rest <= 0 or open_share <= 0:
+            break
+        over = ~full & (share * rest >= sizes * open_share) & (share > 0)
+        if not over.any():
+            expected[~full] = share[~full] * (rest / open_share)
+            break
+        full |= over
+    expected[full] = sizes[full]
+    return expected
+
+
+def _whole_counts(expected: FloatArray, sizes: IntArray, size: int) -> IntArray:
+    """Expected counts as whole multiples of 1 / _UNIT with the exact sum, none above its stratum's size."""
+    caps = sizes * _UNIT
+    counts = np.minimum(np.rint(expected * _UNIT).astype(np.int64), caps)
+    missing = size * _UNIT - int(counts.sum())
+    for k in np.argsort(-(caps - counts) if missing > 0 else -counts, kind="stable"):
+        if missing == 0:
+            break
+        step = min(missing, int(caps[k] - counts[k])) if missing > 0 else max(missing, -int(counts[k]))
+        counts[k] += step
+        missing -= step
+    return counts

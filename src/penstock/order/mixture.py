@@ -1,0 +1,264 @@
+"""Mixture: several data sets drawn from by weight, with any position computed alone."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from fractions import Fraction
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _core
+from penstock.interfaces import IntArray, Order
+from penstock.order.argument import MAX_LENGTH, check_positions, check_run, whole_number
+from penstock.order.mixture_plan import STOP_POLICIES, Plan, Stage, make_plan, share
+from penstock.order.permutation import Permutation
+from penstock.order.phase import Curriculum, Phase, Weights
+from penstock.order.seed import MAX_SEED, Purpose, derive_root
+from penstock.order.sequential import Sequential
+
+__all__ = ["Choice", "Mixture"]
+
+Part = int | Order
+StagedWeights = Sequence[tuple[int, Weights]]
+
+
+class Choice(NamedTuple):
+    """For each position: the number of a data set, and the first element of the sample on that data set's own endless line."""
+
+    which: npt.NDArray[np.int32]
+    element: IntArray
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Samples of several data sets in given proportions, shuffled together period by period.
+
+    ``parts`` are orders, or plain lengths (read in sequence): a dict by name or a list. ``weights`` are given the same way; without
+    them every data set counts by its length. They may change during the run: ``[(0, first), (1000, second)]`` changes at step 1000,
+    a step being ``batch_size`` positions. Or they come with the ``phases`` of a curriculum; a sample of phase i then has seq_len
+    elements, and each data set's elements are used one after the other across all phases.
+
+    An id is the record's place in all data sets put one after the other; :meth:`choose` gives data set and element instead.
+
+    ``stop`` says when an epoch ends:
+
+    * ``first_exhausted``  when the first data set has given its last record; no record comes twice
+    * ``all_exhausted``    when the last one has; smaller data sets start over, reshuffled
+    * ``all_exhausted_without_replacement``  the same, but a data set that has ended drops out: every record once
+    * ``forever``          never
+
+    The next epoch goes on in every data set where this one left it. ``unit="batch"`` draws whole batches of ``batch_size`` positions
+    from one data set instead of single samples. At the end of every period (at least ``period`` draws, more if the smallest weight
+    needs it) each data set has given its quota to within one draw.
+
+    >>> from penstock.order import Mixture, Shuffle
+    >>> mix = Mixture({"web": Shuffle(700, seed=1), "code": 300}, weights={"web": 0.7, "code": 0.3}, seed=5)
+    >>> len(mix)
+    1000
+    """
+
+    parts: Mapping[str, Part] | Sequence[Part]
+    _: KW_ONLY
+    seed: int
+    weights: Weights | StagedWeights | None = None
+    stop: str = "first_exhausted"
+    batch_size: int = 1
+    unit: str = "sample"
+    phases: Sequence[Phase] | None = None
+    period: int = 1024
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    plan: Plan = field(init=False, repr=False, compare=False)
+    _orders: tuple[Order, ...] = field(init=False, repr=False, compare=False)
+    _line: _core.MixtureLine | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        whole_number("seed", self.seed, most=MAX_SEED)
+        whole_number("batch_size", self.batch_size, least=1)
+        whole_number("period", self.period, least=1)
+        if self.stop not in STOP_POLICIES:
+            raise ValueError(f"stop must be one of {', '.join(STOP_POLICIES)}, got {self.stop!r}")
+        if self.unit not in ("sample", "batch"):
+            raise ValueError(f"unit must be 'sample' or 'batch', got {self.unit!r}")
+        names = tuple(self.parts) if isinstance(self.parts, Mapping) else tuple(str(k) for k in range(len(self.parts)))
+        parts = self.parts.values() if isinstance(self.parts, Mapping) else self.parts
+        orders = tuple(part if isinstance(part, Order) else Sequential(whole_number("length", part)) for part in parts)
+        if not orders:
+            raise ValueError("a mixture needs at least one data set, got none")
+        if sum(map(len, orders)) > MAX_LENGTH:
+            raise ValueError(f"the data sets together have {sum(map(len, orders))} records, more than {MAX_LENGTH}")
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "_orders", orders)
+        object.__setattr__(self, "plan", make_plan([len(order) for order in orders], self._stages(), self.stop, self.period))
+        object.__setattr__(self, "_line", _native_line(self.plan))
+
+    def __len__(self) -> int:
+        return self.plan.num_samples
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__match_args__ + _KEYWORDS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
+    def choose(self, epoch: int, start: int, stop: int, step: int = 1) -> Choice:
+        """Data sets and elements at positions start, start + step, ... below stop."""
+        check_run(epoch, start, stop, step, len(self))
+        return self._choose(epoch, np.arange(start, stop, step, dtype=np.int64))
+
+    def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
+        """Ids, over all data sets put one after the other, at positions start, start + step, ... below stop."""
+        return self._ids(self.choose(epoch, start, stop, step))
+
+    def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
+        """Ids at any positions; positions in rising order cost least."""
+        whole_number("epoch", epoch)
+        return self._ids(self._choose(epoch, check_positions("positions", positions, len(self))))
+
+    def position_of(self, epoch: int, which: int, element: int) -> int | None:
+        """The position of the sample that holds an element of a data set's own line; None if it is not in this epoch."""
+        whole_number("epoch", epoch)
+        whole_number("which", which, most=len(self.names) - 1)
+        local = whole_number("element", element) - epoch * self.plan.given[which]
+        for segment, end in zip(self.plan.segments, [*[s.start for s in self.plan.segments[1:]], self.plan.num_items], strict=True):
+            item, rest = divmod(local - segment.before[which], segment.unit)
+            if segment.counted:
+                first, low, high = 0, segment.edges[which], segment.edges[which + 1]
+            else:
+                periods = (end - segment.start) // segment.period
+                number = _period_of(segment.edges, which, segment.period, item, periods)
+                first = number * segment.period
+                item -= share(segment.edges, which, first)
+                low, high = ((first + segment.period) * e // _ONE - first * e // _ONE for e in segment.edges[which : which + 2])
+            if 0 <= item < high - low:
+                slots = Permutation(segment.period, key=_core.absorb(self._root(epoch), segment.start + first))
+                return self._sample_position(segment.start + first + slots.inverse(low + item), rest)
+        return None
+
+    def _root(self, epoch: int) -> int:
+        return derive_root(self.seed, epoch, Purpose.MIXTURE)
+
+    def _choose(self, epoch: int, positions: IntArray) -> Choice:
+        which = np.empty(positions.size, np.int32)
+        element = np.empty(positions.size, np.int64)
+        if positions.size == 0 or self._line is None:
+            return Choice(which, element)
+        items, offsets = self._items(positions)
+        self._line.at(self._root(epoch), items, which, element)
+        element += offsets
+        if epoch > 0:
+            if epoch * max(self.plan.given) + max(self.plan.given) > MAX_LENGTH:
+                raise ValueError(f"epoch {epoch} of this mixture lies beyond element {MAX_LENGTH} of a data set")
+            element += np.array([epoch * given for given in self.plan.given], np.int64)[which]
+        return Choice(which, element)
+
+    def _items(self, positions: IntArray) -> tuple[IntArray, IntArray]:
+        """The item that holds each sample, and the sample's offset in the item, in elements."""
+        if all(start.stage.group == 1 for start in self.plan.stages):
+            return positions, np.zeros(1, np.int64)
+        starts = self.plan.stages
+        stage = np.searchsorted(np.array([s.sample for s in starts], np.int64), positions, side="right") - 1
+        first_sample, first_item, group, size = (
+            np.array(column, np.int64)[stage]
+            for column in zip(*((s.sample, s.item, s.stage.group, s.stage.size) for s in starts), strict=True)
+        )
+        items, within = np.divmod(positions - first_sample, group)
+        return items + first_item, within * size
+
+    def _sample_position(self, item: int, rest: int) -> int:
+        """The position of the sample that lies ``rest`` elements into an item."""
+        start = max((s for s in self.plan.stages if s.item <= item), key=lambda s: (s.item, s.sample))
+        return start.sample + (item - start.item) * start.stage.group + rest // start.stage.size
+
+    def _ids(self, choice: Choice) -> IntArray:
+        ids = np.empty(choice.which.size, np.int64)
+        firsts = [0, *accumulate(map(len, self._orders))]
+        by_set = np.argsort(choice.which.astype(np.uint16 if len(self.names) < 2**16 else np.int32), kind="stable")
+        edges = np.cumsum(np.bincount(choice.which, minlength=len(self.names)))
+        for k, mine in enumerate(np.split(by_set, edges[:-1])):
+            if mine.size > 0:
+                epochs, positions = np.divmod(choice.element[mine], len(self._orders[k]))
+                for epoch in np.unique(epochs):
+                    now = epochs == epoch
+                    ids[mine[now]] = self._orders[k].at(int(epoch), positions[now]) + firsts[k]
+        return ids
+
+    def _stages(self) -> list[Stage]:
+        group = self.batch_size if self.unit == "batch" else 1
+        if self.phases is not None:
+            if _is_staged(self.weights):
+                raise ValueError("weights by step and phases exclude each other: give the weights with the phases")
+            curriculum = Curriculum(self.phases, length=sum(map(len, self._orders)))
+            return [
+                Stage(
+                    len(curriculum.steps_of(i)) * phase.batch_size,
+                    self._fractions(phase.weights if phase.weights is not None else self.weights),
+                    phase.batch_size if self.unit == "batch" else 1,
+                    phase.seq_len,
+                )
+                for i, phase in enumerate(curriculum.phases)
+            ]
+        if not _is_staged(self.weights):
+            return [Stage(None, self._fractions(self.weights), group)]
+        staged: Sequence[tuple[int, Weights]] = self.weights
+        steps = [whole_number("step", step) for step, _ in staged]
+        if steps[0] != 0 or any(low >= high for low, high in zip(steps, steps[1:], strict=False)):
+            raise ValueError(f"weights by step must begin at step 0 and rise, got steps {steps}")
+        lengths = [(high - low) * self.batch_size for low, high in zip(steps, steps[1:], strict=False)]
+        return [Stage(length, self._fractions(w), group) for length, (_, w) in zip([*lengths, None], staged, strict=True)]
+
+    def _fractions(self, weights: Any) -> tuple[Fraction, ...]:
+        """The weights of one stage in the order of the data sets, checked."""
+        if weights is None:
+            weights = [len(order) for order in self._orders]
+        elif isinstance(weights, Mapping):
+            if set(weights) != set(self.names):
+                missing, unknown = sorted(set(self.names) - set(weights)), sorted(set(weights) - set(self.names))
+                raise ValueError(f"weights must name the data sets {sorted(self.names)}: missing {missing}, unknown {unknown}")
+            weights = [weights[name] for name in self.names]
+        elif isinstance(self.parts, Mapping):
+            raise TypeError(f"weights must be a dict like the data sets, got {weights!r}")
+        if len(weights) != len(self.names):
+            raise ValueError(f"expected {len(self.names)} weights, one per data set, got {len(weights)}")
+        for name, weight, order in zip(self.names, weights, self._orders, strict=True):
+            if isinstance(weight, bool) or not isinstance(weight, int | float | Fraction | np.integer | np.floating):
+                raise TypeError(f"the weight of {name!r} must be a number, got {weight!r}")
+            if not (math.isfinite(weight) and weight >= 0):
+                raise ValueError(f"the weight of {name!r} must be finite and at least 0, got {weight!r}")
+            if weight > 0 and len(order) == 0 and self.stop in ("all_exhausted", "forever"):
+                raise ValueError(f"data set {name!r} is empty, so it cannot be repeated: give it the weight 0")
+        if not any(weights) and any(map(len, self._orders)):
+            raise ValueError("at least one weight must be above 0, got only zeros")
+        return tuple(Fraction(w.item() if isinstance(w, np.generic) else w) for w in weights)
+
+
+_ONE = 1 << 63
+_KEYWORDS = ("seed", "weights", "stop", "batch_size", "unit", "phases", "period")
+
+
+def _is_staged(weights: Any) -> bool:
+    return isinstance(weights, Sequence) and len(weights) > 0 and isinstance(weights[0], tuple)
+
+
+def _period_of(edges: Sequence[int], k: int, period: int, item: int, num_periods: int) -> int:
+    """The last period that begins with at most ``item`` items of data set k given."""
+    low, high = 0, max(1, num_periods)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if share(edges, k, middle * period) <= item else (low, middle)
+    return low
+
+
+def _native_line(plan: Plan) -> _core.MixtureLine | None:
+    if not plan.segments:
+        return None
+    columns = zip(*((s.start, s.period, s.unit, s.counted) for s in plan.segments), strict=True)
+    return _core.MixtureLine(
+        *(np.array(column, np.uint64) for column in columns),
+        np.array([s.edges for s in plan.segments], np.uint64),
+        np.array([s.before for s in plan.segments], np.int64),
+    )

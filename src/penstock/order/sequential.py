@@ -1,0 +1,112 @@
+"""Orders without chance: one record after the other, or a window that slides over a circle of records."""
+
+from dataclasses import KW_ONLY, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.interfaces import IntArray
+from penstock.order.argument import MAX_LENGTH, check_positions, check_run, whole_number
+
+__all__ = ["Sequential", "Sliding"]
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """Records 0, 1, 2, ... of every epoch.
+
+    With ``wrap=True`` the records form a circle: positions past the end start over, so no batch is ever short.
+
+    >>> from penstock.order import Sequential
+    >>> Sequential(10, wrap=True).indices(0, 8, 12)
+    array([8, 9, 0, 1])
+    """
+
+    n: int
+    _: KW_ONLY
+    wrap: bool = False
+
+    def __post_init__(self) -> None:
+        whole_number("n", self.n)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
+        """Ids at positions start, start + step, ... below stop; with ``wrap`` stop may exceed the length."""
+        check_run(epoch, start, stop, step, self._limit())
+        return self._wrapped(np.arange(start, stop, step, dtype=np.int64))
+
+    def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
+        """Ids at any positions."""
+        whole_number("epoch", epoch)
+        return self._wrapped(check_positions("positions", positions, self._limit()))
+
+    def positions(self, epoch: int, ids: npt.ArrayLike) -> IntArray:
+        """Where each id stands: at its own number."""
+        whole_number("epoch", epoch)
+        return check_positions("ids", ids, self.n)
+
+    def _limit(self) -> int:
+        return MAX_LENGTH if self.wrap and self.n > 0 else self.n
+
+    def _wrapped(self, positions: IntArray) -> IntArray:
+        return positions % self.n if self.wrap and self.n > 0 else positions
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Windows of ``window`` records, each ``stride`` after the one before, over the circle of records.
+
+    An epoch has ceil(n / stride) windows, so that every stretch of the circle starts one; the next epoch goes on where this one
+    ended. Nothing is cut off at the end of the data:
+
+    >>> from penstock.order import Sliding
+    >>> Sliding(10, window=4).indices(0, 0, 12).reshape(3, 4)
+    array([[0, 1, 2, 3],
+           [4, 5, 6, 7],
+           [8, 9, 0, 1]])
+    >>> Sliding(10, window=4).indices(1, 0, 4)
+    array([2, 3, 4, 5])
+
+    ``stride`` is ``window`` unless given; a smaller one makes windows overlap, a larger one leaves records out.
+    """
+
+    n: int
+    _: KW_ONLY
+    window: int
+    stride: int | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("n", self.n)
+        whole_number("window", self.window, least=1)
+        if self.stride is not None:
+            whole_number("stride", self.stride, least=1)
+        if self._num_windows() * self.window > MAX_LENGTH:
+            raise ValueError(f"an epoch of {self._num_windows()} windows of {self.window} exceeds {MAX_LENGTH} positions")
+
+    def __len__(self) -> int:
+        return self._num_windows() * self.window
+
+    def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
+        """Ids at positions start, start + step, ... below stop."""
+        check_run(epoch, start, stop, step, len(self))
+        return self._ids(epoch, np.arange(start, stop, step, dtype=np.int64))
+
+    def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
+        """Ids at any positions."""
+        whole_number("epoch", epoch)
+        return self._ids(epoch, check_positions("positions", positions, len(self)))
+
+    def _num_windows(self) -> int:
+        return -(-self.n // (self.stride or self.window))
+
+    def _ids(self, epoch: int, positions: IntArray) -> IntArray:
+        if positions.size == 0:
+            return positions
+        # Unsigned, and reduced before every sum: a window starts below n + stride <= 2n, and no sum of two such terms overflows.
+        n, stride = np.uint64(self.n), np.uint64((self.stride or self.window) % self.n)
+        first = np.uint64(epoch * self._num_windows() * (self.stride or self.window) % self.n)
+        windows, offsets = np.divmod(positions.astype(np.uint64), np.uint64(self.window))
+        ids = (windows * stride % n + first) % n
+        return ((ids + offsets % n) % n).astype(np.int64)

@@ -1,0 +1,98 @@
+"""Orders of chance over the whole data set: a permutation per epoch, or draws with replacement."""
+
+from dataclasses import KW_ONLY, dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _core
+from penstock.interfaces import IntArray
+from penstock.order.argument import check_positions, check_run, whole_number
+from penstock.order.recent import Recent
+from penstock.order.seed import MAX_SEED, Purpose, derive_key
+
+__all__ = ["Random", "Shuffle"]
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """Every record once per epoch, in an order drawn from all orders, fresh in each epoch.
+
+    Nothing is stored: the id at any position of any epoch is computed when asked for.
+
+    >>> from penstock.order import Shuffle
+    >>> Shuffle(10, seed=7).indices(epoch=0, start=0, stop=10)
+    array([9, 2, 1, 4, 6, 7, 5, 3, 8, 0])
+    >>> Shuffle(10**12, seed=7).indices(epoch=7, start=900_000_000_000, stop=900_000_000_003)
+    array([0, 0, 0])
+    """
+
+    n: int
+    _: KW_ONLY
+    seed: int
+    _recent: Recent[_core.Permutation] = field(default_factory=Recent, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        whole_number("n", self.n)
+        whole_number("seed", self.seed, most=MAX_SEED)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
+        """Ids at positions start, start + step, ... below stop."""
+        out = np.empty(check_run(epoch, start, stop, step, self.n), np.int64)
+        self._permutation(epoch).run(start, step, out)
+        return out
+
+    def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
+        """Ids at any positions."""
+        whole_number("epoch", epoch)
+        wanted = check_positions("positions", positions, self.n)
+        out = np.empty(wanted.size, np.int64)
+        self._permutation(epoch).forward(wanted, out)
+        return out
+
+    def positions(self, epoch: int, ids: npt.ArrayLike) -> IntArray:
+        """Where each id stands in the epoch."""
+        whole_number("epoch", epoch)
+        wanted = check_positions("ids", ids, self.n)
+        out = np.empty(wanted.size, np.int64)
+        self._permutation(epoch).inverse(wanted, out)
+        return out
+
+    def _permutation(self, epoch: int) -> _core.Permutation:
+        return self._recent.get(epoch, lambda: _core.Permutation(self.n, derive_key(self.seed, epoch, Purpose.SHUFFLE)))
+
+
+@dataclass(frozen=True)
+class Random:
+    """Independent draws with replacement, without bias: n positions per epoch, each any record with equal chance.
+
+    One epoch misses about 36.8 % of the records; :class:`Shuffle` misses none.
+    """
+
+    n: int
+    _: KW_ONLY
+    seed: int
+
+    def __post_init__(self) -> None:
+        whole_number("n", self.n)
+        whole_number("seed", self.seed, most=MAX_SEED)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
+        """Ids at positions start, start + step, ... below stop."""
+        out = np.empty(check_run(epoch, start, stop, step, self.n), np.int64)
+        _core.random_run(self.n, derive_key(self.seed, epoch, Purpose.RANDOM), start, step, out)
+        return out
+
+    def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
+        """Ids at any positions."""
+        whole_number("epoch", epoch)
+        wanted = check_positions("positions", positions, self.n)
+        out = np.empty(wanted.size, np.int64)
+        _core.random_at(self.n, derive_key(self.seed, epoch, Purpose.RANDOM), wanted, out)
+        return out
