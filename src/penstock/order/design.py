@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +55,7 @@ def default_budget(n: int) -> int:
 
 
 def in_fraction(ids: npt.ArrayLike, fraction: float) -> npt.NDArray[np.bool_]:
-    """Which ids belong to a fraction of all ids, by a hash of the id alone: no seed, no length, and smaller fractions lie in larger.
+    """Which ids belong to a fraction of all ids, by a hash of the id alone; smaller fractions lie within larger ones.
 
     The share is only right on average; :meth:`Design.fraction` has an exact size.
     """
@@ -79,7 +80,7 @@ def fraction_schedule(n: int, steps: int) -> list[float]:
     whole_number("steps", steps)
     first = max(1 / 64, min(4096, n) / n) if n > 0 else 1.0
     rise = max(0, steps - 2)
-    return [min(1.0, first ** ((rise - step) / rise)) if step < rise else 1.0 for step in range(steps)]
+    return [2.0 ** (math.log2(first) * (rise - step) / rise) if step < rise else 1.0 for step in range(steps)]
 
 
 @dataclass(frozen=True)
@@ -193,13 +194,15 @@ class Design:
         return cls.simple(n, size=round(Fraction(fraction) * whole_number("n", n)), seed=seed, full_pass=full_pass)
 
     @classmethod
-    def stratified(cls, n: int, *, strata: int | Sequence[int], seed: int, size: int | None = None, full_pass: bool = False) -> "Design":
+    def stratified(
+        cls, n: int, *, strata: int | Sequence[int], seed: int, size: int | None = None, full_pass: bool = False
+    ) -> "Design":
         """``size`` records spread evenly over strata: blocks of so many records, or shards of the given lengths (sum n)."""
         size = _check_size(n, size, seed, full_pass)
         recipe = ("stratified", n, {"strata": strata, "size": size, "seed": seed})
         if isinstance(strata, Sequence | np.ndarray):
             sizes = _check_strata(n, strata)
-            return cls(n, size, seed, _Strata(sizes, sizes * (size / max(1, n)), size, seed), recipe)
+            return cls(n, size, seed, _Strata(sizes, sizes.astype(np.float64) * (size / max(1, n)), size, seed), recipe)
         block = whole_number("strata", strata, least=1)
         return cls(n, size, seed, _Blocks(n, max(1, size), min(block, max(1, n)), seed), recipe)
 
@@ -223,7 +226,9 @@ class Design:
         sizes = np.ones(n, np.int64) if strata is None else _check_strata(n, strata)
         mass = np.array(masses, np.float64)
         if mass.shape != sizes.shape:
-            raise ValueError(f"expected {sizes.size} masses, one per {'record' if strata is None else 'stratum'}, got shape {mass.shape}")
+            raise ValueError(
+                f"expected {sizes.size} masses, one per {'record' if strata is None else 'stratum'}, got shape {mass.shape}"
+            )
         if not np.all(np.isfinite(mass)) or np.any(mass < 0):
             raise ValueError("masses must be finite and at least 0")
         recipe = ("proportional", n, {"masses": mass, "strata": strata, "size": size, "seed": seed})
@@ -270,7 +275,7 @@ class Design:
         alone = size == 1
         ids[alone] = first[alone]
         edges = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), number.size]
-        for low, high in zip(edges, edges[1:], strict=False):
+        for low, high in pairwise(edges):
             if not alone[low]:
                 key = derive_key(self.seed, 0, Purpose.DESIGN, int(number[low]))
                 ids[low:high] = first[low] + Permutation(int(size[low]), key=key).run(int(rank[low]), int(rank[low]) + high - low)

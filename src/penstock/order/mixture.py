@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
-from itertools import accumulate
-from typing import Any, NamedTuple
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -50,9 +50,9 @@ class Mixture:
     * ``all_exhausted_without_replacement``  the same, but a data set that has ended drops out: every record once
     * ``forever``          never
 
-    The next epoch goes on in every data set where this one left it. ``unit="batch"`` draws whole batches of ``batch_size`` positions
-    from one data set instead of single samples. At the end of every period (at least ``period`` draws, more if the smallest weight
-    needs it) each data set has given its quota to within one draw.
+    The next epoch goes on in every data set where this one left it. ``unit="batch"`` draws whole batches of ``batch_size``
+    positions from one data set instead of single samples. At the end of every period (at least ``period`` draws, more if the
+    smallest weight needs it) each data set has given its quota to within one draw.
 
     >>> from penstock.order import Mixture, Shuffle
     >>> mix = Mixture({"web": Shuffle(700, seed=1), "code": 300}, weights={"web": 0.7, "code": 0.3}, seed=5)
@@ -204,11 +204,11 @@ class Mixture:
             ]
         if not _is_staged(self.weights):
             return [Stage(None, self._fractions(self.weights), group)]
-        staged: Sequence[tuple[int, Weights]] = self.weights
+        staged = cast(StagedWeights, self.weights)
         steps = [whole_number("step", step) for step, _ in staged]
-        if steps[0] != 0 or any(low >= high for low, high in zip(steps, steps[1:], strict=False)):
+        if steps[0] != 0 or any(low >= high for low, high in pairwise(steps)):
             raise ValueError(f"weights by step must begin at step 0 and rise, got steps {steps}")
-        lengths = [(high - low) * self.batch_size for low, high in zip(steps, steps[1:], strict=False)]
+        lengths = [(high - low) * self.batch_size for low, high in pairwise(steps)]
         return [Stage(length, self._fractions(w), group) for length, (_, w) in zip([*lengths, None], staged, strict=True)]
 
     def _fractions(self, weights: Any) -> tuple[Fraction, ...]:
@@ -233,7 +233,8 @@ class Mixture:
                 raise ValueError(f"data set {name!r} is empty, so it cannot be repeated: give it the weight 0")
         if not any(weights) and any(map(len, self._orders)):
             raise ValueError("at least one weight must be above 0, got only zeros")
-        return tuple(Fraction(w.item() if isinstance(w, np.generic) else w) for w in weights)
+        # A float stands for the decimal it is written as: 0.7 and 0.3 are exactly 7 to 3.
+        return tuple(Fraction(w) if isinstance(w, int | Fraction) else Fraction(str(w)) for w in weights)
 
 
 _ONE = 1 << 63
@@ -256,9 +257,12 @@ def _period_of(edges: Sequence[int], k: int, period: int, item: int, num_periods
 def _native_line(plan: Plan) -> _core.MixtureLine | None:
     if not plan.segments:
         return None
-    columns = zip(*((s.start, s.period, s.unit, s.counted) for s in plan.segments), strict=True)
+    rows = plan.segments
     return _core.MixtureLine(
-        *(np.array(column, np.uint64) for column in columns),
-        np.array([s.edges for s in plan.segments], np.uint64),
-        np.array([s.before for s in plan.segments], np.int64),
+        np.array([s.start for s in rows], np.uint64),
+        np.array([s.period for s in rows], np.uint64),
+        np.array([s.unit for s in rows], np.uint64),
+        np.array([s.counted for s in rows], np.uint64),
+        np.array([s.edges for s in rows], np.uint64),
+        np.array([s.before for s in rows], np.int64),
     )

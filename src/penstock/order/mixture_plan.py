@@ -1,4 +1,4 @@
-"""The plan of a mixture: how many items of each data set every stretch of the line holds, settled once, before any position is asked.
+"""The plan of a mixture: how many items of each data set every stretch of the line holds, settled once.
 
 The line is cut into segments of whole periods. Within a segment the shares of the data sets are constant, and at every period's end
 each has given its quota to within one item. Where something ends (a data set, a stage) a last short period with counts of its own
@@ -82,7 +82,9 @@ def make_plan(lengths: Sequence[int], stages: Sequence[Stage], stop: str, period
         if _lay_stage(line, lengths, stage, later, stop, period):
             break
     if line.samples > MAX_LENGTH or max(line.given, default=0) > MAX_LENGTH:
-        raise ValueError(f"the mixture would have {line.samples} positions, more than {MAX_LENGTH}: use larger weights or another stop")
+        raise ValueError(
+            f"the mixture would have {line.samples} positions, more than {MAX_LENGTH}: use larger weights or another stop"
+        )
     return Plan(tuple(line.segments), tuple(reached), line.items, line.samples, tuple(line.given))
 
 
@@ -115,15 +117,16 @@ class _Line:
 
 
 class _Shares:
-    """Constant shares, as cumulative fixed-point weights, and the period in which each data set has at least one item."""
+    """Constant shares: exact, and as cumulative fixed-point weights; and a period in which each data set has at least one item."""
 
     def __init__(self, weights: Sequence[Fraction], period: int) -> None:
-        total = sum(weights)
+        total = sum(weights, Fraction(0))
+        self.parts = [weight / total for weight in weights]
         running = Fraction(0)
         self.edges = [0]
-        for weight in weights:
-            running += weight
-            self.edges.append(int(running * ONE / total))
+        for part in self.parts:
+            running += part
+            self.edges.append(int(running * ONE))
         self.widths = [high - low for low, high in zip(self.edges, self.edges[1:], strict=False)]
         self.active = [k for k, weight in enumerate(weights) if weight > 0]
         least = min(self.widths[k] for k in self.active)
@@ -144,16 +147,14 @@ class _Shares:
 
     def quota(self, time: Fraction, k: int) -> int:
         """Whole items of data set k due at ``time``, counted in items of the segment."""
-        return int(time * self.widths[k] / ONE)
+        return int(time * self.parts[k])
 
     def due(self, k: int, room: int) -> Fraction:
         """The time at which data set k will have given ``room`` items."""
-        return Fraction(room * ONE, self.widths[k])
+        return room / self.parts[k]
 
 
-def _lay_stage(
-    line: _Line, lengths: Sequence[int], stage: Stage, later: list[bool], stop: str, period: int
-) -> bool:
+def _lay_stage(line: _Line, lengths: Sequence[int], stage: Stage, later: list[bool], stop: str, period: int) -> bool:
     """Lay one stage; True if the line ends in it."""
     left = None if stage.num_samples is None else stage.num_samples // stage.group
     while left is None or left > 0:
@@ -192,7 +193,9 @@ def _to_first_exhaustion(shares: _Shares, left: int | None, rooms: list[int]) ->
         return None
     whole = min(shares.periods_within(k, rooms[k]) for k in shares.active)
     given = shares.given(whole)
-    counts = [min(room, max(0, shares.quota(time, k) - n)) for k, (room, n) in enumerate(zip(_minus(rooms, given), given, strict=True))]
+    counts = [
+        min(room, max(0, shares.quota(time, k) - n)) for k, (room, n) in enumerate(zip(_minus(rooms, given), given, strict=True))
+    ]
     if left is not None and whole * shares.period + sum(counts) > left:
         return None
     return whole, counts
@@ -224,10 +227,10 @@ def _to_stage_end(shares: _Shares, left: int, rooms: list[int] | None) -> tuple[
 
 def _apportion(shares: _Shares, time: int, items: int, given: list[int], caps: list[int]) -> list[int]:
     """Whole counts with the given sum, nearest to the quotas at ``time`` (largest remainders first, ties to the lower number)."""
-    targets = [time * width - n * ONE for width, n in zip(shares.widths, given, strict=True)]
-    counts = [min(cap, max(0, target // ONE)) for target, cap in zip(targets, caps, strict=True)]
+    targets = [time * part - n for part, n in zip(shares.parts, given, strict=True)]
+    counts = [min(cap, max(0, math.floor(target))) for target, cap in zip(targets, caps, strict=True)]
     missing = items - sum(counts)
-    by_remainder = sorted(shares.active, key=lambda k: counts[k] * ONE - targets[k])
+    by_remainder = sorted(shares.active, key=lambda k: counts[k] - targets[k])
     while missing > 0:
         for k in by_remainder:
             if missing > 0 and counts[k] < caps[k]:

@@ -22,9 +22,9 @@ class Shuffle:
 
     >>> from penstock.order import Shuffle
     >>> Shuffle(10, seed=7).indices(epoch=0, start=0, stop=10)
-    array([9, 2, 1, 4, 6, 7, 5, 3, 8, 0])
+    array([1, 5, 3, 9, 7, 6, 0, 2, 4, 8])
     >>> Shuffle(10**12, seed=7).indices(epoch=7, start=900_000_000_000, stop=900_000_000_003)
-    array([0, 0, 0])
+    array([425646342553, 601820254391,  34913709844])
     """
 
     n: int

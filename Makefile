@@ -1,0 +1,72 @@
+# make test and make demo set up everything they need, on a fresh Debian machine too.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   ?= .venv
+PY     := $(VENV)/bin/python
+CMAKE   = $(VENV)/bin/cmake
+NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.h' -o -name '*.cpp')
+
+.PHONY: setup build test test-native lint format check sanitize demo bench bench-grain golden stub clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml tools/system-packages
+	PYTHON=$(PYTHON) tools/system-packages
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade "pip>=24"
+	$(PY) -m pip install --quiet $$($(PY) tools/requirements.py build dev)
+	touch $@
+
+build: $(VENV)/.built
+
+$(VENV)/.built: $(VENV)/.ready $(NATIVE)
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+test: build test-native
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+test-native: $(VENV)/.ready
+	$(CMAKE) -S . -B build/native -DPENSTOCK_TESTS=ON >/dev/null
+	$(CMAKE) --build build/native -j2
+	$(VENV)/bin/ctest --test-dir build/native --output-on-failure
+
+lint: build
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: build
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+check: lint test
+
+# The C++ tests once more: every access and every addition watched, then every shared variable.
+sanitize: $(VENV)/.ready
+	for kind in address,undefined thread; do \
+	  $(CMAKE) -S . -B build/sanitize-$$kind -DPENSTOCK_TESTS=ON -DPENSTOCK_SANITIZE=$$kind >/dev/null && \
+	  $(CMAKE) --build build/sanitize-$$kind -j2 && \
+	  $(VENV)/bin/ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
+	done
+
+demo: build
+	$(PY) examples/shuffle_a_trillion.py
+
+bench: build
+	mkdir -p out
+	$(PY) bench/shuffle.py --json out/shuffle.json
+
+bench-grain: build
+	mkdir -p out
+	$(PY) bench/shuffle.py --grain --json out/shuffle-grain.json
+
+golden: build
+	$(PY) -m tests.golden.make_order
+
+stub: build
+	$(PY) -m nanobind.stubgen -q -m penstock._core -o src/penstock/_core.pyi
+
+clean:
+	rm -rf build dist out $(VENV) .grain-venv .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

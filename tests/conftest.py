@@ -1,0 +1,32 @@
+"""What holds for every test: nothing is left behind, and properties are tried on the same examples in every run."""
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# The first profile is what CI runs. For a long hunt: pytest --hypothesis-profile=hunt
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("hunt", settings.get_profile("ci"), derandomize=False, max_examples=5000)
+settings.load_profile("ci")
+
+
+def _left_open() -> set[tuple[str, str]]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+        except FileNotFoundError:  # the descriptor of this very listing
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def leak_fence() -> Iterator[None]:
+    """Threads and descriptors are the same after every test as before it."""
+    threads, files = set(threading.enumerate()), _left_open()
+    yield
+    assert {t.name for t in set(threading.enumerate()) - threads} == set()
+    assert _left_open() - files == set()
