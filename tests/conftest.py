@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 # The first profile is what CI runs. For a long hunt: pytest --hypothesis-profile=hunt
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("hunt", settings.get_profile("ci"), derandomize=False, max_examples=5000)
+settings.register_profile("hunt", settings.get_profile("ci"), derandomize=False, max_examples=1000)
 settings.load_profile("ci")
 
 

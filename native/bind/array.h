@@ -24,7 +24,9 @@ std::span<T> span(const Array<T>& array) {
 }
 
 inline void need_same_length(std::size_t in, std::size_t out) {
-  if (in != out) throw std::invalid_argument("expected input and output of one length, got " + std::to_string(in) + " and " + std::to_string(out));
+  if (in != out) {
+    throw std::invalid_argument("expected input and output of one length, got " + std::to_string(in) + " and " + std::to_string(out));
+  }
 }
 
 // Raises IndexError unless every value is in [0, n).
@@ -42,8 +44,8 @@ inline void need_run_below(std::uint64_t start, std::uint64_t step, std::size_t 
   if (count == 0) return;
   const auto last = static_cast<unsigned __int128>(start) + static_cast<unsigned __int128>(step) * (count - 1);
   if (last >= n) {
-    throw nb::index_error(("expected positions in [0, " + std::to_string(n) + "), got a run of " + std::to_string(count) + " from " +
-                           std::to_string(start) + " by " + std::to_string(step)).c_str());
+    throw nb::index_error(("expected positions in [0, " + std::to_string(n) + "), got a run of " + std::to_string(count) +
+                           " from " + std::to_string(start) + " by " + std::to_string(step)).c_str());
   }
 }
 

@@ -32,7 +32,8 @@ void bind_checksum(nb::module_& m) {
           const nb::gil_scoped_release free;
           return crc32c(bytes(data), before, chosen);
         },
-        "data"_a.noconvert(), "before"_a = 0, "path"_a = nb::none(), "The crc32c of data, continued from the crc of what came before.");
+        "data"_a.noconvert(), "before"_a = 0, "path"_a = nb::none(),
+        "The crc32c of data, continued from the crc of what came before.");
 
   nb::class_<ThreadPool>(m, "ThreadPool", "Native threads that share a job. Usable from several threads and after fork.")
       .def(nb::init<std::size_t>(), "threads"_a)

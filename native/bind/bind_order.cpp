@@ -102,7 +102,8 @@ void bind_order(nb::module_& m) {
           const nb::gil_scoped_release free;
           if (n > 0) random_run(n, key, start, step, span(out));
         },
-        "n"_a, "key"_a, "start"_a, "step"_a, "out"_a.noconvert(), "Fill out with draws below n for positions start, start + step, ...");
+        "n"_a, "key"_a, "start"_a, "step"_a, "out"_a.noconvert(),
+        "Fill out with draws below n for positions start, start + step, ...");
   m.def("random_at",
         [](std::uint64_t n, std::uint64_t key, Ints positions, IntsOut out) {
           need_same_length(positions.size(), out.size());
@@ -112,13 +113,14 @@ void bind_order(nb::module_& m) {
         },
         "n"_a, "key"_a, "positions"_a.noconvert(), "out"_a.noconvert(), "Fill out with draws below n for positions.");
   m.def("systematic",
-        [](std::uint64_t n, std::uint64_t size, std::uint64_t offset, std::uint64_t start, IntsOut out) {
+        [](std::uint64_t n, std::uint64_t size, std::uint64_t offset, Ints positions, IntsOut out) {
           if (size == 0 || size > n || offset >= n) throw std::invalid_argument("expected 1 <= size <= n and offset < n");
-          need_run_below(start, 1, out.size(), size);
+          need_same_length(positions.size(), out.size());
           const nb::gil_scoped_release free;
-          systematic(n, size, offset, start, span(out));
+          need_below(span(positions), size);
+          systematic(n, size, offset, span(positions), span(out));
         },
-        "n"_a, "size"_a, "offset"_a, "start"_a, "out"_a.noconvert(), "Fill out with evenly spread places in [0, n).");
+        "n"_a, "size"_a, "offset"_a, "positions"_a.noconvert(), "out"_a.noconvert(), "Fill out with evenly spread places in [0, n).");
 }
 
 }  // namespace penstock::bind

@@ -69,6 +69,10 @@ std::uint64_t BlockEpoch::lane_blocks(std::uint64_t lane) const {
   return num_blocks_ / geometry_.lanes + (lane < extra_lanes_ ? 1 : 0);
 }
 
+std::uint64_t BlockEpoch::lane_records(std::uint64_t lane) const {
+  return lane_blocks(lane) * geometry_.block - (lane == short_lane_ ? missing_ : 0);
+}
+
 // How much of the tail lies in the lanes before this one.
 std::uint64_t BlockEpoch::tail_before(std::uint64_t lane) const {
   const std::uint64_t plain = num_blocks_ / geometry_.lanes * geometry_.block - even_;
@@ -171,7 +175,8 @@ std::shared_ptr<const BlockEpoch::Group> BlockEpoch::recall_group(GroupPlace pla
 }
 
 // Items first, first + 1, ... of a group, each `stride` places after the one before.
-void BlockEpoch::read_group(const Group& group, std::uint64_t first, std::size_t count, std::size_t stride, std::int64_t* out) const {
+void BlockEpoch::read_group(const Group& group, std::uint64_t first, std::size_t count, std::size_t stride,
+                            std::int64_t* out) const {
   const auto block = static_cast<std::int64_t>(geometry_.block);
   if (group.permutation.has_table() && !group.shift.empty()) {
     const std::uint16_t* items = group.permutation.table().data() + first;
@@ -183,7 +188,9 @@ void BlockEpoch::read_group(const Group& group, std::uint64_t first, std::size_t
   for (std::size_t done = 0; done < count; done += kTile) {
     const std::size_t size = std::min(kTile, count - done);
     group.permutation.run(first + done, 1, {items, size});
-    for (std::size_t i = 0; i < size; ++i) bases[i] = static_cast<std::int64_t>(block_.quotient(static_cast<std::uint64_t>(items[i])));
+    for (std::size_t i = 0; i < size; ++i) {
+      bases[i] = static_cast<std::int64_t>(block_.quotient(static_cast<std::uint64_t>(items[i])));
+    }
     if (group.shift.empty()) {
       for (std::size_t i = 0; i < size; ++i) items[i] -= bases[i] * block;
       block_bases(group, {bases, size});
@@ -208,29 +215,40 @@ void BlockEpoch::run_lane(LanePlace from, std::size_t count, std::size_t stride,
 
 void BlockEpoch::run(std::uint64_t start, std::uint64_t step, std::span<std::int64_t> out) {
   const std::uint64_t lanes = geometry_.lanes;
-  const std::uint64_t main_end = even_ * lanes;
-  std::size_t in_main = 0;
-  if (lanes % step == 0 && start < main_end) {
-    in_main = std::min<std::uint64_t>(out.size(), (main_end - start + step - 1) / step);
-    const std::uint64_t turn = lanes / step;  // so many positions later comes the same lane again
-    for (std::uint64_t i = 0; i < std::min<std::uint64_t>(turn, in_main); ++i) {
-      const std::uint64_t position = start + i * step;
-      run_lane({position % lanes, position / lanes}, (in_main - i + turn - 1) / turn, turn, out.data() + i);
+  if (lanes % step != 0) {
+    std::vector<std::int64_t> positions(out.size());
+    for (std::size_t i = 0; i < out.size(); ++i) positions[i] = static_cast<std::int64_t>(start + i * step);
+    forward(positions, out);
+    return;
+  }
+  const std::uint64_t turn = lanes / step;  // so many positions later comes the same lane (or, in the tail, the same run) again
+  for (std::uint64_t first = 0; first < std::min<std::uint64_t>(turn, out.size()); ++first) {
+    for (std::uint64_t i = first; i < out.size();) {
+      const LanePlace from = place(start + i * step);
+      const std::uint64_t end = from.offset < even_ ? even_ : lane_records(from.lane);
+      const std::uint64_t count = std::min((out.size() - i + turn - 1) / turn, end - from.offset);
+      run_lane(from, count, turn, out.data() + i);
+      i += count * turn;
     }
   }
-  std::vector<std::int64_t> rest(out.size() - in_main);
-  for (std::size_t i = 0; i < rest.size(); ++i) rest[i] = static_cast<std::int64_t>(start + (in_main + i) * step);
-  forward(rest, out.subspan(in_main));
 }
 
 void BlockEpoch::forward(std::span<const std::int64_t> positions, std::span<std::int64_t> out) {
   std::unordered_map<std::uint64_t, std::shared_ptr<const Group>> groups;
+  std::size_t bytes = 0;
   for (std::size_t i = 0; i < positions.size(); ++i) {
     const LanePlace at = place(static_cast<std::uint64_t>(positions[i]));
     const GroupPlace in = group_of(at);
     auto& group = groups[group_ordinal(in)];
-    if (group == nullptr) group = recall_group(in);
+    if (group == nullptr) {
+      group = recall_group(in);
+      bytes += group->memory_bytes();
+    }
     read_group(*group, at.offset - group_start(in), 1, 1, &out[i]);
+    if (bytes > kCacheBytes) {
+      groups.clear();
+      bytes = 0;
+    }
   }
 }
 

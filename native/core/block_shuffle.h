@@ -1,7 +1,7 @@
 // BlockShuffle: a permutation of [0, n) that reads whole blocks, a window of them at a time.
 //
 //   blocks      K = ceil(n / block); all have `block` records but the last, which may be short
-//   sequence    a permutation of the K blocks; place j of it belongs to lane j mod lanes, at rank j div lanes within the lane
+//   sequence    a permutation of the K blocks; place j belongs to lane j mod lanes, at rank j div lanes within the lane
 //   group       `window` consecutive blocks of a lane; its records are permuted together (the short block counts last in its group)
 //   position p  below even * lanes: record p div lanes of lane p mod lanes; `even` is the length of the shortest lane
 //               above: the tail, the ends of the longer lanes put one after the other and cut into `lanes` runs of equal length;
@@ -31,7 +31,8 @@ class BlockEpoch {
  public:
   static constexpr std::size_t kCacheBytes = std::size_t{64} << 20;
 
-  // block, window and lanes at least 1. sequence_key permutes the blocks; a group's key is absorb(group_root, its number).
+  // block, window and lanes at least 1. sequence_key permutes the blocks; a group's key is
+  // absorb(group_root, group_ordinal).
   BlockEpoch(BlockGeometry geometry, std::uint64_t sequence_key, std::uint64_t group_root, Simd level = best_simd());
   ~BlockEpoch();
 
@@ -56,6 +57,7 @@ class BlockEpoch {
   };
 
   std::uint64_t lane_blocks(std::uint64_t lane) const;
+  std::uint64_t lane_records(std::uint64_t lane) const;
   std::uint64_t tail_before(std::uint64_t lane) const;
   LanePlace place(std::uint64_t position) const;
   std::uint64_t position(LanePlace place) const;

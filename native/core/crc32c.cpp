@@ -87,7 +87,8 @@ std::uint32_t advance(const Stripe& stripe, std::uint32_t state) {
          stripe.advance[3][state >> 24];
 }
 
-[[gnu::target("sse4.2")]] std::uint32_t striped(const Stripe& stripe, const std::byte*& p, std::size_t& count, std::uint32_t state) {
+[[gnu::target("sse4.2")]] std::uint32_t striped(const Stripe& stripe, const std::byte*& p, std::size_t& count,
+                                                std::uint32_t state) {
   const std::size_t bytes = stripe.bytes;
   for (; count >= 3 * bytes; count -= 3 * bytes, p += 3 * bytes) {
     std::uint64_t first = state;

@@ -140,7 +140,8 @@ struct FeistelKernelOf {
   }
 
   template <bool kInverse>
-  static void gather(const Feistel& f, const std::uint32_t* left, const std::uint32_t* right, std::size_t count, std::int64_t* out) {
+  static void gather(const Feistel& f, const std::uint32_t* left, const std::uint32_t* right, std::size_t count,
+                     std::int64_t* out) {
     for (; count >= kTile; count -= kTile, left += kTile, right += kTile, out += kTile) tile<kInverse>(f, left, right, out);
     if (count > 0) {
       std::uint32_t rest_left[kTile] = {};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <stdexcept>
 
 #include "core/seed.h"
 
@@ -23,6 +24,9 @@ struct Period {
   Period(const MixtureSegment& s, std::uint64_t number, std::uint64_t root)
       : segment(&s), first(s.start + number * s.period), slots(s.period, absorb(root, first)), edges(s.edges), before(s.before) {
     if (!s.counted) set_shares(number);
+    if (edges.front() != 0 || edges.back() != s.period || !std::is_sorted(edges.begin(), edges.end())) {
+      throw std::invalid_argument("the shares of a mixture do not fill its periods");
+    }
     if (s.period > kTableLimit || before.size() > kTableLimit) return;
     owner.resize(s.period);
     for (std::size_t k = 0; k < before.size(); ++k) {

@@ -5,6 +5,7 @@
 // more:
 //   share segment   edges are cumulative weights in units of 2^-63; with  S(k, t) = floor(t * edges[k] / 2^63),  data set k has
 //                   given S(k+1, t) - S(k, t) items after the first t positions of the segment, for every t at a period's end
+//                   so each share times the period must be at least one slot, or 0
 //   counted segment a single period; edges are the cumulative counts themselves
 #pragma once
 
@@ -33,7 +34,9 @@ class MixtureLine {
 
   // The data set and the first element of the item at each position. Positions in rising order cost least: the tables of a period
   // are kept until another period is asked for. A period's key is absorb(root, its first position).
-  void at(std::uint64_t root, std::span<const std::int64_t> positions, std::span<std::int32_t> which, std::span<std::int64_t> element) const;
+  // Throws std::invalid_argument where the edges of a segment do not fill a period.
+  void at(std::uint64_t root, std::span<const std::int64_t> positions, std::span<std::int32_t> which,
+          std::span<std::int64_t> element) const;
 
  private:
   std::vector<MixtureSegment> segments_;

@@ -80,7 +80,7 @@ def random_run(n: int, key: int, start: int, step: int, out: Annotated[NDArray[n
 def random_at(n: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """Fill out with draws below n for positions."""
 
-def systematic(n: int, size: int, offset: int, start: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+def systematic(n: int, size: int, offset: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """Fill out with evenly spread places in [0, n)."""
 
 class CrcPath(enum.Enum):

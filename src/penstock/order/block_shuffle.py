@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _core
+from penstock.argument import check_positions, check_run, set_whole, whole_number
 from penstock.interfaces import IntArray
-from penstock.order.argument import check_positions, check_run, whole_number
 from penstock.order.recent import Recent
 from penstock.order.seed import MAX_SEED, Purpose, derive_key, derive_root
 
@@ -20,7 +20,7 @@ class BlockShuffle:
 
     The blocks are permuted; then the records of ``window`` consecutive blocks are permuted together, which makes a group.
     ``window=1`` reads block after block, ``window=None`` mixes all of them, which is a global shuffle. Data sorted by class needs
-    a wide window: with 10 classes and batches of 64, windows of 1, 4 and 16 blocks show 1.0, 3.4 and 8.4 classes per batch.
+    a wide window: of 100 blocks sorted into 10 classes, windows of 1, 4 and 16 show 1.0, 3.4 and 8.4 classes in a batch of 64.
 
     ``lanes`` deals the permuted blocks to so many lanes in turn, and position p reads lane p mod lanes. A rank of a world that
     divides ``lanes`` then reads only blocks of its own, while the global order is the same for every world size::
@@ -43,12 +43,12 @@ class BlockShuffle:
     _recent: Recent[_core.BlockEpoch | _core.Permutation] = field(default_factory=Recent, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        whole_number("n", self.n)
-        whole_number("block", self.block, least=1)
+        set_whole(self, "n")
+        set_whole(self, "block", least=1)
         if self.window is not None:
-            whole_number("window", self.window, least=1)
-        whole_number("lanes", self.lanes, least=1)
-        whole_number("seed", self.seed, most=MAX_SEED)
+            set_whole(self, "window", least=1)
+        set_whole(self, "lanes", least=1)
+        set_whole(self, "seed", most=MAX_SEED)
 
     def __len__(self) -> int:
         return self.n
@@ -60,13 +60,13 @@ class BlockShuffle:
 
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         """Ids at positions start, start + step, ... below stop."""
-        out = np.empty(check_run(epoch, start, stop, step, self.n), np.int64)
-        self._epoch(epoch).run(start, step, out)
+        run = check_run(start, stop, step, self.n)
+        out = np.empty(len(run), np.int64)
+        self._epoch(epoch).run(run.start, run.step, out)
         return out
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
         """Ids at any positions."""
-        whole_number("epoch", epoch)
         wanted = check_positions("positions", positions, self.n)
         out = np.empty(wanted.size, np.int64)
         self._epoch(epoch).forward(wanted, out)
@@ -74,13 +74,13 @@ class BlockShuffle:
 
     def positions(self, epoch: int, ids: npt.ArrayLike) -> IntArray:
         """Where each id stands in the epoch."""
-        whole_number("epoch", epoch)
         wanted = check_positions("ids", ids, self.n)
         out = np.empty(wanted.size, np.int64)
         self._epoch(epoch).inverse(wanted, out)
         return out
 
     def _epoch(self, epoch: int) -> _core.BlockEpoch | _core.Permutation:
+        epoch = whole_number("epoch", epoch)
         return self._recent.get(epoch, lambda: self._make_epoch(epoch))
 
     def _make_epoch(self, epoch: int) -> _core.BlockEpoch | _core.Permutation:

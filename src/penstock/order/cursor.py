@@ -11,8 +11,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.argument import set_whole, whole_number
 from penstock.errors import StateError
-from penstock.order.argument import whole_number
 from penstock.order.seed import MAX_SEED
 
 __all__ = ["ORDER_VERSION", "Cursor"]
@@ -40,14 +40,13 @@ class Cursor:
     position: int = 0
 
     def __post_init__(self) -> None:
-        whole_number("seed", self.seed, most=MAX_SEED)
-        whole_number("epoch", self.epoch)
-        whole_number("position", self.position)
+        set_whole(self, "seed", most=MAX_SEED)
+        set_whole(self, "epoch")
+        set_whole(self, "position")
 
     def advance(self, count: int, *, length: int) -> "Cursor":
         """The cursor ``count`` positions on, in epochs of ``length`` positions; the end of an epoch is the start of the next."""
-        whole_number("count", count)
-        whole_number("length", length, least=1)
+        count, length = whole_number("count", count), whole_number("length", length, least=1)
         epochs, position = divmod(self.position + count, length)
         return Cursor(self.seed, self.epoch + epochs, position)
 
@@ -57,8 +56,9 @@ class Cursor:
     @classmethod
     def from_bytes(cls, state: bytes) -> "Cursor":
         """The cursor packed by ``bytes(cursor)``."""
-        if len(state) != _LAYOUT.size:
-            raise StateError(f"expected a cursor of {_LAYOUT.size} bytes, got {len(state)}: the state was cut or is something else")
+        if not isinstance(state, bytes | bytearray | memoryview) or len(state) != _LAYOUT.size:
+            found = f"{len(state)}" if isinstance(state, bytes | bytearray | memoryview) else type(state).__name__
+            raise StateError(f"expected a cursor of {_LAYOUT.size} bytes, got {found}: the state was cut or is something else")
         return _checked(*_LAYOUT.unpack(state))
 
     def state_dict(self) -> dict[str, int]:
@@ -72,7 +72,7 @@ class Cursor:
         if not isinstance(state, Mapping) or set(state) != expected:
             found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
             raise StateError(f"expected a state with the keys {sorted(expected)}, got {found}")
-        if state["order_version"] != ORDER_VERSION:
+        if type(state["order_version"]) is not int or state["order_version"] != ORDER_VERSION:
             raise StateError(
                 f"expected order_version {ORDER_VERSION}, got {state['order_version']!r}: "
                 "resume with the version of penstock that saved this state, or start anew"

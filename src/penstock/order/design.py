@@ -8,18 +8,19 @@ every record is then exactly mu(h) / size(h), and no regular pattern in the data
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock import _core
+from penstock.argument import check_positions, check_run, whole_number
 from penstock.errors import FullPassError
 from penstock.interfaces import IntArray
-from penstock.order.argument import check_positions, check_run, whole_number
 from penstock.order.permutation import Permutation
 from penstock.order.seed import MAX_SEED, Purpose, derive_key
 
@@ -65,7 +66,7 @@ def in_fraction(ids: npt.ArrayLike, fraction: float) -> npt.NDArray[np.bool_]:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
-    bound = int(Fraction(fraction) * 2**64)
+    bound = int(Fraction(float(fraction)) * 2**64)
     return np.ones(z.shape, np.bool_) if bound == 2**64 else z < np.uint64(bound)
 
 
@@ -107,17 +108,16 @@ class _Blocks:
         _core.random_run(self.n, derive_key(self.seed, 0, Purpose.DESIGN_OFFSET), 0, 1, out)
         return int(out[0])
 
-    def strata(self, start: int, stop: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """For positions in [start, stop): the number, the first id and the size of a stratum, and the rank within its sample."""
-        places = np.empty(stop - start, np.int64)
-        _core.systematic(self.n, self.size, self._offset, start, places)
+    def strata(self, positions: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """For each position: the number, the first id and the size of a stratum, and the rank within its sample."""
+        places = np.empty(positions.size, np.int64)
+        _core.systematic(self.n, self.size, self._offset, positions, places)
         missing = len(self._sequence) * self.block - self.n
         short_end = (self._short_place + 1) * self.block - missing
         turn = np.where(places < short_end, places, places + missing) // self.block
         number = self._sequence.forward(turn)
         size = np.where(number == len(self._sequence) - 1, self.block - missing, self.block)
-        rank = np.arange(start, stop, dtype=np.int64) - self._given(turn, missing)
-        return number, number * self.block, size, rank
+        return number, number * self.block, size, positions - self._given(turn, missing)
 
     def _given(self, turn: IntArray, missing: int) -> IntArray:
         """How many records the strata before each turn have given: floor((size * start + offset) / n) in exact integers."""
@@ -125,8 +125,9 @@ class _Blocks:
         starts = (int(t) * self.block - (missing if self._short_place < t else 0) for t in turns)
         return np.array([(self.size * s + self._offset) // self.n for s in starts], np.int64)[place]
 
-    def weights(self, start: int, stop: int) -> FloatArray:
-        return np.full(stop - start, self.n / self.size)
+    def weights(self, positions: IntArray) -> FloatArray:
+        """One over the probability of each record."""
+        return np.full(positions.size, self.n / self.size)
 
 
 class _Strata:
@@ -143,19 +144,42 @@ class _Strata:
         self._ends = np.cumsum(self._counts)
         self._offset = derive_key(seed, 0, Purpose.DESIGN_OFFSET) % _UNIT
 
-    def _turns(self, start: int, stop: int) -> IntArray:
-        reach = (np.arange(start + 1, stop + 1, dtype=np.int64) << 32) - self._offset
-        return np.searchsorted(self._ends, reach, side="left")
+    def _turns(self, positions: IntArray) -> IntArray:
+        return np.searchsorted(self._ends, ((positions + 1) << 32) - self._offset, side="left")
 
-    def strata(self, start: int, stop: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        turn = self._turns(start, stop)
+    def strata(self, positions: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """As in :class:`_Blocks`."""
+        turn = self._turns(positions)
         given = (self._ends[turn] - self._counts[turn] + self._offset) >> 32
-        rank = np.arange(start, stop, dtype=np.int64) - given
-        return self._number[turn], self._first[turn], self._size[turn], rank
+        return self._number[turn], self._first[turn], self._size[turn], positions - given
 
-    def weights(self, start: int, stop: int) -> FloatArray:
-        turn = self._turns(start, stop)
+    def weights(self, positions: IntArray) -> FloatArray:
+        """As in :class:`_Blocks`."""
+        turn = self._turns(positions)
         return self._size[turn].astype(np.float64) * _UNIT / self._counts[turn]
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """All that a design is made of."""
+
+    kind: str
+    n: int
+    size: int
+    seed: int
+    strata: int | tuple[int, ...] | None = None
+    masses: tuple[float, ...] | None = None
+
+    def scheme(self) -> "_Blocks | _Strata":
+        size = max(1, self.size)  # an empty sample asks for nothing
+        if self.masses is not None:
+            sizes = np.ones(self.n, np.int64) if self.strata is None else np.array(self.strata, np.int64)
+            return _Strata(sizes, _expected_counts(np.array(self.masses), sizes, self.size), self.size, self.seed)
+        if isinstance(self.strata, tuple):
+            sizes = np.array(self.strata, np.int64)
+            return _Strata(sizes, sizes.astype(np.float64) * (self.size / max(1, self.n)), self.size, self.seed)
+        block = max(1, self.n) if self.strata is None else min(self.strata, max(1, self.n))
+        return _Blocks(self.n, size, block, self.seed)
 
 
 class Design:
@@ -170,11 +194,10 @@ class Design:
     (1000, 1000000.0)
     """
 
-    __slots__ = ("_recipe", "_scheme", "n", "seed", "size")
+    __slots__ = ("_recipe", "_scheme")
 
-    def __init__(self, n: int, size: int, seed: int, scheme: "_Blocks | _Strata", recipe: tuple[object, ...]) -> None:
-        self.n, self.size, self.seed = n, size, seed
-        self._scheme, self._recipe = scheme, recipe
+    def __init__(self, recipe: _Recipe) -> None:
+        self._recipe, self._scheme = recipe, recipe.scheme()
 
     @classmethod
     def full(cls, n: int, *, seed: int = 0, full_pass: bool = False) -> "Design":
@@ -184,27 +207,23 @@ class Design:
     @classmethod
     def simple(cls, n: int, *, seed: int, size: int | None = None, full_pass: bool = False) -> "Design":
         """``size`` records, every set of that many with equal chance: the prefix of a permutation. A larger size adds records."""
-        size = _check_size(n, size, seed, full_pass)
-        return cls(n, size, seed, _Blocks(n, max(1, size), max(1, n), seed), ("simple", n, {"size": size, "seed": seed}))
+        return cls(_check("simple", n, size, seed, full_pass))
 
     @classmethod
     def fraction(cls, n: int, fraction: float, *, seed: int, full_pass: bool = False) -> "Design":
         """round(n * fraction) records; the records of a smaller fraction are among those of a larger one with the same seed."""
         _check_fraction(fraction)
-        return cls.simple(n, size=round(Fraction(fraction) * whole_number("n", n)), seed=seed, full_pass=full_pass)
+        return cls.simple(n, size=round(Fraction(float(fraction)) * whole_number("n", n)), seed=seed, full_pass=full_pass)
 
     @classmethod
     def stratified(
         cls, n: int, *, strata: int | Sequence[int], seed: int, size: int | None = None, full_pass: bool = False
     ) -> "Design":
         """``size`` records spread evenly over strata: blocks of so many records, or shards of the given lengths (sum n)."""
-        size = _check_size(n, size, seed, full_pass)
-        recipe = ("stratified", n, {"strata": strata, "size": size, "seed": seed})
+        recipe = _check("stratified", n, size, seed, full_pass)
         if isinstance(strata, Sequence | np.ndarray):
-            sizes = _check_strata(n, strata)
-            return cls(n, size, seed, _Strata(sizes, sizes.astype(np.float64) * (size / max(1, n)), size, seed), recipe)
-        block = whole_number("strata", strata, least=1)
-        return cls(n, size, seed, _Blocks(n, max(1, size), min(block, max(1, n)), seed), recipe)
+            return cls(replace(recipe, strata=_check_strata(recipe.n, strata)))
+        return cls(replace(recipe, strata=whole_number("strata", strata, least=1)))
 
     @classmethod
     def proportional(
@@ -222,99 +241,124 @@ class Design:
         ``masses`` has one number per record, or, with ``strata`` given, one per stratum, spread evenly over its records. A tenth of
         the mass is spread evenly over all records, so that no probability is 0 and no weight without bound.
         """
-        size = _check_size(n, size, seed, full_pass)
-        sizes = np.ones(n, np.int64) if strata is None else _check_strata(n, strata)
+        recipe = _check("proportional", n, size, seed, full_pass)
+        parts = None if strata is None else _check_strata(recipe.n, strata)
         mass = np.array(masses, np.float64)
-        if mass.shape != sizes.shape:
+        expected = recipe.n if parts is None else len(parts)
+        if mass.shape != (expected,):
             raise ValueError(
-                f"expected {sizes.size} masses, one per {'record' if strata is None else 'stratum'}, got shape {mass.shape}"
+                f"expected {expected} masses, one per {'record' if parts is None else 'stratum'}, got shape {mass.shape}"
             )
-        if not np.all(np.isfinite(mass)) or np.any(mass < 0):
-            raise ValueError("masses must be finite and at least 0")
-        recipe = ("proportional", n, {"masses": mass, "strata": strata, "size": size, "seed": seed})
-        return cls(n, size, seed, _Strata(sizes, _expected_counts(mass, sizes, size), size, seed), recipe)
+        bad = mass[~(np.isfinite(mass) & (mass >= 0))]
+        if bad.size:
+            raise ValueError(f"masses must be finite and at least 0, got {bad[0]}")
+        return cls(replace(recipe, strata=parts, masses=tuple(mass.tolist())))
+
+    @property
+    def n(self) -> int:
+        """Records the sample is drawn from."""
+        return self._recipe.n
+
+    @property
+    def size(self) -> int:
+        """Records in the sample."""
+        return self._recipe.size
+
+    @property
+    def seed(self) -> int:
+        """What it was drawn with."""
+        return self._recipe.seed
 
     def __len__(self) -> int:
         return self.size
 
     def __repr__(self) -> str:
-        return f"Design.{self._recipe[0]}({self.n}, size={self.size}, seed={self.seed})"
+        recipe = self._recipe
+        strata = "" if recipe.strata is None else f", strata={_shortened(recipe.strata)}"
+        masses = "" if recipe.masses is None else f", masses={_shortened(recipe.masses)}"
+        return f"Design.{recipe.kind}({recipe.n}, size={recipe.size}, seed={recipe.seed}{strata}{masses})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Design) and repr(self._recipe) == repr(other._recipe)
+        return isinstance(other, Design) and self._recipe == other._recipe
 
     def __hash__(self) -> int:
-        return hash((self.n, self.size, self.seed))
+        return hash(self._recipe)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_remake, self._recipe)
+        return (Design, (self._recipe,))
 
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         """Ids at positions start, start + step, ... below stop; the same in every epoch."""
-        check_run(epoch, start, stop, step, self.size)
-        return self._ids(start, stop)[::step]
+        whole_number("epoch", epoch)
+        return self._ids(_arange(check_run(start, stop, step, self.size)))
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
         """Ids at any positions."""
         whole_number("epoch", epoch)
         wanted, place = np.unique(check_positions("positions", positions, self.size), return_inverse=True)
-        breaks = np.flatnonzero(np.diff(wanted) != 1) + 1
-        runs = [self._ids(int(run[0]), int(run[-1]) + 1) for run in np.split(wanted, breaks) if run.size > 0]
-        return np.concatenate([np.empty(0, np.int64), *runs])[place]
+        return self._ids(wanted)[place]
 
     def weights(self, start: int, stop: int, step: int = 1) -> FloatArray:
         """One over the probability of the record at each position. Exactly 1.0 if every record is in the sample."""
-        check_run(0, start, stop, step, self.size)
-        return self._scheme.weights(start, stop)[::step]
+        return self._scheme.weights(_arange(check_run(start, stop, step, self.size)))
 
-    def _ids(self, start: int, stop: int) -> IntArray:
-        ids = np.empty(stop - start, np.int64)
-        if stop == start:
+    def _ids(self, positions: IntArray) -> IntArray:
+        """Ids at rising positions: those of one stratum stand together, so its permutation is made once."""
+        ids = np.empty(positions.size, np.int64)
+        if positions.size == 0:
             return ids
-        number, first, size, rank = self._scheme.strata(start, stop)
+        number, first, size, rank = self._scheme.strata(positions)
         alone = size == 1
         ids[alone] = first[alone]
         edges = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), number.size]
         for low, high in pairwise(edges):
             if not alone[low]:
                 key = derive_key(self.seed, 0, Purpose.DESIGN, int(number[low]))
-                ids[low:high] = first[low] + Permutation(int(size[low]), key=key).run(int(rank[low]), int(rank[low]) + high - low)
+                ids[low:high] = first[low] + Permutation(int(size[low]), key=key).forward(rank[low:high])
         return ids
 
 
-def _remake(kind: str, n: int, keywords: dict[str, object]) -> Design:
-    made: Design = getattr(Design, kind)(n, full_pass=True, **keywords)
-    return made
+def _arange(run: range) -> IntArray:
+    return np.arange(run.start, run.stop, run.step, dtype=np.int64)
 
 
-def _check_size(n: int, size: int | None, seed: int, full_pass: bool) -> int:
-    whole_number("n", n)
-    whole_number("seed", seed, most=MAX_SEED)
+def _shortened(value: int | tuple[float, ...]) -> str:
+    return (
+        repr(value)
+        if isinstance(value, int) or len(value) <= 8
+        else f"({', '.join(map(repr, value[:4]))}, ... {len(value)} in all)"
+    )
+
+
+def _check(kind: str, n: int, size: int | None, seed: int, full_pass: bool) -> _Recipe:
+    """What all designs share, checked; full passes are refused where they are not asked for by name."""
+    n, seed = whole_number("n", n), whole_number("seed", seed, most=MAX_SEED)
     size = default_budget(n) if size is None else min(n, whole_number("size", size))
     if size == n and designed_sampling_mandatory(n) and not full_pass:
         raise FullPassError(
             f"a full pass over {n} rows (the limit is {FULL_PASS_LIMIT}) costs more than it tells: "
             f"draw a sample, for example size={DEFAULT_BUDGET}, or say full_pass=True"
         )
-    return size
+    return _Recipe(kind, n, size, seed)
 
 
 def _check_fraction(fraction: float) -> None:
-    if not (isinstance(fraction, int | float | Fraction) and math.isfinite(fraction) and 0 <= fraction <= 1):
+    if not (isinstance(fraction, Real) and math.isfinite(fraction) and 0 <= fraction <= 1):
         raise ValueError(f"fraction must be in [0, 1], got {fraction!r}")
 
 
-def _check_strata(n: int, strata: Sequence[int]) -> IntArray:
-    sizes = [whole_number("a stratum's size", size) for size in strata]
+def _check_strata(n: int, strata: Sequence[int] | IntArray) -> tuple[int, ...]:
+    sizes = tuple(whole_number("a stratum's size", size) for size in strata)
     if sum(sizes) != n:
         raise ValueError(f"the strata must hold n = {n} records together, got {sum(sizes)}")
-    return np.array(sizes, np.int64)
+    return sizes
 
 
 def _expected_counts(masses: FloatArray, sizes: IntArray, size: int) -> FloatArray:
     """Expected counts in proportion to the masses, none above its stratum's size, with the given sum (water filling)."""
     even = sizes / max(1, sizes.sum())
-    share = 0.9 * masses / masses.sum() + 0.1 * even if masses.sum() > 0 else even
+    scaled = masses / masses.max() if masses.size and masses.max() > 0 else masses  # so that huge masses have a finite sum
+    share = 0.9 * scaled / scaled.sum() + 0.1 * even if scaled.sum() > 0 else even
     expected = np.zeros(sizes.size)
     full = np.zeros(sizes.size, np.bool_)
     while True:
@@ -333,8 +377,8 @@ def _expected_counts(masses: FloatArray, sizes: IntArray, size: int) -> FloatArr
 
 def _whole_counts(expected: FloatArray, sizes: IntArray, size: int) -> IntArray:
     """Expected counts as whole multiples of 1 / _UNIT with the exact sum, none above its stratum's size."""
-    caps = sizes * _UNIT
-    counts = np.minimum(np.rint(expected * _UNIT).astype(np.int64), caps)
+    caps = np.minimum(sizes, size) * _UNIT
+    counts: IntArray = np.minimum(np.rint(expected * _UNIT).astype(np.int64), caps)
     missing = size * _UNIT - int(counts.sum())
     for k in np.argsort(-(caps - counts) if missing > 0 else -counts, kind="stable"):
         if missing == 0:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _core
+from penstock.argument import MAX_LENGTH, check_positions, check_run, set_whole, whole_number
 from penstock.interfaces import IntArray, Order
-from penstock.order.argument import MAX_LENGTH, check_positions, check_run, whole_number
 from penstock.order.mixture_plan import STOP_POLICIES, Plan, Stage, make_plan, share
 from penstock.order.permutation import Permutation
 from penstock.order.phase import Curriculum, Phase, Weights
@@ -45,7 +45,7 @@ class Mixture:
 
     ``stop`` says when an epoch ends:
 
-    * ``first_exhausted``  when the first data set has given its last record; no record comes twice
+    * ``first_exhausted``  when the first data set has given its last record; no record comes twice in the first epoch
     * ``all_exhausted``    when the last one has; smaller data sets start over, reshuffled
     * ``all_exhausted_without_replacement``  the same, but a data set that has ended drops out: every record once
     * ``forever``          never
@@ -75,9 +75,9 @@ class Mixture:
     _line: _core.MixtureLine | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        whole_number("seed", self.seed, most=MAX_SEED)
-        whole_number("batch_size", self.batch_size, least=1)
-        whole_number("period", self.period, least=1)
+        set_whole(self, "seed", most=MAX_SEED)
+        set_whole(self, "batch_size", least=1)
+        set_whole(self, "period", least=1)
         if self.stop not in STOP_POLICIES:
             raise ValueError(f"stop must be one of {', '.join(STOP_POLICIES)}, got {self.stop!r}")
         if self.unit not in ("sample", "batch"):
@@ -107,8 +107,8 @@ class Mixture:
 
     def choose(self, epoch: int, start: int, stop: int, step: int = 1) -> Choice:
         """Data sets and elements at positions start, start + step, ... below stop."""
-        check_run(epoch, start, stop, step, len(self))
-        return self._choose(epoch, np.arange(start, stop, step, dtype=np.int64))
+        run = check_run(start, stop, step, len(self))
+        return self._choose(epoch, np.arange(run.start, run.stop, run.step, dtype=np.int64))
 
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         """Ids, over all data sets put one after the other, at positions start, start + step, ... below stop."""
@@ -116,15 +116,14 @@ class Mixture:
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
         """Ids at any positions; positions in rising order cost least."""
-        whole_number("epoch", epoch)
         return self._ids(self._choose(epoch, check_positions("positions", positions, len(self))))
 
     def position_of(self, epoch: int, which: int, element: int) -> int | None:
         """The position of the sample that holds an element of a data set's own line; None if it is not in this epoch."""
-        whole_number("epoch", epoch)
-        whole_number("which", which, most=len(self.names) - 1)
+        epoch, which = whole_number("epoch", epoch), whole_number("which", which, most=len(self.names) - 1)
         local = whole_number("element", element) - epoch * self.plan.given[which]
-        for segment, end in zip(self.plan.segments, [*[s.start for s in self.plan.segments[1:]], self.plan.num_items], strict=True):
+        ends = [*(segment.start for segment in self.plan.segments[1:]), self.plan.num_items]
+        for segment, end in zip(self.plan.segments, ends, strict=False):
             item, rest = divmod(local - segment.before[which], segment.unit)
             if segment.counted:
                 first, low, high = 0, segment.edges[which], segment.edges[which + 1]
@@ -143,6 +142,7 @@ class Mixture:
         return derive_root(self.seed, epoch, Purpose.MIXTURE)
 
     def _choose(self, epoch: int, positions: IntArray) -> Choice:
+        epoch = whole_number("epoch", epoch)
         which = np.empty(positions.size, np.int32)
         element = np.empty(positions.size, np.int64)
         if positions.size == 0 or self._line is None:
@@ -171,7 +171,7 @@ class Mixture:
 
     def _sample_position(self, item: int, rest: int) -> int:
         """The position of the sample that lies ``rest`` elements into an item."""
-        start = max((s for s in self.plan.stages if s.item <= item), key=lambda s: (s.item, s.sample))
+        start = next(s for s in reversed(self.plan.stages) if s.item <= item)
         return start.sample + (item - start.item) * start.stage.group + rest // start.stage.size
 
     def _ids(self, choice: Choice) -> IntArray:
@@ -182,7 +182,7 @@ class Mixture:
         for k, mine in enumerate(np.split(by_set, edges[:-1])):
             if mine.size > 0:
                 epochs, positions = np.divmod(choice.element[mine], len(self._orders[k]))
-                for epoch in np.unique(epochs):
+                for epoch in [epochs[0]] if epochs.min() == epochs.max() else np.unique(epochs):
                     now = epochs == epoch
                     ids[mine[now]] = self._orders[k].at(int(epoch), positions[now]) + firsts[k]
         return ids

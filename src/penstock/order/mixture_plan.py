@@ -9,8 +9,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 
-from penstock.order.argument import MAX_LENGTH
+from penstock.argument import MAX_LENGTH
 
 __all__ = ["STOP_POLICIES", "Plan", "Segment", "Stage", "make_plan", "share"]
 
@@ -126,13 +127,16 @@ class _Shares:
         self.edges = [0]
         for part in self.parts:
             running += part
-            self.edges.append(int(running * ONE))
+            self.edges.append(math.ceil(running * ONE))  # up, so that a quota that is a whole number is met exactly
         self.widths = [high - low for low, high in zip(self.edges, self.edges[1:], strict=False)]
         self.active = [k for k, weight in enumerate(weights) if weight > 0]
         least = min(self.widths[k] for k in self.active)
         if least < 2:
             raise ValueError("the smallest weight is below 2**-62 of the sum: use 0 or a larger weight")
-        self.period = max(period, -(-ONE // least))
+        self.period = max(period, math.ceil(1 / min(self.parts[k] for k in self.active)))
+        # Where every quota of a period is a whole number, rounding cannot reach it. Else each width must be a whole slot or more.
+        if any((running * self.period).denominator > 1 for running in accumulate(self.parts)) and least * self.period < ONE:
+            self.period += 1
 
     def given(self, whole: int) -> list[int]:
         """Items of each data set in so many whole periods."""
@@ -166,7 +170,7 @@ def _lay_stage(line: _Line, lengths: Sequence[int], stage: Stage, later: list[bo
             return not any(wanted and room > 0 for wanted, room in zip(later, rooms, strict=True))
         shares = _Shares(weights, period)
         if stop == "forever":
-            bound = (MAX_LENGTH - max(line.given)) // stage.unit
+            bound = min((MAX_LENGTH - line.samples) // stage.group, (MAX_LENGTH - max(line.given)) // stage.unit)
             items = bound if left is None else min(left, bound)
             line.append(stage, shares, *_to_stage_end(shares, items, None))
             return left is None or bound < left

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _core
+from penstock.argument import check_positions, check_run, whole_number
 from penstock.interfaces import IntArray
-from penstock.order.argument import check_positions, check_run, whole_number
 from penstock.order.seed import MAX_SEED
 
 __all__ = ["Permutation"]
@@ -39,13 +39,20 @@ class Permutation:
     def __repr__(self) -> str:
         return f"Permutation({self.n}, key={self.key})"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Permutation) and (self.n, self.key) == (other.n, other.key)
+
+    def __hash__(self) -> int:
+        return hash((self.n, self.key))
+
     def __reduce__(self) -> tuple[object, ...]:
         return (_make, (self.n, self.key))
 
     def run(self, start: int, stop: int, step: int = 1) -> IntArray:
         """The images of start, start + step, ... below stop."""
-        out = np.empty(check_run(0, start, stop, step, self.n), np.int64)
-        self._native.run(start, step, out)
+        run = check_run(start, stop, step, self.n)
+        out = np.empty(len(run), np.int64)
+        self._native.run(run.start, run.step, out)
         return out
 
     @overload

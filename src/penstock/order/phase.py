@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
 from itertools import accumulate
 
-from penstock.order.argument import MAX_LENGTH, whole_number
+from penstock.argument import MAX_LENGTH, set_whole, whole_number
 
 __all__ = ["Curriculum", "Phase", "PhasePlace"]
 
@@ -30,12 +30,12 @@ class Phase:
     epochs: float | None = None
 
     def __post_init__(self) -> None:
-        whole_number("batch_size", self.batch_size, least=1)
-        whole_number("seq_len", self.seq_len, least=1)
+        set_whole(self, "batch_size", least=1)
+        set_whole(self, "seq_len", least=1)
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"a phase needs either steps or epochs, got steps={self.steps!r}, epochs={self.epochs!r}")
         if self.steps is not None:
-            whole_number("steps", self.steps)
+            set_whole(self, "steps")
         elif not (isinstance(self.epochs, int | float | Fraction) and math.isfinite(self.epochs) and self.epochs >= 0):
             raise ValueError(f"epochs must be a finite number of at least 0, got {self.epochs!r}")
 
@@ -88,7 +88,7 @@ class Curriculum:
             if not isinstance(phase, Phase):
                 raise TypeError(f"phases must be Phase objects, got {phase!r}")
         if self.length is not None:
-            whole_number("length", self.length)
+            set_whole(self, "length")
         steps = [phase.num_steps(self.length) for phase in phases]
         pairs = list(zip(steps, phases, strict=True))
         object.__setattr__(self, "phases", phases)
@@ -117,7 +117,8 @@ class Curriculum:
 
     def place(self, step: int) -> PhasePlace:
         """Where ``step`` stands; IndexError past the last one. Costs the same for every step."""
-        if not 0 <= whole_number("step", step) < len(self):
+        step = whole_number("step", step, least=-MAX_LENGTH)
+        if not 0 <= step < len(self):
             raise IndexError(f"step must be in [0, {len(self)}), got {step}")
         phase = bisect_right(self._steps, step) - 1
         within = step - self._steps[phase]
@@ -128,7 +129,8 @@ class Curriculum:
 
     def step_of(self, element: int) -> int:
         """The step that consumes an element of the line; IndexError past the last one."""
-        if not 0 <= whole_number("element", element) < self.num_elements:
+        element = whole_number("element", element, least=-MAX_LENGTH)
+        if not 0 <= element < self.num_elements:
             raise IndexError(f"element must be in [0, {self.num_elements}), got {element}")
         phase = bisect_right(self._elements, element) - 1
         return self._steps[phase] + (element - self._elements[phase]) // self.phases[phase].step_elements

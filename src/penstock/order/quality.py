@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.argument import set_whole
 from penstock.interfaces import IntArray, InvertibleOrder
-from penstock.order.argument import whole_number
 from penstock.order.permutation import Permutation
 from penstock.order.shard import Shard
 
@@ -40,7 +40,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 2), ("block", 1), ("num_labels", 2), ("world", 1), ("num_batches", 1)):
-            whole_number(name, getattr(self, name), least=least)
+            set_whole(self, name, least=least)
 
 
 def measure(order: InvertibleOrder, setting: Setting, *, epoch: int = 0) -> list[Measure]:

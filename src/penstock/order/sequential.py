@@ -5,8 +5,8 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 import numpy.typing as npt
 
+from penstock.argument import MAX_LENGTH, check_positions, check_run, set_whole, whole_number
 from penstock.interfaces import IntArray
-from penstock.order.argument import MAX_LENGTH, check_positions, check_run, whole_number
 
 __all__ = ["Sequential", "Sliding"]
 
@@ -27,15 +27,16 @@ class Sequential:
     wrap: bool = False
 
     def __post_init__(self) -> None:
-        whole_number("n", self.n)
+        set_whole(self, "n")
 
     def __len__(self) -> int:
         return self.n
 
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         """Ids at positions start, start + step, ... below stop; with ``wrap`` stop may exceed the length."""
-        check_run(epoch, start, stop, step, self._limit())
-        return self._wrapped(np.arange(start, stop, step, dtype=np.int64))
+        whole_number("epoch", epoch)
+        run = check_run(start, stop, step, self._limit())
+        return self._wrapped(np.arange(run.start, run.stop, run.step, dtype=np.int64))
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
         """Ids at any positions."""
@@ -45,13 +46,13 @@ class Sequential:
     def positions(self, epoch: int, ids: npt.ArrayLike) -> IntArray:
         """Where each id stands: at its own number."""
         whole_number("epoch", epoch)
-        return check_positions("ids", ids, self.n)
+        return check_positions("ids", ids, self.n).copy()
 
     def _limit(self) -> int:
         return MAX_LENGTH if self.wrap and self.n > 0 else self.n
 
     def _wrapped(self, positions: IntArray) -> IntArray:
-        return positions % self.n if self.wrap and self.n > 0 else positions
+        return positions % self.n if self.wrap and self.n > 0 else positions.copy()
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,10 @@ class Sliding:
     stride: int | None = None
 
     def __post_init__(self) -> None:
-        whole_number("n", self.n)
-        whole_number("window", self.window, least=1)
+        set_whole(self, "n")
+        set_whole(self, "window", least=1)
         if self.stride is not None:
-            whole_number("stride", self.stride, least=1)
+            set_whole(self, "stride", least=1)
         if self._num_windows() * self.window > MAX_LENGTH:
             raise ValueError(f"an epoch of {self._num_windows()} windows of {self.window} exceeds {MAX_LENGTH} positions")
 
@@ -90,20 +91,20 @@ class Sliding:
 
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         """Ids at positions start, start + step, ... below stop."""
-        check_run(epoch, start, stop, step, len(self))
-        return self._ids(epoch, np.arange(start, stop, step, dtype=np.int64))
+        run = check_run(start, stop, step, len(self))
+        return self._ids(epoch, np.arange(run.start, run.stop, run.step, dtype=np.int64))
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
         """Ids at any positions."""
-        whole_number("epoch", epoch)
         return self._ids(epoch, check_positions("positions", positions, len(self)))
 
     def _num_windows(self) -> int:
         return -(-self.n // (self.stride or self.window))
 
     def _ids(self, epoch: int, positions: IntArray) -> IntArray:
+        epoch = whole_number("epoch", epoch)
         if positions.size == 0:
-            return positions
+            return positions.copy()
         # Unsigned, and reduced before every sum: a window starts below n + stride <= 2n, and no sum of two such terms overflows.
         n, stride = np.uint64(self.n), np.uint64((self.stride or self.window) % self.n)
         first = np.uint64(epoch * self._num_windows() * (self.stride or self.window) % self.n)

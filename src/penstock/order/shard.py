@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from penstock.order.argument import whole_number
+from penstock.argument import set_whole, whole_number
 
 __all__ = ["Shard"]
 
@@ -26,11 +26,13 @@ class Shard:
     world: int = 1
 
     def __post_init__(self) -> None:
-        whole_number("world", self.world, least=1)
-        if not 0 <= whole_number("rank", self.rank) < self.world:
+        set_whole(self, "world", least=1)
+        set_whole(self, "rank")
+        if self.rank >= self.world:
             raise ValueError(f"rank must be in [0, {self.world}), got {self.rank}")
 
     def run(self, start: int, stop: int) -> range:
         """This rank's positions within [start, stop), as a range that fits ``order.indices(epoch, r.start, r.stop, r.step)``."""
+        start, stop = whole_number("start", start), whole_number("stop", stop)
         first = start + (self.rank - start) % self.world
         return range(min(first, stop), stop, self.world)

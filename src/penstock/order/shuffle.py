@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _core
+from penstock.argument import check_positions, check_run, set_whole, whole_number
 from penstock.interfaces import IntArray
-from penstock.order.argument import check_positions, check_run, whole_number
 from penstock.order.recent import Recent
 from penstock.order.seed import MAX_SEED, Purpose, derive_key
 
@@ -33,21 +33,21 @@ class Shuffle:
     _recent: Recent[_core.Permutation] = field(default_factory=Recent, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        whole_number("n", self.n)
-        whole_number("seed", self.seed, most=MAX_SEED)
+        set_whole(self, "n")
+        set_whole(self, "seed", most=MAX_SEED)
 
     def __len__(self) -> int:
         return self.n
 
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         """Ids at positions start, start + step, ... below stop."""
-        out = np.empty(check_run(epoch, start, stop, step, self.n), np.int64)
-        self._permutation(epoch).run(start, step, out)
+        run = check_run(start, stop, step, self.n)
+        out = np.empty(len(run), np.int64)
+        self._permutation(epoch).run(run.start, run.step, out)
         return out
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
         """Ids at any positions."""
-        whole_number("epoch", epoch)
         wanted = check_positions("positions", positions, self.n)
         out = np.empty(wanted.size, np.int64)
         self._permutation(epoch).forward(wanted, out)
@@ -55,13 +55,13 @@ class Shuffle:
 
     def positions(self, epoch: int, ids: npt.ArrayLike) -> IntArray:
         """Where each id stands in the epoch."""
-        whole_number("epoch", epoch)
         wanted = check_positions("ids", ids, self.n)
         out = np.empty(wanted.size, np.int64)
         self._permutation(epoch).inverse(wanted, out)
         return out
 
     def _permutation(self, epoch: int) -> _core.Permutation:
+        epoch = whole_number("epoch", epoch)
         return self._recent.get(epoch, lambda: _core.Permutation(self.n, derive_key(self.seed, epoch, Purpose.SHUFFLE)))
 
 
@@ -77,22 +77,25 @@ class Random:
     seed: int
 
     def __post_init__(self) -> None:
-        whole_number("n", self.n)
-        whole_number("seed", self.seed, most=MAX_SEED)
+        set_whole(self, "n")
+        set_whole(self, "seed", most=MAX_SEED)
 
     def __len__(self) -> int:
         return self.n
 
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         """Ids at positions start, start + step, ... below stop."""
-        out = np.empty(check_run(epoch, start, stop, step, self.n), np.int64)
-        _core.random_run(self.n, derive_key(self.seed, epoch, Purpose.RANDOM), start, step, out)
+        run = check_run(start, stop, step, self.n)
+        out = np.empty(len(run), np.int64)
+        _core.random_run(self.n, self._key(epoch), run.start, run.step, out)
         return out
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
         """Ids at any positions."""
-        whole_number("epoch", epoch)
         wanted = check_positions("positions", positions, self.n)
         out = np.empty(wanted.size, np.int64)
-        _core.random_at(self.n, derive_key(self.seed, epoch, Purpose.RANDOM), wanted, out)
+        _core.random_at(self.n, self._key(epoch), wanted, out)
         return out
+
+    def _key(self, epoch: int) -> int:
+        return derive_key(self.seed, whole_number("epoch", epoch), Purpose.RANDOM)

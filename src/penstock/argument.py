@@ -1,4 +1,4 @@
-"""Checks of arguments, so that every order refuses bad input in the same words."""
+"""Checks of arguments, so that bad input is refused in the same words everywhere."""
 
 import operator
 from typing import SupportsIndex
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from penstock.interfaces import IntArray
 
-__all__ = ["MAX_LENGTH", "check_positions", "check_run", "whole_number"]
+__all__ = ["MAX_LENGTH", "check_positions", "check_run", "set_whole", "whole_number"]
 
 MAX_LENGTH = 2**63 - 1
 """The largest number of records or positions."""
@@ -24,14 +24,17 @@ def whole_number(name: str, value: SupportsIndex, *, least: int = 0, most: int =
     return number
 
 
-def check_run(epoch: int, start: int, stop: int, step: int, length: int) -> int:
-    """How many positions start, start + step, ... lie below stop; IndexError unless they lie in [0, length]."""
-    whole_number("epoch", epoch)
-    whole_number("step", step, least=1)
-    start, stop = operator.index(start), operator.index(stop)
-    if not 0 <= start <= stop <= length:
-        raise IndexError(f"positions must satisfy 0 <= start <= stop <= {length}, got start={start}, stop={stop}")
-    return -(-(stop - start) // step)
+def set_whole(value: object, name: str, *, least: int = 0, most: int = MAX_LENGTH) -> None:
+    """Replace an attribute of a frozen object by itself as a plain int, checked: numpy's integers would overflow later."""
+    object.__setattr__(value, name, whole_number(name, getattr(value, name), least=least, most=most))
+
+
+def check_run(start: SupportsIndex, stop: SupportsIndex, step: SupportsIndex, length: int) -> range:
+    """Positions start, start + step, ... below stop, as plain ints; IndexError unless 0 <= start <= stop <= length."""
+    run = range(operator.index(start), operator.index(stop), whole_number("step", step, least=1))
+    if not 0 <= run.start <= run.stop <= length:
+        raise IndexError(f"positions must satisfy 0 <= start <= stop <= {length}, got start={run.start}, stop={run.stop}")
+    return run
 
 
 def check_positions(name: str, values: npt.ArrayLike, length: int) -> IntArray:

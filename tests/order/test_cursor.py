@@ -1,0 +1,242 @@
+"""Cursor: 24 bytes from which any run goes on exactly, and refusals of everything that is no cursor."""
+
+import copy
+import json
+import pickle
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import PenstockError, StateError
+from penstock.order import ORDER_VERSION, BlockShuffle, Cursor, Mixture, Random, Sequential, Shuffle, Sliding
+from penstock.testing.strategies import orders, seeds
+
+MOST = 2**63 - 1
+
+
+def cursors():
+    return st.builds(Cursor, seeds(), st.integers(0, MOST), st.integers(0, MOST))
+
+
+@given(cursor=cursors())
+def test_cursor_is_24_bytes_of_seed_epoch_position(cursor):
+    packed = bytes(cursor)
+    assert len(packed) == 24
+    assert packed == struct.pack("<QQQ", cursor.seed, cursor.epoch, cursor.position)
+    assert Cursor.from_bytes(packed) == cursor
+    assert Cursor.from_bytes(bytearray(packed)) == cursor
+
+
+@given(cursor=cursors())
+def test_state_is_plain_json_and_comes_back(cursor):
+    state = cursor.state_dict()
+    assert state == {"order_version": ORDER_VERSION, "seed": cursor.seed, "epoch": cursor.epoch, "position": cursor.position}
+    assert Cursor.from_state_dict(json.loads(json.dumps(state))) == cursor
+
+
+def test_layout_is_fixed_for_ever():
+    assert bytes(Cursor(seed=7, epoch=258, position=2**40)).hex() == "070000000000000002010000000000000000000000010000"
+    assert ORDER_VERSION == 1
+
+
+def test_cursor_is_a_value():
+    cursor = Cursor(1, 2, 3)
+    assert cursor == eval(repr(cursor)) == pickle.loads(pickle.dumps(cursor)) == copy.copy(cursor)
+    assert hash(cursor) == hash(Cursor(1, 2, 3))
+    assert cursor != Cursor(1, 2, 4)
+    with pytest.raises(AttributeError):
+        cursor.position = 9
+
+
+@given(seed=seeds(), length=st.integers(1, 10**6), start=st.integers(0, 10**7), counts=st.lists(st.integers(0, 10**7), max_size=5))
+def test_advance_counts_epochs(seed, length, start, counts):
+    cursor = Cursor(seed, start // length, start % length)
+    for count in counts:
+        cursor = cursor.advance(count, length=length)
+        assert 0 <= cursor.position < length
+    assert (cursor.seed, cursor.epoch * length + cursor.position) == (seed, start + sum(counts))
+
+
+def test_end_of_an_epoch_is_the_start_of_the_next():
+    assert Cursor(7, 3, 60).advance(40, length=100) == Cursor(7, 4, 0)
+    assert Cursor(7).advance(250, length=100) == Cursor(7, 2, 50)
+    assert Cursor(7).advance(0, length=1) == Cursor(7)
+
+
+def run_from(order, cursor, count, batch):
+    """The ids from a cursor on, batch by batch, across epochs; and the cursor after them."""
+    found = []
+    while count > 0:
+        size = min(batch, count, len(order) - cursor.position)
+        found += order.indices(cursor.epoch, cursor.position, cursor.position + size).tolist()
+        cursor = cursor.advance(size, length=len(order))
+        count -= size
+    return found, cursor
+
+
+@pytest.mark.parametrize("batch", [1, 7, 8, 97, 100])
+def test_l7_resume_at_every_step_equals_the_uninterrupted_run(batch):
+    n, total = 97, 250
+    makers = [
+        lambda seed: Shuffle(n, seed=seed),
+        lambda seed: Random(n, seed=seed),
+        lambda seed: BlockShuffle(n, block=8, window=3, lanes=2, seed=seed),
+        lambda seed: Mixture([50, Shuffle(47, seed=seed)], weights=[1, 1], seed=seed, stop="all_exhausted"),
+        lambda seed: Sliding(n, window=4, stride=3),
+        lambda seed: Sequential(n),
+    ]
+    for make in makers:
+        whole, last = run_from(make(5), Cursor(5), total, batch)
+        for cut in range(0, total + 1, 1 if batch == 7 else 13):
+            begun, cursor = run_from(make(5), Cursor(5), cut, batch)
+            saved = bytes(cursor)
+            restored = Cursor.from_bytes(saved)
+            rest, end = run_from(make(restored.seed), restored, total - cut, batch)
+            assert begun + rest == whole
+            assert end == last
+
+
+@given(order=orders(60), data=st.data())
+def test_l7_chain_of_resumes_equals_the_uninterrupted_run(order, data):
+    if len(order) == 0:
+        assert order.indices(0, 0, 0).tolist() == []
+        return
+    order = order if len(order) <= 200 else Sequential(200)
+    cuts = data.draw(st.lists(st.integers(0, 150), min_size=3, max_size=3))
+    whole, last = run_from(order, Cursor(0), sum(cuts), 16)
+    found, cursor = [], Cursor(0)
+    for cut in cuts:
+        part, cursor = run_from(
+            pickle.loads(pickle.dumps(order)), Cursor.from_bytes(bytes(cursor)), cut, data.draw(st.integers(1, 40))
+        )
+        found += part
+    assert found == whole
+    assert cursor == last
+
+
+def test_resume_in_a_new_process_gives_the_same_ids():
+    order = Shuffle(1000, seed=12)
+    _, cursor = run_from(order, Cursor(12), 1234, 10)
+    expected, _ = run_from(order, cursor, 900, 10)
+    program = """
+import sys
+from penstock.order import Cursor, Shuffle
+cursor = Cursor.from_bytes(bytes.fromhex(sys.argv[1]))
+order, ids = Shuffle(1000, seed=cursor.seed), []
+while len(ids) < 900:
+    size = min(17, 900 - len(ids), 1000 - cursor.position)
+    ids += order.indices(cursor.epoch, cursor.position, cursor.position + size).tolist()
+    cursor = cursor.advance(size, length=1000)
+print(ids)
+"""
+    done = subprocess.run([sys.executable, "-c", program, bytes(cursor).hex()], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == str(expected), done.stderr
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, 23, 25, 48])
+def test_bytes_of_another_length_are_refused(size):
+    with pytest.raises(StateError, match=rf"24 bytes, got {size}"):
+        Cursor.from_bytes(b"x" * size)
+
+
+@pytest.mark.parametrize(
+    ("state", "name", "found"),
+    [
+        (struct.pack("<QQQ", 1, 2**63, 0), "epoch", str(2**63)),
+        (struct.pack("<QQQ", 1, 0, 2**64 - 1), "position", str(2**64 - 1)),
+        (b"\xff" * 24, "epoch", str(2**64 - 1)),
+    ],
+)
+def test_bytes_out_of_range_are_refused(state, name, found):
+    with pytest.raises(StateError, match=f"{name} must be in .*got {found}"):
+        Cursor.from_bytes(state)
+
+
+GOOD = {"order_version": ORDER_VERSION, "seed": 7, "epoch": 1, "position": 5}
+
+
+@pytest.mark.parametrize(
+    ("state", "expected", "found"),
+    [
+        (GOOD | {"order_version": 2}, "order_version 1", "2"),
+        (GOOD | {"order_version": 0}, "order_version 1", "0"),
+        (GOOD | {"order_version": None}, "order_version 1", "None"),
+        (GOOD | {"order_version": "1"}, "order_version 1", "'1'"),
+        (GOOD | {"order_version": True}, "order_version 1", "True"),
+        (GOOD | {"seed": -1}, "seed must be in [0, ", "-1"),
+        (GOOD | {"seed": 2**64}, "seed must be in [0, ", str(2**64)),
+        (GOOD | {"epoch": -1}, "epoch must be in [0, ", "-1"),
+        (GOOD | {"position": 2**63}, "position must be in [0, ", str(2**63)),
+        (GOOD | {"position": 1.0}, "position must be a whole number", "1.0"),
+        (GOOD | {"position": True}, "position must be a whole number", "True"),
+        (GOOD | {"epoch": None}, "epoch must be a whole number", "None"),
+        (GOOD | {"epoch": [1]}, "epoch must be a whole number", "[1]"),
+        (GOOD | {"seed": "7"}, "seed must be a whole number", "'7'"),
+        (GOOD | {"more": 1}, "'order_version'", "'more'"),
+        ({k: v for k, v in GOOD.items() if k != "epoch"}, "'epoch'", "['order_version', 'position', 'seed']"),
+        ({}, "'epoch'", "[]"),
+        ({1: 2}, "'epoch'", "['1']"),
+        (None, "keys", "NoneType"),
+        ([("seed", 7)], "keys", "list"),
+        ("state", "keys", "str"),
+        (b"x" * 24, "keys", "bytes"),
+    ],
+)
+def test_damaged_states_are_refused_with_expected_and_found(state, expected, found):
+    with pytest.raises(StateError) as caught:
+        Cursor.from_state_dict(state)
+    assert expected in str(caught.value)
+    assert found in str(caught.value)
+    assert isinstance(caught.value, PenstockError)
+    assert isinstance(caught.value, ValueError)
+
+
+@given(
+    state=st.dictionaries(
+        st.sampled_from(["order_version", "seed", "epoch", "position", "x"]),
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just([]),
+    )
+)
+def test_l10_any_state_is_taken_or_refused_with_a_state_error(state):
+    try:
+        cursor = Cursor.from_state_dict(state)
+    except StateError:
+        return
+    assert cursor.state_dict() == state
+
+
+@pytest.mark.parametrize("number", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+def test_numbers_of_numpy_are_numbers(number):
+    cursor = Cursor(number(7), number(2), number(100)).advance(number(50), length=number(120))
+    assert cursor == Cursor(7, 3, 30)
+    assert bytes(cursor) == bytes(Cursor(7, 3, 30))
+    assert json.loads(json.dumps(cursor.state_dict())) == Cursor(7, 3, 30).state_dict()
+
+
+BAD = [
+    (lambda: Cursor(-1), ValueError, "seed must be in [0, ", "-1"),
+    (lambda: Cursor(2**64), ValueError, "18446744073709551615]", str(2**64)),
+    (lambda: Cursor(1.0), TypeError, "seed must be a whole number", "1.0"),
+    (lambda: Cursor(True), TypeError, "seed must be a whole number", "True"),
+    (lambda: Cursor(0, -1), ValueError, "epoch must be in [0, ", "-1"),
+    (lambda: Cursor(0, 2**63), ValueError, "epoch must be in [0, ", str(2**63)),
+    (lambda: Cursor(0, 0, -1), ValueError, "position must be in [0, ", "-1"),
+    (lambda: Cursor(0, 0, float("nan")), TypeError, "position must be a whole number", "nan"),
+    (lambda: Cursor(0).advance(-1, length=5), ValueError, "count must be in [0, ", "-1"),
+    (lambda: Cursor(0).advance(1, length=0), ValueError, "length must be in [1, ", "0"),
+    (lambda: Cursor(0).advance(1.5, length=5), TypeError, "count must be a whole number", "1.5"),
+    (lambda: Cursor(0, MOST).advance(5, length=5), ValueError, "epoch must be in [0, ", str(2**63)),
+]
+
+
+@pytest.mark.parametrize(("make", "error", "expected", "found"), BAD)
+def test_bad_input_is_refused_with_expected_and_found(make, error, expected, found):
+    with pytest.raises(error) as caught:
+        make()
+    assert expected in str(caught.value)
+    assert found in str(caught.value)
