@@ -2,6 +2,7 @@
 
 The public surface is small; see the reference for the whole of it:
 
+* ``create``, ``open``, ``convert``, ``rebalance``, ``verify``, ``gc``   the record store
 * ``penstock.order``    pure arithmetic: (seed, epoch, position) -> record id
 * ``penstock.errors``   everything penstock raises that is not a plain ValueError, TypeError or IndexError
 * ``penstock.testing``  conformance suites for your own orders
@@ -9,6 +10,25 @@ The public surface is small; see the reference for the whole of it:
 
 from penstock.errors import PenstockError
 from penstock.order import Phase, Shard
+from penstock.ragged import Ragged
+from penstock.store import LZ4, Deflate, Field, Raw, Zstd, convert, create, gc, open, rebalance, train_dictionary, verify
 
-__all__ = ["PenstockError", "Phase", "Shard"]
+__all__ = [
+    "LZ4",
+    "Deflate",
+    "Field",
+    "PenstockError",
+    "Phase",
+    "Ragged",
+    "Raw",
+    "Shard",
+    "Zstd",
+    "convert",
+    "create",
+    "gc",
+    "open",
+    "rebalance",
+    "train_dictionary",
+    "verify",
+]
 __version__ = "0.1.0"

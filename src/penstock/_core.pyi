@@ -2,6 +2,7 @@
 The native core of penstock. Private: its functions trust their callers about sizes they cannot see.
 """
 
+from collections.abc import Sequence
 import enum
 from typing import Annotated
 
@@ -107,3 +108,47 @@ class ThreadPool:
 
     def crc32c_pages(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], page_bytes: int, out: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')]) -> None:
         """Fill out with the crc32c of each page of data."""
+
+class StoreReader:
+    """
+    One generation of a store. Safe to use from several threads and after fork.
+    """
+
+    def __init__(self, length: int, paths: Sequence[str], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool) -> None: ...
+
+    def set_redirects(self, field: int, rows: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """Let records of a field point elsewhere; before the first read."""
+
+    def read_fixed(self, field: int, stride: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], present: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
+        """Fill out with fixed records; present says which are there."""
+
+    def measure(self, field: int, ndim: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], dims: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
+        """
+        Fill sizes with decoded bytes, -1 for missing records, and dims with shapes.
+        """
+
+    def read_variable(self, field: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
+        """Fill out with decoded records."""
+
+    def verify_chunk(self, index: int) -> None:
+        """Check every page of a chunk."""
+
+    def chunk_fields(self, index: int) -> list[tuple[int, int]]:
+        """Number and stored bytes of each field of a chunk."""
+
+    def view(self, field: int, stride: int, id: int) -> object:
+        """A plain record where it lies in the map; None if it is missing."""
+
+def encode_records(codec: int, level: int, dictionary: bytes, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
+    """Compress records one by one; fills ends with where each one ends."""
+
+def train_dictionary(samples: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], size: int) -> bytes:
+    """A zstd dictionary from samples."""
+
+def crc32c_spans(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Fill out with the crc32c of consecutive spans of data."""
+
+def is_network_filesystem(path: str) -> bool:
+    """
+    Whether files there come over a network (NFS, SMB, FUSE, Lustre, 9p, Ceph, AFS), where maps are unsafe.
+    """

@@ -1,6 +1,7 @@
 """Checks of arguments, so that bad input is refused in the same words everywhere."""
 
 import operator
+import re
 from typing import SupportsIndex
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy.typing as npt
 
 from penstock.interfaces import IntArray
 
-__all__ = ["MAX_LENGTH", "check_positions", "check_run", "set_whole", "whole_number"]
+__all__ = ["MAX_LENGTH", "byte_size", "check_positions", "check_run", "set_whole", "whole_number"]
 
 MAX_LENGTH = 2**63 - 1
 """The largest number of records or positions."""
@@ -22,6 +23,30 @@ def whole_number(name: str, value: SupportsIndex, *, least: int = 0, most: int =
     if not least <= number <= most:
         raise ValueError(f"{name} must be in [{least}, {most}], got {number}")
     return number
+
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+def byte_size(name: str, value: SupportsIndex | str, *, least: int = 1) -> int:
+    """A number of bytes: a whole number, or a text such as "64MB" (decimal) or "64MiB" (binary)."""
+    if not isinstance(value, str):
+        return whole_number(name, value, least=least)
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", value)
+    if match is None or match[2].lower() not in _UNITS:
+        raise ValueError(f"{name} must be a number of bytes such as 65536, '64MB' or '64MiB', got {value!r}")
+    return whole_number(name, int(float(match[1]) * _UNITS[match[2].lower()]), least=least)
 
 
 def set_whole(value: object, name: str, *, least: int = 0, most: int = MAX_LENGTH) -> None:

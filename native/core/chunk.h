@@ -1,0 +1,120 @@
+// A chunk file: rows of one or more fields, immutable. docs/reference/format.md says the same in words.
+//
+//   chunk  = header | field regions | index arrays | entries | tail          all little-endian
+//   header = magic 8 | version u32 | 0 u32 | data set 16 | writer 16 | number u32 | 0 u32 | 0 u32 | crc32c u32      64 bytes
+//   region = the field's records one after the other; begins at a multiple of 64
+//   entry  = field u32 | codec u8 | ndim u8 | flags u16 | stride u64 | data offset u64 | data bytes u64
+//            | rows per page u32 | 0 u32 | array reference 24 x 6                                                  184 bytes
+//   array reference = offset u64 | bytes u64 | crc32c u32 | 0 u32
+//            pages       u32 x pages      crc32c of each page of the region
+//            ends        u64 x rows       where each record ends in the region; absent for raw records of one size
+//            lengths     u32 x rows       decoded sizes; absent where all are `stride`, or raw
+//            dims        u32 x ndim rows  shapes of records with two dimensions or more
+//            validity    bits, rows       1: present; absent if no record is missing
+//            dictionary  bytes            zstd dictionary
+//   tail   = rows u64 | entries offset u64 | file bytes u64 | fields u32 | version u32 | data set 16 | 0 u32
+//            | crc32c u32 of entries and tail up to here | magic 8                                                  64 bytes
+//
+// A page is `rows per page` consecutive records. Checksums form a chain: the manifest has the tail's crc, which covers the entries,
+// which cover the index arrays, which cover the pages.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/codec.h"
+#include "core/file.h"
+
+namespace penstock {
+
+using DatasetId = std::array<std::byte, 16>;
+
+inline constexpr std::uint32_t kChunkVersion = 1;
+inline constexpr std::array<char, 8> kChunkMagic{'P', 'E', 'N', 'C', 'H', 'U', 'N', 'K'};
+inline constexpr std::array<char, 8> kChunkTailMagic{'K', 'N', 'U', 'H', 'C', 'N', 'E', 'P'};
+inline constexpr std::size_t kChunkHeaderBytes = 64;
+inline constexpr std::size_t kChunkTailBytes = 64;
+inline constexpr std::size_t kChunkEntryBytes = 184;
+inline constexpr std::size_t kRegionAlignment = 64;
+inline constexpr std::uint16_t kHasValidity = 1;
+inline constexpr std::uint32_t kMaxRows = 0xFFFF'FFFF;
+inline constexpr std::uint32_t kMaxFields = 4096;
+
+// What the manifest says of a chunk.
+struct ChunkFact {
+  std::string path;
+  std::uint64_t bytes;
+  std::uint32_t rows;
+  std::uint32_t crc;
+};
+
+// One field of an open chunk. The arrays lie in the map (or in memory where files are read by pread) and were checked when the
+// chunk was opened; a record's place is checked again at every use, because a mapped file can change under us.
+struct ChunkField {
+  std::uint32_t number = 0;
+  Codec codec = Codec::raw;
+  std::uint8_t ndim = 0;
+  std::uint64_t stride = 0;
+  std::uint64_t data_offset = 0;
+  std::uint64_t data_bytes = 0;
+  std::uint32_t rows_per_page = 1;
+  std::uint32_t num_pages = 0;
+  const std::byte* pages = nullptr;
+  const std::byte* ends = nullptr;
+  const std::byte* lengths = nullptr;
+  const std::byte* dims = nullptr;
+  const std::byte* validity = nullptr;
+  std::unique_ptr<Dictionary> dictionary;
+  std::unique_ptr<std::atomic<std::uint64_t>[]> verified;  // a bit per page whose crc was seen to be right
+
+  struct Extent {
+    std::uint64_t offset;  // in the region
+    std::uint64_t bytes;
+  };
+
+  bool is_plain() const { return ends == nullptr; }
+  bool present(std::uint64_t row) const;
+  // False if the index names bytes outside the region.
+  bool extent(std::uint64_t row, Extent& out) const;
+  std::uint64_t decoded_bytes(std::uint64_t row, const Extent& extent) const;
+  bool is_verified(std::uint64_t page) const {
+    return (verified[page / 64].load(std::memory_order_relaxed) >> (page % 64) & 1) != 0;
+  }
+  void set_verified(std::uint64_t page) const { verified[page / 64].fetch_or(std::uint64_t{1} << (page % 64), std::memory_order_relaxed); }
+};
+
+// An open chunk. Immutable but for the marks of verified pages; safe to use from several threads.
+class Chunk {
+ public:
+  // Parses and checks header, tail, entries and index arrays; throws CorruptError naming the file and what is wrong.
+  static std::shared_ptr<const Chunk> open(const ChunkFact& fact, const DatasetId& dataset, FileAccess access);
+
+  const std::string& path() const { return file_->path(); }
+  std::uint32_t rows() const { return rows_; }
+  const std::shared_ptr<const File>& file() const { return file_; }
+  const std::vector<ChunkField>& fields() const { return fields_; }
+  // The field with this number, or null.
+  const ChunkField* field(std::uint32_t number) const { return number < by_number_.size() ? by_number_[number] : nullptr; }
+
+  // Checks the crc of one page of a field; throws CorruptError naming file, field and rows.
+  void verify_page(const ChunkField& field, std::uint64_t page) const;
+
+ private:
+  Chunk(std::shared_ptr<const File> file, std::uint32_t rows) : file_(std::move(file)), rows_(rows) {}
+  void parse_entry(std::span<const std::byte> entry, std::uint64_t entries_offset);
+  const std::byte* load_array(std::span<const std::byte> reference, std::uint64_t expected_bytes, std::uint64_t limit, const char* name);
+
+  std::shared_ptr<const File> file_;
+  std::uint32_t rows_;
+  std::vector<ChunkField> fields_;
+  std::vector<const ChunkField*> by_number_;
+  std::vector<std::unique_ptr<std::byte[]>> loaded_;  // index arrays of files that are not mapped
+};
+
+}  // namespace penstock

@@ -1,0 +1,73 @@
+// Compression of single records. What is decoded is hostile: sizes are known and checked before a byte is written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace penstock {
+
+// The numbers are part of the format.
+enum class Codec : std::uint8_t { raw = 0, deflate = 1, zstd = 2, lz4 = 3 };
+
+inline constexpr int kNumCodecs = 4;
+
+// A zstd dictionary, digested once and used by any number of threads.
+class Dictionary {
+ public:
+  // level: the compression level it will be used with; reading needs none.
+  Dictionary(std::span<const std::byte> bytes, int level);
+  ~Dictionary();
+  Dictionary(const Dictionary&) = delete;
+  Dictionary& operator=(const Dictionary&) = delete;
+
+ private:
+  friend class Encoder;
+  friend class Decoder;
+  struct Digest;
+  std::unique_ptr<Digest> digest_;
+};
+
+// Trains a dictionary on samples that lie one after the other; ends[i] is where sample i ends.
+std::vector<std::byte> train_dictionary(std::span<const std::byte> samples, std::span<const std::uint64_t> ends, std::size_t bytes);
+
+// Compresses with one codec and level. For one thread; keeps its working memory between records.
+class Encoder {
+ public:
+  Encoder(Codec codec, int level, const Dictionary* dictionary);
+  ~Encoder();
+  Encoder(const Encoder&) = delete;
+  Encoder& operator=(const Encoder&) = delete;
+
+  // Appends the encoded record to out: compressed if that is shorter, else as it is. A stored length equal to the decoded
+  // length therefore always means "as it is".
+  void append(std::span<const std::byte> record, std::vector<std::byte>& out);
+
+ private:
+  struct Context;
+  Codec codec_;
+  int level_;
+  const Dictionary* dictionary_;
+  std::unique_ptr<Context> context_;
+};
+
+// Decompresses any codec. For one thread; keeps its working memory between records.
+class Decoder {
+ public:
+  Decoder();
+  ~Decoder();
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  // Fills out exactly, or returns false: stored bytes that are damaged, too short, too long or of another dictionary.
+  bool decode(Codec codec, const Dictionary* dictionary, std::span<const std::byte> stored, std::span<std::byte> out) noexcept;
+
+ private:
+  struct Context;
+  std::unique_ptr<Context> context_;
+};
+
+}  // namespace penstock

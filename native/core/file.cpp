@@ -1,0 +1,124 @@
+#include "core/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csetjmp>
+#include <csignal>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+namespace penstock {
+namespace {
+
+thread_local sigjmp_buf* guard_exit = nullptr;  // where this thread goes on after a fault under guard
+struct sigaction previous_handler;
+
+void on_bus_error(int signal, siginfo_t* info, void* context) {
+  if (guard_exit != nullptr) siglongjmp(*guard_exit, 1);
+  // Not ours: behave as if this handler did not exist.
+  if ((previous_handler.sa_flags & SA_SIGINFO) != 0 && previous_handler.sa_sigaction != nullptr) {
+    previous_handler.sa_sigaction(signal, info, context);
+  } else if (previous_handler.sa_handler != SIG_DFL && previous_handler.sa_handler != SIG_IGN) {
+    previous_handler.sa_handler(signal);
+  } else {
+    sigaction(signal, &previous_handler, nullptr);  // the faulting instruction runs again, now without us
+  }
+}
+
+void install_handler() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    struct sigaction action = {};
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, &previous_handler);
+  });
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return value_; }
+  int release() { return std::exchange(value_, -1); }
+
+ private:
+  int value_;
+};
+
+}  // namespace
+
+bool guarded(void (*work)(void*), void* context) {
+  struct Restore {
+    sigjmp_buf* outer = guard_exit;
+    ~Restore() { guard_exit = outer; }
+  } restore;
+  sigjmp_buf here;
+  if (sigsetjmp(here, 0) != 0) return false;
+  guard_exit = &here;
+  work(context);
+  return true;
+}
+
+std::shared_ptr<const File> File::open(const std::string& path, std::uint64_t bytes, FileAccess access) {
+  install_handler();
+  Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (descriptor.get() < 0) {
+    if (errno == ELOOP) throw CorruptError(path + ": expected a file, found a symbolic link");
+    throw SystemError(errno, path);
+  }
+  struct stat info = {};
+  if (fstat(descriptor.get(), &info) != 0) throw SystemError(errno, path);
+  if (!S_ISREG(info.st_mode)) throw CorruptError(path + ": expected a regular file");
+  if (static_cast<std::uint64_t>(info.st_size) != bytes) {
+    throw CorruptError(path + ": expected " + std::to_string(bytes) + " bytes, found " + std::to_string(info.st_size));
+  }
+  if (access == FileAccess::pread || bytes == 0) {
+    return std::shared_ptr<const File>(new File(path, bytes, descriptor.release(), nullptr));
+  }
+  void* map = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, descriptor.get(), 0);
+  if (map == MAP_FAILED) throw SystemError(errno, path);
+  madvise(map, bytes, MADV_RANDOM);  // advice only: a failure changes nothing
+  return std::shared_ptr<const File>(new File(path, bytes, -1, static_cast<const std::byte*>(map)));
+}
+
+File::~File() {
+  if (map_ != nullptr) munmap(const_cast<std::byte*>(map_), bytes_);
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+bool File::has_its_size() const {
+  struct stat info = {};
+  return ::stat(path_.c_str(), &info) == 0 && static_cast<std::uint64_t>(info.st_size) == bytes_;
+}
+
+void File::read(std::uint64_t offset, std::span<std::byte> out) const {
+  if (offset > bytes_ || out.size() > bytes_ - offset) {
+    throw CorruptError(path_ + ": expected at most " + std::to_string(bytes_) + " bytes, asked for offset " + std::to_string(offset) +
+                       " and " + std::to_string(out.size()) + " bytes");
+  }
+  if (map_ != nullptr) {
+    auto copy = [&] { std::memcpy(out.data(), map_ + offset, out.size()); };
+    if (!run_guarded(copy)) throw TruncatedError(path_ + ": the file was cut while it was read");
+    return;
+  }
+  for (std::size_t done = 0; done < out.size();) {
+    const ssize_t got = pread(descriptor_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw SystemError(errno, path_);
+    if (got == 0) throw TruncatedError(path_ + ": expected " + std::to_string(bytes_) + " bytes, the file was cut while it was read");
+    done += static_cast<std::size_t>(got);
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,312 @@
+#include "core/store_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "core/little_endian.h"
+
+namespace penstock {
+
+// The chunks open in this process. Slots are filled under the mutex and read without it; they are emptied only under the
+// exclusive lock, which waits for every read in progress.
+struct StoreReader::Open {
+  explicit Open(std::size_t num_chunks) : slots(num_chunks), owners(num_chunks) {}
+
+  std::shared_mutex use;
+  std::mutex change;
+  std::vector<std::atomic<const Chunk*>> slots;
+  std::vector<std::shared_ptr<const Chunk>> owners;
+  std::size_t count = 0;
+  std::size_t hand = 0;  // where the next eviction begins
+};
+
+namespace {
+
+constexpr std::size_t kTile = 32;
+constexpr std::uint64_t kPieceBytes = 256 << 10;  // less work than this is not worth waking a thread for
+
+struct Source {
+  const Chunk* chunk;
+  const ChunkField* field;  // null: the chunk does not have the field, so the record misses it
+  std::uint64_t row;
+  ChunkField::Extent extent;
+  std::uint64_t decoded;
+
+  bool missing() const { return field == nullptr || !field->present(row); }
+  const std::byte* mapped() const { return chunk->file()->data() + field->data_offset + extent.offset; }
+};
+
+thread_local std::vector<std::byte> scratch;  // stored bytes of a record of a file that is not mapped
+
+Decoder& decoder() {
+  thread_local Decoder own;
+  return own;
+}
+
+[[noreturn]] void corrupt_record(const Source& source, std::uint32_t field, const char* what) {
+  throw CorruptError(source.chunk->path() + ": field " + std::to_string(field) + ", row " + std::to_string(source.row) + ": " + what);
+}
+
+void prefetch(const Source& source) {
+  if (source.field == nullptr || source.chunk->file()->data() == nullptr) return;
+  const std::byte* from = source.mapped();
+  const std::uint64_t lines = std::min<std::uint64_t>(source.extent.bytes, 512);
+  for (std::uint64_t at = 0; at < lines; at += 64) __builtin_prefetch(from + at);
+}
+
+// Copies or decodes one record; false if its stored bytes do not decode to the size the index names.
+bool copy_record(const Source& source, std::byte* out) {
+  const std::span<std::byte> whole{out, source.decoded};
+  const ChunkField& field = *source.field;
+  if (source.chunk->file()->data() != nullptr) {
+    return decoder().decode(field.codec, field.dictionary.get(), {source.mapped(), source.extent.bytes}, whole);
+  }
+  scratch.resize(source.extent.bytes);
+  source.chunk->file()->read(field.data_offset + source.extent.offset, scratch);
+  return decoder().decode(field.codec, field.dictionary.get(), scratch, whole);
+}
+
+void verify(const Source& source) {
+  const std::uint64_t page = source.row / source.field->rows_per_page;
+  if (!source.field->is_verified(page)) source.chunk->verify_page(*source.field, page);
+}
+
+}  // namespace
+
+// One read: chunks stay open until it ends, and ids are turned into sources.
+class StoreReader::Session {
+ public:
+  Session(const StoreReader& reader, std::uint32_t field)
+      : reader_(reader), field_(field), redirects_(reader.redirects(field)), open_(reader.open_.get(reader.chunks_.size())), use_(open_.use) {}
+
+  // After the last read: makes room if too many chunks are open.
+  static void trim(const StoreReader& reader) {
+    Open& open = reader.open_.get(reader.chunks_.size());
+    {
+      const std::lock_guard lock(open.change);
+      if (open.count <= reader.limits_.open_chunks) return;
+    }
+    const std::unique_lock alone(open.use, std::try_to_lock);
+    if (!alone.owns_lock()) return;  // somebody reads; they will trim
+    for (std::size_t seen = 0; seen < open.slots.size() && open.count > reader.limits_.open_chunks / 2; ++seen) {
+      const std::size_t slot = open.hand++ % open.slots.size();
+      if (open.owners[slot] != nullptr) {
+        open.slots[slot].store(nullptr);
+        open.owners[slot].reset();
+        --open.count;
+      }
+    }
+  }
+
+  const Chunk& chunk(std::uint32_t index) const {
+    const Chunk* ready = open_.slots[index].load(std::memory_order_acquire);
+    if (ready != nullptr) return *ready;
+    std::shared_ptr<const Chunk> made = Chunk::open(reader_.chunks_[index], reader_.dataset_, reader_.access_);
+    const std::lock_guard lock(open_.change);
+    if (open_.owners[index] == nullptr) {
+      open_.owners[index] = std::move(made);
+      open_.slots[index].store(open_.owners[index].get(), std::memory_order_release);
+      ++open_.count;
+    }
+    return *open_.owners[index];
+  }
+
+  std::shared_ptr<const Chunk> share(std::uint32_t index) const {
+    (void)chunk(index);
+    const std::lock_guard lock(open_.change);
+    return open_.owners[index];
+  }
+
+  Source source(std::uint64_t id) const {
+    const Place place = reader_.locate(redirects_, id);
+    const Chunk& found = chunk(place.chunk);
+    Source source{&found, found.field(field_), place.row, {}, 0};
+    if (place.row >= found.rows()) corrupt_record(source, field_, "the manifest names a row the chunk does not have");
+    return source;
+  }
+
+  // Fills in where the record lies; to be called under guard.
+  void place_bytes(Source& source) const {
+    if (source.field == nullptr) return;
+    if (!source.field->extent(source.row, source.extent)) corrupt_record(source, field_, "the record lies outside the field's region");
+    source.decoded = source.field->decoded_bytes(source.row, source.extent);
+    if (source.decoded > reader_.limits_.record_bytes) corrupt_record(source, field_, "the record is larger than the limit for one record");
+  }
+
+  std::uint32_t field() const { return field_; }
+  bool verifies() const { return reader_.limits_.verify; }
+
+  // Calls each(i, source) for the ids [low, high) of a batch, under guard, with the bytes of the next ones on their way.
+  template <class Each>
+  void for_each(std::span<const std::int64_t> ids, std::size_t low, std::size_t high, const Each& each) const {
+    Source tile[kTile];
+    for (std::size_t from = low; from < high; from += kTile) {
+      const std::size_t size = std::min(kTile, high - from);
+      for (std::size_t i = 0; i < size; ++i) tile[i] = source(static_cast<std::uint64_t>(ids[from + i]));
+      auto work = [&] {
+        for (std::size_t i = 0; i < size; ++i) {
+          place_bytes(tile[i]);
+          prefetch(tile[i]);
+        }
+        for (std::size_t i = 0; i < size; ++i) each(from + i, tile[i]);
+      };
+      if (!run_guarded(work)) throw TruncatedError(cut_file(tile, size) + ": the file was cut while it was read");
+    }
+  }
+
+ private:
+  // Which of the files is the one that shrank cannot be told from the fault; the first whose size changed is named.
+  static std::string cut_file(const Source* tile, std::size_t size) {
+    for (std::size_t i = 0; i < size; ++i) {
+      if (!tile[i].chunk->file()->has_its_size()) return tile[i].chunk->path();
+    }
+    return tile[0].chunk->path();
+  }
+
+  const StoreReader& reader_;
+  std::uint32_t field_;
+  const std::unordered_map<std::uint64_t, Place>* redirects_;
+  Open& open_;
+  std::shared_lock<std::shared_mutex> use_;
+};
+
+StoreReader::StoreReader(std::uint64_t length, std::vector<ChunkFact> chunks, std::vector<Segment> segments, DatasetId dataset,
+                         FileAccess access, StoreLimits limits)
+    : length_(length),
+      chunks_(std::move(chunks)),
+      segments_(std::move(segments)),
+      even_count_(0),
+      dataset_(dataset),
+      access_(access),
+      limits_(limits) {
+  std::uint64_t next = 0;
+  for (const Segment& segment : segments_) {
+    const bool fits = segment.first_id == next && segment.count > 0 && segment.count <= length - next &&
+                      segment.chunk < chunks_.size() && segment.first_row <= chunks_[segment.chunk].rows &&
+                      segment.count <= chunks_[segment.chunk].rows - segment.first_row;
+    if (!fits) throw CorruptError("the segments do not cover the records one after the other, or name rows their chunks do not have");
+    next += segment.count;
+  }
+  if (next != length) throw CorruptError("expected segments for " + std::to_string(length) + " records, found " + std::to_string(next));
+  if (!segments_.empty()) {
+    const std::uint64_t count = segments_.front().count;
+    const bool even = std::all_of(segments_.begin(), segments_.end() - 1, [=](const Segment& s) { return s.count == count; });
+    if (even && segments_.back().count <= count) even_count_ = count;
+  }
+}
+
+StoreReader::~StoreReader() = default;
+
+void StoreReader::set_redirects(std::uint32_t field, std::span<const Redirect> redirects) {
+  auto& of_field = redirects_[field];
+  of_field.reserve(redirects.size());
+  for (const Redirect& r : redirects) {
+    if (r.id >= length_ || r.chunk >= chunks_.size() || r.row >= chunks_[r.chunk].rows) {
+      throw CorruptError("a redirect names record " + std::to_string(r.id) + " or a row that does not exist");
+    }
+    of_field[r.id] = {r.chunk, r.row};
+  }
+}
+
+const std::unordered_map<std::uint64_t, StoreReader::Place>* StoreReader::redirects(std::uint32_t field) const {
+  const auto found = redirects_.find(field);
+  return found == redirects_.end() || found->second.empty() ? nullptr : &found->second;
+}
+
+StoreReader::Place StoreReader::locate(const std::unordered_map<std::uint64_t, Place>* redirects, std::uint64_t id) const {
+  if (redirects != nullptr) {
+    const auto found = redirects->find(id);
+    if (found != redirects->end()) return found->second;
+  }
+  const Segment* segment = nullptr;
+  if (even_count_ > 0) {
+    segment = &segments_[id / even_count_];
+  } else {
+    segment = &*(std::upper_bound(segments_.begin(), segments_.end(), id, [](std::uint64_t x, const Segment& s) { return x < s.first_id; }) - 1);
+  }
+  return {segment->chunk, static_cast<std::uint32_t>(segment->first_row + (id - segment->first_id))};
+}
+
+StoreReader::Place StoreReader::place(std::uint32_t field, std::uint64_t id) const { return locate(redirects(field), id); }
+
+std::shared_ptr<const Chunk> StoreReader::chunk(std::uint32_t index) const { return Session(*this, 0).share(index); }
+
+template <class Piece>
+void StoreReader::in_pieces(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const Piece& piece) const {
+  const std::uint64_t total = count * std::max<std::uint64_t>(bytes_each, 64);
+  const std::size_t pieces = std::min<std::uint64_t>({count, 4 * pool.size(), total / kPieceBytes + 1});
+  const auto edge = [=](std::size_t i) { return count * i / pieces; };
+  if (pieces == 1 || pool.size() == 1) {
+    if (count > 0) piece(0, count);
+  } else {
+    pool.for_each(pieces, [&](std::size_t i) { piece(edge(i), edge(i + 1)); });
+  }
+}
+
+void StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride, std::span<const std::int64_t> ids, std::byte* out,
+                             std::uint8_t* present, ThreadPool& pool) const {
+  {
+    const Session session(*this, field);
+    in_pieces(ids.size(), stride, pool, [&](std::size_t low, std::size_t high) {
+      session.for_each(ids, low, high, [&](std::size_t i, const Source& source) {
+        const bool missing = source.missing();
+        if (present != nullptr) present[i] = missing ? 0 : 1;
+        if (missing) {
+          std::memset(out + i * stride, 0, stride);
+          return;
+        }
+        if (source.decoded != stride) corrupt_record(source, field, "the record has another size than its field");
+        if (session.verifies()) verify(source);
+        if (source.field->is_plain() && source.chunk->file()->data() != nullptr) {
+          std::memcpy(out + i * stride, source.mapped(), stride);
+        } else if (!copy_record(source, out + i * stride)) {
+          corrupt_record(source, field, "the stored bytes do not decode");
+        }
+      });
+    });
+  }
+  Session::trim(*this);
+}
+
+void StoreReader::measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> ids, std::int64_t* sizes,
+                          std::uint32_t* dims, ThreadPool& pool) const {
+  {
+    const Session session(*this, field);
+    in_pieces(ids.size(), 64, pool, [&](std::size_t low, std::size_t high) {
+      session.for_each(ids, low, high, [&](std::size_t i, const Source& source) {
+        const bool missing = source.missing();
+        sizes[i] = missing ? -1 : static_cast<std::int64_t>(source.decoded);
+        if (dims == nullptr) return;
+        if (!missing && source.field->ndim != ndim) corrupt_record(source, field, "the record has another number of dimensions than its field");
+        for (std::size_t d = 0; d < ndim; ++d) {
+          dims[i * ndim + d] = missing ? 0 : load_le<std::uint32_t>(source.field->dims + 4 * (source.row * ndim + d));
+        }
+      });
+    });
+  }
+  Session::trim(*this);
+}
+
+void StoreReader::read_variable(std::uint32_t field, std::span<const std::int64_t> ids, const std::int64_t* offsets, std::byte* out,
+                                ThreadPool& pool) const {
+  {
+    const Session session(*this, field);
+    const std::uint64_t mean = ids.empty() ? 0 : static_cast<std::uint64_t>(offsets[ids.size()] - offsets[0]) / ids.size();
+    in_pieces(ids.size(), 4 * mean, pool, [&](std::size_t low, std::size_t high) {  // decoding costs more than copying
+      session.for_each(ids, low, high, [&](std::size_t i, const Source& source) {
+        const auto room = static_cast<std::uint64_t>(offsets[i + 1] - offsets[i]);
+        if (source.missing()) {
+          if (room != 0) corrupt_record(source, field, "the record changed while it was read");
+          return;
+        }
+        if (source.decoded != room) corrupt_record(source, field, "the record changed while it was read");
+        if (session.verifies()) verify(source);
+        if (!copy_record(source, out + offsets[i])) corrupt_record(source, field, "the stored bytes do not decode");
+      });
+    });
+  }
+  Session::trim(*this);
+}
+
+}  // namespace penstock

@@ -1,0 +1,92 @@
+// One generation of a record store, read by id: id -> redirect? -> segment -> (chunk, row) -> bytes in the caller's memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <shared_mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/chunk.h"
+#include "core/fork_local.h"
+#include "core/thread_pool.h"
+
+namespace penstock {
+
+// Records first_id, first_id + 1, ... (count of them) are rows first_row, ... of a chunk. Segments cover [0, length) in order.
+struct Segment {
+  std::uint64_t first_id;
+  std::uint64_t count;
+  std::uint32_t chunk;  // place in the list of chunks
+  std::uint32_t first_row;
+};
+
+// A field of one record that lives elsewhere than its segment says.
+struct Redirect {
+  std::uint64_t id;
+  std::uint32_t chunk;
+  std::uint32_t row;
+};
+
+struct StoreLimits {
+  std::uint64_t record_bytes = std::uint64_t{1} << 30;  // a decoded record may have at most so many bytes
+  std::uint64_t open_chunks = 16'384;                   // chunks mapped at once; the system allows 65,530 maps
+  bool verify = true;                                   // check a page's crc when it is first touched
+};
+
+// Immutable but for caches; safe to use from several threads and after fork.
+class StoreReader {
+ public:
+  StoreReader(std::uint64_t length, std::vector<ChunkFact> chunks, std::vector<Segment> segments, DatasetId dataset, FileAccess access,
+              StoreLimits limits);
+  ~StoreReader();
+
+  // Later redirects win. To be called before the first read, with ids in rising order.
+  void set_redirects(std::uint32_t field, std::span<const Redirect> redirects);
+
+  std::uint64_t length() const { return length_; }
+
+  // Fixed records: record i goes to out + i * stride; missing ones are zeros, and present[i] says which (may be null).
+  void read_fixed(std::uint32_t field, std::uint64_t stride, std::span<const std::int64_t> ids, std::byte* out, std::uint8_t* present,
+                  ThreadPool& pool) const;
+
+  // Variable records in two passes: sizes first, then bytes at offsets[i] (offsets[n] is the end).
+  // sizes[i] is -1 for a missing record. dims (may be null) gets ndim numbers per record.
+  void measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> ids, std::int64_t* sizes, std::uint32_t* dims,
+               ThreadPool& pool) const;
+  void read_variable(std::uint32_t field, std::span<const std::int64_t> ids, const std::int64_t* offsets, std::byte* out,
+                     ThreadPool& pool) const;
+
+  // The chunk and row of a record's field, for questions.
+  struct Place {
+    std::uint32_t chunk;
+    std::uint32_t row;
+  };
+  Place place(std::uint32_t field, std::uint64_t id) const;
+  std::shared_ptr<const Chunk> chunk(std::uint32_t index) const;
+
+ private:
+  struct Open;
+  class Session;
+  struct Batch;
+
+  Place locate(const std::unordered_map<std::uint64_t, Place>* redirects, std::uint64_t id) const;
+  const std::unordered_map<std::uint64_t, Place>* redirects(std::uint32_t field) const;
+  template <class Piece>
+  void in_pieces(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const Piece& piece) const;
+
+  std::uint64_t length_;
+  std::vector<ChunkFact> chunks_;
+  std::vector<Segment> segments_;
+  std::uint64_t even_count_;  // records of every segment but the last, if they are all alike; else 0
+  DatasetId dataset_;
+  FileAccess access_;
+  StoreLimits limits_;
+  std::unordered_map<std::uint32_t, std::unordered_map<std::uint64_t, Place>> redirects_;
+  mutable ForkLocal<Open> open_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,89 @@
+"""Ragged: a batch of arrays, texts or byte strings of different lengths, in one buffer."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.interfaces import IntArray
+
+__all__ = ["Ragged"]
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Item i is ``values[offsets[i]:offsets[i + 1]]``, decoded as ``kind`` says ("array", "bytes" or "text").
+
+    ``shapes`` has a row per item where items have two dimensions or more; ``present`` is False where an item is missing, and None
+    where none is. An empty item is not a missing one.
+    """
+
+    values: npt.NDArray[Any]
+    offsets: IntArray
+    kind: str = "array"
+    shapes: npt.NDArray[np.uint32] | None = None
+    present: npt.NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> IntArray:
+        """Elements of each item."""
+        return np.diff(self.offsets)
+
+    def __getitem__(self, index: int) -> Any:
+        """One item: an array, ``bytes``, ``str``, or None if it is missing."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index must be in [{-len(self)}, {len(self)}), got {index}")
+        index %= len(self)
+        if self.present is not None and not self.present[index]:
+            return None
+        item = self.values[self.offsets[index] : self.offsets[index + 1]]
+        if self.kind == "text":
+            return item.tobytes().decode()
+        if self.kind == "bytes":
+            return item.tobytes()
+        return item if self.shapes is None else item.reshape(self.shapes[index])
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def to_list(self) -> list[Any]:
+        """All items."""
+        return list(self)
+
+    def pad(self, length: int | None = None, *, value: Any = 0) -> npt.NDArray[Any]:
+        """Items of one dimension as the rows of one array, filled up with ``value`` (missing items wholly) or cut to ``length``."""
+        if self.shapes is not None:
+            raise ValueError("only items of one dimension can be padded")
+        lengths = self.lengths
+        width = int(lengths.max(initial=0)) if length is None else length
+        out = np.full((len(self), width), value, self.values.dtype)
+        column = np.arange(width)
+        inside = column < np.minimum(lengths, width)[:, None]
+        out[inside] = self.values[(self.offsets[:-1, None] + column)[inside]]
+        return out
+
+    @classmethod
+    def from_items(cls, items: Sequence[Any], *, dtype: npt.DTypeLike, kind: str = "array", ndim: int = 1) -> "Ragged":
+        """Pack items; None is a missing one."""
+        present = np.array([item is not None for item in items], np.bool_)
+        if kind == "array":
+            arrays = [np.empty((0,) * ndim, dtype) if item is None else np.asarray(item, dtype) for item in items]
+            for array in arrays:
+                if array.ndim != ndim:
+                    raise ValueError(f"items must have {ndim} dimensions, got shape {array.shape}")
+            flat = [array.reshape(-1) for array in arrays]
+            values = np.concatenate(flat) if flat else np.empty(0, dtype)
+            lengths = [array.size for array in arrays]
+            shapes = np.array([array.shape for array in arrays], np.uint32).reshape(len(arrays), ndim) if ndim > 1 else None
+        else:
+            texts = [b"" if item is None else item.encode() if isinstance(item, str) else bytes(item) for item in items]
+            values = np.frombuffer(b"".join(texts), np.uint8)
+            lengths = [len(text) for text in texts]
+            shapes = None
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        return cls(values, offsets, kind, shapes, None if present.all() else present)

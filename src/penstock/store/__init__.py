@@ -1,0 +1,36 @@
+"""The record store: records with named fields that can be appended, updated, deleted and compacted while others read."""
+
+from penstock.store.codec import LZ4, Codec, Deflate, Raw, Zstd, train_dictionary
+from penstock.store.convert import convert
+from penstock.store.create import create
+from penstock.store.maintenance import Collected, Problem, Rebalanced, Stats, gc, rebalance, stats, verify
+from penstock.store.opening import open
+from penstock.store.schema import Field
+from penstock.store.snapshot import FieldView, Store, ZeroCopy
+from penstock.store.writer import Progress, Writer
+
+__all__ = [
+    "LZ4",
+    "Codec",
+    "Collected",
+    "Deflate",
+    "Field",
+    "FieldView",
+    "Problem",
+    "Progress",
+    "Raw",
+    "Rebalanced",
+    "Stats",
+    "Store",
+    "Writer",
+    "ZeroCopy",
+    "Zstd",
+    "convert",
+    "create",
+    "gc",
+    "open",
+    "rebalance",
+    "stats",
+    "train_dictionary",
+    "verify",
+]

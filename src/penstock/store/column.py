@@ -1,0 +1,153 @@
+"""Column: the records of one field on their way into a chunk, whatever form the user gave them in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.interfaces import IntArray
+from penstock.ragged import Ragged
+from penstock.store.schema import Field
+
+__all__ = ["Column", "join_columns", "make_column", "missing_column"]
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Column:
+    """Decoded records one after the other. Record i is ``values[offsets[i]:offsets[i + 1]]``, or row i of equal rows."""
+
+    rows: int
+    values: Bytes
+    offsets: IntArray | None  # None: all records have the same size
+    present: npt.NDArray[np.bool_] | None  # None: nothing is missing
+    shapes: npt.NDArray[np.uint32] | None  # a row per record for ragged fields of two dimensions or more
+
+    def sizes(self) -> IntArray | int:
+        """Bytes of each record; one number if they are all alike."""
+        if self.offsets is None:
+            return self.values.size // self.rows if self.rows else 0
+        return np.diff(self.offsets)
+
+    def part(self, low: int, high: int) -> "Column":
+        """Records [low, high), without a copy."""
+        present = None if self.present is None else self.present[low:high]
+        if self.offsets is None:
+            stride = self.values.size // self.rows if self.rows else 0
+            return Column(high - low, self.values[low * stride : high * stride], None, present, None)
+        offsets = self.offsets[low : high + 1]
+        values = self.values[offsets[0] : offsets[-1]]
+        return Column(high - low, values, offsets - offsets[0], present, None if self.shapes is None else self.shapes[low:high])
+
+    def copy(self) -> "Column":
+        """The same records in memory of their own."""
+        return Column(
+            self.rows,
+            self.values.copy(),
+            None if self.offsets is None else self.offsets.copy(),
+            None if self.present is None else self.present.copy(),
+            None if self.shapes is None else self.shapes.copy(),
+        )
+
+
+def make_column(name: str, field: Field, data: Any) -> Column:
+    """The records of one field: an array, a list (None is a missing record), a masked array, or a Ragged."""
+    try:
+        return _fixed(field, data) if field.is_fixed else _variable(field, data)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise type(error)(f"field {name!r} ({field!r}): {error}") from error
+
+
+def missing_column(field: Field, rows: int) -> Column:
+    """A column in which every record is missing."""
+    present = np.zeros(rows, np.bool_)
+    if field.is_fixed:
+        return Column(rows, np.zeros(rows * field.stride, np.uint8), None, present, None)
+    shapes = np.zeros((rows, field.ndim), np.uint32) if field.kind == "ragged" and field.ndim > 1 else None
+    return Column(rows, np.empty(0, np.uint8), np.zeros(rows + 1, np.int64), present, shapes)
+
+
+def join_columns(parts: Sequence[Column]) -> Column:
+    """Columns of one field one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = sum(part.rows for part in parts)
+    values = np.concatenate([part.values for part in parts])
+    present = None
+    if any(part.present is not None for part in parts):
+        present = np.concatenate([np.ones(part.rows, np.bool_) if part.present is None else part.present for part in parts])
+    if parts[0].offsets is None:
+        return Column(rows, values, None, present, None)
+    sizes = np.concatenate([np.diff(part.offsets) for part in parts if part.offsets is not None])
+    shapes = None if parts[0].shapes is None else np.concatenate([part.shapes for part in parts if part.shapes is not None])
+    return Column(rows, values, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), present, shapes)
+
+
+def _fixed(field: Field, data: Any) -> Column:
+    present = None
+    if isinstance(data, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(data).reshape(len(data), -1)
+        if field.stride and not np.array_equal(mask.any(axis=1), mask.all(axis=1)):
+            raise ValueError("a record must be masked as a whole or not at all")
+        present = ~mask.any(axis=1) if mask.size else np.ones(len(data), np.bool_)
+        data = data.filled(0)
+    elif isinstance(data, list | tuple) and any(item is None for item in data):
+        present = np.array([item is not None for item in data], np.bool_)
+        zero = np.zeros(field.shape, field.dtype)
+        data = [zero if item is None else item for item in data]
+    array = _cast(np.asarray(data), field.dtype)
+    if array.ndim == 0 or array.shape[1:] != field.shape:
+        raise ValueError(f"expected shape (n, {', '.join(map(str, field.shape))}), got {array.shape}")
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return Column(array.shape[0], flat, None, None if present is None or present.all() else np.asarray(present), None)
+
+
+def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """``array`` as ``dtype`` if no value changes; ValueError otherwise."""
+    if array.dtype == dtype:
+        return array
+    if array.size == 0:
+        return array.astype(dtype)
+    if array.dtype.hasobject or (array.dtype.kind in "USMmV" and array.dtype.kind != dtype.kind):
+        raise TypeError(f"expected {dtype}, got {array.dtype}")
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+        back = cast.astype(array.dtype)
+    same = (back == array) | ((array != array) & (back != back))
+    # Rounding a float to a shorter one is what was asked for; making infinity of a number, or another whole number, is not.
+    if array.dtype.kind in "fV" and dtype.kind in "fV":
+        same |= np.isfinite(cast.astype(np.float64)) | ~np.isfinite(array.astype(np.float64))
+    if not np.all(same):
+        raise ValueError(f"values of {array.dtype} do not fit {dtype}: for example {array[~same].flat[0]}")
+    return cast
+
+
+def _variable(field: Field, data: Any) -> Column:
+    ragged = data if isinstance(data, Ragged) else _pack(field, data)
+    values = np.ascontiguousarray(_cast(ragged.values, field.dtype)).view(np.uint8).reshape(-1)
+    if field.kind == "ragged" and field.ndim > 1 and (ragged.shapes is None or ragged.shapes.shape[1] != field.ndim):
+        raise ValueError(f"items must have {field.ndim} dimensions")
+    offsets = (ragged.offsets - ragged.offsets[0]) * field.dtype.itemsize
+    start = int(ragged.offsets[0]) * field.dtype.itemsize
+    if offsets.size and np.any(np.diff(offsets) >= 2**32):
+        raise ValueError(f"a record of a field has at most {2**32 - 1} bytes")
+    shapes = ragged.shapes if field.kind == "ragged" and field.ndim > 1 else None
+    return Column(len(ragged), values[start : start + int(offsets[-1])], offsets, ragged.present, shapes)
+
+
+def _pack(field: Field, data: Any) -> Ragged:
+    items = list(data)
+    wanted: tuple[type, ...] = {"text": (str,), "bytes": (bytes, bytearray, memoryview, np.ndarray)}.get(field.kind, ())
+    for item in items:
+        if wanted and item is not None and not isinstance(item, wanted):
+            raise TypeError(f"expected {' or '.join(t.__name__ for t in wanted)}, got {type(item).__name__}")
+    if field.kind == "ragged":
+        for item in items:
+            if item is not None and np.asarray(item).ndim != field.ndim:
+                raise ValueError(f"items must have {field.ndim} dimensions, got shape {np.asarray(item).shape}")
+        arrays = [None if item is None else _cast(np.asarray(item), field.dtype) for item in items]
+        return Ragged.from_items(arrays, dtype=field.dtype, ndim=field.ndim)
+    return Ragged.from_items(items, dtype=np.uint8, kind=field.kind)

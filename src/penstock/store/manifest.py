@@ -1,0 +1,214 @@
+"""Manifest: one generation of a data set. JSON on one line, then the crc32c of that line in hexadecimal on a second.
+
+Everything in it is hostile until checked: sizes, names and numbers are compared with what they can be before they are used.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock import _core
+from penstock.argument import MAX_LENGTH, whole_number
+from penstock.errors import CorruptError, UnsupportedVersionError
+from penstock.store.layout import FORMAT_VERSION, IDENTITY, MAX_MANIFEST_BYTES
+from penstock.store.schema import Field, field_from_json, field_to_json
+
+__all__ = ["ChunkEntry", "Manifest", "RedirectEntry", "SegmentEntry", "decode_manifest", "encode_manifest"]
+
+_U32 = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkEntry:
+    """A chunk file: its number in this data set, name, size, rows, crc of its tail, and the bytes of its records decoded."""
+
+    number: int
+    writer: str
+    serial: int
+    size: int
+    rows: int
+    crc: int
+    decoded: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEntry:
+    """Records first_id, ... (count of them) are rows first_row, ... of a chunk."""
+
+    first_id: int
+    count: int
+    chunk: int
+    first_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class RedirectEntry:
+    """A redirect file: its name, size and the crc of all its bytes."""
+
+    writer: str
+    serial: int
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One generation. ``digest`` is the sha256 of the file: the fingerprint of the data."""
+
+    dataset: str
+    generation: int
+    parent: str | None
+    write_id: str
+    length: int
+    fields: dict[str, Field]
+    numbers: dict[str, int]
+    chunk_bytes: int
+    chunk_records: int
+    next_chunk: int
+    chunks: tuple[ChunkEntry, ...]
+    segments: tuple[SegmentEntry, ...]
+    redirects: tuple[RedirectEntry, ...]
+    digest: str = ""
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of the file."""
+    document = {
+        "format": "penstock",
+        "version": FORMAT_VERSION,
+        "required": [],
+        "optional": [],
+        "dataset": manifest.dataset,
+        "generation": manifest.generation,
+        "parent": manifest.parent,
+        "write_id": manifest.write_id,
+        "length": manifest.length,
+        "fields": [field_to_json(name, manifest.numbers[name], field) for name, field in manifest.fields.items()],
+        "chunk_bytes": manifest.chunk_bytes,
+        "chunk_records": manifest.chunk_records,
+        "next_chunk": manifest.next_chunk,
+        "chunks": [[c.number, c.writer, c.serial, c.size, c.rows, c.crc, c.decoded] for c in manifest.chunks],
+        "segments": [[s.first_id, s.count, s.chunk, s.first_row] for s in manifest.segments],
+        "redirects": [[r.writer, r.serial, r.size, r.crc] for r in manifest.redirects],
+    }
+    line = json.dumps(document, separators=(",", ":"), ensure_ascii=True).encode()
+    return line + b"\n%08x\n" % _core.crc32c(np.frombuffer(line, np.uint8))
+
+
+_KEYS = {
+    "format", "version", "required", "optional", "dataset", "generation", "parent", "write_id", "length", "fields",
+    "chunk_bytes", "chunk_records", "next_chunk", "chunks", "segments", "redirects",
+}  # fmt: skip
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    """The manifest in a file's bytes; CorruptError or UnsupportedVersionError, naming ``where``, if they are anything else."""
+    try:
+        return _decode(data)
+    except UnsupportedVersionError as error:
+        raise UnsupportedVersionError(f"{where}: {error}") from None
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError) as error:
+        raise CorruptError(f"{where}: not a manifest: {error or type(error).__name__}") from error
+
+
+def _decode(data: bytes) -> Manifest:
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise ValueError(f"expected at most {MAX_MANIFEST_BYTES} bytes, found {len(data)}")
+    line, _, rest = data.partition(b"\n")
+    if not re.fullmatch(rb"[0-9a-f]{8}\n", rest) or _core.crc32c(np.frombuffer(line, np.uint8)) != int(rest, 16):
+        raise ValueError("the crc in the last line does not match")
+    document = json.loads(
+        line.decode(), object_pairs_hook=_unique, parse_int=_short_int, parse_float=_no_number, parse_constant=_no_number
+    )
+    if not isinstance(document, dict) or document.get("format") != "penstock":
+        raise ValueError("it does not say it is one of penstock's")
+    if document.get("version") != FORMAT_VERSION or document.get("required") != []:
+        raise UnsupportedVersionError(
+            f"expected format version {FORMAT_VERSION} and no required features, found version {document.get('version')!r} "
+            f"and {str(document.get('required'))[:200]}: use a newer penstock"
+        )
+    if set(document) - {"optional"} < _KEYS - {"optional"}:
+        raise ValueError(f"keys are missing: {sorted(_KEYS - set(document))}")
+    return _checked(document, hashlib.sha256(data).hexdigest())
+
+
+def _checked(d: dict[str, Any], digest: str) -> Manifest:
+    named = [field_from_json(value) for value in _list(d["fields"], 4096)]
+    fields = {name: field for name, _, field in named}
+    numbers = {name: number for name, number, _ in named}
+    if len(fields) != len(named) or len(set(numbers.values())) != len(named) or not named:
+        raise ValueError("field names and numbers must be different, and there must be one")
+    next_chunk = whole_number("next_chunk", d["next_chunk"], most=_U32)
+    chunks = tuple(_chunk(row, next_chunk) for row in _list(d["chunks"]))
+    if len({c.number for c in chunks}) != len(chunks):
+        raise ValueError("a chunk number stands twice")
+    return Manifest(
+        dataset=_identity(d["dataset"]),
+        generation=whole_number("generation", d["generation"], least=1),
+        parent=None if d["parent"] is None else _text(d["parent"], r"[0-9a-f]{64}"),
+        write_id=_identity(d["write_id"]),
+        length=whole_number("length", d["length"], most=MAX_LENGTH),
+        fields=fields,
+        numbers=numbers,
+        chunk_bytes=whole_number("chunk_bytes", d["chunk_bytes"], least=1),
+        chunk_records=whole_number("chunk_records", d["chunk_records"], least=1, most=_U32),
+        next_chunk=next_chunk,
+        chunks=chunks,
+        segments=tuple(SegmentEntry(*_row(row, (MAX_LENGTH, MAX_LENGTH, _U32, _U32))) for row in _list(d["segments"])),
+        redirects=tuple(_redirect(row) for row in _list(d["redirects"], 1024)),
+        digest=digest,
+    )
+
+
+def _chunk(row: object, next_chunk: int) -> ChunkEntry:
+    values = _list(row)
+    number, *numbers = _row([values[0], *values[2:]], (next_chunk - 1, _U32, MAX_LENGTH, _U32, _U32, MAX_LENGTH))
+    return ChunkEntry(number, _identity(values[1]), *numbers)
+
+
+def _redirect(row: object) -> RedirectEntry:
+    values = _list(row)
+    return RedirectEntry(_identity(values[0]), *_row(values[1:], (_U32, MAX_LENGTH, _U32)))
+
+
+def _list(value: object, most: int = 2**31) -> list[Any]:
+    if not isinstance(value, list) or len(value) > most:
+        raise ValueError(f"expected a list of at most {most}, got {str(value)[:100]}")
+    return value
+
+
+def _row(values: list[Any], limits: tuple[int, ...]) -> list[int]:
+    if not isinstance(values, list) or len(values) != len(limits):
+        raise ValueError(f"expected {len(limits)} numbers, got {str(values)[:100]}")
+    return [whole_number("a number", value, most=most) for value, most in zip(values, limits, strict=True)]
+
+
+def _text(value: object, pattern: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(pattern, value):
+        raise ValueError(f"expected {pattern}, got {str(value)[:100]!r}")
+    return value
+
+
+def _identity(value: object) -> str:
+    return _text(value, IDENTITY.pattern)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key stands twice")
+    return made
+
+
+def _short_int(digits: str) -> int:
+    if len(digits) > 20:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _no_number(text: str) -> object:
+    raise ValueError(f"only whole numbers stand in a manifest, got {text[:40]}")

@@ -1,0 +1,186 @@
+"""Field: the type of one named part of a record, and its form in the manifest."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.argument import whole_number
+from penstock.store.codec import Codec, Raw, codec_from_json, codec_to_json
+
+__all__ = ["Field", "Schema", "field_from_json", "field_to_json"]
+
+FIELD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+MAX_NDIM = 32
+
+# The whole list of element types; nothing else in a manifest is accepted. Values are numpy names, or attributes of ml_dtypes.
+_NUMPY = {
+    "bool": "?", "i1": "i1", "i2": "<i2", "i4": "<i4", "i8": "<i8", "u1": "u1", "u2": "<u2", "u4": "<u4", "u8": "<u8",
+    "f2": "<f2", "f4": "<f4", "f8": "<f8", "c8": "<c8", "c16": "<c16",
+}  # fmt: skip
+_ML = {"bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e4m3b11fnuz": "float8_e4m3b11fnuz", "f8e5m2": "float8_e5m2"}
+
+
+def _dtype_of(name: str) -> np.dtype[Any]:
+    if name in _NUMPY:
+        return np.dtype(_NUMPY[name])
+    if name in _ML:
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            raise ImportError(f"the element type {name} needs ml_dtypes: pip install ml_dtypes") from error
+        made: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML[name]))
+        return made
+    raise ValueError(f"element type must be one of {', '.join([*_NUMPY, *_ML])}, got {name!r}")
+
+
+def _name_of(dtype: npt.DTypeLike) -> str:
+    if isinstance(dtype, str) and dtype in _ML:
+        return dtype
+    wanted = np.dtype(dtype)
+    for name, code in _NUMPY.items():
+        if wanted == np.dtype(code) or wanted.newbyteorder("=") == np.dtype(code):
+            return name
+    for name, attribute in _ML.items():
+        if wanted.name == attribute:
+            return name
+    raise TypeError(f"element type must be one of {', '.join([*_NUMPY, *_ML])}, got {wanted}")
+
+
+@dataclass(frozen=True, init=False)
+class Field:
+    """A fixed field: arrays of one ``dtype`` and ``shape``. See also :meth:`ragged`, :meth:`bytes` and :meth:`text`.
+
+    >>> from penstock import Field, Zstd
+    >>> Field("u1", (224, 224, 3))
+    Field('u1', (224, 224, 3))
+    >>> Field.text(codec=Zstd(3))
+    Field.text(codec=Zstd(3))
+    """
+
+    kind: str
+    element: str
+    shape: tuple[int, ...]
+    ndim: int
+    codec: Codec
+
+    def __init__(self, dtype: npt.DTypeLike, shape: tuple[int, ...] | int = (), *, codec: Codec | None = None) -> None:
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        self._set("fixed", _name_of(dtype), tuple(whole_number("a dimension", size) for size in sizes), len(sizes), codec)
+
+    @classmethod
+    def ragged(cls, dtype: npt.DTypeLike, ndim: int = 1, *, codec: Codec | None = None) -> "Field":
+        """Arrays of one ``dtype`` and number of dimensions, each of its own shape."""
+        return cls.__new__(cls)._set("ragged", _name_of(dtype), (), whole_number("ndim", ndim, least=1, most=MAX_NDIM), codec)
+
+    @classmethod
+    def bytes(cls, *, codec: Codec | None = None) -> "Field":
+        """Byte strings: encoded images, audio, anything."""
+        return cls.__new__(cls)._set("bytes", "u1", (), 1, codec)
+
+    @classmethod
+    def text(cls, *, codec: Codec | None = None) -> "Field":
+        """Python strings, stored as UTF-8."""
+        return cls.__new__(cls)._set("text", "u1", (), 1, codec)
+
+    def _set(self, kind: str, element: str, shape: tuple[int, ...], ndim: int, codec: Codec | None) -> "Field":
+        if codec is not None and not isinstance(codec, Codec):
+            raise TypeError(f"codec must be Raw(), Deflate(), Zstd() or LZ4(), got {codec!r}")
+        if len(shape) > MAX_NDIM:
+            raise ValueError(f"a shape has at most {MAX_NDIM} dimensions, got {len(shape)}")
+        for name, value in (("kind", kind), ("element", element), ("shape", shape), ("ndim", ndim), ("codec", codec or Raw())):
+            object.__setattr__(self, name, value)
+        if kind == "fixed" and self.stride >= 2**32:
+            raise ValueError(f"a record of a field has at most {2**32 - 1} bytes, {shape} of {element} needs {self.stride}")
+        return self
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type."""
+        return _dtype_of(self.element)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all records have one size."""
+        return self.kind == "fixed"
+
+    @property
+    def stride(self) -> int:
+        """Bytes of a decoded record of a fixed field."""
+        size = self.dtype.itemsize
+        for length in self.shape:
+            size *= length
+        return size
+
+    def __repr__(self) -> str:
+        codec = [] if isinstance(self.codec, Raw) else [f"codec={self.codec!r}"]
+        if self.kind == "fixed":
+            return f"Field({', '.join([repr(self.element), *([repr(self.shape)] if self.shape else []), *codec])})"
+        parts = [repr(self.element), *([f"ndim={self.ndim}"] if self.ndim > 1 else [])] if self.kind == "ragged" else []
+        return f"Field.{self.kind}({', '.join([*parts, *codec])})"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The fields of a data set by name, each with its number in the files."""
+
+    fields: Mapping[str, Field]
+    numbers: Mapping[str, int] = field(repr=False)
+
+    @classmethod
+    def make(cls, fields: Mapping[str, Field]) -> "Schema":
+        """Fields numbered in the order given."""
+        for name, one in fields.items():
+            if not isinstance(name, str) or not FIELD_NAME.fullmatch(name):
+                raise ValueError(f"a field name has 1 to 128 letters, digits, '_', '.' or '-', not first '.' or '-'; got {name!r}")
+            if not isinstance(one, Field):
+                raise TypeError(f"field {name!r} must be a Field, got {one!r}")
+        if not fields:
+            raise ValueError("a data set needs at least one field, got none")
+        if len(fields) > 4096:
+            raise ValueError(f"a data set has at most 4096 fields, got {len(fields)}")
+        return cls(dict(fields), {name: number for number, name in enumerate(fields)})
+
+
+def field_to_json(name: str, number: int, one: Field) -> dict[str, object]:
+    """A field as the manifest has it."""
+    base: dict[str, object] = {"name": name, "number": number, "kind": one.kind, "codec": codec_to_json(one.codec)}
+    if one.kind == "fixed":
+        base |= {"dtype": one.element, "shape": list(one.shape)}
+    elif one.kind == "ragged":
+        base |= {"dtype": one.element, "ndim": one.ndim}
+    return base
+
+
+_KEYS = {
+    "fixed": {"name", "number", "kind", "codec", "dtype", "shape"},
+    "ragged": {"name", "number", "kind", "codec", "dtype", "ndim"},
+    "bytes": {"name", "number", "kind", "codec"},
+    "text": {"name", "number", "kind", "codec"},
+}
+
+
+def field_from_json(value: object) -> tuple[str, int, Field]:
+    """Name, number and field of :func:`field_to_json`; ValueError or TypeError if it is not one."""
+    if not isinstance(value, dict) or value.get("kind") not in _KEYS or set(value) != _KEYS[value["kind"]]:
+        raise ValueError(f"expected a field, got {str(value)[:200]}")
+    kind, codec = value["kind"], codec_from_json(value["codec"])
+    name, number = value["name"], whole_number("number", value["number"], most=4095)
+    if not isinstance(name, str) or not FIELD_NAME.fullmatch(name):
+        raise ValueError(f"expected a field name, got {str(name)[:200]!r}")
+    if kind == "fixed":
+        if not isinstance(value["shape"], list) or not isinstance(value["dtype"], str) or len(value["shape"]) > MAX_NDIM:
+            raise ValueError(f"expected a shape and a dtype, got {str(value)[:200]}")
+        return (
+            name,
+            number,
+            Field(_dtype_of(value["dtype"]), tuple(whole_number("a dimension", n) for n in value["shape"]), codec=codec),
+        )
+    if kind == "ragged":
+        if not isinstance(value["dtype"], str):
+            raise ValueError(f"expected a dtype, got {str(value)[:200]}")
+        return name, number, Field.ragged(_dtype_of(value["dtype"]), whole_number("ndim", value["ndim"]), codec=codec)
+    return name, number, (Field.bytes if kind == "bytes" else Field.text)(codec=codec)

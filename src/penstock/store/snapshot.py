@@ -1,0 +1,246 @@
+"""Store: one generation of a data set, open for reading. It sees that generation for its whole life."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _core
+from penstock.errors import CorruptError, MissingError, SnapshotExpiredError
+from penstock.interfaces import IntArray
+from penstock.ragged import Ragged
+from penstock.store.generation import generations, load_manifest, load_redirects, newest_generation
+from penstock.store.index import as_ids, is_single
+from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
+from penstock.store.manifest import Manifest
+from penstock.store.schema import Field
+
+__all__ = ["FieldView", "Store"]
+
+Batch = dict[str, Any]
+
+
+class Store:
+    """Records [0, len) with named fields. Safe to use from several threads; may be pickled and used after fork.
+
+    ``data[7]`` is a record (a dict), ``data[[7, 1, 1]]``, ``data[10:20]`` and ``data[mask]`` are batches (a dict of arrays, fields
+    of varying length as :class:`~penstock.Ragged`), ``data["label"]`` is one field. Ids may come in any order, several times, and
+    negative, as in numpy. A missing value is None in a record; in a batch the array is masked there.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, *, threads: int, io: str, verify: bool) -> None:
+        self._path, self._manifest = path, manifest
+        self._threads, self._io, self._verify = threads, io, verify
+        index = {chunk.number: place for place, chunk in enumerate(manifest.chunks)}
+        self._reader = _core.StoreReader(
+            manifest.length,
+            [str(path / CHUNK_DIRECTORY / chunk_name(c.writer, c.serial)) for c in manifest.chunks],
+            np.array([[c.size, c.rows, c.crc] for c in manifest.chunks], np.uint64).reshape(-1, 3),
+            np.array(
+                [[s.first_id, s.count, index.get(s.chunk, len(index)), s.first_row] for s in manifest.segments], np.uint64
+            ).reshape(-1, 4),
+            bytes.fromhex(manifest.dataset),
+            io == "pread",
+            verify,
+        )
+        for number, table in load_redirects(path, manifest).items():
+            if table.size:
+                places = np.array([index[c] for c in table["chunk"].tolist()], np.uint64)
+                self._reader.set_redirects(number, np.stack([table["id"], places, table["row"].astype(np.uint64)], axis=1))
+        self._pool = _core.ThreadPool(threads)
+        self._closed = False
+
+    # What there is
+
+    def __len__(self) -> int:
+        return self._manifest.length
+
+    def __repr__(self) -> str:
+        return (
+            f"<penstock store {str(self._path)!r}: {len(self)} records, generation {self.generation}, fields {dict(self.schema)}>"
+        )
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The fields by name."""
+        return dict(self._manifest.fields)
+
+    @property
+    def generation(self) -> int:
+        """The generation this reader sees."""
+        return self._manifest.generation
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the manifest: equal for equal data."""
+        return self._manifest.digest
+
+    @property
+    def path(self) -> Path:
+        """Where the store is."""
+        return self._path
+
+    def generations(self) -> list[int]:
+        """The generations on disk."""
+        return generations(self._path)
+
+    def refresh(self) -> "Store":
+        """A reader of the newest generation; this one stays as it is."""
+        return open_store(self._path, threads=self._threads, io=self._io, verify=self._verify)
+
+    # Reading
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return FieldView(self, key)
+        if is_single(key):
+            batch = self.read(as_ids(key, len(self)))
+            return {name: _only(column) for name, column in batch.items()}
+        return self.read(as_ids(key, len(self)))
+
+    def read(self, ids: Any, fields: Sequence[str] | None = None, out: Mapping[str, npt.NDArray[Any]] | None = None) -> Batch:
+        """A batch of records in the order of ``ids``. Arrays in ``out``, for fixed fields, are filled instead of new ones."""
+        if self._closed:
+            raise ValueError("the store is closed")
+        wanted = as_ids(ids, len(self))
+        names = list(self._manifest.fields) if fields is None else list(fields)
+        unknown = [name for name in [*names, *(out or {})] if name not in self._manifest.fields]
+        if unknown:
+            raise KeyError(f"unknown fields {unknown}; the store has {list(self._manifest.fields)}")
+        return {name: self._column(name, wanted, None if out is None else out.get(name)) for name in names}
+
+    def _column(self, name: str, ids: IntArray, out: npt.NDArray[Any] | None) -> Any:
+        field, number = self._manifest.fields[name], self._manifest.numbers[name]
+        if not field.is_fixed:
+            if out is not None:
+                raise ValueError(f"field {name!r} has records of varying length; out takes fixed fields only")
+            return self._ragged(field, number, ids)
+        shape = (ids.size, *field.shape)
+        array = np.empty(shape, field.dtype) if out is None else out
+        if array.shape != shape or array.dtype != field.dtype or not array.flags.c_contiguous or not array.flags.writeable:
+            raise ValueError(
+                f"out[{name!r}] must be a writable, contiguous {field.dtype} array of {shape}, got {array.dtype} {array.shape}"
+            )
+        present = np.ones(ids.size, np.uint8)
+        self._reader.read_fixed(number, field.stride, ids, array.reshape(-1).view(np.uint8), present, self._pool)
+        if present.all():
+            return array
+        mask = np.broadcast_to((present == 0).reshape(-1, *([1] * len(field.shape))), shape)
+        return np.ma.MaskedArray(array, mask=mask)
+
+    def _ragged(self, field: Field, number: int, ids: IntArray) -> Ragged:
+        sizes = np.empty(ids.size, np.int64)
+        has_shapes = field.kind == "ragged" and field.ndim > 1
+        dims = np.empty(ids.size * field.ndim if has_shapes else 0, np.uint32)
+        self._reader.measure(number, field.ndim if has_shapes else 0, ids, sizes, dims, self._pool)
+        present = sizes >= 0
+        offsets = np.zeros(ids.size + 1, np.int64)
+        np.cumsum(np.maximum(sizes, 0), out=offsets[1:])
+        values = np.empty(int(offsets[-1]), np.uint8)
+        self._reader.read_variable(number, ids, offsets, values, self._pool)
+        itemsize = field.dtype.itemsize
+        if itemsize > 1 and np.any(offsets % itemsize):
+            raise CorruptError(f"{self._path}: the size of a record is not a multiple of its element's")
+        shapes = dims.reshape(-1, field.ndim) if has_shapes else None
+        if shapes is not None and not np.array_equal(np.prod(shapes.astype(np.float64), axis=1), np.diff(offsets) / itemsize):
+            raise CorruptError(f"{self._path}: the shape of a record does not fit its size")
+        kind = field.kind if field.kind in ("text", "bytes") else "array"
+        return Ragged(values.view(field.dtype), offsets // itemsize, kind, shapes, None if present.all() else present)
+
+    def view(self, field: str) -> "ZeroCopy":
+        """A fixed, uncompressed field without copying: ``view("image")[7]`` is a read-only array on the file itself."""
+        return ZeroCopy(self, field)
+
+    # Life
+
+    def close(self) -> None:
+        """Let go of the files. Arrays already given out stay valid. Idempotent."""
+        self._closed = True
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_reopen, (str(self._path.absolute()), self.generation, self.fingerprint, self._threads, self._io, self._verify))
+
+
+class FieldView:
+    """One field of a store, indexed like an array."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        if name not in store.schema:
+            raise KeyError(f"unknown field {name!r}; the store has {list(store.schema)}")
+        self._store, self._name = store, name
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def __getitem__(self, key: Any) -> Any:
+        column = self._store.read(as_ids(key, len(self)), [self._name])[self._name]
+        return _only(column) if is_single(key) else column
+
+    def __repr__(self) -> str:
+        return f"<field {self._name!r} of {self._store!r}>"
+
+
+class ZeroCopy:
+    """Read-only arrays that lie in the mapped file. A file cut by another program while such an array is read ends the process."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        field = store.schema[name]
+        if not field.is_fixed or field.codec.number != 0 or store._io == "pread":
+            raise ValueError(f"field {name!r} ({field!r}) cannot be viewed: only fixed, uncompressed fields of mapped files can")
+        self._store, self._field, self._number = store, field, store._manifest.numbers[name]
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def __getitem__(self, index: int) -> npt.NDArray[Any]:
+        record = int(as_ids(index, len(self))[0])
+        data = self._store._reader.view(self._number, self._field.stride, record)
+        if data is None:
+            raise ValueError(f"record {record} misses this field")
+        return np.asarray(data).view(self._field.dtype).reshape(self._field.shape)
+
+
+def open_store(
+    path: Path, *, generation: int | None = None, threads: int | None = None, io: str = "auto", verify: bool = True
+) -> Store:
+    """Open a generation for reading, the newest unless given."""
+    if io not in ("auto", "map", "pread"):
+        raise ValueError(f"io must be 'auto', 'map' or 'pread', got {io!r}")
+    if io == "auto":
+        io = "pread" if _core.is_network_filesystem(str(path)) else "map"
+    for _ in range(3):  # a writer may commit and collect between our listing and our reading
+        wanted = newest_generation(path) if generation is None else generation
+        try:
+            return Store(
+                path, load_manifest(path, generation), threads=threads or min(8, os.cpu_count() or 1), io=io, verify=verify
+            )
+        except MissingError:
+            if generation is not None or newest_generation(path) == wanted:
+                raise
+    return Store(path, load_manifest(path, generation), threads=threads or min(8, os.cpu_count() or 1), io=io, verify=verify)
+
+
+def _reopen(path: str, generation: int, fingerprint: str, threads: int, io: str, verify: bool) -> Store:
+    store = open_store(Path(path), generation=generation, threads=threads, io=io, verify=verify)
+    if store.fingerprint != fingerprint:
+        raise SnapshotExpiredError(f"{path}: generation {generation} is not the one that was pickled")
+    return store
+
+
+def _only(column: Any) -> Any:
+    if isinstance(column, Ragged):
+        return column[0]
+    if isinstance(column, np.ma.MaskedArray):
+        return None
+    item = column[0]
+    return item if isinstance(item, np.ndarray) else item[()]
