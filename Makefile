@@ -3,9 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 CMAKE   = $(VENV)/bin/cmake
-NATIVE := CMakeLists.txt pyproject.toml $(shell find native -name '*.h' -o -name '*.cpp')
+CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
+NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native lint format check sanitize demo bench bench-grain golden stub clean
+.PHONY: setup build test test-native lint format check sanitize crash soak fuzz demo bench bench-grain golden stub clean
 
 setup: $(VENV)/.ready
 
@@ -32,12 +33,14 @@ test-native: $(VENV)/.ready
 
 lint: build
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/clang-format --dry-run --Werror $(CPP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
 format: build
 	$(VENV)/bin/ruff format .
+	$(VENV)/bin/clang-format -i $(CPP)
 	$(VENV)/bin/ruff check --fix .
 
 check: lint test
@@ -50,12 +53,20 @@ sanitize: $(VENV)/.ready
 	  $(VENV)/bin/ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
 	done
 
+# Long campaigns, apart from the tests: crash states, readers beside a writer, hostile chunks.
+crash: build
+	$(PY) -m tests.crash.campaign --states 100000
+
+soak: build
+	$(PY) -m tests.store.soak --seconds 30
+
 demo: build
 	$(PY) examples/shuffle_a_trillion.py
 
 bench: build
 	mkdir -p out
 	$(PY) bench/shuffle.py --json out/shuffle.json
+	$(PY) bench/store.py --json out/store.json
 
 bench-grain: build
 	mkdir -p out

@@ -25,7 +25,8 @@ std::span<T> span(const Array<T>& array) {
 
 inline void need_same_length(std::size_t in, std::size_t out) {
   if (in != out) {
-    throw std::invalid_argument("expected input and output of one length, got " + std::to_string(in) + " and " + std::to_string(out));
+    throw std::invalid_argument("expected input and output of one length, got " + std::to_string(in) + " and " +
+                                std::to_string(out));
   }
 }
 
@@ -45,7 +46,8 @@ inline void need_run_below(std::uint64_t start, std::uint64_t step, std::size_t 
   const auto last = static_cast<unsigned __int128>(start) + static_cast<unsigned __int128>(step) * (count - 1);
   if (last >= n) {
     throw nb::index_error(("expected positions in [0, " + std::to_string(n) + "), got a run of " + std::to_string(count) +
-                           " from " + std::to_string(start) + " by " + std::to_string(step)).c_str());
+                           " from " + std::to_string(start) + " by " + std::to_string(step))
+                              .c_str());
   }
 }
 

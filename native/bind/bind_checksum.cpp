@@ -23,33 +23,35 @@ void bind_checksum(nb::module_& m) {
       .value("PORTABLE", CrcPath::portable)
       .value("HARDWARE", CrcPath::hardware);
   m.def("best_crc_path", &best_crc_path, "The fastest path of this processor.");
-  m.def("crc32c",
-        [](Bytes data, std::uint32_t before, std::optional<CrcPath> path) {
-          const CrcPath chosen = path.value_or(best_crc_path());
-          if (chosen == CrcPath::hardware && best_crc_path() != CrcPath::hardware) {
-            throw std::invalid_argument("this processor has no crc32c instruction");
-          }
-          const nb::gil_scoped_release free;
-          return crc32c(bytes(data), before, chosen);
-        },
-        "data"_a.noconvert(), "before"_a = 0, "path"_a = nb::none(),
-        "The crc32c of data, continued from the crc of what came before.");
+  m.def(
+      "crc32c",
+      [](Bytes data, std::uint32_t before, std::optional<CrcPath> path) {
+        const CrcPath chosen = path.value_or(best_crc_path());
+        if (chosen == CrcPath::hardware && best_crc_path() != CrcPath::hardware) {
+          throw std::invalid_argument("this processor has no crc32c instruction");
+        }
+        const nb::gil_scoped_release free;
+        return crc32c(bytes(data), before, chosen);
+      },
+      "data"_a.noconvert(), "before"_a = 0, "path"_a = nb::none(),
+      "The crc32c of data, continued from the crc of what came before.");
 
   nb::class_<ThreadPool>(m, "ThreadPool", "Native threads that share a job. Usable from several threads and after fork.")
       .def(nb::init<std::size_t>(), "threads"_a)
       .def("__len__", &ThreadPool::size)
-      .def("crc32c_pages",
-           [](ThreadPool& self, Bytes data, std::size_t page_bytes, Array<std::uint32_t> out) {
-             if (page_bytes == 0) throw std::invalid_argument("expected page_bytes of at least 1, got 0");
-             const std::span<const std::byte> all = bytes(data);
-             need_same_length((all.size() + page_bytes - 1) / page_bytes, out.size());
-             const nb::gil_scoped_release free;
-             std::uint32_t* crcs = out.data();
-             self.for_each(out.size(), [=](std::size_t page) {
-               crcs[page] = crc32c(all.subspan(page * page_bytes, std::min(page_bytes, all.size() - page * page_bytes)));
-             });
-           },
-           "data"_a.noconvert(), "page_bytes"_a, "out"_a.noconvert(), "Fill out with the crc32c of each page of data.");
+      .def(
+          "crc32c_pages",
+          [](ThreadPool& self, Bytes data, std::size_t page_bytes, Array<std::uint32_t> out) {
+            if (page_bytes == 0) throw std::invalid_argument("expected page_bytes of at least 1, got 0");
+            const std::span<const std::byte> all = bytes(data);
+            need_same_length((all.size() + page_bytes - 1) / page_bytes, out.size());
+            const nb::gil_scoped_release free;
+            std::uint32_t* crcs = out.data();
+            self.for_each(out.size(), [=](std::size_t page) {
+              crcs[page] = crc32c(all.subspan(page * page_bytes, std::min(page_bytes, all.size() - page * page_bytes)));
+            });
+          },
+          "data"_a.noconvert(), "page_bytes"_a, "out"_a.noconvert(), "Fill out with the crc32c of each page of data.");
 }
 
 }  // namespace penstock::bind

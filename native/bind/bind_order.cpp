@@ -14,39 +14,43 @@ namespace {
 
 void bind_block_epoch(nb::module_& m) {
   nb::class_<BlockEpoch>(m, "BlockEpoch", "One epoch of a block shuffle. Safe to use from several threads.")
-      .def("__init__",
-           [](BlockEpoch* self, std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t lanes,
-              std::uint64_t sequence_key, std::uint64_t group_root) {
-             if (n > kMaxLength || block == 0 || window == 0 || lanes == 0 || lanes > kMaxLength) {
-               throw std::invalid_argument("expected n and lanes below 2**63, block, window and lanes of at least 1");
-             }
-             const nb::gil_scoped_release free;
-             new (self) BlockEpoch({n, block, window, lanes}, sequence_key, group_root);
-           },
-           "n"_a, "block"_a, "window"_a, "lanes"_a, "sequence_key"_a, "group_root"_a)
-      .def("run",
-           [](BlockEpoch& self, std::uint64_t start, std::uint64_t step, IntsOut out) {
-             need_run_below(start, step, out.size(), self.size());
-             const nb::gil_scoped_release free;
-             self.run(start, step, span(out));
-           },
-           "start"_a, "step"_a, "out"_a.noconvert(), "Fill out with the ids at start, start + step, ...")
-      .def("forward",
-           [](BlockEpoch& self, Ints positions, IntsOut out) {
-             need_same_length(positions.size(), out.size());
-             const nb::gil_scoped_release free;
-             need_below(span(positions), self.size());
-             self.forward(span(positions), span(out));
-           },
-           "positions"_a.noconvert(), "out"_a.noconvert(), "Fill out with the ids at positions.")
-      .def("inverse",
-           [](BlockEpoch& self, Ints ids, IntsOut out) {
-             need_same_length(ids.size(), out.size());
-             const nb::gil_scoped_release free;
-             need_below(span(ids), self.size());
-             self.inverse(span(ids), span(out));
-           },
-           "ids"_a.noconvert(), "out"_a.noconvert(), "Fill out with the positions of ids.");
+      .def(
+          "__init__",
+          [](BlockEpoch* self, std::uint64_t n, std::uint64_t block, std::uint64_t window, std::uint64_t lanes,
+             std::uint64_t sequence_key, std::uint64_t group_root) {
+            if (n > kMaxLength || block == 0 || window == 0 || lanes == 0 || lanes > kMaxLength) {
+              throw std::invalid_argument("expected n and lanes below 2**63, block, window and lanes of at least 1");
+            }
+            const nb::gil_scoped_release free;
+            new (self) BlockEpoch({n, block, window, lanes}, sequence_key, group_root);
+          },
+          "n"_a, "block"_a, "window"_a, "lanes"_a, "sequence_key"_a, "group_root"_a)
+      .def(
+          "run",
+          [](BlockEpoch& self, std::uint64_t start, std::uint64_t step, IntsOut out) {
+            need_run_below(start, step, out.size(), self.size());
+            const nb::gil_scoped_release free;
+            self.run(start, step, span(out));
+          },
+          "start"_a, "step"_a, "out"_a.noconvert(), "Fill out with the ids at start, start + step, ...")
+      .def(
+          "forward",
+          [](BlockEpoch& self, Ints positions, IntsOut out) {
+            need_same_length(positions.size(), out.size());
+            const nb::gil_scoped_release free;
+            need_below(span(positions), self.size());
+            self.forward(span(positions), span(out));
+          },
+          "positions"_a.noconvert(), "out"_a.noconvert(), "Fill out with the ids at positions.")
+      .def(
+          "inverse",
+          [](BlockEpoch& self, Ints ids, IntsOut out) {
+            need_same_length(ids.size(), out.size());
+            const nb::gil_scoped_release free;
+            need_below(span(ids), self.size());
+            self.inverse(span(ids), span(out));
+          },
+          "ids"_a.noconvert(), "out"_a.noconvert(), "Fill out with the positions of ids.");
 }
 
 using Matrix = nb::ndarray<const std::uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -57,38 +61,45 @@ std::vector<MixtureSegment> make_segments(const Words& starts, const Words& peri
                                           const Matrix& edges, const IntMatrix& before) {
   const std::size_t rows = starts.size();
   const std::size_t sets = before.shape(1);
-  const bool fits = rows > 0 && periods.size() == rows && units.size() == rows && counted.size() == rows && edges.shape(0) == rows &&
-                    before.shape(0) == rows && edges.shape(1) == sets + 1;
+  const bool fits = rows > 0 && periods.size() == rows && units.size() == rows && counted.size() == rows &&
+                    edges.shape(0) == rows && before.shape(0) == rows && edges.shape(1) == sets + 1;
   if (!fits) throw std::invalid_argument("expected one row per segment, and one more edge than data sets");
   std::vector<MixtureSegment> segments;
   for (std::size_t row = 0; row < rows; ++row) {
-    if (periods.data()[row] == 0 || periods.data()[row] > kMaxLength) throw std::invalid_argument("expected periods in [1, 2**63)");
+    if (periods.data()[row] == 0 || periods.data()[row] > kMaxLength)
+      throw std::invalid_argument("expected periods in [1, 2**63)");
     const std::uint64_t* edge = edges.data() + row * (sets + 1);
     const std::int64_t* given = before.data() + row * sets;
-    segments.push_back({starts.data()[row], periods.data()[row], units.data()[row], counted.data()[row] != 0,
-                        {edge, edge + sets + 1}, {given, given + sets}});
+    segments.push_back({starts.data()[row],
+                        periods.data()[row],
+                        units.data()[row],
+                        counted.data()[row] != 0,
+                        {edge, edge + sets + 1},
+                        {given, given + sets}});
   }
   return segments;
 }
 
 void bind_mixture(nb::module_& m) {
   nb::class_<MixtureLine>(m, "MixtureLine", "The line of a mixture. Immutable; safe to use from several threads.")
-      .def("__init__",
-           [](MixtureLine* self, Words starts, Words periods, Words units, Words counted, Matrix edges, IntMatrix before) {
-             new (self) MixtureLine(make_segments(starts, periods, units, counted, edges, before));
-           },
-           "starts"_a.noconvert(), "periods"_a.noconvert(), "units"_a.noconvert(), "counted"_a.noconvert(), "edges"_a.noconvert(),
-           "before"_a.noconvert())
-      .def("at",
-           [](const MixtureLine& self, std::uint64_t root, Ints positions, Array<std::int32_t> which, IntsOut element) {
-             need_same_length(positions.size(), which.size());
-             need_same_length(positions.size(), element.size());
-             const nb::gil_scoped_release free;
-             need_below(span(positions), kMaxLength);
-             self.at(root, span(positions), span(which), span(element));
-           },
-           "root"_a, "positions"_a.noconvert(), "which"_a.noconvert(), "element"_a.noconvert(),
-           "Fill which and element with the data set and first element at each position.");
+      .def(
+          "__init__",
+          [](MixtureLine* self, Words starts, Words periods, Words units, Words counted, Matrix edges, IntMatrix before) {
+            new (self) MixtureLine(make_segments(starts, periods, units, counted, edges, before));
+          },
+          "starts"_a.noconvert(), "periods"_a.noconvert(), "units"_a.noconvert(), "counted"_a.noconvert(), "edges"_a.noconvert(),
+          "before"_a.noconvert())
+      .def(
+          "at",
+          [](const MixtureLine& self, std::uint64_t root, Ints positions, Array<std::int32_t> which, IntsOut element) {
+            need_same_length(positions.size(), which.size());
+            need_same_length(positions.size(), element.size());
+            const nb::gil_scoped_release free;
+            need_below(span(positions), kMaxLength);
+            self.at(root, span(positions), span(which), span(element));
+          },
+          "root"_a, "positions"_a.noconvert(), "which"_a.noconvert(), "element"_a.noconvert(),
+          "Fill which and element with the data set and first element at each position.");
 }
 
 }  // namespace
@@ -96,31 +107,35 @@ void bind_mixture(nb::module_& m) {
 void bind_order(nb::module_& m) {
   bind_block_epoch(m);
   bind_mixture(m);
-  m.def("random_run",
-        [](std::uint64_t n, std::uint64_t key, std::uint64_t start, std::uint64_t step, IntsOut out) {
-          if (n == 0 && out.size() > 0) throw nb::index_error("expected n of at least 1 to draw from, got 0");
-          const nb::gil_scoped_release free;
-          if (n > 0) random_run(n, key, start, step, span(out));
-        },
-        "n"_a, "key"_a, "start"_a, "step"_a, "out"_a.noconvert(),
-        "Fill out with draws below n for positions start, start + step, ...");
-  m.def("random_at",
-        [](std::uint64_t n, std::uint64_t key, Ints positions, IntsOut out) {
-          need_same_length(positions.size(), out.size());
-          if (n == 0 && out.size() > 0) throw nb::index_error("expected n of at least 1 to draw from, got 0");
-          const nb::gil_scoped_release free;
-          if (n > 0) random_at(n, key, span(positions), span(out));
-        },
-        "n"_a, "key"_a, "positions"_a.noconvert(), "out"_a.noconvert(), "Fill out with draws below n for positions.");
-  m.def("systematic",
-        [](std::uint64_t n, std::uint64_t size, std::uint64_t offset, Ints positions, IntsOut out) {
-          if (size == 0 || size > n || offset >= n) throw std::invalid_argument("expected 1 <= size <= n and offset < n");
-          need_same_length(positions.size(), out.size());
-          const nb::gil_scoped_release free;
-          need_below(span(positions), size);
-          systematic(n, size, offset, span(positions), span(out));
-        },
-        "n"_a, "size"_a, "offset"_a, "positions"_a.noconvert(), "out"_a.noconvert(), "Fill out with evenly spread places in [0, n).");
+  m.def(
+      "random_run",
+      [](std::uint64_t n, std::uint64_t key, std::uint64_t start, std::uint64_t step, IntsOut out) {
+        if (n == 0 && out.size() > 0) throw nb::index_error("expected n of at least 1 to draw from, got 0");
+        const nb::gil_scoped_release free;
+        if (n > 0) random_run(n, key, start, step, span(out));
+      },
+      "n"_a, "key"_a, "start"_a, "step"_a, "out"_a.noconvert(),
+      "Fill out with draws below n for positions start, start + step, ...");
+  m.def(
+      "random_at",
+      [](std::uint64_t n, std::uint64_t key, Ints positions, IntsOut out) {
+        need_same_length(positions.size(), out.size());
+        if (n == 0 && out.size() > 0) throw nb::index_error("expected n of at least 1 to draw from, got 0");
+        const nb::gil_scoped_release free;
+        if (n > 0) random_at(n, key, span(positions), span(out));
+      },
+      "n"_a, "key"_a, "positions"_a.noconvert(), "out"_a.noconvert(), "Fill out with draws below n for positions.");
+  m.def(
+      "systematic",
+      [](std::uint64_t n, std::uint64_t size, std::uint64_t offset, Ints positions, IntsOut out) {
+        if (size == 0 || size > n || offset >= n) throw std::invalid_argument("expected 1 <= size <= n and offset < n");
+        need_same_length(positions.size(), out.size());
+        const nb::gil_scoped_release free;
+        need_below(span(positions), size);
+        systematic(n, size, offset, span(positions), span(out));
+      },
+      "n"_a, "size"_a, "offset"_a, "positions"_a.noconvert(), "out"_a.noconvert(),
+      "Fill out with evenly spread places in [0, n).");
 }
 
 }  // namespace penstock::bind

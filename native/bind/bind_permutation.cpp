@@ -23,37 +23,41 @@ void bind_permutation(nb::module_& m) {
   m.def("derive_key", &derive_key, "seed"_a, "epoch"_a, "purpose"_a, "number"_a, "The key of one random decision.");
 
   nb::class_<Permutation>(m, "Permutation", "A keyed bijection of [0, n). Immutable; safe to use from several threads.")
-      .def("__init__",
-           [](Permutation* self, std::uint64_t n, std::uint64_t key, std::optional<Simd> level) {
-             if (n > kMaxLength) throw std::invalid_argument("expected n below 2**63, got " + std::to_string(n));
-             const nb::gil_scoped_release free;
-             new (self) Permutation(n, key, level.value_or(best_simd()));
-           },
-           "n"_a, "key"_a, "simd"_a = nb::none())
+      .def(
+          "__init__",
+          [](Permutation* self, std::uint64_t n, std::uint64_t key, std::optional<Simd> level) {
+            if (n > kMaxLength) throw std::invalid_argument("expected n below 2**63, got " + std::to_string(n));
+            const nb::gil_scoped_release free;
+            new (self) Permutation(n, key, level.value_or(best_simd()));
+          },
+          "n"_a, "key"_a, "simd"_a = nb::none())
       .def("__len__", &Permutation::size)
-      .def("run",
-           [](const Permutation& self, std::uint64_t start, std::uint64_t step, IntsOut out) {
-             need_run_below(start, step, out.size(), self.size());
-             const nb::gil_scoped_release free;
-             self.run(start, step, span(out));
-           },
-           "start"_a, "step"_a, "out"_a.noconvert(), "Fill out with the images of start, start + step, ...")
-      .def("forward",
-           [](const Permutation& self, Ints positions, IntsOut out) {
-             need_same_length(positions.size(), out.size());
-             const nb::gil_scoped_release free;
-             need_below(span(positions), self.size());
-             self.forward(span(positions), span(out));
-           },
-           "positions"_a.noconvert(), "out"_a.noconvert(), "Fill out with the images of positions.")
-      .def("inverse",
-           [](const Permutation& self, Ints indices, IntsOut out) {
-             need_same_length(indices.size(), out.size());
-             const nb::gil_scoped_release free;
-             need_below(span(indices), self.size());
-             self.inverse(span(indices), span(out));
-           },
-           "indices"_a.noconvert(), "out"_a.noconvert(), "Fill out with the positions of indices.");
+      .def(
+          "run",
+          [](const Permutation& self, std::uint64_t start, std::uint64_t step, IntsOut out) {
+            need_run_below(start, step, out.size(), self.size());
+            const nb::gil_scoped_release free;
+            self.run(start, step, span(out));
+          },
+          "start"_a, "step"_a, "out"_a.noconvert(), "Fill out with the images of start, start + step, ...")
+      .def(
+          "forward",
+          [](const Permutation& self, Ints positions, IntsOut out) {
+            need_same_length(positions.size(), out.size());
+            const nb::gil_scoped_release free;
+            need_below(span(positions), self.size());
+            self.forward(span(positions), span(out));
+          },
+          "positions"_a.noconvert(), "out"_a.noconvert(), "Fill out with the images of positions.")
+      .def(
+          "inverse",
+          [](const Permutation& self, Ints indices, IntsOut out) {
+            need_same_length(indices.size(), out.size());
+            const nb::gil_scoped_release free;
+            need_below(span(indices), self.size());
+            self.inverse(span(indices), span(out));
+          },
+          "indices"_a.noconvert(), "out"_a.noconvert(), "Fill out with the positions of indices.");
 }
 
 }  // namespace penstock::bind

@@ -72,7 +72,8 @@ std::unique_ptr<StoreReader> make_reader(std::uint64_t length, const std::vector
   std::copy_n(in_bytes(dataset).data(), 16, id.begin());
   StoreLimits limits;
   limits.verify = verify;
-  return std::make_unique<StoreReader>(length, std::move(facts), std::move(pieces), id, pread ? FileAccess::pread : FileAccess::map, limits);
+  return std::make_unique<StoreReader>(length, std::move(facts), std::move(pieces), id,
+                                       pread ? FileAccess::pread : FileAccess::map, limits);
 }
 
 nb::object view_record(const StoreReader& self, std::uint32_t field, std::uint64_t stride, std::uint64_t id) {
@@ -97,71 +98,82 @@ nb::object view_record(const StoreReader& self, std::uint32_t field, std::uint64
 
 void bind_reader(nb::module_& m) {
   nb::class_<StoreReader>(m, "StoreReader", "One generation of a store. Safe to use from several threads and after fork.")
-      .def(nb::new_(&make_reader), "length"_a, "paths"_a, "chunks"_a.noconvert(), "segments"_a.noconvert(), "dataset"_a, "pread"_a, "verify"_a)
-      .def("set_redirects",
-           [](StoreReader& self, std::uint32_t field, Words rows) {
-             if (rows.shape(1) != 3) throw std::invalid_argument("expected three numbers per redirect");
-             std::vector<Redirect> redirects;
-             for (std::size_t i = 0; i < rows.shape(0); ++i) {
-               const std::uint64_t* row = rows.data() + 3 * i;
-               redirects.push_back({row[0], static_cast<std::uint32_t>(row[1]), static_cast<std::uint32_t>(row[2])});
-             }
-             self.set_redirects(field, redirects);
-           },
-           "field"_a, "rows"_a.noconvert(), "Let records of a field point elsewhere; before the first read.")
-      .def("read_fixed",
-           [](const StoreReader& self, std::uint32_t field, std::uint64_t stride, Ints ids, BytesOut out, BytesOut present, ThreadPool& pool) {
-             need_same_length(ids.size() * stride, out.size());
-             need_same_length(ids.size(), present.size());
-             const nb::gil_scoped_release free;
-             check_ids(self, ids);
-             self.read_fixed(field, stride, span(ids), out_bytes(out), present.data(), pool);
-           },
-           "field"_a, "stride"_a, "ids"_a.noconvert(), "out"_a.noconvert(), "present"_a.noconvert(), "pool"_a,
-           "Fill out with fixed records; present says which are there.")
-      .def("measure",
-           [](const StoreReader& self, std::uint32_t field, std::uint8_t ndim, Ints ids, IntsOut sizes, Array<std::uint32_t> dims,
-              ThreadPool& pool) {
-             need_same_length(ids.size(), sizes.size());
-             need_same_length(ids.size() * ndim, dims.size());
-             const nb::gil_scoped_release free;
-             check_ids(self, ids);
-             self.measure(field, ndim, span(ids), sizes.data(), ndim > 0 ? dims.data() : nullptr, pool);
-           },
-           "field"_a, "ndim"_a, "ids"_a.noconvert(), "sizes"_a.noconvert(), "dims"_a.noconvert(), "pool"_a,
-           "Fill sizes with decoded bytes, -1 for missing records, and dims with shapes.")
-      .def("read_variable",
-           [](const StoreReader& self, std::uint32_t field, Ints ids, Ints offsets, BytesOut out, ThreadPool& pool) {
-             need_same_length(ids.size() + 1, offsets.size());
-             const std::int64_t* at = offsets.data();
-             if (at[0] != 0 || !std::is_sorted(at, at + offsets.size()) || static_cast<std::size_t>(at[ids.size()]) != out.size()) {
-               throw std::invalid_argument("expected rising offsets from 0 to the size of out");
-             }
-             const nb::gil_scoped_release free;
-             check_ids(self, ids);
-             self.read_variable(field, span(ids), at, out_bytes(out), pool);
-           },
-           "field"_a, "ids"_a.noconvert(), "offsets"_a.noconvert(), "out"_a.noconvert(), "pool"_a, "Fill out with decoded records.")
-      .def("verify_chunk",
-           [](const StoreReader& self, std::uint32_t index) {
-             const nb::gil_scoped_release free;
-             const std::shared_ptr<const Chunk> chunk = self.chunk(index);
-             auto check = [&] {
-               for (const ChunkField& field : chunk->fields()) {
-                 for (std::uint64_t page = 0; page < field.num_pages; ++page) chunk->verify_page(field, page);
-               }
-             };
-             if (!run_guarded(check)) throw TruncatedError(chunk->path() + ": the file was cut while it was read");
-           },
-           "index"_a, "Check every page of a chunk.")
-      .def("chunk_fields",
-           [](const StoreReader& self, std::uint32_t index) {
-             std::vector<std::pair<std::uint32_t, std::uint64_t>> fields;
-             for (const ChunkField& field : self.chunk(index)->fields()) fields.emplace_back(field.number, field.data_bytes);
-             return fields;
-           },
-           "index"_a, "Number and stored bytes of each field of a chunk.")
-      .def("view", &view_record, "field"_a, "stride"_a, "id"_a, "A plain record where it lies in the map; None if it is missing.");
+      .def(nb::new_(&make_reader), "length"_a, "paths"_a, "chunks"_a.noconvert(), "segments"_a.noconvert(), "dataset"_a,
+           "pread"_a, "verify"_a)
+      .def(
+          "set_redirects",
+          [](StoreReader& self, std::uint32_t field, Words rows) {
+            if (rows.shape(1) != 3) throw std::invalid_argument("expected three numbers per redirect");
+            std::vector<Redirect> redirects;
+            for (std::size_t i = 0; i < rows.shape(0); ++i) {
+              const std::uint64_t* row = rows.data() + 3 * i;
+              redirects.push_back({row[0], static_cast<std::uint32_t>(row[1]), static_cast<std::uint32_t>(row[2])});
+            }
+            self.set_redirects(field, redirects);
+          },
+          "field"_a, "rows"_a.noconvert(), "Let records of a field point elsewhere; before the first read.")
+      .def(
+          "read_fixed",
+          [](const StoreReader& self, std::uint32_t field, std::uint64_t stride, Ints ids, BytesOut out, BytesOut present,
+             ThreadPool& pool) {
+            need_same_length(ids.size() * stride, out.size());
+            need_same_length(ids.size(), present.size());
+            const nb::gil_scoped_release free;
+            check_ids(self, ids);
+            self.read_fixed(field, stride, span(ids), out_bytes(out), present.data(), pool);
+          },
+          "field"_a, "stride"_a, "ids"_a.noconvert(), "out"_a.noconvert(), "present"_a.noconvert(), "pool"_a,
+          "Fill out with fixed records; present says which are there.")
+      .def(
+          "measure",
+          [](const StoreReader& self, std::uint32_t field, std::uint8_t ndim, Ints ids, IntsOut sizes, Array<std::uint32_t> dims,
+             ThreadPool& pool) {
+            need_same_length(ids.size(), sizes.size());
+            need_same_length(ids.size() * ndim, dims.size());
+            const nb::gil_scoped_release free;
+            check_ids(self, ids);
+            self.measure(field, ndim, span(ids), sizes.data(), ndim > 0 ? dims.data() : nullptr, pool);
+          },
+          "field"_a, "ndim"_a, "ids"_a.noconvert(), "sizes"_a.noconvert(), "dims"_a.noconvert(), "pool"_a,
+          "Fill sizes with decoded bytes, -1 for missing records, and dims with shapes.")
+      .def(
+          "read_variable",
+          [](const StoreReader& self, std::uint32_t field, Ints ids, Ints offsets, BytesOut out, ThreadPool& pool) {
+            need_same_length(ids.size() + 1, offsets.size());
+            const std::int64_t* at = offsets.data();
+            if (at[0] != 0 || !std::is_sorted(at, at + offsets.size()) ||
+                static_cast<std::size_t>(at[ids.size()]) != out.size()) {
+              throw std::invalid_argument("expected rising offsets from 0 to the size of out");
+            }
+            const nb::gil_scoped_release free;
+            check_ids(self, ids);
+            self.read_variable(field, span(ids), at, out_bytes(out), pool);
+          },
+          "field"_a, "ids"_a.noconvert(), "offsets"_a.noconvert(), "out"_a.noconvert(), "pool"_a,
+          "Fill out with decoded records.")
+      .def(
+          "verify_chunk",
+          [](const StoreReader& self, std::uint32_t index) {
+            const nb::gil_scoped_release free;
+            const std::shared_ptr<const Chunk> chunk = self.chunk(index);
+            auto check = [&] {
+              for (const ChunkField& field : chunk->fields()) {
+                for (std::uint64_t page = 0; page < field.num_pages; ++page) chunk->verify_page(field, page);
+              }
+            };
+            if (!run_guarded(check)) throw TruncatedError(chunk->path() + ": the file was cut while it was read");
+          },
+          "index"_a, "Check every page of a chunk.")
+      .def(
+          "chunk_fields",
+          [](const StoreReader& self, std::uint32_t index) {
+            std::vector<std::pair<std::uint32_t, std::uint64_t>> fields;
+            for (const ChunkField& field : self.chunk(index)->fields()) fields.emplace_back(field.number, field.data_bytes);
+            return fields;
+          },
+          "index"_a, "Number and stored bytes of each field of a chunk.")
+      .def("view", &view_record, "field"_a, "stride"_a, "id"_a,
+           "A plain record where it lies in the map; None if it is missing.");
 }
 
 }  // namespace
@@ -169,60 +181,66 @@ void bind_reader(nb::module_& m) {
 void bind_store(nb::module_& m) {
   nb::register_exception_translator(translate);
   bind_reader(m);
-  m.def("encode_records",
-        [](int codec, int level, const nb::bytes& dictionary, Bytes values, Ints offsets, Array<std::uint64_t> ends) {
-          need_same_length(offsets.size(), ends.size() + 1);
-          const std::int64_t* at = offsets.data();
-          if (codec < 0 || codec >= kNumCodecs || at[0] != 0 || !std::is_sorted(at, at + offsets.size()) ||
-              static_cast<std::size_t>(at[ends.size()]) > values.size()) {
-            throw std::invalid_argument("expected a codec and rising offsets from 0 within the values");
-          }
-          std::vector<std::byte> stored;
-          {
-            const std::span<const std::byte> words = in_bytes(dictionary);
-            const nb::gil_scoped_release free;
-            const std::unique_ptr<Dictionary> digest = words.empty() ? nullptr : std::make_unique<Dictionary>(words, level);
-            Encoder encoder(static_cast<Codec>(codec), level, digest.get());
-            for (std::size_t i = 0; i < ends.size(); ++i) {
-              encoder.append(in_bytes(values).subspan(static_cast<std::size_t>(at[i]), static_cast<std::size_t>(at[i + 1] - at[i])), stored);
-              ends.data()[i] = stored.size();
-            }
-          }
-          return own(std::move(stored));
-        },
-        "codec"_a, "level"_a, "dictionary"_a, "values"_a.noconvert(), "offsets"_a.noconvert(), "ends"_a.noconvert(),
-        "Compress records one by one; fills ends with where each one ends.");
-  m.def("train_dictionary",
-        [](Bytes samples, Array<const std::uint64_t> ends, std::size_t size) {
-          std::vector<std::byte> made;
-          {
-            const nb::gil_scoped_release free;
-            made = train_dictionary(in_bytes(samples), span(ends), size);
-          }
-          return nb::bytes(made.data(), made.size());
-        },
-        "samples"_a.noconvert(), "ends"_a.noconvert(), "size"_a, "A zstd dictionary from samples.");
-  m.def("crc32c_spans",
-        [](Bytes data, Array<const std::uint64_t> ends, Array<std::uint32_t> out) {
-          need_same_length(ends.size(), out.size());
+  m.def(
+      "encode_records",
+      [](int codec, int level, const nb::bytes& dictionary, Bytes values, Ints offsets, Array<std::uint64_t> ends) {
+        need_same_length(offsets.size(), ends.size() + 1);
+        const std::int64_t* at = offsets.data();
+        if (codec < 0 || codec >= kNumCodecs || at[0] != 0 || !std::is_sorted(at, at + offsets.size()) ||
+            static_cast<std::size_t>(at[ends.size()]) > values.size()) {
+          throw std::invalid_argument("expected a codec and rising offsets from 0 within the values");
+        }
+        std::vector<std::byte> stored;
+        {
+          const std::span<const std::byte> words = in_bytes(dictionary);
           const nb::gil_scoped_release free;
-          std::uint64_t start = 0;
-          for (std::size_t i = 0; i < out.size(); ++i) {
-            const std::uint64_t end = ends.data()[i];
-            if (end < start || end > data.size()) throw std::invalid_argument("expected rising ends within the data");
-            out.data()[i] = crc32c(in_bytes(data).subspan(start, end - start));
-            start = end;
+          const std::unique_ptr<Dictionary> digest = words.empty() ? nullptr : std::make_unique<Dictionary>(words, level);
+          Encoder encoder(static_cast<Codec>(codec), level, digest.get());
+          for (std::size_t i = 0; i < ends.size(); ++i) {
+            encoder.append(in_bytes(values).subspan(static_cast<std::size_t>(at[i]), static_cast<std::size_t>(at[i + 1] - at[i])),
+                           stored);
+            ends.data()[i] = stored.size();
           }
-        },
-        "data"_a.noconvert(), "ends"_a.noconvert(), "out"_a.noconvert(), "Fill out with the crc32c of consecutive spans of data.");
-  m.def("is_network_filesystem",
-        [](const std::string& path) {
-          struct statfs info = {};
-          if (statfs(path.c_str(), &info) != 0) return false;
-          constexpr std::uint32_t kKinds[] = {0x6969, 0x517B, 0xFF534D42, 0xFE534D42, 0x65735546, 0x0BD00BD0, 0x01021997, 0x00C36400, 0x5346414F};
-          return std::find(std::begin(kKinds), std::end(kKinds), static_cast<std::uint32_t>(info.f_type)) != std::end(kKinds);
-        },
-        "path"_a, "Whether files there come over a network (NFS, SMB, FUSE, Lustre, 9p, Ceph, AFS), where maps are unsafe.");
+        }
+        return own(std::move(stored));
+      },
+      "codec"_a, "level"_a, "dictionary"_a, "values"_a.noconvert(), "offsets"_a.noconvert(), "ends"_a.noconvert(),
+      "Compress records one by one; fills ends with where each one ends.");
+  m.def(
+      "train_dictionary",
+      [](Bytes samples, Array<const std::uint64_t> ends, std::size_t size) {
+        std::vector<std::byte> made;
+        {
+          const nb::gil_scoped_release free;
+          made = train_dictionary(in_bytes(samples), span(ends), size);
+        }
+        return nb::bytes(made.data(), made.size());
+      },
+      "samples"_a.noconvert(), "ends"_a.noconvert(), "size"_a, "A zstd dictionary from samples.");
+  m.def(
+      "crc32c_spans",
+      [](Bytes data, Array<const std::uint64_t> ends, Array<std::uint32_t> out) {
+        need_same_length(ends.size(), out.size());
+        const nb::gil_scoped_release free;
+        std::uint64_t start = 0;
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          const std::uint64_t end = ends.data()[i];
+          if (end < start || end > data.size()) throw std::invalid_argument("expected rising ends within the data");
+          out.data()[i] = crc32c(in_bytes(data).subspan(start, end - start));
+          start = end;
+        }
+      },
+      "data"_a.noconvert(), "ends"_a.noconvert(), "out"_a.noconvert(), "Fill out with the crc32c of consecutive spans of data.");
+  m.def(
+      "is_network_filesystem",
+      [](const std::string& path) {
+        struct statfs info = {};
+        if (statfs(path.c_str(), &info) != 0) return false;
+        constexpr std::uint32_t kKinds[] = {0x6969,     0x517B,     0xFF534D42, 0xFE534D42, 0x65735546,
+                                            0x0BD00BD0, 0x01021997, 0x00C36400, 0x5346414F};
+        return std::find(std::begin(kKinds), std::end(kKinds), static_cast<std::uint32_t>(info.f_type)) != std::end(kKinds);
+      },
+      "path"_a, "Whether files there come over a network (NFS, SMB, FUSE, Lustre, 9p, Ceph, AFS), where maps are unsafe.");
 }
 
 }  // namespace penstock::bind

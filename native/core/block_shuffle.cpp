@@ -13,9 +13,9 @@ namespace penstock {
 // Immutable once made.
 struct BlockEpoch::Group {
   GroupPlace place;
-  std::uint64_t size;          // in records
+  std::uint64_t size;  // in records
   std::uint64_t num_blocks;
-  std::uint64_t swapped;       // the short block's rank in the group, which changes places with the last; num_blocks - 1 if none
+  std::uint64_t swapped;  // the short block's rank in the group, which changes places with the last; num_blocks - 1 if none
   Permutation permutation;
   std::vector<std::int64_t> shift;  // shift[q] + x is the id of item x if it lies in block q; empty for very wide groups
 
@@ -128,8 +128,12 @@ std::shared_ptr<const BlockEpoch::Group> BlockEpoch::make_group(GroupPlace place
   const std::uint64_t num_blocks = std::min(geometry_.window, lane_blocks(place.lane) - first_rank);
   const bool has_short = place.lane == short_lane_ && short_rank_ >= first_rank && short_rank_ - first_rank < num_blocks;
   const std::uint64_t size = num_blocks * geometry_.block - (has_short ? missing_ : 0);
-  Group group{place, size, num_blocks, has_short ? short_rank_ - first_rank : num_blocks - 1,
-              Permutation(size, absorb(group_root_, group_ordinal(place)), level_), {}};
+  Group group{place,
+              size,
+              num_blocks,
+              has_short ? short_rank_ - first_rank : num_blocks - 1,
+              Permutation(size, absorb(group_root_, group_ordinal(place)), level_),
+              {}};
   if (num_blocks <= kMaxShift) {
     group.shift.resize(num_blocks);
     std::iota(group.shift.begin(), group.shift.end(), std::int64_t{0});

@@ -2,8 +2,8 @@
 //
 //   blocks      K = ceil(n / block); all have `block` records but the last, which may be short
 //   sequence    a permutation of the K blocks; place j belongs to lane j mod lanes, at rank j div lanes within the lane
-//   group       `window` consecutive blocks of a lane; its records are permuted together (the short block counts last in its group)
-//   position p  below even * lanes: record p div lanes of lane p mod lanes; `even` is the length of the shortest lane
+//   group       `window` consecutive blocks of a lane; its records are permuted together (the short block counts last in its
+//   group) position p  below even * lanes: record p div lanes of lane p mod lanes; `even` is the length of the shortest lane
 //               above: the tail, the ends of the longer lanes put one after the other and cut into `lanes` runs of equal length;
 //               position p reads run p mod lanes, so even there neighbouring ranks share few blocks
 #pragma once
@@ -76,8 +76,8 @@ class BlockEpoch {
   Simd level_;
   Divider block_;
   Permutation sequence_;
-  std::uint64_t missing_;      // records the last block is short of
-  std::uint64_t short_lane_;   // where the short block is; UINT64_MAX if there is none
+  std::uint64_t missing_;     // records the last block is short of
+  std::uint64_t short_lane_;  // where the short block is; UINT64_MAX if there is none
   std::uint64_t short_rank_;
   std::uint64_t extra_lanes_;  // lanes below this have one block more than the others
   std::uint64_t even_;

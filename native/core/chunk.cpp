@@ -31,7 +31,8 @@ void check_header(const File& file, const DatasetId& dataset) {
   need(std::memcmp(header.data(), kChunkMagic.data(), 8) == 0, file.path(), "not a chunk: the first 8 bytes are not the magic");
   const auto version = load_le<std::uint32_t>(&header[8]);
   if (version != kChunkVersion) corrupt(file.path(), "chunk version: " + in_words(kChunkVersion, version));
-  need(load_le<std::uint32_t>(&header[60]) == crc32c(std::span(header).first(60)), file.path(), "the crc of the header does not match");
+  need(load_le<std::uint32_t>(&header[60]) == crc32c(std::span(header).first(60)), file.path(),
+       "the crc of the header does not match");
   need(std::memcmp(&header[16], dataset.data(), 16) == 0, file.path(), "the chunk belongs to another data set");
 }
 
@@ -104,12 +105,13 @@ void Chunk::parse_entry(std::span<const std::byte> entry, std::uint64_t limit) {
   field.data_offset = load_le<std::uint64_t>(&entry[16]);
   field.data_bytes = load_le<std::uint64_t>(&entry[24]);
   field.rows_per_page = load_le<std::uint32_t>(&entry[32]);
-  const bool again = std::any_of(fields_.begin(), fields_.end(), [&](const ChunkField& other) { return other.number == field.number; });
+  const bool again =
+      std::any_of(fields_.begin(), fields_.end(), [&](const ChunkField& other) { return other.number == field.number; });
   need(!again && field.number < kMaxFields, path(), "a field stands twice in the entries, or has a number out of range");
   need(codec < kNumCodecs && flags <= kHasValidity && field.rows_per_page > 0, path(), "an entry has an unknown codec or flag");
   field.codec = static_cast<Codec>(codec);
-  need(field.data_offset <= limit && field.data_bytes <= limit - field.data_offset && field.data_offset % kRegionAlignment == 0, path(),
-       "a field's region lies outside the file");
+  need(field.data_offset <= limit && field.data_bytes <= limit - field.data_offset && field.data_offset % kRegionAlignment == 0,
+       path(), "a field's region lies outside the file");
   const std::uint64_t rows = rows_;
   field.num_pages = static_cast<std::uint32_t>((rows + field.rows_per_page - 1) / field.rows_per_page);
   const auto reference = [&](std::size_t i) { return entry.subspan(40 + 24 * i, 24); };
@@ -168,7 +170,9 @@ void Chunk::verify_page(const ChunkField& field, std::uint64_t page) const {
   ChunkField::Extent head{};
   ChunkField::Extent end{};
   const bool placed = field.extent(first, head) && field.extent(last, end) && end.offset + end.bytes >= head.offset;
-  const auto where = [&] { return "field " + std::to_string(field.number) + ", rows " + std::to_string(first) + " to " + std::to_string(last); };
+  const auto where = [&] {
+    return "field " + std::to_string(field.number) + ", rows " + std::to_string(first) + " to " + std::to_string(last);
+  };
   if (!placed) corrupt(path(), where() + ": a record lies outside the field's region");
   const std::uint64_t bytes = end.offset + end.bytes - head.offset;
   std::uint32_t found = 0;

@@ -15,8 +15,8 @@
 //   tail   = rows u64 | entries offset u64 | file bytes u64 | fields u32 | version u32 | data set 16 | 0 u32
 //            | crc32c u32 of entries and tail up to here | magic 8                                                  64 bytes
 //
-// A page is `rows per page` consecutive records. Checksums form a chain: the manifest has the tail's crc, which covers the entries,
-// which cover the index arrays, which cover the pages.
+// A page is `rows per page` consecutive records. Checksums form a chain: the manifest has the tail's crc, which covers the
+// entries, which cover the index arrays, which cover the pages.
 #pragma once
 
 #include <array>
@@ -86,7 +86,9 @@ struct ChunkField {
   bool is_verified(std::uint64_t page) const {
     return (verified[page / 64].load(std::memory_order_relaxed) >> (page % 64) & 1) != 0;
   }
-  void set_verified(std::uint64_t page) const { verified[page / 64].fetch_or(std::uint64_t{1} << (page % 64), std::memory_order_relaxed); }
+  void set_verified(std::uint64_t page) const {
+    verified[page / 64].fetch_or(std::uint64_t{1} << (page % 64), std::memory_order_relaxed);
+  }
 };
 
 // An open chunk. Immutable but for the marks of verified pages; safe to use from several threads.
@@ -108,7 +110,8 @@ class Chunk {
  private:
   Chunk(std::shared_ptr<const File> file, std::uint32_t rows) : file_(std::move(file)), rows_(rows) {}
   void parse_entry(std::span<const std::byte> entry, std::uint64_t entries_offset);
-  const std::byte* load_array(std::span<const std::byte> reference, std::uint64_t expected_bytes, std::uint64_t limit, const char* name);
+  const std::byte* load_array(std::span<const std::byte> reference, std::uint64_t expected_bytes, std::uint64_t limit,
+                              const char* name);
 
   std::shared_ptr<const File> file_;
   std::uint32_t rows_;

@@ -44,7 +44,8 @@ Dictionary::Dictionary(std::span<const std::byte> bytes, int level) : digest_(st
 
 Dictionary::~Dictionary() = default;
 
-std::vector<std::byte> train_dictionary(std::span<const std::byte> samples, std::span<const std::uint64_t> ends, std::size_t bytes) {
+std::vector<std::byte> train_dictionary(std::span<const std::byte> samples, std::span<const std::uint64_t> ends,
+                                        std::size_t bytes) {
   std::vector<std::size_t> sizes;
   std::uint64_t before = 0;
   for (const std::uint64_t end : ends) {
@@ -53,8 +54,8 @@ std::vector<std::byte> train_dictionary(std::span<const std::byte> samples, std:
     before = end;
   }
   std::vector<std::byte> dictionary(bytes);
-  const std::size_t size =
-      ZDICT_trainFromBuffer(dictionary.data(), dictionary.size(), samples.data(), sizes.data(), static_cast<unsigned>(sizes.size()));
+  const std::size_t size = ZDICT_trainFromBuffer(dictionary.data(), dictionary.size(), samples.data(), sizes.data(),
+                                                 static_cast<unsigned>(sizes.size()));
   if (ZDICT_isError(size) != 0) {
     throw std::invalid_argument(std::string("no dictionary can be trained on these samples (give more or longer ones): ") +
                                 ZDICT_getErrorName(size));
@@ -85,10 +86,10 @@ void Encoder::append(std::span<const std::byte> record, std::vector<std::byte>& 
     out.resize(start + room);
     std::byte* to = out.data() + start;
     if (codec_ == Codec::zstd) {
-      const std::size_t done =
-          dictionary_ != nullptr
-              ? ZSTD_compress_usingCDict(context_->zstd.get(), to, room, record.data(), record.size(), dictionary_->digest_->encode.get())
-              : ZSTD_compressCCtx(context_->zstd.get(), to, room, record.data(), record.size(), level_);
+      const std::size_t done = dictionary_ != nullptr
+                                   ? ZSTD_compress_usingCDict(context_->zstd.get(), to, room, record.data(), record.size(),
+                                                              dictionary_->digest_->encode.get())
+                                   : ZSTD_compressCCtx(context_->zstd.get(), to, room, record.data(), record.size(), level_);
       size = ZSTD_isError(done) != 0 ? 0 : done;
     } else if (codec_ == Codec::deflate) {
       size = libdeflate_deflate_compress(context_->deflate.get(), record.data(), record.size(), to, room);
@@ -122,30 +123,29 @@ Decoder::Decoder() : context_(std::make_unique<Context>()) {
 
 Decoder::~Decoder() = default;
 
-bool Decoder::decode(Codec codec, const Dictionary* dictionary, std::span<const std::byte> stored, std::span<std::byte> out) noexcept {
+bool Decoder::decode(Codec codec, const Dictionary* dictionary, std::span<const std::byte> stored,
+                     std::span<std::byte> out) noexcept {
   if (stored.size() == out.size()) {  // stored as it is, whatever the codec
     if (!out.empty()) std::memcpy(out.data(), stored.data(), out.size());
     return true;
   }
   if (stored.size() > out.size()) return false;
   switch (codec) {
-    case Codec::raw:
-      return false;
+    case Codec::raw: return false;
     case Codec::zstd: {
       // One frame and nothing after it: a second frame would let a small record unpack to more than its share.
       const std::size_t frame = ZSTD_findFrameCompressedSize(stored.data(), stored.size());
       if (ZSTD_isError(frame) != 0 || frame != stored.size()) return false;
       const std::size_t done =
-          dictionary != nullptr
-              ? ZSTD_decompress_usingDDict(context_->zstd.get(), out.data(), out.size(), stored.data(), stored.size(),
-                                           dictionary->digest_->decode.get())
-              : ZSTD_decompressDCtx(context_->zstd.get(), out.data(), out.size(), stored.data(), stored.size());
+          dictionary != nullptr ? ZSTD_decompress_usingDDict(context_->zstd.get(), out.data(), out.size(), stored.data(),
+                                                             stored.size(), dictionary->digest_->decode.get())
+                                : ZSTD_decompressDCtx(context_->zstd.get(), out.data(), out.size(), stored.data(), stored.size());
       return ZSTD_isError(done) == 0 && done == out.size();
     }
     case Codec::deflate: {
       std::size_t used = 0;
-      const libdeflate_result result = libdeflate_deflate_decompress_ex(context_->deflate.get(), stored.data(), stored.size(), out.data(),
-                                                                        out.size(), &used, nullptr);
+      const libdeflate_result result = libdeflate_deflate_decompress_ex(context_->deflate.get(), stored.data(), stored.size(),
+                                                                        out.data(), out.size(), &used, nullptr);
       return result == LIBDEFLATE_SUCCESS && used == stored.size();
     }
     case Codec::lz4: {

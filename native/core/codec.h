@@ -32,7 +32,8 @@ class Dictionary {
 };
 
 // Trains a dictionary on samples that lie one after the other; ends[i] is where sample i ends.
-std::vector<std::byte> train_dictionary(std::span<const std::byte> samples, std::span<const std::uint64_t> ends, std::size_t bytes);
+std::vector<std::byte> train_dictionary(std::span<const std::byte> samples, std::span<const std::uint64_t> ends,
+                                        std::size_t bytes);
 
 // Compresses with one codec and level. For one thread; keeps its working memory between records.
 class Encoder {

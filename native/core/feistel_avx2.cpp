@@ -30,10 +30,9 @@ struct Lanes8 {
     const __m256i wide_b = _mm256_set1_epi64x(static_cast<long long>(b));
     const __m256i low_word = _mm256_set1_epi64x(0xFFFFFFFF);
     const __m256i even = _mm256_add_epi64(_mm256_mul_epu32(left.v, wide_b), _mm256_and_si256(right.v, low_word));
-    const __m256i odd =
-        _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(left.v, 32), wide_b), _mm256_srli_epi64(right.v, 32));
-    const __m256i low = _mm256_unpacklo_epi64(even, odd);    // 0 1 4 5
-    const __m256i high = _mm256_unpackhi_epi64(even, odd);   // 2 3 6 7
+    const __m256i odd = _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(left.v, 32), wide_b), _mm256_srli_epi64(right.v, 32));
+    const __m256i low = _mm256_unpacklo_epi64(even, odd);   // 0 1 4 5
+    const __m256i high = _mm256_unpackhi_epi64(even, odd);  // 2 3 6 7
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permute2x128_si256(low, high, 0x20));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 4), _mm256_permute2x128_si256(low, high, 0x31));
     const __m256i last = _mm256_set1_epi64x(static_cast<long long>(n - 1));

@@ -26,9 +26,7 @@ struct Lanes16 {
     return {_mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd)};
   }
   static Lanes16 min(Lanes16 x, Lanes16 y) { return {_mm512_min_epu32(x.v, y.v)}; }
-  static Lanes16 wrapped(Lanes16 x, Lanes16 y) {
-    return {_mm512_maskz_set1_epi32(_mm512_cmpeq_epi32_mask(x.v, y.v), -1)};
-  }
+  static Lanes16 wrapped(Lanes16 x, Lanes16 y) { return {_mm512_maskz_set1_epi32(_mm512_cmpeq_epi32_mask(x.v, y.v), -1)}; }
   static Lanes16 choose(Lanes16 mask, Lanes16 x, Lanes16 y) {
     return {_mm512_mask_blend_epi32(_mm512_test_epi32_mask(mask.v, mask.v), y.v, x.v)};
   }
@@ -36,8 +34,7 @@ struct Lanes16 {
     const __m512i wide_b = _mm512_set1_epi64(static_cast<long long>(b));
     const __m512i low_word = _mm512_set1_epi64(0xFFFFFFFF);
     const __m512i even = _mm512_add_epi64(_mm512_mul_epu32(left.v, wide_b), _mm512_and_si512(right.v, low_word));
-    const __m512i odd =
-        _mm512_add_epi64(_mm512_mul_epu32(_mm512_srli_epi64(left.v, 32), wide_b), _mm512_srli_epi64(right.v, 32));
+    const __m512i odd = _mm512_add_epi64(_mm512_mul_epu32(_mm512_srli_epi64(left.v, 32), wide_b), _mm512_srli_epi64(right.v, 32));
     const __m512i first_half = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
     const __m512i second_half = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
     _mm512_storeu_si512(out, _mm512_permutex2var_epi64(even, first_half, odd));

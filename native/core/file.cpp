@@ -104,8 +104,8 @@ bool File::has_its_size() const {
 
 void File::read(std::uint64_t offset, std::span<std::byte> out) const {
   if (offset > bytes_ || out.size() > bytes_ - offset) {
-    throw CorruptError(path_ + ": expected at most " + std::to_string(bytes_) + " bytes, asked for offset " + std::to_string(offset) +
-                       " and " + std::to_string(out.size()) + " bytes");
+    throw CorruptError(path_ + ": expected at most " + std::to_string(bytes_) + " bytes, asked for offset " +
+                       std::to_string(offset) + " and " + std::to_string(out.size()) + " bytes");
   }
   if (map_ != nullptr) {
     auto copy = [&] { std::memcpy(out.data(), map_ + offset, out.size()); };
@@ -116,7 +116,8 @@ void File::read(std::uint64_t offset, std::span<std::byte> out) const {
     const ssize_t got = pread(descriptor_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw SystemError(errno, path_);
-    if (got == 0) throw TruncatedError(path_ + ": expected " + std::to_string(bytes_) + " bytes, the file was cut while it was read");
+    if (got == 0)
+      throw TruncatedError(path_ + ": expected " + std::to_string(bytes_) + " bytes, the file was cut while it was read");
     done += static_cast<std::size_t>(got);
   }
 }

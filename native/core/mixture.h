@@ -23,8 +23,8 @@ struct MixtureSegment {
   std::uint64_t period;  // positions per period
   std::uint64_t unit;    // elements per item
   bool counted;
-  std::vector<std::uint64_t> edges;   // one more than there are data sets
-  std::vector<std::int64_t> before;   // elements each data set has given before this segment
+  std::vector<std::uint64_t> edges;  // one more than there are data sets
+  std::vector<std::int64_t> before;  // elements each data set has given before this segment
 };
 
 // Immutable, so safe to use from several threads.

@@ -15,9 +15,7 @@ constexpr std::uint64_t finalize(std::uint64_t z) {
 }
 
 // Mixes one more word into a hash.
-constexpr std::uint64_t absorb(std::uint64_t hash, std::uint64_t word) {
-  return finalize((hash ^ word) + kGolden);
-}
+constexpr std::uint64_t absorb(std::uint64_t hash, std::uint64_t word) { return finalize((hash ^ word) + kGolden); }
 
 // The key of one decision. Words are absorbed one after the other, so (seed, epoch + 1) and (seed + 1, epoch) are unrelated.
 constexpr std::uint64_t derive_key(std::uint64_t seed, std::uint64_t epoch, std::uint64_t purpose, std::uint64_t number) {

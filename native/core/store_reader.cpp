@@ -8,6 +8,19 @@
 
 namespace penstock {
 
+namespace {
+
+// A field of a chunk whose records lie in the map one after the other, in one cache line: all that the fast path needs.
+struct alignas(64) Plain {
+  std::atomic<const std::byte*> records{nullptr};  // null: not looked at yet, or not of this kind
+  const std::atomic<std::uint64_t>* verified = nullptr;
+  const std::byte* validity = nullptr;
+  std::uint64_t rows = 0;
+  Divider rows_per_page{1};
+};
+
+}  // namespace
+
 // The chunks open in this process. Slots are filled under the mutex and read without it; they are emptied only under the
 // exclusive lock, which waits for every read in progress.
 struct StoreReader::Open {
@@ -17,6 +30,7 @@ struct StoreReader::Open {
   std::mutex change;
   std::vector<std::atomic<const Chunk*>> slots;
   std::vector<std::shared_ptr<const Chunk>> owners;
+  std::unordered_map<std::uint32_t, std::vector<Plain>> plain;  // by field, then chunk
   std::size_t count = 0;
   std::size_t hand = 0;  // where the next eviction begins
 };
@@ -24,6 +38,7 @@ struct StoreReader::Open {
 namespace {
 
 constexpr std::size_t kTile = 32;
+constexpr std::size_t kPlainTile = 64;
 constexpr std::uint64_t kPieceBytes = 256 << 10;  // less work than this is not worth waking a thread for
 
 struct Source {
@@ -45,7 +60,8 @@ Decoder& decoder() {
 }
 
 [[noreturn]] void corrupt_record(const Source& source, std::uint32_t field, const char* what) {
-  throw CorruptError(source.chunk->path() + ": field " + std::to_string(field) + ", row " + std::to_string(source.row) + ": " + what);
+  throw CorruptError(source.chunk->path() + ": field " + std::to_string(field) + ", row " + std::to_string(source.row) + ": " +
+                     what);
 }
 
 void prefetch(const Source& source) {
@@ -78,7 +94,11 @@ void verify(const Source& source) {
 class StoreReader::Session {
  public:
   Session(const StoreReader& reader, std::uint32_t field)
-      : reader_(reader), field_(field), redirects_(reader.redirects(field)), open_(reader.open_.get(reader.chunks_.size())), use_(open_.use) {}
+      : reader_(reader),
+        field_(field),
+        redirects_(reader.redirects(field)),
+        open_(reader.open_.get(reader.chunks_.size())),
+        use_(open_.use) {}
 
   // After the last read: makes room if too many chunks are open.
   static void trim(const StoreReader& reader) {
@@ -92,6 +112,7 @@ class StoreReader::Session {
     for (std::size_t seen = 0; seen < open.slots.size() && open.count > reader.limits_.open_chunks / 2; ++seen) {
       const std::size_t slot = open.hand++ % open.slots.size();
       if (open.owners[slot] != nullptr) {
+        for (auto& [field, chunks] : open.plain) chunks[slot].records.store(nullptr);
         open.slots[slot].store(nullptr);
         open.owners[slot].reset();
         --open.count;
@@ -129,9 +150,33 @@ class StoreReader::Session {
   // Fills in where the record lies; to be called under guard.
   void place_bytes(Source& source) const {
     if (source.field == nullptr) return;
-    if (!source.field->extent(source.row, source.extent)) corrupt_record(source, field_, "the record lies outside the field's region");
+    if (!source.field->extent(source.row, source.extent))
+      corrupt_record(source, field_, "the record lies outside the field's region");
     source.decoded = source.field->decoded_bytes(source.row, source.extent);
-    if (source.decoded > reader_.limits_.record_bytes) corrupt_record(source, field_, "the record is larger than the limit for one record");
+    if (source.decoded > reader_.limits_.record_bytes)
+      corrupt_record(source, field_, "the record is larger than the limit for one record");
+  }
+
+  // The table of the fast path, one entry per chunk.
+  std::vector<Plain>& plain() const {
+    const std::lock_guard lock(open_.change);
+    std::vector<Plain>& table = open_.plain[field_];
+    if (table.empty()) table = std::vector<Plain>(reader_.chunks_.size());
+    return table;
+  }
+
+  // Opens a chunk and fills its entry; false if its records are not plain ones of this size.
+  bool make_plain(Plain& entry, std::uint32_t index, std::uint64_t stride) const {
+    const Chunk& found = chunk(index);
+    const ChunkField* field = found.field(field_);
+    if (field == nullptr || !field->is_plain() || field->stride != stride || found.file()->data() == nullptr) return false;
+    const std::lock_guard lock(open_.change);
+    entry.verified = field->verified.get();
+    entry.validity = field->validity;
+    entry.rows = found.rows();
+    entry.rows_per_page = Divider(field->rows_per_page);
+    entry.records.store(found.file()->data() + field->data_offset, std::memory_order_release);
+    return true;
   }
 
   std::uint32_t field() const { return field_; }
@@ -166,7 +211,7 @@ class StoreReader::Session {
 
   const StoreReader& reader_;
   std::uint32_t field_;
-  const std::unordered_map<std::uint64_t, Place>* redirects_;
+  const Redirects* redirects_;
   Open& open_;
   std::shared_lock<std::shared_mutex> use_;
 };
@@ -176,7 +221,6 @@ StoreReader::StoreReader(std::uint64_t length, std::vector<ChunkFact> chunks, st
     : length_(length),
       chunks_(std::move(chunks)),
       segments_(std::move(segments)),
-      even_count_(0),
       dataset_(dataset),
       access_(access),
       limits_(limits) {
@@ -185,14 +229,16 @@ StoreReader::StoreReader(std::uint64_t length, std::vector<ChunkFact> chunks, st
     const bool fits = segment.first_id == next && segment.count > 0 && segment.count <= length - next &&
                       segment.chunk < chunks_.size() && segment.first_row <= chunks_[segment.chunk].rows &&
                       segment.count <= chunks_[segment.chunk].rows - segment.first_row;
-    if (!fits) throw CorruptError("the segments do not cover the records one after the other, or name rows their chunks do not have");
+    if (!fits)
+      throw CorruptError("the segments do not cover the records one after the other, or name rows their chunks do not have");
     next += segment.count;
   }
-  if (next != length) throw CorruptError("expected segments for " + std::to_string(length) + " records, found " + std::to_string(next));
+  if (next != length)
+    throw CorruptError("expected segments for " + std::to_string(length) + " records, found " + std::to_string(next));
   if (!segments_.empty()) {
     const std::uint64_t count = segments_.front().count;
     const bool even = std::all_of(segments_.begin(), segments_.end() - 1, [=](const Segment& s) { return s.count == count; });
-    if (even && segments_.back().count <= count) even_count_ = count;
+    if (even && segments_.back().count <= count) even_count_.emplace(count);
   }
 }
 
@@ -209,21 +255,23 @@ void StoreReader::set_redirects(std::uint32_t field, std::span<const Redirect> r
   }
 }
 
-const std::unordered_map<std::uint64_t, StoreReader::Place>* StoreReader::redirects(std::uint32_t field) const {
+const StoreReader::Redirects* StoreReader::redirects(std::uint32_t field) const {
   const auto found = redirects_.find(field);
   return found == redirects_.end() || found->second.empty() ? nullptr : &found->second;
 }
 
-StoreReader::Place StoreReader::locate(const std::unordered_map<std::uint64_t, Place>* redirects, std::uint64_t id) const {
+StoreReader::Place StoreReader::locate(const Redirects* redirects, std::uint64_t id) const {
   if (redirects != nullptr) {
     const auto found = redirects->find(id);
     if (found != redirects->end()) return found->second;
   }
   const Segment* segment = nullptr;
-  if (even_count_ > 0) {
-    segment = &segments_[id / even_count_];
+  if (even_count_) {
+    segment = &segments_[even_count_->quotient(id)];
   } else {
-    segment = &*(std::upper_bound(segments_.begin(), segments_.end(), id, [](std::uint64_t x, const Segment& s) { return x < s.first_id; }) - 1);
+    segment = &*(std::upper_bound(segments_.begin(), segments_.end(), id,
+                                  [](std::uint64_t x, const Segment& s) { return x < s.first_id; }) -
+                 1);
   }
   return {segment->chunk, static_cast<std::uint32_t>(segment->first_row + (id - segment->first_id))};
 }
@@ -244,14 +292,103 @@ void StoreReader::in_pieces(std::size_t count, std::uint64_t bytes_each, ThreadP
   }
 }
 
+namespace {
+
+// Records of a few bytes are copied without a call.
+void copy_small(std::byte* out, const std::byte* from, std::uint64_t bytes) {
+  switch (bytes) {
+    case 1: std::memcpy(out, from, 1); break;
+    case 2: std::memcpy(out, from, 2); break;
+    case 4: std::memcpy(out, from, 4); break;
+    case 8: std::memcpy(out, from, 8); break;
+    case 16: std::memcpy(out, from, 16); break;
+    case 32: std::memcpy(out, from, 32); break;
+    case 64: std::memcpy(out, from, 64); break;
+    default: std::memcpy(out, from, bytes);
+  }
+}
+
+}  // namespace
+
+// The places of a tile of ids.
+void StoreReader::locate_tile(const Redirects* redirects, const std::int64_t* ids, std::size_t size, Place* places) const {
+  if (redirects != nullptr || !even_count_) {
+    for (std::size_t i = 0; i < size; ++i) places[i] = locate(redirects, static_cast<std::uint64_t>(ids[i]));
+    return;
+  }
+  const Divider even = *even_count_;
+  const Segment* const segments = segments_.data();
+  for (std::size_t i = 0; i < size; ++i) {
+    const auto id = static_cast<std::uint64_t>(ids[i]);
+    const Segment& segment = segments[even.quotient(id)];
+    places[i] = {segment.chunk, static_cast<std::uint32_t>(segment.first_row + (id - segment.first_id))};
+  }
+}
+
+// The hot path: plain records of mapped files, a tile at a time: locate, prefetch, check, copy. Returns how many ids from `low`
+// on it has read; it stops at the first tile that holds anything else. (Record by record through Source took 100 ns for 128 bytes
+// and 70 ns for 4 bytes on one thread; this takes 31 and 13.)
+std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride, std::span<const std::int64_t> ids,
+                                    std::size_t low, std::size_t high, std::byte* out, std::uint8_t* present) const {
+  Plain* const table = session.plain().data();
+  const Redirects* const redirects = this->redirects(session.field());
+  std::size_t done = low;
+  auto work = [&] {
+    Place places[kPlainTile];
+    const std::byte* from[kPlainTile];
+    for (std::size_t size = 0; done < high; done += size) {
+      size = std::min(kPlainTile, high - done);
+      locate_tile(redirects, ids.data() + done, size, places);
+      for (std::size_t i = 0; i < size; ++i) {
+        Plain& chunk = table[places[i].chunk];
+        const std::byte* records = chunk.records.load(std::memory_order_acquire);
+        if (records == nullptr) [[unlikely]] {
+          if (!session.make_plain(chunk, places[i].chunk, stride)) return;
+          records = chunk.records.load(std::memory_order_acquire);
+        }
+        if (places[i].row >= chunk.rows) [[unlikely]]
+          return;
+        from[i] = records + places[i].row * stride;
+        __builtin_prefetch(from[i]);
+        for (std::uint64_t at = 64; at < std::min<std::uint64_t>(stride, 256); at += 64) __builtin_prefetch(from[i] + at);
+      }
+      for (std::size_t i = 0; i < size; ++i) {
+        const Plain& chunk = table[places[i].chunk];
+        const std::uint64_t row = places[i].row;
+        if (chunk.validity != nullptr) [[unlikely]] {
+          present[done + i] = static_cast<unsigned>(chunk.validity[row / 8]) >> (row % 8) & 1;
+        }
+        const std::uint64_t page = chunk.rows_per_page.quotient(row);
+        if (limits_.verify && (chunk.verified[page / 64].load(std::memory_order_relaxed) >> (page % 64) & 1) == 0) [[unlikely]] {
+          const Chunk& owner = session.chunk(places[i].chunk);
+          owner.verify_page(*owner.field(session.field()), page);
+        }
+      }
+      std::byte* to = out + done * stride;
+      if (stride == 4) {
+        for (std::size_t i = 0; i < size; ++i) std::memcpy(to + i * 4, from[i], 4);
+      } else if (stride == 128) {
+        for (std::size_t i = 0; i < size; ++i) std::memcpy(to + i * 128, from[i], 128);
+      } else if (stride <= 64) {
+        for (std::size_t i = 0; i < size; ++i) copy_small(to + i * stride, from[i], stride);
+      } else {
+        for (std::size_t i = 0; i < size; ++i) std::memcpy(to + i * stride, from[i], stride);
+      }
+    }
+  };
+  (void)run_guarded(work);  // after a fault the slow path meets it again, and names the file
+  return done;
+}
+
 void StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride, std::span<const std::int64_t> ids, std::byte* out,
                              std::uint8_t* present, ThreadPool& pool) const {
   {
     const Session session(*this, field);
     in_pieces(ids.size(), stride, pool, [&](std::size_t low, std::size_t high) {
+      if (access_ == FileAccess::map) low = read_plain(session, stride, ids, low, high, out, present);
       session.for_each(ids, low, high, [&](std::size_t i, const Source& source) {
         const bool missing = source.missing();
-        if (present != nullptr) present[i] = missing ? 0 : 1;
+        present[i] = missing ? 0 : 1;
         if (missing) {
           std::memset(out + i * stride, 0, stride);
           return;
@@ -278,7 +415,8 @@ void StoreReader::measure(std::uint32_t field, std::uint8_t ndim, std::span<cons
         const bool missing = source.missing();
         sizes[i] = missing ? -1 : static_cast<std::int64_t>(source.decoded);
         if (dims == nullptr) return;
-        if (!missing && source.field->ndim != ndim) corrupt_record(source, field, "the record has another number of dimensions than its field");
+        if (!missing && source.field->ndim != ndim)
+          corrupt_record(source, field, "the record has another number of dimensions than its field");
         for (std::size_t d = 0; d < ndim; ++d) {
           dims[i * ndim + d] = missing ? 0 : load_le<std::uint32_t>(source.field->dims + 4 * (source.row * ndim + d));
         }
@@ -288,8 +426,8 @@ void StoreReader::measure(std::uint32_t field, std::uint8_t ndim, std::span<cons
   Session::trim(*this);
 }
 
-void StoreReader::read_variable(std::uint32_t field, std::span<const std::int64_t> ids, const std::int64_t* offsets, std::byte* out,
-                                ThreadPool& pool) const {
+void StoreReader::read_variable(std::uint32_t field, std::span<const std::int64_t> ids, const std::int64_t* offsets,
+                                std::byte* out, ThreadPool& pool) const {
   {
     const Session session(*this, field);
     const std::uint64_t mean = ids.empty() ? 0 : static_cast<std::uint64_t>(offsets[ids.size()] - offsets[0]) / ids.size();

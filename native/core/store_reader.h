@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <shared_mutex>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "core/chunk.h"
+#include "core/divider.h"
 #include "core/fork_local.h"
 #include "core/thread_pool.h"
 
@@ -40,8 +42,8 @@ struct StoreLimits {
 // Immutable but for caches; safe to use from several threads and after fork.
 class StoreReader {
  public:
-  StoreReader(std::uint64_t length, std::vector<ChunkFact> chunks, std::vector<Segment> segments, DatasetId dataset, FileAccess access,
-              StoreLimits limits);
+  StoreReader(std::uint64_t length, std::vector<ChunkFact> chunks, std::vector<Segment> segments, DatasetId dataset,
+              FileAccess access, StoreLimits limits);
   ~StoreReader();
 
   // Later redirects win. To be called before the first read, with ids in rising order.
@@ -49,14 +51,14 @@ class StoreReader {
 
   std::uint64_t length() const { return length_; }
 
-  // Fixed records: record i goes to out + i * stride; missing ones are zeros, and present[i] says which (may be null).
-  void read_fixed(std::uint32_t field, std::uint64_t stride, std::span<const std::int64_t> ids, std::byte* out, std::uint8_t* present,
-                  ThreadPool& pool) const;
+  // Fixed records: record i goes to out + i * stride; missing ones are zeros. present[i] must be 1 and becomes 0 for those.
+  void read_fixed(std::uint32_t field, std::uint64_t stride, std::span<const std::int64_t> ids, std::byte* out,
+                  std::uint8_t* present, ThreadPool& pool) const;
 
   // Variable records in two passes: sizes first, then bytes at offsets[i] (offsets[n] is the end).
   // sizes[i] is -1 for a missing record. dims (may be null) gets ndim numbers per record.
-  void measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> ids, std::int64_t* sizes, std::uint32_t* dims,
-               ThreadPool& pool) const;
+  void measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> ids, std::int64_t* sizes,
+               std::uint32_t* dims, ThreadPool& pool) const;
   void read_variable(std::uint32_t field, std::span<const std::int64_t> ids, const std::int64_t* offsets, std::byte* out,
                      ThreadPool& pool) const;
 
@@ -71,21 +73,24 @@ class StoreReader {
  private:
   struct Open;
   class Session;
-  struct Batch;
+  using Redirects = std::unordered_map<std::uint64_t, Place>;
 
-  Place locate(const std::unordered_map<std::uint64_t, Place>* redirects, std::uint64_t id) const;
-  const std::unordered_map<std::uint64_t, Place>* redirects(std::uint32_t field) const;
+  std::size_t read_plain(const Session& session, std::uint64_t stride, std::span<const std::int64_t> ids, std::size_t low,
+                         std::size_t high, std::byte* out, std::uint8_t* present) const;
+  Place locate(const Redirects* redirects, std::uint64_t id) const;
+  void locate_tile(const Redirects* redirects, const std::int64_t* ids, std::size_t size, Place* places) const;
+  const Redirects* redirects(std::uint32_t field) const;
   template <class Piece>
   void in_pieces(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const Piece& piece) const;
 
   std::uint64_t length_;
   std::vector<ChunkFact> chunks_;
   std::vector<Segment> segments_;
-  std::uint64_t even_count_;  // records of every segment but the last, if they are all alike; else 0
+  std::optional<Divider> even_count_;  // records of every segment but the last, if they are all alike
   DatasetId dataset_;
   FileAccess access_;
   StoreLimits limits_;
-  std::unordered_map<std::uint32_t, std::unordered_map<std::uint64_t, Place>> redirects_;
+  std::unordered_map<std::uint32_t, Redirects> redirects_;
   mutable ForkLocal<Open> open_;
 };
 

@@ -58,7 +58,8 @@ def make_column(name: str, field: Field, data: Any) -> Column:
     try:
         return _fixed(field, data) if field.is_fixed else _variable(field, data)
     except (TypeError, ValueError, OverflowError) as error:
-        raise type(error)(f"field {name!r} ({field!r}): {error}") from error
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"field {name!r} ({field!r}): {error}") from error
 
 
 def missing_column(field: Field, rows: int) -> Column:
@@ -89,10 +90,11 @@ def join_columns(parts: Sequence[Column]) -> Column:
 def _fixed(field: Field, data: Any) -> Column:
     present = None
     if isinstance(data, np.ma.MaskedArray):
-        mask = np.ma.getmaskarray(data).reshape(len(data), -1)
-        if field.stride and not np.array_equal(mask.any(axis=1), mask.all(axis=1)):
+        mask = np.ma.getmaskarray(data)
+        others = tuple(range(1, mask.ndim))
+        if mask.size and not np.array_equal(mask.any(axis=others), mask.all(axis=others)):
             raise ValueError("a record must be masked as a whole or not at all")
-        present = ~mask.any(axis=1) if mask.size else np.ones(len(data), np.bool_)
+        present = ~mask.any(axis=others)
         data = data.filled(0)
     elif isinstance(data, list | tuple) and any(item is None for item in data):
         present = np.array([item is not None for item in data], np.bool_)
@@ -105,21 +107,48 @@ def _fixed(field: Field, data: Any) -> Column:
     return Column(array.shape[0], flat, None, None if present is None or present.all() else np.asarray(present), None)
 
 
+_FLOATS = {"bfloat16", "float8_e4m3fn", "float8_e4m3b11fnuz", "float8_e5m2"}
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    """b, i, f or c: bool, whole, real or complex numbers; an empty text for anything that is not a number."""
+    if dtype.names is not None or dtype.hasobject:
+        return ""
+    return "f" if dtype.name in _FLOATS else {"b": "b", "i": "i", "u": "i", "f": "f", "c": "c"}.get(dtype.kind, "")
+
+
 def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """``array`` as ``dtype`` if no value changes; ValueError otherwise."""
+    """``array`` as ``dtype`` if every value keeps its meaning; ValueError otherwise.
+
+    A float may be rounded to a shorter one, which is what the field asks for. It may not become infinite or NaN, and a whole number
+    may not become another.
+    """
     if array.dtype == dtype:
         return array
     if array.size == 0:
-        return array.astype(dtype)
-    if array.dtype.hasobject or (array.dtype.kind in "USMmV" and array.dtype.kind != dtype.kind):
+        return np.empty(array.shape, dtype)
+    source, target = _kind(array.dtype), _kind(dtype)
+    if not source:
         raise TypeError(f"expected {dtype}, got {array.dtype}")
+    if source == "c" and target != "c":
+        if np.any(array.imag != 0):
+            raise ValueError(f"complex values do not fit {dtype}: for example {array[array.imag != 0].flat[0]}")
+        return _cast(array.real, dtype)
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
-        back = cast.astype(array.dtype)
-    same = (back == array) | ((array != array) & (back != back))
-    # Rounding a float to a shorter one is what was asked for; making infinity of a number, or another whole number, is not.
-    if array.dtype.kind in "fV" and dtype.kind in "fV":
-        same |= np.isfinite(cast.astype(np.float64)) | ~np.isfinite(array.astype(np.float64))
+        if target in "fc" and source in "fc":
+            wide = np.complex128 if "c" in (source, target) else np.float64
+            before, after = array.astype(wide), cast.astype(wide)
+            same = (np.isfinite(before) & np.isfinite(after)) | (before == after) | (np.isnan(before) & np.isnan(after))
+        elif source == "f":
+            same = cast.astype(np.float64) == array.astype(np.float64)
+            if target == "i":  # at the very end of the range the comparison above rounds
+                limit = np.iinfo(dtype)
+                same &= (array.astype(np.float64) >= float(limit.min)) & (array.astype(np.float64) < float(limit.max) + 1)
+        else:
+            same = (cast.astype(array.dtype) == array) & ((array < 0) == (cast < 0))
+            if target in "fc" and array.dtype.itemsize == 8:  # numbers near 2**63 overflow on the way back
+                same &= np.abs(cast.astype(np.complex128)) < 2.0**63
     if not np.all(same):
         raise ValueError(f"values of {array.dtype} do not fit {dtype}: for example {array[~same].flat[0]}")
     return cast
@@ -127,18 +156,51 @@ def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 def _variable(field: Field, data: Any) -> Column:
     ragged = data if isinstance(data, Ragged) else _pack(field, data)
-    values = np.ascontiguousarray(_cast(ragged.values, field.dtype)).view(np.uint8).reshape(-1)
-    if field.kind == "ragged" and field.ndim > 1 and (ragged.shapes is None or ragged.shapes.shape[1] != field.ndim):
-        raise ValueError(f"items must have {field.ndim} dimensions")
-    offsets = (ragged.offsets - ragged.offsets[0]) * field.dtype.itemsize
-    start = int(ragged.offsets[0]) * field.dtype.itemsize
-    if offsets.size and np.any(np.diff(offsets) >= 2**32):
+    offsets, present, shapes = _checked(field, ragged)
+    values = np.ascontiguousarray(_cast(ragged.values, field.dtype)).view(np.uint8)
+    ends = offsets * field.dtype.itemsize
+    if np.any(np.diff(ends) >= 2**32):
         raise ValueError(f"a record of a field has at most {2**32 - 1} bytes")
-    shapes = ragged.shapes if field.kind == "ragged" and field.ndim > 1 else None
-    return Column(len(ragged), values[start : start + int(offsets[-1])], offsets, ragged.present, shapes)
+    values = values[ends[0] : ends[-1]]
+    if field.kind == "text":
+        _check_text(values, ends - ends[0])
+    return Column(len(offsets) - 1, values, ends - ends[0], present, shapes)
+
+
+def _checked(field: Field, ragged: Ragged) -> tuple[IntArray, npt.NDArray[np.bool_] | None, npt.NDArray[np.uint32] | None]:
+    """Offsets, presence and shapes of a Ragged, which anybody may have put together."""
+    offsets, values = np.asarray(ragged.offsets), ragged.values
+    if values.ndim != 1 or offsets.ndim != 1 or offsets.size == 0 or offsets.dtype.kind not in "iu":
+        raise ValueError(
+            f"expected values and whole offsets of one dimension, got {values.shape} and {offsets.dtype} {offsets.shape}"
+        )
+    offsets = offsets.astype(np.int64)
+    if np.any(np.diff(offsets) < 0) or offsets[0] < 0 or offsets[-1] > values.size:
+        raise ValueError(f"offsets must rise from 0 or more to at most {values.size}")
+    present = ragged.present
+    if present is not None and (present.dtype != np.bool_ or present.shape != (offsets.size - 1,)):
+        raise ValueError(f"expected {offsets.size - 1} booleans that say what is present, got {present.dtype} {present.shape}")
+    if field.kind != "ragged" or field.ndim == 1:
+        return offsets, present, None
+    if ragged.shapes is None or ragged.shapes.shape != (offsets.size - 1, field.ndim):
+        raise ValueError(f"items must have {field.ndim} dimensions")
+    shapes = _cast(ragged.shapes, np.dtype(np.uint32))
+    if not np.array_equal(np.prod(shapes.astype(object), axis=1), np.diff(offsets).astype(object)):
+        raise ValueError("a shape does not fit the length of its item")
+    return offsets, present, shapes
+
+
+def _check_text(values: Bytes, ends: IntArray) -> None:
+    """Every item must be UTF-8 by itself: the whole is, and no item begins in the middle of a character."""
+    values.tobytes().decode()
+    starts = ends[:-1][np.diff(ends) > 0]
+    if np.any(values[starts] & 0xC0 == 0x80):
+        raise ValueError("an item begins in the middle of a character")
 
 
 def _pack(field: Field, data: Any) -> Ragged:
+    if isinstance(data, str | bytes | bytearray):
+        raise TypeError(f"expected a list of records, got one {type(data).__name__}")
     items = list(data)
     wanted: tuple[type, ...] = {"text": (str,), "bytes": (bytes, bytearray, memoryview, np.ndarray)}.get(field.kind, ())
     for item in items:

@@ -43,7 +43,7 @@ def convert(
     with create(path, made, threads=threads, progress=progress, **options) as out:  # type: ignore[arg-type]
         if isinstance(source, Store):
             for low, high in batches(source):
-                out.extend(source.read(slice(low, high), fields=chosen))
+                out.extend_columns(source.columns(slice(low, high), chosen))
         else:
             _write_arrays(out, {name: source[name] for name in chosen})
 

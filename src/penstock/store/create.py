@@ -40,7 +40,14 @@ def create(
     'two'
     """
     schema = Schema.make(fields)
+    size, records = (
+        byte_size("chunk_bytes", chunk_bytes, least=4096),
+        whole_number("chunk_records", chunk_records, least=1, most=2**32 - 1),
+    )
+    whole_number("threads", threads, least=1, most=256)
     directory = Path(path)
+    if directory.is_dir() and any(name not in (*DIRECTORIES, LOCK_NAME) for name in os.listdir(directory)):
+        raise StoreError(f"{directory}: the directory holds other files; choose an empty or new one")
     files = Filesystem()
     for place in (directory, *(directory / name for name in DIRECTORIES)):
         try:
@@ -48,8 +55,6 @@ def create(
         except FileExistsError:
             if not place.is_dir():
                 raise StoreError(f"{place}: expected a directory or nothing, found a file") from None
-    if any(name not in (*DIRECTORIES, LOCK_NAME) for name in os.listdir(directory)):
-        raise StoreError(f"{directory}: the directory holds other files; choose an empty or new one")
     lock = Lock(directory / LOCK_NAME)
     try:
         if generations(directory):
@@ -62,8 +67,8 @@ def create(
             length=0,
             fields=dict(schema.fields),
             numbers=dict(schema.numbers),
-            chunk_bytes=byte_size("chunk_bytes", chunk_bytes, least=4096),
-            chunk_records=whole_number("chunk_records", chunk_records, least=1, most=2**32 - 1),
+            chunk_bytes=size,
+            chunk_records=records,
             next_chunk=0,
             chunks=(),
             segments=(),

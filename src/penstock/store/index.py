@@ -11,6 +11,8 @@ __all__ = ["as_ids", "is_single"]
 
 def is_single(key: Any) -> bool:
     """Whether a key names one record rather than a batch."""
+    if isinstance(key, np.ndarray):
+        return key.ndim == 0 and key.dtype.kind in "iu"
     return isinstance(key, int | np.integer) and not isinstance(key, bool | np.bool_)
 
 
@@ -18,9 +20,11 @@ def as_ids(key: Any, length: int) -> IntArray:
     """Record ids of a slice, a boolean mask, or any whole numbers (negative ones count from the end), in the order given."""
     if isinstance(key, slice):
         return np.arange(*key.indices(length), dtype=np.int64)
+    if isinstance(key, tuple):
+        raise IndexError(f"records have one index, got {len(key)}")
     array = np.asarray(key)
-    if array.ndim == 0:
-        array = array[None]
+    if is_single(key):
+        array = array.reshape(1)
     if array.ndim != 1:
         raise IndexError(f"ids must be one-dimensional, got shape {array.shape}")
     if array.dtype == np.bool_:

@@ -36,5 +36,7 @@ class Lock:
     def close(self) -> None:
         """Let go. In a forked child only the child's copy of the descriptor is closed: the parent keeps the lock."""
         if self._descriptor >= 0:
+            if os.getpid() == self._process:  # a child that lives on would keep the lock through its copy of the descriptor
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1

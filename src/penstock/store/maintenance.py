@@ -63,7 +63,7 @@ def stats(store: Store) -> Stats:
     live = _live_rows(manifest, redirects)
     live_bytes = stored = full = 0
     for chunk in manifest.chunks:
-        for number, data_bytes in store._reader.chunk_fields(index[chunk.number]):
+        for number, data_bytes in store._native().chunk_fields(index[chunk.number]):
             stored += data_bytes
             live_bytes += data_bytes * live.get((chunk.number, number), 0) // max(1, chunk.rows)
         full += chunk.decoded >= 0.9 * manifest.chunk_bytes or chunk.rows >= 0.9 * manifest.chunk_records
@@ -116,7 +116,7 @@ def verify(path: str | os.PathLike[str], *, generation: int | None = None, progr
     for place, chunk in enumerate(store._manifest.chunks):
         file = str(directory / CHUNK_DIRECTORY / chunk_name(chunk.writer, chunk.serial))
         try:
-            store._reader.verify_chunk(place)
+            store._native().verify_chunk(place)
         except ReadError as error:
             what = re.sub(r"\bfield (\d+)", lambda m: f"field {names.get(int(m[1]), m[1])!r}", str(error))
             problems.append(Problem(file, what.removeprefix(f"{file}: ")))
@@ -144,7 +144,7 @@ def rebalance(path: str | os.PathLike[str], *, threads: int = 2, progress: Progr
         before = stats(store)
         writer._start_over()
         for low, high in batches(store):
-            writer.extend(store.read(slice(low, high)))
+            writer.extend_columns(store.columns(slice(low, high), list(store.schema)))
         writer.commit()
     return Rebalanced(before, stats(open_store(directory)))
 

@@ -1,7 +1,8 @@
 """Store: one generation of a data set, open for reading. It sees that generation for its whole life."""
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,7 @@ from penstock import _core
 from penstock.errors import CorruptError, MissingError, SnapshotExpiredError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
+from penstock.store.column import Column
 from penstock.store.generation import generations, load_manifest, load_redirects, newest_generation
 from penstock.store.index import as_ids, is_single
 from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
@@ -36,7 +38,7 @@ class Store:
         self._path, self._manifest = path, manifest
         self._threads, self._io, self._verify = threads, io, verify
         index = {chunk.number: place for place, chunk in enumerate(manifest.chunks)}
-        self._reader = _core.StoreReader(
+        self._reader: _core.StoreReader | None = _core.StoreReader(
             manifest.length,
             [str(path / CHUNK_DIRECTORY / chunk_name(c.writer, c.serial)) for c in manifest.chunks],
             np.array([[c.size, c.rows, c.crc] for c in manifest.chunks], np.uint64).reshape(-1, 3),
@@ -52,7 +54,6 @@ class Store:
                 places = np.array([index[c] for c in table["chunk"].tolist()], np.uint64)
                 self._reader.set_redirects(number, np.stack([table["id"], places, table["row"].astype(np.uint64)], axis=1))
         self._pool = _core.ThreadPool(threads)
-        self._closed = False
 
     # What there is
 
@@ -104,21 +105,62 @@ class Store:
 
     def read(self, ids: Any, fields: Sequence[str] | None = None, out: Mapping[str, npt.NDArray[Any]] | None = None) -> Batch:
         """A batch of records in the order of ``ids``. Arrays in ``out``, for fixed fields, are filled instead of new ones."""
-        if self._closed:
-            raise ValueError("the store is closed")
         wanted = as_ids(ids, len(self))
         names = list(self._manifest.fields) if fields is None else list(fields)
         unknown = [name for name in [*names, *(out or {})] if name not in self._manifest.fields]
         if unknown:
             raise KeyError(f"unknown fields {unknown}; the store has {list(self._manifest.fields)}")
-        return {name: self._column(name, wanted, None if out is None else out.get(name)) for name in names}
+        with self._not_expired():
+            return {name: self._read(name, wanted, None if out is None else out.get(name)) for name in names}
 
-    def _column(self, name: str, ids: IntArray, out: npt.NDArray[Any] | None) -> Any:
+    def columns(self, ids: Any, fields: Sequence[str]) -> dict[str, Column]:
+        """Records as a writer takes them, to be written to another store: nothing is lost on the way."""
+        wanted = as_ids(ids, len(self))
+        with self._not_expired():
+            return {name: self._column(name, wanted) for name in fields}
+
+    @contextlib.contextmanager
+    def _not_expired(self) -> Iterator[None]:
+        """Tells a file that gc removed, because this generation is too old, from one that is missing."""
+        try:
+            yield
+        except MissingError as error:
+            if self.generation in generations(self._path):
+                raise
+            raise SnapshotExpiredError(
+                f"{self._path}: generation {self.generation} was collected meanwhile: refresh(), or let gc keep more ({error})"
+            ) from error
+
+    def _native(self) -> _core.StoreReader:
+        if self._reader is None:
+            raise ValueError("the store is closed")
+        return self._reader
+
+    def _read(self, name: str, ids: IntArray, out: npt.NDArray[Any] | None) -> Any:
+        """One field as the user gets it: an array, masked where records are missing, or a Ragged."""
+        field = self._manifest.fields[name]
+        if field.is_fixed:
+            array, present = self._read_fixed(name, ids, out)
+            if present.all():
+                return array
+            mask = np.broadcast_to((present == 0).reshape(-1, *([1] * len(field.shape))), array.shape)
+            return np.ma.MaskedArray(array, mask=mask.copy())
+        if out is not None:
+            raise ValueError(f"field {name!r} has records of varying length; out takes fixed fields only")
+        column = self._read_variable(name, ids)
+        offsets = column.offsets
+        assert offsets is not None
+        kind = field.kind if field.kind in ("text", "bytes") else "array"
+        return Ragged(column.values.view(field.dtype), offsets // field.dtype.itemsize, kind, column.shapes, column.present)
+
+    def _column(self, name: str, ids: IntArray) -> Column:
+        if not self._manifest.fields[name].is_fixed:
+            return self._read_variable(name, ids)
+        array, present = self._read_fixed(name, ids, None)
+        return Column(ids.size, array.reshape(-1).view(np.uint8), None, None if present.all() else present.astype(np.bool_), None)
+
+    def _read_fixed(self, name: str, ids: IntArray, out: npt.NDArray[Any] | None) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
         field, number = self._manifest.fields[name], self._manifest.numbers[name]
-        if not field.is_fixed:
-            if out is not None:
-                raise ValueError(f"field {name!r} has records of varying length; out takes fixed fields only")
-            return self._ragged(field, number, ids)
         shape = (ids.size, *field.shape)
         array = np.empty(shape, field.dtype) if out is None else out
         if array.shape != shape or array.dtype != field.dtype or not array.flags.c_contiguous or not array.flags.writeable:
@@ -126,30 +168,27 @@ class Store:
                 f"out[{name!r}] must be a writable, contiguous {field.dtype} array of {shape}, got {array.dtype} {array.shape}"
             )
         present = np.ones(ids.size, np.uint8)
-        self._reader.read_fixed(number, field.stride, ids, array.reshape(-1).view(np.uint8), present, self._pool)
-        if present.all():
-            return array
-        mask = np.broadcast_to((present == 0).reshape(-1, *([1] * len(field.shape))), shape)
-        return np.ma.MaskedArray(array, mask=mask)
+        self._native().read_fixed(number, field.stride, ids, array.reshape(-1).view(np.uint8), present, self._pool)
+        return array, present
 
-    def _ragged(self, field: Field, number: int, ids: IntArray) -> Ragged:
+    def _read_variable(self, name: str, ids: IntArray) -> Column:
+        field, number = self._manifest.fields[name], self._manifest.numbers[name]
         sizes = np.empty(ids.size, np.int64)
-        has_shapes = field.kind == "ragged" and field.ndim > 1
-        dims = np.empty(ids.size * field.ndim if has_shapes else 0, np.uint32)
-        self._reader.measure(number, field.ndim if has_shapes else 0, ids, sizes, dims, self._pool)
+        ndim = field.ndim if field.kind == "ragged" and field.ndim > 1 else 0
+        dims = np.empty(ids.size * ndim, np.uint32)
+        self._native().measure(number, ndim, ids, sizes, dims, self._pool)
         present = sizes >= 0
         offsets = np.zeros(ids.size + 1, np.int64)
         np.cumsum(np.maximum(sizes, 0), out=offsets[1:])
         values = np.empty(int(offsets[-1]), np.uint8)
-        self._reader.read_variable(number, ids, offsets, values, self._pool)
+        self._native().read_variable(number, ids, offsets, values, self._pool)
         itemsize = field.dtype.itemsize
         if itemsize > 1 and np.any(offsets % itemsize):
-            raise CorruptError(f"{self._path}: the size of a record is not a multiple of its element's")
-        shapes = dims.reshape(-1, field.ndim) if has_shapes else None
+            raise CorruptError(f"{self._path}: the size of a record of field {name!r} is not a multiple of its element's")
+        shapes = dims.reshape(-1, ndim) if ndim else None
         if shapes is not None and not np.array_equal(np.prod(shapes.astype(np.float64), axis=1), np.diff(offsets) / itemsize):
-            raise CorruptError(f"{self._path}: the shape of a record does not fit its size")
-        kind = field.kind if field.kind in ("text", "bytes") else "array"
-        return Ragged(values.view(field.dtype), offsets // itemsize, kind, shapes, None if present.all() else present)
+            raise CorruptError(f"{self._path}: the shape of a record of field {name!r} does not fit its size")
+        return Column(ids.size, values, offsets, None if present.all() else present, shapes)
 
     def view(self, field: str) -> "ZeroCopy":
         """A fixed, uncompressed field without copying: ``view("image")[7]`` is a read-only array on the file itself."""
@@ -159,7 +198,7 @@ class Store:
 
     def close(self) -> None:
         """Let go of the files. Arrays already given out stay valid. Idempotent."""
-        self._closed = True
+        self._reader = None
 
     def __enter__(self) -> "Store":
         return self
@@ -204,7 +243,7 @@ class ZeroCopy:
 
     def __getitem__(self, index: int) -> npt.NDArray[Any]:
         record = int(as_ids(index, len(self))[0])
-        data = self._store._reader.view(self._number, self._field.stride, record)
+        data = self._store._native().view(self._number, self._field.stride, record)
         if data is None:
             raise ValueError(f"record {record} misses this field")
         return np.asarray(data).view(self._field.dtype).reshape(self._field.shape)

@@ -89,6 +89,14 @@ class Writer:
         """Append records: a dict with a column per field. Fields left out are missing. Returns the new ids."""
         self._check()
         columns = self._columns(batch)
+        return self._append(columns)
+
+    def extend_columns(self, columns: Mapping[str, Column]) -> range:
+        """Append records as :meth:`Store.columns` gives them."""
+        self._check()
+        return self._append({self._base.numbers[name]: column for name, column in columns.items()})
+
+    def _append(self, columns: dict[int, Column]) -> range:
         rows = next(iter(columns.values())).rows
         for name, number in self._base.numbers.items():
             if number not in columns:
