@@ -68,6 +68,9 @@ std::vector<MixtureSegment> make_segments(const Words& starts, const Words& peri
   for (std::size_t row = 0; row < rows; ++row) {
     if (periods.data()[row] == 0 || periods.data()[row] > kMaxLength)
       throw std::invalid_argument("expected periods in [1, 2**63)");
+    const std::uint64_t before_this = row == 0 ? 0 : starts.data()[row - 1] + 1;
+    if (starts.data()[row] < before_this || (row == 0 && starts.data()[0] != 0))
+      throw std::invalid_argument("expected starts that rise from 0");
     const std::uint64_t* edge = edges.data() + row * (sets + 1);
     const std::int64_t* given = before.data() + row * sets;
     segments.push_back({starts.data()[row],

@@ -1,6 +1,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "bind/array.h"
 #include "core/permutation.h"
 #include "core/seed.h"
@@ -27,8 +29,12 @@ void bind_permutation(nb::module_& m) {
           "__init__",
           [](Permutation* self, std::uint64_t n, std::uint64_t key, std::optional<Simd> level) {
             if (n > kMaxLength) throw std::invalid_argument("expected n below 2**63, got " + std::to_string(n));
+            const std::vector<Simd> levels = available_simd();
+            if (level && std::find(levels.begin(), levels.end(), *level) == levels.end()) {
+              throw std::invalid_argument("this processor does not have the instruction set asked for");
+            }
             const nb::gil_scoped_release free;
-            new (self) Permutation(n, key, level.value_or(best_simd()));
+            new (self) Permutation(n, key, level.value_or(levels.back()));
           },
           "n"_a, "key"_a, "simd"_a = nb::none())
       .def("__len__", &Permutation::size)

@@ -154,16 +154,24 @@ void bind_reader(nb::module_& m) {
       .def(
           "verify_chunk",
           [](const StoreReader& self, std::uint32_t index) {
+            std::vector<std::string> problems;
             const nb::gil_scoped_release free;
             const std::shared_ptr<const Chunk> chunk = self.chunk(index);
             auto check = [&] {
               for (const ChunkField& field : chunk->fields()) {
-                for (std::uint64_t page = 0; page < field.num_pages; ++page) chunk->verify_page(field, page);
+                for (std::uint64_t page = 0; page < field.num_pages; ++page) {
+                  try {
+                    chunk->verify_page(field, page);
+                  } catch (const CorruptError& error) {
+                    problems.emplace_back(error.what());
+                  }
+                }
               }
             };
-            if (!run_guarded(check)) throw TruncatedError(chunk->path() + ": the file was cut while it was read");
+            if (!run_guarded(check)) problems.push_back(chunk->path() + ": the file was cut while it was read");
+            return problems;
           },
-          "index"_a, "Check every page of a chunk.")
+          "index"_a, "Check every page of a chunk; returns what is wrong.")
       .def(
           "chunk_fields",
           [](const StoreReader& self, std::uint32_t index) {

@@ -20,7 +20,9 @@ struct BlockEpoch::Group {
   std::vector<std::int64_t> shift;  // shift[q] + x is the id of item x if it lies in block q; empty for very wide groups
 
   std::uint64_t unswap(std::uint64_t q) const { return q == swapped ? num_blocks - 1 : q == num_blocks - 1 ? swapped : q; }
-  std::size_t memory_bytes() const { return permutation.memory_bytes() + shift.size() * sizeof(std::int64_t); }
+  std::size_t memory_bytes() const {
+    return sizeof(Group) + 128 + permutation.memory_bytes() + shift.size() * sizeof(std::int64_t);
+  }
 };
 
 struct BlockEpoch::Cache {
@@ -178,20 +180,23 @@ std::shared_ptr<const BlockEpoch::Group> BlockEpoch::recall_group(GroupPlace pla
   return made;
 }
 
-// Items first, first + 1, ... of a group, each `stride` places after the one before.
-void BlockEpoch::read_group(const Group& group, std::uint64_t first, std::size_t count, std::size_t stride,
-                            std::int64_t* out) const {
+// Items first, first + delta, ... of a group, each `stride` places after the one before.
+void BlockEpoch::read_group(const Group& group, std::uint64_t first, std::size_t count, Steps steps, std::int64_t* out) const {
   const auto block = static_cast<std::int64_t>(geometry_.block);
+  const auto [delta, stride] = steps;
   if (group.permutation.has_table() && !group.shift.empty()) {
     const std::uint16_t* items = group.permutation.table().data() + first;
-    for (std::size_t i = 0; i < count; ++i) out[i * stride] = group.shift[block_.quotient(items[i])] + items[i];
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint16_t item = items[i * delta];
+      out[i * stride] = group.shift[block_.quotient(item)] + item;
+    }
     return;
   }
   std::int64_t items[kTile];
   std::int64_t bases[kTile];
   for (std::size_t done = 0; done < count; done += kTile) {
     const std::size_t size = std::min(kTile, count - done);
-    group.permutation.run(first + done, 1, {items, size});
+    group.permutation.run(first + done * delta, delta, {items, size});
     for (std::size_t i = 0; i < size; ++i) {
       bases[i] = static_cast<std::int64_t>(block_.quotient(static_cast<std::uint64_t>(items[i])));
     }
@@ -205,34 +210,30 @@ void BlockEpoch::read_group(const Group& group, std::uint64_t first, std::size_t
   }
 }
 
-void BlockEpoch::run_lane(LanePlace from, std::size_t count, std::size_t stride, std::int64_t* out) {
+void BlockEpoch::run_lane(LanePlace from, std::size_t count, Steps steps, std::int64_t* out) {
   while (count > 0) {
     const std::shared_ptr<const Group> group = recall_group(group_of(from));
     const std::uint64_t first = from.offset - group_start(group->place);
-    const std::size_t size = std::min<std::uint64_t>(count, group->size - first);
-    read_group(*group, first, size, stride, out);
-    from.offset += size;
-    out += size * stride;
+    const std::size_t size = std::min<std::uint64_t>(count, (group->size - first + steps.delta - 1) / steps.delta);
+    read_group(*group, first, size, steps, out);
+    from.offset += size * steps.delta;
+    out += size * steps.stride;
     count -= size;
   }
 }
 
 void BlockEpoch::run(std::uint64_t start, std::uint64_t step, std::span<std::int64_t> out) {
-  const std::uint64_t lanes = geometry_.lanes;
-  if (lanes % step != 0) {
-    std::vector<std::int64_t> positions(out.size());
-    for (std::size_t i = 0; i < out.size(); ++i) positions[i] = static_cast<std::int64_t>(start + i * step);
-    forward(positions, out);
-    return;
-  }
-  const std::uint64_t turn = lanes / step;  // so many positions later comes the same lane (or, in the tail, the same run) again
-  for (std::uint64_t first = 0; first < std::min<std::uint64_t>(turn, out.size()); ++first) {
+  const std::uint64_t common = std::gcd(geometry_.lanes, step);
+  // So many positions later comes the same lane (or, in the tail, the same run) again, so many of its records further on.
+  const Steps steps{step / common, geometry_.lanes / common};
+  for (std::uint64_t first = 0; first < std::min<std::uint64_t>(steps.stride, out.size()); ++first) {
     for (std::uint64_t i = first; i < out.size();) {
       const LanePlace from = place(start + i * step);
       const std::uint64_t end = from.offset < even_ ? even_ : lane_records(from.lane);
-      const std::uint64_t count = std::min((out.size() - i + turn - 1) / turn, end - from.offset);
-      run_lane(from, count, turn, out.data() + i);
-      i += count * turn;
+      const std::uint64_t wanted = (out.size() - i + steps.stride - 1) / steps.stride;
+      const std::uint64_t count = std::min(wanted, (end - from.offset + steps.delta - 1) / steps.delta);
+      run_lane(from, count, steps, out.data() + i);
+      i += count * steps.stride;
     }
   }
 }
@@ -248,7 +249,7 @@ void BlockEpoch::forward(std::span<const std::int64_t> positions, std::span<std:
       group = recall_group(in);
       bytes += group->memory_bytes();
     }
-    read_group(*group, at.offset - group_start(in), 1, 1, &out[i]);
+    read_group(*group, at.offset - group_start(in), 1, {1, 1}, &out[i]);
     if (bytes > kCacheBytes) {
       groups.clear();
       bytes = 0;

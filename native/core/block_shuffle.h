@@ -66,8 +66,12 @@ class BlockEpoch {
   std::uint64_t group_ordinal(GroupPlace place) const { return place.number * geometry_.lanes + place.lane; }
   std::shared_ptr<const Group> make_group(GroupPlace place) const;
   std::shared_ptr<const Group> recall_group(GroupPlace place);
-  void run_lane(LanePlace from, std::size_t count, std::size_t stride, std::int64_t* out);
-  void read_group(const Group& group, std::uint64_t first, std::size_t count, std::size_t stride, std::int64_t* out) const;
+  struct Steps {
+    std::uint64_t delta;   // from one record of a lane to the next that is wanted
+    std::uint64_t stride;  // from its place in the output to the next one's
+  };
+  void run_lane(LanePlace from, std::size_t count, Steps steps, std::int64_t* out);
+  void read_group(const Group& group, std::uint64_t first, std::size_t count, Steps steps, std::int64_t* out) const;
   void block_bases(const Group& group, std::span<std::int64_t> blocks) const;
 
   BlockGeometry geometry_;  // block and window cut to what n needs

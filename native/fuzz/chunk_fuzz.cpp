@@ -138,6 +138,7 @@ std::vector<std::int64_t> ids_of(std::uint64_t rows) {
 void read_field(const StoreReader& reader, const ChunkField& field, std::span<const std::int64_t> ids, ThreadPool& pool) {
   if (field.stride <= kMaxRecord) {
     std::vector<std::byte> out(ids.size() * field.stride);
+    out.reserve(1);  // memory of no bytes still has an address
     std::vector<std::uint8_t> present(ids.size());
     allow_typed_errors([&] { reader.read_fixed(field.number, field.stride, ids, out.data(), present.data(), pool); });
   }
@@ -149,6 +150,7 @@ void read_field(const StoreReader& reader, const ChunkField& field, std::span<co
       reader.measure(field.number, field.ndim, {&id, 1}, &size, field.ndim > 0 ? dims.data() : nullptr, pool);
       const std::int64_t offsets[2] = {0, std::max<std::int64_t>(size, 0)};
       std::vector<std::byte> out(static_cast<std::size_t>(offsets[1]));
+      out.reserve(1);
       reader.read_variable(field.number, {&id, 1}, offsets, out.data(), pool);
     });
   }

@@ -37,7 +37,7 @@ class Comparison {
             [&](const FeistelKernel& kernel, std::int64_t* out) { kernel.run(f, start, count, out); });
   }
 
-  // The first `count` of the halves. The kernels read from the second one on, so that no load is aligned by luck.
+  // `count` halves from the second one on, so that no load is aligned by luck.
   void both_directions(const Feistel& f, const Halves& halves, std::size_t count) {
     const std::uint32_t* left = halves.left.data() + 1;
     const std::uint32_t* right = halves.right.data() + 1;
@@ -54,7 +54,8 @@ class Comparison {
   }
 
  private:
-  // A place before and a place after the results catch a store too many, and leave the results unaligned.
+  // A place before and a place after the results catch a store too many, and leave the results unaligned. (A message counts the
+  // place before too.)
   template <class Fill>
   void compare(const std::string& name, std::size_t count, Fill fill) {
     std::vector<std::int64_t> expected(count + 2, -1);
@@ -79,7 +80,7 @@ void compare_everything(Comparison& comparison, const Feistel& f) {
   comparison.both_directions(f, split(f, positions), f.n);
 }
 
-// Runs that begin before and at the end of a row, among the first rows, the middle ones and the last; then both ends of the domain.
+// Runs that begin before and at the end of a row, among the first rows, the middle ones and the last; then the ends of the domain.
 void compare_runs(Comparison& comparison, const Feistel& f) {
   for (const std::uint64_t row_end : {f.b, f.b * 3, f.b * (f.a / 2), f.b * (f.a - 3)}) {
     for (const std::uint64_t before : {0U, 1U, 16U, 77U, 128U, 130U}) {

@@ -130,8 +130,8 @@ class StoreReader:
     def read_variable(self, field: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
         """Fill out with decoded records."""
 
-    def verify_chunk(self, index: int) -> None:
-        """Check every page of a chunk."""
+    def verify_chunk(self, index: int) -> list[str]:
+        """Check every page of a chunk; returns what is wrong."""
 
     def chunk_fields(self, index: int) -> list[tuple[int, int]]:
         """Number and stored bytes of each field of a chunk."""

@@ -2,6 +2,7 @@
 
 import operator
 import re
+from fractions import Fraction
 from typing import SupportsIndex
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.interfaces import IntArray
 
-__all__ = ["MAX_LENGTH", "byte_size", "check_positions", "check_run", "set_whole", "whole_number"]
+__all__ = ["MAX_LENGTH", "as_positions", "byte_size", "check_positions", "check_run", "exact_fraction", "set_whole", "whole_number"]
 
 MAX_LENGTH = 2**63 - 1
 """The largest number of records or positions."""
@@ -60,6 +61,16 @@ def check_run(start: SupportsIndex, stop: SupportsIndex, step: SupportsIndex, le
     if not 0 <= run.start <= run.stop <= length:
         raise IndexError(f"positions must satisfy 0 <= start <= stop <= {length}, got start={run.start}, stop={run.stop}")
     return run
+
+
+def as_positions(run: range) -> IntArray:
+    """The positions of a run. (numpy.arange computes its length in floats and loses the last one of very long spans.)"""
+    return np.arange(len(run), dtype=np.int64) * np.int64(run.step) + np.int64(run.start) if len(run) else np.empty(0, np.int64)
+
+
+def exact_fraction(value: float | Fraction) -> Fraction:
+    """A number as the decimal it is written as: 0.7 is seven tenths, not the nearest binary fraction."""
+    return Fraction(value) if isinstance(value, int | Fraction) else Fraction(str(value))
 
 
 def check_positions(name: str, values: npt.ArrayLike, length: int) -> IntArray:

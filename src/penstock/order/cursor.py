@@ -56,8 +56,8 @@ class Cursor:
     @classmethod
     def from_bytes(cls, state: bytes) -> "Cursor":
         """The cursor packed by ``bytes(cursor)``."""
-        if not isinstance(state, bytes | bytearray | memoryview) or len(state) != _LAYOUT.size:
-            found = f"{len(state)}" if isinstance(state, bytes | bytearray | memoryview) else type(state).__name__
+        if not isinstance(state, bytes | bytearray) or len(state) != _LAYOUT.size:
+            found = f"{len(state)}" if isinstance(state, bytes | bytearray) else type(state).__name__
             raise StateError(f"expected a cursor of {_LAYOUT.size} bytes, got {found}: the state was cut or is something else")
         return _checked(*_LAYOUT.unpack(state))
 

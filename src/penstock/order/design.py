@@ -9,7 +9,6 @@ every record is then exactly mu(h) / size(h), and no regular pattern in the data
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 from numbers import Real
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _core
-from penstock.argument import check_positions, check_run, whole_number
+from penstock.argument import as_positions, check_positions, check_run, exact_fraction, whole_number
 from penstock.errors import FullPassError
 from penstock.interfaces import IntArray
 from penstock.order.permutation import Permutation
@@ -66,7 +65,7 @@ def in_fraction(ids: npt.ArrayLike, fraction: float) -> npt.NDArray[np.bool_]:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
-    bound = int(Fraction(float(fraction)) * 2**64)
+    bound = int(exact_fraction(fraction) * 2**64)
     return np.ones(z.shape, np.bool_) if bound == 2**64 else z < np.uint64(bound)
 
 
@@ -114,7 +113,8 @@ class _Blocks:
         _core.systematic(self.n, self.size, self._offset, positions, places)
         missing = len(self._sequence) * self.block - self.n
         short_end = (self._short_place + 1) * self.block - missing
-        turn = np.where(places < short_end, places, places + missing) // self.block
+        beyond = (places - short_end) // self.block + self._short_place + 1  # counted from the end of the short one
+        turn = np.where(places < short_end, places // self.block, beyond)
         number = self._sequence.forward(turn)
         size = np.where(number == len(self._sequence) - 1, self.block - missing, self.block)
         return number, number * self.block, size, positions - self._given(turn, missing)
@@ -213,7 +213,7 @@ class Design:
     def fraction(cls, n: int, fraction: float, *, seed: int, full_pass: bool = False) -> "Design":
         """round(n * fraction) records; the records of a smaller fraction are among those of a larger one with the same seed."""
         _check_fraction(fraction)
-        return cls.simple(n, size=round(Fraction(float(fraction)) * whole_number("n", n)), seed=seed, full_pass=full_pass)
+        return cls.simple(n, size=round(exact_fraction(fraction) * whole_number("n", n)), seed=seed, full_pass=full_pass)
 
     @classmethod
     def stratified(
@@ -290,7 +290,7 @@ class Design:
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         """Ids at positions start, start + step, ... below stop; the same in every epoch."""
         whole_number("epoch", epoch)
-        return self._ids(_arange(check_run(start, stop, step, self.size)))
+        return self._ids(as_positions(check_run(start, stop, step, self.size)))
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
         """Ids at any positions."""
@@ -300,7 +300,7 @@ class Design:
 
     def weights(self, start: int, stop: int, step: int = 1) -> FloatArray:
         """One over the probability of the record at each position. Exactly 1.0 if every record is in the sample."""
-        return self._scheme.weights(_arange(check_run(start, stop, step, self.size)))
+        return self._scheme.weights(as_positions(check_run(start, stop, step, self.size)))
 
     def _ids(self, positions: IntArray) -> IntArray:
         """Ids at rising positions: those of one stratum stand together, so its permutation is made once."""
@@ -316,10 +316,6 @@ class Design:
                 key = derive_key(self.seed, 0, Purpose.DESIGN, int(number[low]))
                 ids[low:high] = first[low] + Permutation(int(size[low]), key=key).forward(rank[low:high])
         return ids
-
-
-def _arange(run: range) -> IntArray:
-    return np.arange(run.start, run.stop, run.step, dtype=np.int64)
 
 
 def _shortened(value: int | tuple[float, ...]) -> str:
@@ -379,6 +375,7 @@ def _whole_counts(expected: FloatArray, sizes: IntArray, size: int) -> IntArray:
     """Expected counts as whole multiples of 1 / _UNIT with the exact sum, none above its stratum's size."""
     caps = np.minimum(sizes, size) * _UNIT
     counts: IntArray = np.minimum(np.rint(expected * _UNIT).astype(np.int64), caps)
+    counts[(counts == 0) & (expected > 0)] = 1  # rare, but never impossible
     missing = size * _UNIT - int(counts.sum())
     for k in np.argsort(-(caps - counts) if missing > 0 else -counts, kind="stable"):
         if missing == 0:

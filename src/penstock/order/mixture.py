@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _core
-from penstock.argument import MAX_LENGTH, check_positions, check_run, set_whole, whole_number
+from penstock.argument import MAX_LENGTH, as_positions, check_positions, check_run, exact_fraction, set_whole, whole_number
 from penstock.interfaces import IntArray, Order
-from penstock.order.mixture_plan import STOP_POLICIES, Plan, Stage, make_plan, share
+from penstock.order.mixture_plan import ONE, STOP_POLICIES, Plan, Stage, make_plan, share
 from penstock.order.permutation import Permutation
-from penstock.order.phase import Curriculum, Phase, Weights
+from penstock.order.phase import Curriculum, Phase, Weights, copy_weights
 from penstock.order.seed import MAX_SEED, Purpose, derive_root
 from penstock.order.sequential import Sequential
 
@@ -41,13 +41,15 @@ class Mixture:
     a step being ``batch_size`` positions. Or they come with the ``phases`` of a curriculum; a sample of phase i then has seq_len
     elements, and each data set's elements are used one after the other across all phases.
 
-    An id is the record's place in all data sets put one after the other; :meth:`choose` gives data set and element instead.
+    An id is the record's place in all data sets put one after the other; :meth:`choose` gives data set and element instead. Steps
+    keep their place: a stage or phase whose data sets have all run out ends the epoch.
 
     ``stop`` says when an epoch ends:
 
     * ``first_exhausted``  when the first data set has given its last record; no record comes twice in the first epoch
     * ``all_exhausted``    when the last one has; smaller data sets start over, reshuffled
-    * ``all_exhausted_without_replacement``  the same, but a data set that has ended drops out: every record once
+    * ``all_exhausted_without_replacement``  the same, but a data set that has ended drops out: every record once (what does not
+      fill a batch or a sequence of its own is left for the next epoch)
     * ``forever``          never
 
     The next epoch goes on in every data set where this one left it. ``unit="batch"`` draws whole batches of ``batch_size``
@@ -82,13 +84,16 @@ class Mixture:
             raise ValueError(f"stop must be one of {', '.join(STOP_POLICIES)}, got {self.stop!r}")
         if self.unit not in ("sample", "batch"):
             raise ValueError(f"unit must be 'sample' or 'batch', got {self.unit!r}")
+        object.__setattr__(self, "parts", dict(self.parts) if isinstance(self.parts, Mapping) else tuple(self.parts))
+        object.__setattr__(self, "weights", _copied(self.weights))
+        object.__setattr__(self, "phases", None if self.phases is None else tuple(self.phases))
         names = tuple(self.parts) if isinstance(self.parts, Mapping) else tuple(str(k) for k in range(len(self.parts)))
         parts = self.parts.values() if isinstance(self.parts, Mapping) else self.parts
         orders = tuple(part if isinstance(part, Order) else Sequential(whole_number("length", part)) for part in parts)
         if not orders:
             raise ValueError("a mixture needs at least one data set, got none")
-        if sum(map(len, orders)) > MAX_LENGTH:
-            raise ValueError(f"the data sets together have {sum(map(len, orders))} records, more than {MAX_LENGTH}")
+        if sum(map(_num_records, orders)) > MAX_LENGTH:
+            raise ValueError(f"the data sets together have {sum(map(_num_records, orders))} records, more than {MAX_LENGTH}")
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "_orders", orders)
         object.__setattr__(self, "plan", make_plan([len(order) for order in orders], self._stages(), self.stop, self.period))
@@ -96,6 +101,14 @@ class Mixture:
 
     def __len__(self) -> int:
         return self.plan.num_samples
+
+    def __hash__(self) -> int:
+        return hash((self.names, self.seed, self.stop, len(self)))
+
+    @property
+    def n(self) -> int:
+        """Records of all data sets together."""
+        return sum(map(_num_records, self._orders))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__match_args__ + _KEYWORDS}
@@ -108,7 +121,7 @@ class Mixture:
     def choose(self, epoch: int, start: int, stop: int, step: int = 1) -> Choice:
         """Data sets and elements at positions start, start + step, ... below stop."""
         run = check_run(start, stop, step, len(self))
-        return self._choose(epoch, np.arange(run.start, run.stop, run.step, dtype=np.int64))
+        return self._choose(epoch, as_positions(run))
 
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         """Ids, over all data sets put one after the other, at positions start, start + step, ... below stop."""
@@ -132,7 +145,7 @@ class Mixture:
                 number = _period_of(segment.edges, which, segment.period, item, periods)
                 first = number * segment.period
                 item -= share(segment.edges, which, first)
-                low, high = ((first + segment.period) * e // _ONE - first * e // _ONE for e in segment.edges[which : which + 2])
+                low, high = ((first + segment.period) * e // ONE - first * e // ONE for e in segment.edges[which : which + 2])
             if 0 <= item < high - low:
                 slots = Permutation(segment.period, key=_core.absorb(self._root(epoch), segment.start + first))
                 return self._sample_position(segment.start + first + slots.inverse(low + item), rest)
@@ -176,7 +189,7 @@ class Mixture:
 
     def _ids(self, choice: Choice) -> IntArray:
         ids = np.empty(choice.which.size, np.int64)
-        firsts = [0, *accumulate(map(len, self._orders))]
+        firsts = [0, *accumulate(map(_num_records, self._orders))]
         by_set = np.argsort(choice.which.astype(np.uint16 if len(self.names) < 2**16 else np.int32), kind="stable")
         edges = np.cumsum(np.bincount(choice.which, minlength=len(self.names)))
         for k, mine in enumerate(np.split(by_set, edges[:-1])):
@@ -222,27 +235,47 @@ class Mixture:
             weights = [weights[name] for name in self.names]
         elif isinstance(self.parts, Mapping):
             raise TypeError(f"weights must be a dict like the data sets, got {weights!r}")
+        elif not isinstance(weights, Sequence):
+            raise TypeError(f"weights must be a list or a dict, got {weights!r}")
         if len(weights) != len(self.names):
             raise ValueError(f"expected {len(self.names)} weights, one per data set, got {len(weights)}")
         for name, weight, order in zip(self.names, weights, self._orders, strict=True):
             if isinstance(weight, bool) or not isinstance(weight, int | float | Fraction | np.integer | np.floating):
                 raise TypeError(f"the weight of {name!r} must be a number, got {weight!r}")
+            if isinstance(weight, int) and weight > MAX_LENGTH:
+                raise ValueError(f"the weight of {name!r} must be at most {MAX_LENGTH}, got a number of {len(str(weight))} digits")
             if not (math.isfinite(weight) and weight >= 0):
                 raise ValueError(f"the weight of {name!r} must be finite and at least 0, got {weight!r}")
             if weight > 0 and len(order) == 0 and self.stop in ("all_exhausted", "forever"):
                 raise ValueError(f"data set {name!r} is empty, so it cannot be repeated: give it the weight 0")
         if not any(weights) and any(map(len, self._orders)):
             raise ValueError("at least one weight must be above 0, got only zeros")
-        # A float stands for the decimal it is written as: 0.7 and 0.3 are exactly 7 to 3.
-        return tuple(Fraction(w) if isinstance(w, int | Fraction) else Fraction(str(w)) for w in weights)
+        return tuple(exact_fraction(w) for w in weights)
 
 
-_ONE = 1 << 63
 _KEYWORDS = ("seed", "weights", "stop", "batch_size", "unit", "phases", "period")
 
 
+def _num_records(order: Order) -> int:
+    """Ids of an order lie below this: its ``n``, or for an order without one its length."""
+    return int(getattr(order, "n", len(order)))
+
+
+def _copied(weights: Any) -> Any:
+    """Weights nobody else can change; weights by step as (step, weights) pairs, also where they came from JSON as lists."""
+    if weights is None or isinstance(weights, Mapping):
+        return copy_weights(weights)
+    if not isinstance(weights, Sequence | np.ndarray):
+        raise TypeError(f"weights must be a list or a dict, got {weights!r}")
+    if len(weights) and isinstance(weights[0], list | tuple):
+        if any(not isinstance(stage, list | tuple) or len(stage) != 2 for stage in weights):
+            raise ValueError(f"weights by step must be (step, weights) pairs, got {weights!r}")
+        return tuple((step, copy_weights(stage)) for step, stage in weights)
+    return tuple(weights.tolist() if isinstance(weights, np.ndarray) else weights)
+
+
 def _is_staged(weights: Any) -> bool:
-    return isinstance(weights, Sequence) and len(weights) > 0 and isinstance(weights[0], tuple)
+    return isinstance(weights, tuple) and len(weights) > 0 and isinstance(weights[0], tuple)
 
 
 def _period_of(edges: Sequence[int], k: int, period: int, item: int, num_periods: int) -> int:

@@ -166,8 +166,8 @@ def _lay_stage(line: _Line, lengths: Sequence[int], stage: Stage, later: list[bo
         weights = stage.weights
         if stop == "all_exhausted_without_replacement":
             weights = tuple(w if room > 0 else Fraction(0) for w, room in zip(weights, rooms, strict=True))
-        if not any(weights):  # nothing left for this stage; a later one may weigh other data sets
-            return not any(wanted and room > 0 for wanted, room in zip(later, rooms, strict=True))
+        if not any(weights):  # nothing is left for this stage, and a later one may not begin before its step
+            return True
         shares = _Shares(weights, period)
         if stop == "forever":
             bound = min((MAX_LENGTH - line.samples) // stage.group, (MAX_LENGTH - max(line.given)) // stage.unit)

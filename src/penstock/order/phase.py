@@ -7,11 +7,18 @@ from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
 from itertools import accumulate
 
-from penstock.argument import MAX_LENGTH, set_whole, whole_number
+from penstock.argument import MAX_LENGTH, exact_fraction, set_whole, whole_number
 
 __all__ = ["Curriculum", "Phase", "PhasePlace"]
 
 Weights = Mapping[str, float] | Sequence[float]
+
+
+def copy_weights(weights: Weights | None) -> Weights | None:
+    """Weights nobody else can change."""
+    if weights is None or isinstance(weights, Mapping):
+        return None if weights is None else dict(weights)
+    return tuple(weights)
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,7 @@ class Phase:
     def __post_init__(self) -> None:
         set_whole(self, "batch_size", least=1)
         set_whole(self, "seq_len", least=1)
+        object.__setattr__(self, "weights", copy_weights(self.weights))
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"a phase needs either steps or epochs, got steps={self.steps!r}, epochs={self.epochs!r}")
         if self.steps is not None:
@@ -50,7 +58,7 @@ class Phase:
             return self.steps
         if length is None or self.epochs is None:
             raise ValueError("a phase given in epochs needs the length of an epoch: pass length= in elements")
-        return int(Fraction(self.epochs) * length / self.step_elements)
+        return int(exact_fraction(self.epochs) * length / self.step_elements)
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,8 @@ class Curriculum:
 
     def steps_of(self, phase: int) -> range:
         """The steps of one phase."""
+        if not 0 <= whole_number("phase", phase, least=-MAX_LENGTH) < len(self.phases):
+            raise IndexError(f"phase must be in [0, {len(self.phases)}), got {phase}")
         return range(self._steps[phase], self._steps[phase + 1])
 
     def place(self, step: int) -> PhasePlace:

@@ -6,7 +6,7 @@ of 10**12 records is judged as quickly as one of 10**6.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,6 +48,7 @@ def measure(order: InvertibleOrder, setting: Setting, *, epoch: int = 0) -> list
     if len(order) < 2 * setting.batch_size:
         raise ValueError(f"expected an order of at least two batches of {setting.batch_size}, got {len(order)} records")
     n = len(order)
+    setting = replace(setting, num_labels=min(setting.num_labels, n), world=min(setting.world, n))
     batches = _sample_batches(order, setting, epoch)
     return [
         Measure("S1", _same_block_pairs(batches, n, setting.block), 1.0, "pairs of a batch from one block, relative to chance"),

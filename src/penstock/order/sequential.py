@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock.argument import MAX_LENGTH, check_positions, check_run, set_whole, whole_number
+from penstock.argument import MAX_LENGTH, as_positions, check_positions, check_run, set_whole, whole_number
 from penstock.interfaces import IntArray
 
 __all__ = ["Sequential", "Sliding"]
@@ -36,7 +36,7 @@ class Sequential:
         """Ids at positions start, start + step, ... below stop; with ``wrap`` stop may exceed the length."""
         whole_number("epoch", epoch)
         run = check_run(start, stop, step, self._limit())
-        return self._wrapped(np.arange(run.start, run.stop, run.step, dtype=np.int64))
+        return self._wrapped(as_positions(run))
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
         """Ids at any positions."""
@@ -92,7 +92,7 @@ class Sliding:
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         """Ids at positions start, start + step, ... below stop."""
         run = check_run(start, stop, step, len(self))
-        return self._ids(epoch, np.arange(run.start, run.stop, run.step, dtype=np.int64))
+        return self._ids(epoch, as_positions(run))
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
         """Ids at any positions."""

@@ -116,10 +116,12 @@ def verify(path: str | os.PathLike[str], *, generation: int | None = None, progr
     for place, chunk in enumerate(store._manifest.chunks):
         file = str(directory / CHUNK_DIRECTORY / chunk_name(chunk.writer, chunk.serial))
         try:
-            store._native().verify_chunk(place)
+            found = store._native().verify_chunk(place)
         except ReadError as error:
-            what = re.sub(r"\bfield (\d+)", lambda m: f"field {names.get(int(m[1]), m[1])!r}", str(error))
-            problems.append(Problem(file, what.removeprefix(f"{file}: ")))
+            found = [str(error)]
+        for what in found:
+            named = re.sub(r"\bfield (\d+)", lambda m: f"field {names.get(int(m[1]), m[1])!r}", what)
+            problems.append(Problem(file, named.removeprefix(f"{file}: ")))
         if progress is not None:
             progress(chunk.rows, chunk.size)
     return problems
