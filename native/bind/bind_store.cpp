@@ -81,7 +81,10 @@ nb::object view_record(const StoreReader& self, std::uint32_t field, std::uint64
   const StoreReader::Place place = self.place(field, id);
   std::shared_ptr<const Chunk> chunk = self.chunk(place.chunk);
   const ChunkField* found = chunk->field(field);
-  if (found == nullptr || !found->present(place.row)) return nb::none();
+  bool present = false;
+  auto look = [&] { present = found != nullptr && found->present(place.row); };
+  if (!run_guarded(look)) throw TruncatedError(chunk->path() + ": the file was cut while it was read");
+  if (!present) return nb::none();
   if (!found->is_plain() || found->stride != stride || chunk->file()->data() == nullptr || place.row >= chunk->rows()) {
     throw CorruptError(chunk->path() + ": the field is not one of plain records of " + std::to_string(stride) + " bytes");
   }
@@ -202,7 +205,7 @@ void bind_store(nb::module_& m) {
         {
           const std::span<const std::byte> words = in_bytes(dictionary);
           const nb::gil_scoped_release free;
-          const std::unique_ptr<Dictionary> digest = words.empty() ? nullptr : std::make_unique<Dictionary>(words, level);
+          const std::unique_ptr<Dictionary> digest = words.empty() ? nullptr : Dictionary::for_writing(words, level);
           Encoder encoder(static_cast<Codec>(codec), level, digest.get());
           for (std::size_t i = 0; i < ends.size(); ++i) {
             encoder.append(in_bytes(values).subspan(static_cast<std::size_t>(at[i]), static_cast<std::size_t>(at[i + 1] - at[i])),

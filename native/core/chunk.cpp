@@ -133,7 +133,8 @@ void Chunk::parse_entry(std::span<const std::byte> entry, std::uint64_t limit) {
     const std::byte* bytes = load_array(reference(5), dictionary_bytes, limit, "dictionary");
     std::vector<std::byte> copy(dictionary_bytes);
     std::copy(bytes, bytes + dictionary_bytes, copy.begin());
-    field.dictionary = std::make_unique<Dictionary>(copy, 3);
+    field.dictionary = Dictionary::for_reading(copy);
+    need(field.dictionary != nullptr, path(), "the dictionary of a field is not one");
   }
   field.verified = std::make_unique<std::atomic<std::uint64_t>[]>((field.num_pages + 63) / 64);
   fields_.push_back(std::move(field));
@@ -147,6 +148,8 @@ const std::byte* Chunk::load_array(std::span<const std::byte> reference, std::ui
   if (bytes != expected_bytes || offset > limit || bytes > limit - offset || offset % 8 != 0) {
     corrupt(path(), std::string("the array of ") + name + " lies outside the file or has another size than its rows need");
   }
+  array_bytes_ += bytes;
+  if (array_bytes_ > limit) corrupt(path(), "the index arrays overlap");
   static constexpr std::byte kNothing{};
   if (bytes == 0) return &kNothing;
   const std::byte* array = nullptr;

@@ -109,7 +109,7 @@ class Chunk {
 
  private:
   Chunk(std::shared_ptr<const File> file, std::uint32_t rows) : file_(std::move(file)), rows_(rows) {}
-  void parse_entry(std::span<const std::byte> entry, std::uint64_t entries_offset);
+  void parse_entry(std::span<const std::byte> entry, std::uint64_t limit);
   const std::byte* load_array(std::span<const std::byte> reference, std::uint64_t expected_bytes, std::uint64_t limit,
                               const char* name);
 
@@ -117,6 +117,7 @@ class Chunk {
   std::uint32_t rows_;
   std::vector<ChunkField> fields_;
   std::vector<const ChunkField*> by_number_;
+  std::uint64_t array_bytes_ = 0;  // of all index arrays so far; several may not name the same bytes without end
   std::vector<std::unique_ptr<std::byte[]>> loaded_;  // index arrays of files that are not mapped
 };
 

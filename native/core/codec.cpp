@@ -37,9 +37,18 @@ struct Dictionary::Digest {
   std::unique_ptr<ZSTD_DDict, Free<ZSTD_freeDDict>> decode;
 };
 
-Dictionary::Dictionary(std::span<const std::byte> bytes, int level) : digest_(std::make_unique<Digest>()) {
-  digest_->encode.reset(need(ZSTD_createCDict(bytes.data(), bytes.size(), level)));
-  digest_->decode.reset(need(ZSTD_createDDict(bytes.data(), bytes.size())));
+Dictionary::Dictionary() : digest_(std::make_unique<Digest>()) {}
+
+std::unique_ptr<Dictionary> Dictionary::for_writing(std::span<const std::byte> bytes, int level) {
+  std::unique_ptr<Dictionary> made(new Dictionary);
+  made->digest_->encode.reset(need(ZSTD_createCDict(bytes.data(), bytes.size(), level)));
+  return made;
+}
+
+std::unique_ptr<Dictionary> Dictionary::for_reading(std::span<const std::byte> bytes) {
+  std::unique_ptr<Dictionary> made(new Dictionary);
+  made->digest_->decode.reset(ZSTD_createDDict(bytes.data(), bytes.size()));
+  return made->digest_->decode == nullptr ? nullptr : std::move(made);
 }
 
 Dictionary::~Dictionary() = default;
@@ -108,6 +117,16 @@ void Encoder::append(std::span<const std::byte> record, std::vector<std::byte>& 
   } else {
     out.resize(start + size);
   }
+}
+
+std::uint64_t most_decoded(Codec codec, std::uint64_t stored) {
+  switch (codec) {
+    case Codec::raw: return stored;
+    case Codec::deflate: return 1'032 * stored + 1'032;       // 258 bytes from two bits
+    case Codec::zstd: return (stored / 3 + 1) * (128 << 10);  // a block of 128 KiB from its header
+    case Codec::lz4: return 255 * stored + 255;
+  }
+  return 0;
 }
 
 struct Decoder::Context {

@@ -18,8 +18,9 @@ inline constexpr int kNumCodecs = 4;
 // A zstd dictionary, digested once and used by any number of threads.
 class Dictionary {
  public:
-  // level: the compression level it will be used with; reading needs none.
-  Dictionary(std::span<const std::byte> bytes, int level);
+  static std::unique_ptr<Dictionary> for_writing(std::span<const std::byte> bytes, int level);
+  // Null if the bytes are not a dictionary.
+  static std::unique_ptr<Dictionary> for_reading(std::span<const std::byte> bytes);
   ~Dictionary();
   Dictionary(const Dictionary&) = delete;
   Dictionary& operator=(const Dictionary&) = delete;
@@ -28,6 +29,7 @@ class Dictionary {
   friend class Encoder;
   friend class Decoder;
   struct Digest;
+  Dictionary();
   std::unique_ptr<Digest> digest_;
 };
 
@@ -54,6 +56,9 @@ class Encoder {
   const Dictionary* dictionary_;
   std::unique_ptr<Context> context_;
 };
+
+// The most bytes that so many stored bytes can decode to: a longer record is a lie, and not worth its memory.
+std::uint64_t most_decoded(Codec codec, std::uint64_t stored);
 
 // Decompresses any codec. For one thread; keeps its working memory between records.
 class Decoder {

@@ -9,7 +9,6 @@
 #include <csetjmp>
 #include <csignal>
 #include <cstring>
-#include <mutex>
 #include <utility>
 
 namespace penstock {
@@ -30,15 +29,18 @@ void on_bus_error(int signal, siginfo_t* info, void* context) {
   }
 }
 
+// Called whenever a file is opened, because others (Python's faulthandler) may have put their own handler in our place meanwhile.
+// Two threads at once do the same thing twice, which does no harm; a lock could be held for ever in a forked child.
 void install_handler() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    struct sigaction action = {};
-    action.sa_sigaction = on_bus_error;
-    action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGBUS, &action, &previous_handler);
-  });
+  struct sigaction current = {};
+  sigaction(SIGBUS, nullptr, &current);
+  if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_bus_error) return;
+  previous_handler = current;
+  struct sigaction action = {};
+  action.sa_sigaction = on_bus_error;
+  action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGBUS, &action, nullptr);
 }
 
 class Descriptor {

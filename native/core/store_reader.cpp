@@ -153,6 +153,9 @@ class StoreReader::Session {
     if (!source.field->extent(source.row, source.extent))
       corrupt_record(source, field_, "the record lies outside the field's region");
     source.decoded = source.field->decoded_bytes(source.row, source.extent);
+    if (source.decoded != source.extent.bytes && source.decoded > most_decoded(source.field->codec, source.extent.bytes)) {
+      corrupt_record(source, field_, "the record claims more bytes than its stored bytes can decode to");
+    }
     if (source.decoded > reader_.limits_.record_bytes)
       corrupt_record(source, field_, "the record is larger than the limit for one record");
   }
@@ -230,11 +233,12 @@ StoreReader::StoreReader(std::uint64_t length, std::vector<ChunkFact> chunks, st
                       segment.chunk < chunks_.size() && segment.first_row <= chunks_[segment.chunk].rows &&
                       segment.count <= chunks_[segment.chunk].rows - segment.first_row;
     if (!fits)
-      throw CorruptError("the segments do not cover the records one after the other, or name rows their chunks do not have");
+      throw CorruptError(where() +
+                         "the segments do not cover the records one after the other, or name rows their chunks do not have");
     next += segment.count;
   }
   if (next != length)
-    throw CorruptError("expected segments for " + std::to_string(length) + " records, found " + std::to_string(next));
+    throw CorruptError(where() + "expected segments for " + std::to_string(length) + " records, found " + std::to_string(next));
   if (!segments_.empty()) {
     const std::uint64_t count = segments_.front().count;
     const bool even = std::all_of(segments_.begin(), segments_.end() - 1, [=](const Segment& s) { return s.count == count; });
@@ -244,12 +248,14 @@ StoreReader::StoreReader(std::uint64_t length, std::vector<ChunkFact> chunks, st
 
 StoreReader::~StoreReader() = default;
 
+std::string StoreReader::where() const { return chunks_.empty() ? "" : chunks_.front().path + ": "; }
+
 void StoreReader::set_redirects(std::uint32_t field, std::span<const Redirect> redirects) {
   auto& of_field = redirects_[field];
   of_field.reserve(redirects.size());
   for (const Redirect& r : redirects) {
     if (r.id >= length_ || r.chunk >= chunks_.size() || r.row >= chunks_[r.chunk].rows) {
-      throw CorruptError("a redirect names record " + std::to_string(r.id) + " or a row that does not exist");
+      throw CorruptError(where() + "a redirect names record " + std::to_string(r.id) + " or a row that does not exist");
     }
     of_field[r.id] = {r.chunk, r.row};
   }
@@ -382,6 +388,13 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
 
 void StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride, std::span<const std::int64_t> ids, std::byte* out,
                              std::uint8_t* present, ThreadPool& pool) const {
+  if (stride > limits_.record_bytes) throw CorruptError(where() + "a field has records larger than the limit for one record");
+  if (stride == 0) {  // nothing to copy, but presence to find out
+    std::vector<std::int64_t> sizes(ids.size());
+    measure(field, 0, ids, sizes.data(), nullptr, pool);
+    for (std::size_t i = 0; i < ids.size(); ++i) present[i] = sizes[i] < 0 ? 0 : 1;
+    return;
+  }
   {
     const Session session(*this, field);
     in_pieces(ids.size(), stride, pool, [&](std::size_t low, std::size_t high) {

@@ -77,6 +77,7 @@ class StoreReader {
 
   std::size_t read_plain(const Session& session, std::uint64_t stride, std::span<const std::int64_t> ids, std::size_t low,
                          std::size_t high, std::byte* out, std::uint8_t* present) const;
+  std::string where() const;
   Place locate(const Redirects* redirects, std::uint64_t id) const;
   void locate_tile(const Redirects* redirects, const std::int64_t* ids, std::size_t size, Place* places) const;
   const Redirects* redirects(std::uint32_t field) const;

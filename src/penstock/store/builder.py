@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from penstock.store.column import Column, join_columns
+from penstock.store.column import Bytes, Column, join_columns, join_present
 
 __all__ = ["ChunkBuilder", "Placement"]
 
@@ -26,10 +26,13 @@ class ChunkBuilder:
     chunk: int
     max_bytes: int
     max_rows: int
+    free: list[Bytes]  # buffers to use again, shared by the chunks of a writer: fresh memory costs more than the copy into it
     rows: int = 0
     size: int = 0
     _parts: list[Mapping[int, Column]] = field(default_factory=list)
     _borrowed: int = 0  # parts from here on lie in the caller's memory
+    _buffers: dict[int, Bytes] = field(default_factory=dict)  # records of one size, copied together, by field
+    _filled: dict[int, int] = field(default_factory=dict)
 
     def fit(self, columns: Mapping[int, Column], low: int) -> int:
         """How many of the records from ``low`` on still fit; at least one if the chunk is empty."""
@@ -62,9 +65,43 @@ class ChunkBuilder:
     def own(self) -> None:
         """Copy what lies in the caller's memory, so that the caller may change it."""
         for i in range(self._borrowed, len(self._parts)):
-            self._parts[i] = {number: column.copy() for number, column in self._parts[i].items()}
+            self._parts[i] = {number: self._copy(number, column) for number, column in self._parts[i].items()}
         self._borrowed = len(self._parts)
+
+    def own_if_small(self) -> None:
+        """Copy the caller's part of a full chunk unless it is most of it: cheaper than to let the caller wait for the disk."""
+        borrowed = sum(column.values.size for part in self._parts[self._borrowed :] for column in part.values())
+        if 2 * borrowed <= self.size:
+            self.own()
+
+    def _copy(self, number: int, column: Column) -> Column:
+        if column.offsets is not None:
+            return column.copy()
+        end = self._filled.get(number, 0) + column.values.size
+        buffer = self._buffers.get(number)
+        if buffer is None or end > buffer.size:
+            if buffer is not None or end > self.max_bytes:  # a record larger than a chunk
+                return column.copy()
+            buffer = self._buffers[number] = self.free.pop() if self.free else np.empty(self.max_bytes, np.uint8)
+        place = buffer[end - column.values.size : end]
+        place[:] = column.values
+        self._filled[number] = end
+        present = None if column.present is None else column.present.copy()
+        return Column(column.rows, place, None, present, None)
 
     def columns(self) -> dict[int, Column]:
         """All records, one column per field."""
-        return {number: join_columns([part[number] for part in self._parts]) for number in self._parts[0]}
+        return {number: self._joined(number, [part[number] for part in self._parts]) for number in self._parts[0]}
+
+    def _joined(self, number: int, parts: list[Column]) -> Column:
+        filled = self._filled.get(number, 0)
+        if filled == 0 or filled != sum(part.values.size for part in parts):
+            return join_columns(parts)
+        together = self._buffers[number][:filled]  # the parts already lie there one after the other
+        return Column(sum(part.rows for part in parts), together, None, join_present(parts), None)
+
+    def release(self) -> None:
+        """Give the buffers back once the chunk is written."""
+        self.free.extend(self._buffers.values())
+        self._buffers.clear()
+        self._parts.clear()

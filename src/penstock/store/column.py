@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.store.schema import Field
+from penstock.store.schema import MAX_RECORD_BYTES, Field
 
-__all__ = ["Column", "join_columns", "make_column", "missing_column"]
+__all__ = ["MAX_RECORD_BYTES", "Bytes", "Column", "join_columns", "join_present", "make_column", "missing_column"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -77,14 +77,19 @@ def join_columns(parts: Sequence[Column]) -> Column:
         return parts[0]
     rows = sum(part.rows for part in parts)
     values = np.concatenate([part.values for part in parts])
-    present = None
-    if any(part.present is not None for part in parts):
-        present = np.concatenate([np.ones(part.rows, np.bool_) if part.present is None else part.present for part in parts])
+    present = join_present(parts)
     if parts[0].offsets is None:
         return Column(rows, values, None, present, None)
     sizes = np.concatenate([np.diff(part.offsets) for part in parts if part.offsets is not None])
     shapes = None if parts[0].shapes is None else np.concatenate([part.shapes for part in parts if part.shapes is not None])
     return Column(rows, values, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), present, shapes)
+
+
+def join_present(parts: Sequence[Column]) -> npt.NDArray[np.bool_] | None:
+    """What is present in columns one after the other; None if nothing is missing."""
+    if all(part.present is None for part in parts):
+        return None
+    return np.concatenate([np.ones(part.rows, np.bool_) if part.present is None else part.present for part in parts])
 
 
 def _fixed(field: Field, data: Any) -> Column:
@@ -98,8 +103,13 @@ def _fixed(field: Field, data: Any) -> Column:
         data = data.filled(0)
     elif isinstance(data, list | tuple) and any(item is None for item in data):
         present = np.array([item is not None for item in data], np.bool_)
-        zero = np.zeros(field.shape, field.dtype)
-        data = [zero if item is None else item for item in data]
+        there = [item for item in data if item is not None]
+        array = np.zeros((len(data), *field.shape), field.dtype)
+        if there:
+            array[present] = _cast(np.asarray(there), field.dtype)
+        data = array
+    elif isinstance(data, list | tuple) and not data:
+        data = np.empty((0, *field.shape), field.dtype)
     array = _cast(np.asarray(data), field.dtype)
     if array.ndim == 0 or array.shape[1:] != field.shape:
         raise ValueError(f"expected shape (n, {', '.join(map(str, field.shape))}), got {array.shape}")
@@ -145,10 +155,13 @@ def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
             if target == "i":  # at the very end of the range the comparison above rounds
                 limit = np.iinfo(dtype)
                 same &= (array.astype(np.float64) >= float(limit.min)) & (array.astype(np.float64) < float(limit.max) + 1)
+        elif target in "fc":
+            real = cast.real.astype(np.float64) if target == "c" else cast.astype(np.float64)
+            # A float64 holds any whole number a shorter float holds; on the way back numbers near 2**63 would overflow.
+            same = (np.abs(real) < 2.0**63) & (np.where(np.abs(real) < 2.0**63, real, 0).astype(np.int64) == array.astype(np.int64))
+            same &= (array < 0) == (real < 0)
         else:
             same = (cast.astype(array.dtype) == array) & ((array < 0) == (cast < 0))
-            if target in "fc" and array.dtype.itemsize == 8:  # numbers near 2**63 overflow on the way back
-                same &= np.abs(cast.astype(np.complex128)) < 2.0**63
     if not np.all(same):
         raise ValueError(f"values of {array.dtype} do not fit {dtype}: for example {array[~same].flat[0]}")
     return cast
@@ -159,8 +172,8 @@ def _variable(field: Field, data: Any) -> Column:
     offsets, present, shapes = _checked(field, ragged)
     values = np.ascontiguousarray(_cast(ragged.values, field.dtype)).view(np.uint8)
     ends = offsets * field.dtype.itemsize
-    if np.any(np.diff(ends) >= 2**32):
-        raise ValueError(f"a record of a field has at most {2**32 - 1} bytes")
+    if np.any(np.diff(ends) > MAX_RECORD_BYTES):
+        raise ValueError(f"a record of a field has at most {MAX_RECORD_BYTES} bytes")
     values = values[ends[0] : ends[-1]]
     if field.kind == "text":
         _check_text(values, ends - ends[0])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from penstock.errors import DurabilityError, NoSpaceError, StoreError, StorePermissionError, UnsupportedFilesystemError
 
-__all__ = ["Filesystem", "Piece"]
+__all__ = ["Filesystem", "Piece", "translated"]
 
 Piece = tuple[int, bytes | npt.NDArray[np.uint8]]
 """An offset in a file and the bytes that go there."""
@@ -20,7 +20,7 @@ _MAX_WRITE = 1 << 30
 
 
 @contextlib.contextmanager
-def _translated(path: Path, action: str) -> Iterator[None]:
+def translated(path: Path, action: str) -> Iterator[None]:
     """OSError as the exception of penstock that says what to do next."""
     try:
         yield
@@ -47,15 +47,15 @@ class Filesystem:
         except FileExistsError:
             raise
         except OSError as error:
-            with _translated(path, "making the directory"):
+            with translated(path, "making the directory"):
                 raise error
 
     def write_new(self, path: Path, pieces: Sequence[Piece]) -> None:
         """Create a file that must not exist, write the pieces, and make its bytes durable."""
-        with _translated(path, "creating the file"):
+        with translated(path, "creating the file"):
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
-            with _translated(path, "writing"):
+            with translated(path, "writing"):
                 for offset, data in pieces:
                     self._write_all(descriptor, _view(data), offset)
             self._sync(descriptor, path)
@@ -78,15 +78,28 @@ class Filesystem:
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""
-        with _translated(path, "opening the directory"):
+        with self._opened(path) as descriptor:
+            self._sync(descriptor, path)
+
+    @contextlib.contextmanager
+    def _opened(self, path: Path) -> Iterator[int]:
+        with translated(path, "opening the directory"):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._sync(descriptor, path)
+            yield descriptor
         finally:
             os.close(descriptor)
 
     def publish(self, temporary: Path, final: Path) -> None:
-        """Give a file its final name; FileExistsError if somebody was first. Never replaces anything."""
+        """Give a file its final name, durably; FileExistsError if somebody was first. Never replaces anything.
+
+        The directory is opened first: once the name exists, only its fsync can still fail, and that is a DurabilityError.
+        """
+        with self._opened(final.parent) as directory:
+            self._link(temporary, final)
+            self._sync(directory, final.parent)
+
+    def _link(self, temporary: Path, final: Path) -> None:
         try:
             os.link(temporary, final, follow_symlinks=False)
         except FileExistsError:
@@ -96,15 +109,15 @@ class Filesystem:
                 raise UnsupportedFilesystemError(
                     error.errno, "this filesystem cannot link files, which commits need; write on a local disk and copy", str(final)
                 ) from error
-            with _translated(final, "publishing the manifest"):
+            with translated(final, "publishing the manifest"):
                 raise
 
     def remove(self, path: Path) -> None:
         """Remove a file if it is there."""
-        with _translated(path, "removing"), contextlib.suppress(FileNotFoundError):
+        with translated(path, "removing"), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def names(self, path: Path) -> list[str]:
         """The names in a directory, sorted."""
-        with _translated(path, "listing the directory"):
+        with translated(path, "listing the directory"):
             return sorted(os.listdir(path))

@@ -1,12 +1,14 @@
 """Generations on disk: which there are, and reading their manifests and redirect tables. Never writes, never repairs."""
 
+import errno
 import os
+import stat
 from pathlib import Path
 
 import numpy as np
 
 from penstock import _core
-from penstock.errors import CorruptError, MissingError, NotPublishedError, SnapshotExpiredError
+from penstock.errors import CorruptError, MissingError, NotPublishedError, ReadError, SnapshotExpiredError
 from penstock.store.layout import (
     MANIFEST_DIRECTORY,
     MAX_MANIFEST_BYTES,
@@ -34,6 +36,8 @@ def generations(path: Path) -> list[int]:
         raise MissingError(f"{path}: there is no penstock store here") from error
     except NotADirectoryError as error:
         raise CorruptError(f"{path}: expected a directory") from error
+    except OSError as error:
+        raise ReadError(error.errno, f"the manifests cannot be listed: {error.strerror}", str(path)) from error
     return sorted(number for number in map(generation_of, names) if number is not None)
 
 
@@ -89,16 +93,20 @@ def read_file(path: Path, most: int) -> bytes:
     except FileNotFoundError as error:
         raise MissingError(f"{path}: a file of the store is missing") from error
     except OSError as error:
-        raise CorruptError(f"{path}: cannot be opened: {error.strerror}") from error
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
+            raise CorruptError(f"{path}: expected a file, found something else: {error.strerror}") from error
+        raise ReadError(error.errno, f"cannot be opened: {error.strerror}", str(path)) from error
     try:
         info = os.fstat(descriptor)
-        if not os.path.isfile(path) or info.st_size > most:
+        if not stat.S_ISREG(info.st_mode) or info.st_size > most:
             raise CorruptError(f"{path}: expected a file of at most {most} bytes, found {info.st_size}")
         parts = []
         while part := os.read(descriptor, 1 << 24):
             parts.append(part)
         return b"".join(parts)
     except OSError as error:
-        raise CorruptError(f"{path}: cannot be read: {error.strerror}") from error
+        if isinstance(error, ReadError):
+            raise
+        raise ReadError(error.errno, f"cannot be read: {error.strerror}", str(path)) from error
     finally:
         os.close(descriptor)

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 from penstock.errors import ForkedWriterError, LockedError
+from penstock.store.filesystem import translated
 
 __all__ = ["Lock"]
 
@@ -16,7 +17,9 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        self._descriptor = -1
+        with translated(path, "opening the lock"):
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         self._process = os.getpid()
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -211,6 +211,8 @@ def _collect(directory: Path, kept: list[int], dry_run: bool) -> Collected:
     ]
     freed = sum(os.lstat(path).st_size for path in [*old, *loose])
     if not dry_run:
+        # The newest name may not be durable yet: its writer may have been killed before it could see to that.
+        files.sync_directory(directory / MANIFEST_DIRECTORY)
         for path in old:
             files.remove(path)
         files.sync_directory(directory / MANIFEST_DIRECTORY)  # manifests are gone for good before what they name goes

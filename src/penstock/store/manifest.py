@@ -6,6 +6,7 @@ Everything in it is hostile until checked: sizes, names and numbers are compared
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,9 +122,7 @@ def _decode(data: bytes) -> Manifest:
     line, _, rest = data.partition(b"\n")
     if not re.fullmatch(rb"[0-9a-f]{8}\n", rest) or _core.crc32c(np.frombuffer(line, np.uint8)) != int(rest, 16):
         raise ValueError("the crc in the last line does not match")
-    document = json.loads(
-        line.decode(), object_pairs_hook=_unique, parse_int=_short_int, parse_float=_no_number, parse_constant=_no_number
-    )
+    document = json.loads(line.decode(), object_pairs_hook=_unique, parse_float=_no_number, parse_constant=_no_number)
     if not isinstance(document, dict) or document.get("format") != "penstock":
         raise ValueError("it does not say it is one of penstock's")
     if document.get("version") != FORMAT_VERSION or document.get("required") != []:
@@ -143,7 +142,9 @@ def _checked(d: dict[str, Any], digest: str) -> Manifest:
     if len(fields) != len(named) or len(set(numbers.values())) != len(named) or not named:
         raise ValueError("field names and numbers must be different, and there must be one")
     next_chunk = whole_number("next_chunk", d["next_chunk"], most=_U32)
-    chunks = tuple(_chunk(row, next_chunk) for row in _list(d["chunks"]))
+    chunks = tuple(
+        ChunkEntry(*row) for row in _table(d["chunks"], (next_chunk - 1, None, _U32, MAX_LENGTH, _U32, _U32, MAX_LENGTH))
+    )
     if len({c.number for c in chunks}) != len(chunks):
         raise ValueError("a chunk number stands twice")
     return Manifest(
@@ -158,33 +159,30 @@ def _checked(d: dict[str, Any], digest: str) -> Manifest:
         chunk_records=whole_number("chunk_records", d["chunk_records"], least=1, most=_U32),
         next_chunk=next_chunk,
         chunks=chunks,
-        segments=tuple(SegmentEntry(*_row(row, (MAX_LENGTH, MAX_LENGTH, _U32, _U32))) for row in _list(d["segments"])),
-        redirects=tuple(_redirect(row) for row in _list(d["redirects"], 1024)),
+        segments=tuple(SegmentEntry(*row) for row in _table(d["segments"], (MAX_LENGTH, MAX_LENGTH, _U32, _U32))),
+        redirects=tuple(RedirectEntry(*row) for row in _table(d["redirects"], (None, _U32, MAX_LENGTH, _U32), 1024)),
         digest=digest,
     )
 
 
-def _chunk(row: object, next_chunk: int) -> ChunkEntry:
-    values = _list(row)
-    number, *numbers = _row([values[0], *values[2:]], (next_chunk - 1, _U32, MAX_LENGTH, _U32, _U32, MAX_LENGTH))
-    return ChunkEntry(number, _identity(values[1]), *numbers)
-
-
-def _redirect(row: object) -> RedirectEntry:
-    values = _list(row)
-    return RedirectEntry(_identity(values[0]), *_row(values[1:], (_U32, MAX_LENGTH, _U32)))
+def _table(rows: object, limits: Sequence[int | None], most: int = 2**31) -> list[list[Any]]:
+    """Rows of numbers in [0, limit] (or identities, where the limit is None), checked a column at a time."""
+    table = _list(rows, most)
+    if table and (set(map(type, table)) != {list} or set(map(len, table)) != {len(limits)}):
+        raise ValueError(f"expected rows of {len(limits)} values")
+    for column, limit in zip(zip(*table, strict=True), limits, strict=bool(table)):
+        if limit is None:
+            for value in set(column):
+                _identity(value)
+        elif set(map(type, column)) != {int} or min(column) < 0 or max(column) > limit:
+            raise ValueError(f"expected whole numbers in [0, {limit}]")
+    return table
 
 
 def _list(value: object, most: int = 2**31) -> list[Any]:
     if not isinstance(value, list) or len(value) > most:
         raise ValueError(f"expected a list of at most {most}, got {str(value)[:100]}")
     return value
-
-
-def _row(values: list[Any], limits: tuple[int, ...]) -> list[int]:
-    if not isinstance(values, list) or len(values) != len(limits):
-        raise ValueError(f"expected {len(limits)} numbers, got {str(values)[:100]}")
-    return [whole_number("a number", value, most=most) for value, most in zip(values, limits, strict=True)]
 
 
 def _text(value: object, pattern: str) -> str:
@@ -202,12 +200,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made) != len(pairs):
         raise ValueError("a key stands twice")
     return made
-
-
-def _short_int(digits: str) -> int:
-    if len(digits) > 20:
-        raise ValueError(f"a number of {len(digits)} digits")
-    return int(digits)
 
 
 def _no_number(text: str) -> object:

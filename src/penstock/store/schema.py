@@ -11,10 +11,11 @@ import numpy.typing as npt
 from penstock.argument import whole_number
 from penstock.store.codec import Codec, Raw, codec_from_json, codec_to_json
 
-__all__ = ["Field", "Schema", "field_from_json", "field_to_json"]
+__all__ = ["MAX_RECORD_BYTES", "Field", "Schema", "field_from_json", "field_to_json"]
 
 FIELD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 MAX_NDIM = 32
+MAX_RECORD_BYTES = 2**30
 
 # The whole list of element types; nothing else in a manifest is accepted. Values are numpy names, or attributes of ml_dtypes.
 _NUMPY = {
@@ -93,8 +94,8 @@ class Field:
             raise ValueError(f"a shape has at most {MAX_NDIM} dimensions, got {len(shape)}")
         for name, value in (("kind", kind), ("element", element), ("shape", shape), ("ndim", ndim), ("codec", codec or Raw())):
             object.__setattr__(self, name, value)
-        if kind == "fixed" and self.stride >= 2**32:
-            raise ValueError(f"a record of a field has at most {2**32 - 1} bytes, {shape} of {element} needs {self.stride}")
+        if kind == "fixed" and self.stride > MAX_RECORD_BYTES:
+            raise ValueError(f"a record of a field has at most {MAX_RECORD_BYTES} bytes, {shape} of {element} needs {self.stride}")
         return self
 
     @property

@@ -40,7 +40,7 @@ class Store:
         index = {chunk.number: place for place, chunk in enumerate(manifest.chunks)}
         self._reader: _core.StoreReader | None = _core.StoreReader(
             manifest.length,
-            [str(path / CHUNK_DIRECTORY / chunk_name(c.writer, c.serial)) for c in manifest.chunks],
+            [f"{path}/{CHUNK_DIRECTORY}/{chunk_name(c.writer, c.serial)}" for c in manifest.chunks],
             np.array([[c.size, c.rows, c.crc] for c in manifest.chunks], np.uint64).reshape(-1, 3),
             np.array(
                 [[s.first_id, s.count, index.get(s.chunk, len(index)), s.first_row] for s in manifest.segments], np.uint64
@@ -110,6 +110,9 @@ class Store:
         unknown = [name for name in [*names, *(out or {})] if name not in self._manifest.fields]
         if unknown:
             raise KeyError(f"unknown fields {unknown}; the store has {list(self._manifest.fields)}")
+        unwanted = [name for name in out or {} if name not in names]
+        if unwanted:
+            raise ValueError(f"out has fields that are not read: {unwanted}")
         with self._not_expired():
             return {name: self._read(name, wanted, None if out is None else out.get(name)) for name in names}
 
@@ -151,6 +154,8 @@ class Store:
         offsets = column.offsets
         assert offsets is not None
         kind = field.kind if field.kind in ("text", "bytes") else "array"
+        if kind == "text":
+            _check_utf8(column.values, f"{self._path}: field {name!r}")
         return Ragged(column.values.view(field.dtype), offsets // field.dtype.itemsize, kind, column.shapes, column.present)
 
     def _column(self, name: str, ids: IntArray) -> Column:
@@ -186,7 +191,7 @@ class Store:
         if itemsize > 1 and np.any(offsets % itemsize):
             raise CorruptError(f"{self._path}: the size of a record of field {name!r} is not a multiple of its element's")
         shapes = dims.reshape(-1, ndim) if ndim else None
-        if shapes is not None and not np.array_equal(np.prod(shapes.astype(np.float64), axis=1), np.diff(offsets) / itemsize):
+        if shapes is not None and not _shapes_fit(shapes, np.diff(offsets) // itemsize):
             raise CorruptError(f"{self._path}: the shape of a record of field {name!r} does not fit its size")
         return Column(ids.size, values, offsets, None if present.all() else present, shapes)
 
@@ -274,6 +279,21 @@ def _reopen(path: str, generation: int, fingerprint: str, threads: int, io: str,
     if store.fingerprint != fingerprint:
         raise SnapshotExpiredError(f"{path}: generation {generation} is not the one that was pickled")
     return store
+
+
+def _shapes_fit(shapes: npt.NDArray[np.uint32], lengths: IntArray) -> bool:
+    """Whether every shape has as many elements as its record, and no dimension beyond what an array can have."""
+    with np.errstate(all="ignore"):
+        elements = np.prod(shapes.astype(np.float64), axis=1)
+        largest = np.prod(np.maximum(shapes, 1).astype(np.float64), axis=1)
+    return bool(np.array_equal(elements, lengths) and np.all(largest < 2.0**62))
+
+
+def _check_utf8(values: npt.NDArray[np.uint8], where: str) -> None:
+    try:
+        values.tobytes().decode()
+    except UnicodeDecodeError as error:
+        raise CorruptError(f"{where}: a text is not UTF-8: {error.reason}") from error
 
 
 def _only(column: Any) -> Any:

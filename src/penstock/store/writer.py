@@ -73,6 +73,8 @@ class Writer:
         self._poison: str | None = None
         self._closed = False
         self._writer, self._serial = new_identity(), 0
+        self._redirects = load_redirects(path, base)
+        self._free: list[npt.NDArray[np.uint8]] = []  # buffers of chunks that are written
         self._begin()
 
     # What the user calls
@@ -174,8 +176,8 @@ class Writer:
     # A transaction
 
     def _begin(self) -> None:
-        redirects = load_redirects(self._path, self._base)
-        self._places = Places(self._base.length, self._base.segments, redirects)
+        """A new transaction on the last commit. No I/O: what was committed stays committed whatever happens here."""
+        self._places = Places(self._base.length, self._base.segments, self._redirects)
         self._builders: dict[tuple[int, ...], ChunkBuilder] = {}
         self._entries: dict[int, ChunkEntry] = {}
         self._jobs: list[Future[None]] = []
@@ -251,13 +253,14 @@ class Writer:
         return placements
 
     def _open_chunk(self, key: tuple[int, ...]) -> ChunkBuilder:
-        builder = ChunkBuilder(self._next_chunk, self._base.chunk_bytes, self._base.chunk_records)
+        builder = ChunkBuilder(self._next_chunk, self._base.chunk_bytes, self._base.chunk_records, self._free)
         self._next_chunk += 1
         self._builders[key] = builder
         return builder
 
     def _seal(self, builder: ChunkBuilder) -> None:
         """Send a chunk to be encoded and written. No more than ``threads`` are under way at a time."""
+        builder.own_if_small()
         unfinished = [job for job in self._jobs if not job.done()]
         if len(unfinished) >= self._threads:
             unfinished[0].result()
@@ -272,6 +275,7 @@ class Writer:
         fields = {number: self._base.fields[name] for name, number in self._base.numbers.items()}
         chunk = encode_chunk(self._base.dataset, self._writer, serial, fields, builder.columns())
         self._files.write_new(path, chunk.pieces)
+        builder.release()
         self._entries[builder.chunk] = ChunkEntry(
             builder.chunk, self._writer, serial, chunk.size, chunk.rows, chunk.crc, builder.size
         )
@@ -325,6 +329,7 @@ class Writer:
             redirects=redirects,
         )
         draft = write_draft(self._files, self._path, manifest)
+        in_force = self._places.whole_tables()
         # From here on the manifest may exist, whatever interrupts us: what it names is no longer ours to remove.
         made, self._made = self._made, []
         try:
@@ -333,6 +338,7 @@ class Writer:
             self._made = made
             raise
         self._is_new = False
+        self._redirects = in_force
         self._begin()
 
     def _write_redirects(self) -> tuple[RedirectEntry, ...]:
@@ -394,7 +400,6 @@ def publish_draft(files: Filesystem, draft: Draft) -> Manifest:
             files.publish(draft.temporary, draft.final)
         except FileExistsError as error:
             raise ConflictError(f"{draft.final}: another writer committed this generation first") from error
-        files.sync_directory(draft.final.parent)
     finally:
         _remove(files, draft.temporary)
     return decode_manifest(draft.data, str(draft.final))
