@@ -91,8 +91,9 @@ nb::object view_record(const StoreReader& self, std::uint32_t field, std::uint64
   auto check = [&] {
     const std::uint64_t page = place.row / found->rows_per_page;
     if (!found->is_verified(page)) chunk->verify_page(*found, page);
+    present = chunk->is_whole();
   };
-  if (!run_guarded(check)) throw TruncatedError(chunk->path() + ": the file was cut while it was read");
+  if (!run_guarded(check) || !present) throw TruncatedError(chunk->path() + ": the file was cut while it was read");
   const std::byte* data = chunk->file()->data() + found->data_offset + place.row * stride;
   auto* kept = new std::shared_ptr<const File>(chunk->file());
   const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::shared_ptr<const File>*>(p); });

@@ -78,6 +78,7 @@ std::uint64_t ChunkField::decoded_bytes(std::uint64_t row, const Extent& extent)
 std::shared_ptr<const Chunk> Chunk::open(const ChunkFact& fact, const DatasetId& dataset, FileAccess access) {
   std::shared_ptr<const File> file = File::open(fact.path, fact.bytes, access);
   need(file->size() >= kChunkHeaderBytes + kChunkTailBytes, file->path(), "too short for a chunk");
+  need(file->size() % 8 == 0, file->path(), "a chunk has a multiple of 8 bytes");
   check_header(*file, dataset);
   const Tail tail = check_tail(*file, fact, dataset);
   std::vector<std::byte> footer(file->size() - tail.entries_offset);

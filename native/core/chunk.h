@@ -15,12 +15,14 @@
 //   tail   = rows u64 | entries offset u64 | file bytes u64 | fields u32 | version u32 | data set 16 | 0 u32
 //            | crc32c u32 of entries and tail up to here | magic 8                                                  64 bytes
 //
-// A page is `rows per page` consecutive records. Checksums form a chain: the manifest has the tail's crc, which covers the
-// entries, which cover the index arrays, which cover the pages.
+// The file has a multiple of 8 bytes, so that the last magic is an aligned word. A page is `rows per page` consecutive records.
+// Checksums form a chain: the manifest has the tail's crc, which covers the entries, which cover the index arrays, which cover
+// the pages.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -98,6 +100,13 @@ class Chunk {
   static std::shared_ptr<const Chunk> open(const ChunkFact& fact, const DatasetId& dataset, FileAccess access);
 
   const std::string& path() const { return file_->path(); }
+  // Whether a mapped file still has its end; to be asked under guard, after copying. A file that was cut either faults or shows
+  // zeros up to the end of its last page, and then the magic is gone too.
+  bool is_whole() const {
+    return file_->data() == nullptr ||
+           *reinterpret_cast<const volatile std::uint64_t*>(tail()) == std::bit_cast<std::uint64_t>(kChunkTailMagic);
+  }
+  const std::byte* tail() const { return file_->data() + file_->size() - 8; }
   std::uint32_t rows() const { return rows_; }
   const std::shared_ptr<const File>& file() const { return file_; }
   const std::vector<ChunkField>& fields() const { return fields_; }

@@ -15,6 +15,7 @@ struct alignas(64) Plain {
   std::atomic<const std::byte*> records{nullptr};  // null: not looked at yet, or not of this kind
   const std::atomic<std::uint64_t>* verified = nullptr;
   const std::byte* validity = nullptr;
+  const std::byte* tail = nullptr;  // the chunk's last magic: gone if the file was cut
   std::uint64_t rows = 0;
   Divider rows_per_page{1};
 };
@@ -39,6 +40,7 @@ namespace {
 
 constexpr std::size_t kTile = 32;
 constexpr std::size_t kPlainTile = 64;
+constexpr auto kTailWord = std::bit_cast<std::uint64_t>(kChunkTailMagic);
 constexpr std::uint64_t kPieceBytes = 256 << 10;  // less work than this is not worth waking a thread for
 
 struct Source {
@@ -176,6 +178,7 @@ class StoreReader::Session {
     const std::lock_guard lock(open_.change);
     entry.verified = field->verified.get();
     entry.validity = field->validity;
+    entry.tail = found.tail();
     entry.rows = found.rows();
     entry.rows_per_page = Divider(field->rows_per_page);
     entry.records.store(found.file()->data() + field->data_offset, std::memory_order_release);
@@ -192,14 +195,16 @@ class StoreReader::Session {
     for (std::size_t from = low; from < high; from += kTile) {
       const std::size_t size = std::min(kTile, high - from);
       for (std::size_t i = 0; i < size; ++i) tile[i] = source(static_cast<std::uint64_t>(ids[from + i]));
+      bool whole = true;
       auto work = [&] {
         for (std::size_t i = 0; i < size; ++i) {
           place_bytes(tile[i]);
           prefetch(tile[i]);
         }
         for (std::size_t i = 0; i < size; ++i) each(from + i, tile[i]);
+        for (std::size_t i = 0; i < size; ++i) whole &= tile[i].chunk->is_whole();
       };
-      if (!run_guarded(work)) throw TruncatedError(cut_file(tile, size) + ": the file was cut while it was read");
+      if (!run_guarded(work) || !whole) throw TruncatedError(cut_file(tile, size) + ": the file was cut while it was read");
     }
   }
 
@@ -355,6 +360,7 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
         if (places[i].row >= chunk.rows) [[unlikely]]
           return;
         from[i] = records + places[i].row * stride;
+        __builtin_prefetch(chunk.tail);
         __builtin_prefetch(from[i]);
         for (std::uint64_t at = 64; at < std::min<std::uint64_t>(stride, 256); at += 64) __builtin_prefetch(from[i] + at);
       }
@@ -379,6 +385,10 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
         for (std::size_t i = 0; i < size; ++i) copy_small(to + i * stride, from[i], stride);
       } else {
         for (std::size_t i = 0; i < size; ++i) std::memcpy(to + i * stride, from[i], stride);
+      }
+      for (std::size_t i = 0; i < size; ++i) {
+        if (*reinterpret_cast<const volatile std::uint64_t*>(table[places[i].chunk].tail) != kTailWord) [[unlikely]]
+          return;
       }
     }
   };

@@ -16,13 +16,19 @@ MAX_LENGTH = 2**63 - 1
 """The largest number of records or positions."""
 
 
+def _shown(value: object) -> str:
+    """A value for a message: not longer than a line."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
 def whole_number(name: str, value: SupportsIndex, *, least: int = 0, most: int = MAX_LENGTH) -> int:
     """``value`` as an int within [least, most], or a TypeError or ValueError that names it."""
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be a whole number, got {value!r}")
+        raise TypeError(f"{name} must be a whole number, got {_shown(value)}")
     number = operator.index(value)
     if not least <= number <= most:
-        raise ValueError(f"{name} must be in [{least}, {most}], got {number}")
+        raise ValueError(f"{name} must be in [{least}, {most}], got {_shown(number)}")
     return number
 
 

@@ -100,10 +100,10 @@ def read_file(path: Path, most: int) -> bytes:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode) or info.st_size > most:
             raise CorruptError(f"{path}: expected a file of at most {most} bytes, found {info.st_size}")
-        parts = []
-        while part := os.read(descriptor, 1 << 24):
-            parts.append(part)
-        return b"".join(parts)
+        data = os.read(descriptor, info.st_size) if info.st_size else b""
+        while len(data) < info.st_size and (more := os.read(descriptor, info.st_size - len(data))):
+            data += more
+        return data
     except OSError as error:
         if isinstance(error, ReadError):
             raise

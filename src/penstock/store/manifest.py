@@ -111,23 +111,28 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     try:
         return _decode(data)
     except UnsupportedVersionError as error:
-        raise UnsupportedVersionError(f"{where}: {error}") from None
+        raise UnsupportedVersionError(f"{where}: {_printable(error)}") from None
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError) as error:
-        raise CorruptError(f"{where}: not a manifest: {error or type(error).__name__}") from error
+        raise CorruptError(f"{where}: not a manifest: {_printable(error)}") from error
+
+
+def _printable(error: BaseException) -> str:
+    """An error's text, which may repeat what a stranger wrote: short, and without control characters."""
+    return ascii(str(error) or type(error).__name__)[1:-1][:300]
 
 
 def _decode(data: bytes) -> Manifest:
     if len(data) > MAX_MANIFEST_BYTES:
         raise ValueError(f"expected at most {MAX_MANIFEST_BYTES} bytes, found {len(data)}")
-    line, _, rest = data.partition(b"\n")
-    if not re.fullmatch(rb"[0-9a-f]{8}\n", rest) or _core.crc32c(np.frombuffer(line, np.uint8)) != int(rest, 16):
+    line = memoryview(data)[:-10]  # not copied before it is known to be ours
+    if not re.fullmatch(rb"\n[0-9a-f]{8}\n", data[-10:]) or _core.crc32c(np.frombuffer(line, np.uint8)) != int(data[-9:], 16):
         raise ValueError("the crc in the last line does not match")
-    document = json.loads(line.decode(), object_pairs_hook=_unique, parse_float=_no_number, parse_constant=_no_number)
+    document = json.loads(str(line, "utf-8"), object_pairs_hook=_unique, parse_float=_no_number, parse_constant=_no_number)
     if not isinstance(document, dict) or document.get("format") != "penstock":
         raise ValueError("it does not say it is one of penstock's")
-    if document.get("version") != FORMAT_VERSION or document.get("required") != []:
+    if type(document.get("version")) is not int or document["version"] != FORMAT_VERSION or document.get("required") != []:
         raise UnsupportedVersionError(
-            f"expected format version {FORMAT_VERSION} and no required features, found version {document.get('version')!r} "
+            f"expected format version {FORMAT_VERSION} and no required features, found version {str(document.get('version'))[:40]} "
             f"and {str(document.get('required'))[:200]}: use a newer penstock"
         )
     if set(document) - {"optional"} < _KEYS - {"optional"}:
@@ -181,13 +186,13 @@ def _table(rows: object, limits: Sequence[int | None], most: int = 2**31) -> lis
 
 def _list(value: object, most: int = 2**31) -> list[Any]:
     if not isinstance(value, list) or len(value) > most:
-        raise ValueError(f"expected a list of at most {most}, got {str(value)[:100]}")
+        raise ValueError(f"expected a list of at most {most}, got a {type(value).__name__}")
     return value
 
 
 def _text(value: object, pattern: str) -> str:
     if not isinstance(value, str) or not re.fullmatch(pattern, value):
-        raise ValueError(f"expected {pattern}, got {str(value)[:100]!r}")
+        raise ValueError(f"expected {pattern}, got {value[:100]!r}" if isinstance(value, str) else f"expected a text of {pattern}")
     return value
 
 
