@@ -124,10 +124,10 @@ void bind_reader(nb::module_& m) {
             need_same_length(ids.size(), present.size());
             const nb::gil_scoped_release free;
             check_ids(self, ids);
-            self.read_fixed(field, stride, span(ids), out_bytes(out), present.data(), pool);
+            return self.read_fixed(field, stride, span(ids), out_bytes(out), present.data(), pool);
           },
           "field"_a, "stride"_a, "ids"_a.noconvert(), "out"_a.noconvert(), "present"_a.noconvert(), "pool"_a,
-          "Fill out with fixed records; present says which are there.")
+          "Fill out with fixed records and present with which are there; returns how many are not.")
       .def(
           "measure",
           [](const StoreReader& self, std::uint32_t field, std::uint8_t ndim, Ints ids, IntsOut sizes, Array<std::uint32_t> dims,
@@ -142,7 +142,7 @@ void bind_reader(nb::module_& m) {
           "Fill sizes with decoded bytes, -1 for missing records, and dims with shapes.")
       .def(
           "read_variable",
-          [](const StoreReader& self, std::uint32_t field, Ints ids, Ints offsets, BytesOut out, ThreadPool& pool) {
+          [](const StoreReader& self, std::uint32_t field, bool is_text, Ints ids, Ints offsets, BytesOut out, ThreadPool& pool) {
             need_same_length(ids.size() + 1, offsets.size());
             const std::int64_t* at = offsets.data();
             if (at[0] != 0 || !std::is_sorted(at, at + offsets.size()) ||
@@ -151,9 +151,9 @@ void bind_reader(nb::module_& m) {
             }
             const nb::gil_scoped_release free;
             check_ids(self, ids);
-            self.read_variable(field, span(ids), at, out_bytes(out), pool);
+            self.read_variable(field, is_text, span(ids), at, out_bytes(out), pool);
           },
-          "field"_a, "ids"_a.noconvert(), "offsets"_a.noconvert(), "out"_a.noconvert(), "pool"_a,
+          "field"_a, "is_text"_a, "ids"_a.noconvert(), "offsets"_a.noconvert(), "out"_a.noconvert(), "pool"_a,
           "Fill out with decoded records.")
       .def(
           "verify_chunk",
@@ -229,6 +229,13 @@ void bind_store(nb::module_& m) {
         return nb::bytes(made.data(), made.size());
       },
       "samples"_a.noconvert(), "ends"_a.noconvert(), "size"_a, "A zstd dictionary from samples.");
+  m.def(
+      "all_below",
+      [](Ints values, std::uint64_t n) {
+        const std::span<const std::int64_t> all = span(values);
+        return std::all_of(all.begin(), all.end(), [=](std::int64_t value) { return static_cast<std::uint64_t>(value) < n; });
+      },
+      "values"_a.noconvert(), "n"_a, "Whether every value is in [0, n).");
   m.def(
       "crc32c_spans",
       [](Bytes data, Array<const std::uint64_t> ends, Array<std::uint32_t> out) {

@@ -1,10 +1,13 @@
 #include "core/store_reader.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstring>
 #include <mutex>
 
 #include "core/little_endian.h"
+#include "core/utf8.h"
 
 namespace penstock {
 
@@ -41,7 +44,7 @@ namespace {
 constexpr std::size_t kTile = 32;
 constexpr std::size_t kPlainTile = 64;
 constexpr auto kTailWord = std::bit_cast<std::uint64_t>(kChunkTailMagic);
-constexpr std::uint64_t kPieceBytes = 256 << 10;  // less work than this is not worth waking a thread for
+constexpr std::uint64_t kPieceBytes = 32 << 10;  // less work than this is not worth a piece of its own
 
 struct Source {
   const Chunk* chunk;
@@ -232,6 +235,11 @@ StoreReader::StoreReader(std::uint64_t length, std::vector<ChunkFact> chunks, st
       dataset_(dataset),
       access_(access),
       limits_(limits) {
+  if (access_ == FileAccess::pread) {
+    rlimit files = {};
+    getrlimit(RLIMIT_NOFILE, &files);
+    limits_.open_chunks = std::clamp<std::uint64_t>(files.rlim_cur / 4, 8, limits_.open_chunks);
+  }
   std::uint64_t next = 0;
   for (const Segment& segment : segments_) {
     const bool fits = segment.first_id == next && segment.count > 0 && segment.count <= length - next &&
@@ -287,6 +295,17 @@ StoreReader::Place StoreReader::locate(const Redirects* redirects, std::uint64_t
   return {segment->chunk, static_cast<std::uint32_t>(segment->first_row + (id - segment->first_id))};
 }
 
+// Where files are not mapped every open chunk holds a descriptor, so a batch is read in slices that cannot need too many at once.
+template <class Slice>
+void StoreReader::in_slices(std::size_t count, const Slice& slice) const {
+  const std::size_t most =
+      access_ == FileAccess::map ? std::max<std::size_t>(1, count) : std::max<std::size_t>(1, limits_.open_chunks / 2);
+  for (std::size_t low = 0; low < count; low += most) {
+    slice(low, std::min(most, count - low));
+    Session::trim(*this);
+  }
+}
+
 StoreReader::Place StoreReader::place(std::uint32_t field, std::uint64_t id) const { return locate(redirects(field), id); }
 
 std::shared_ptr<const Chunk> StoreReader::chunk(std::uint32_t index) const { return Session(*this, 0).share(index); }
@@ -294,7 +313,7 @@ std::shared_ptr<const Chunk> StoreReader::chunk(std::uint32_t index) const { ret
 template <class Piece>
 void StoreReader::in_pieces(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const Piece& piece) const {
   const std::uint64_t total = count * std::max<std::uint64_t>(bytes_each, 64);
-  const std::size_t pieces = std::min<std::uint64_t>({count, 4 * pool.size(), total / kPieceBytes + 1});
+  const std::size_t pieces = std::min<std::uint64_t>({count, 8 * pool.size(), total / kPieceBytes + 1});
   const auto edge = [=](std::size_t i) { return count * i / pieces; };
   if (pieces == 1 || pool.size() == 1) {
     if (count > 0) piece(0, count);
@@ -396,16 +415,20 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
   return done;
 }
 
-void StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride, std::span<const std::int64_t> ids, std::byte* out,
-                             std::uint8_t* present, ThreadPool& pool) const {
+std::uint64_t StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride, std::span<const std::int64_t> all_ids,
+                                      std::byte* all_out, std::uint8_t* all_present, ThreadPool& pool) const {
   if (stride > limits_.record_bytes) throw CorruptError(where() + "a field has records larger than the limit for one record");
   if (stride == 0) {  // nothing to copy, but presence to find out
-    std::vector<std::int64_t> sizes(ids.size());
-    measure(field, 0, ids, sizes.data(), nullptr, pool);
-    for (std::size_t i = 0; i < ids.size(); ++i) present[i] = sizes[i] < 0 ? 0 : 1;
-    return;
+    std::vector<std::int64_t> sizes(all_ids.size());
+    measure(field, 0, all_ids, sizes.data(), nullptr, pool);
+    for (std::size_t i = 0; i < sizes.size(); ++i) all_present[i] = sizes[i] < 0 ? 0 : 1;
+    return static_cast<std::uint64_t>(std::count(all_present, all_present + sizes.size(), std::uint8_t{0}));
   }
-  {
+  std::memset(all_present, 1, all_ids.size());
+  in_slices(all_ids.size(), [&](std::size_t first, std::size_t count) {
+    const std::span<const std::int64_t> ids = all_ids.subspan(first, count);
+    std::byte* const out = all_out + first * stride;
+    std::uint8_t* const present = all_present + first;
     const Session session(*this, field);
     in_pieces(ids.size(), stride, pool, [&](std::size_t low, std::size_t high) {
       if (access_ == FileAccess::map) low = read_plain(session, stride, ids, low, high, out, present);
@@ -425,13 +448,16 @@ void StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride, std::spa
         }
       });
     });
-  }
-  Session::trim(*this);
+  });
+  return static_cast<std::uint64_t>(std::count(all_present, all_present + all_ids.size(), std::uint8_t{0}));
 }
 
-void StoreReader::measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> ids, std::int64_t* sizes,
-                          std::uint32_t* dims, ThreadPool& pool) const {
-  {
+void StoreReader::measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> all_ids, std::int64_t* all_sizes,
+                          std::uint32_t* all_dims, ThreadPool& pool) const {
+  in_slices(all_ids.size(), [&](std::size_t first, std::size_t count) {
+    const std::span<const std::int64_t> ids = all_ids.subspan(first, count);
+    std::int64_t* const sizes = all_sizes + first;
+    std::uint32_t* const dims = all_dims == nullptr ? nullptr : all_dims + first * ndim;
     const Session session(*this, field);
     in_pieces(ids.size(), 64, pool, [&](std::size_t low, std::size_t high) {
       session.for_each(ids, low, high, [&](std::size_t i, const Source& source) {
@@ -445,29 +471,28 @@ void StoreReader::measure(std::uint32_t field, std::uint8_t ndim, std::span<cons
         }
       });
     });
-  }
-  Session::trim(*this);
+  });
 }
 
-void StoreReader::read_variable(std::uint32_t field, std::span<const std::int64_t> ids, const std::int64_t* offsets,
-                                std::byte* out, ThreadPool& pool) const {
-  {
+void StoreReader::read_variable(std::uint32_t field, bool is_text, std::span<const std::int64_t> all_ids,
+                                const std::int64_t* all_offsets, std::byte* out, ThreadPool& pool) const {
+  in_slices(all_ids.size(), [&](std::size_t first, std::size_t count) {
+    const std::span<const std::int64_t> ids = all_ids.subspan(first, count);
+    const std::int64_t* const offsets = all_offsets + first;
     const Session session(*this, field);
-    const std::uint64_t mean = ids.empty() ? 0 : static_cast<std::uint64_t>(offsets[ids.size()] - offsets[0]) / ids.size();
-    in_pieces(ids.size(), 4 * mean, pool, [&](std::size_t low, std::size_t high) {  // decoding costs more than copying
+    const std::uint64_t mean = static_cast<std::uint64_t>(offsets[count] - offsets[0]) / count;
+    in_pieces(count, 4 * mean, pool, [&](std::size_t low, std::size_t high) {  // decoding costs more than copying
       session.for_each(ids, low, high, [&](std::size_t i, const Source& source) {
         const auto room = static_cast<std::uint64_t>(offsets[i + 1] - offsets[i]);
-        if (source.missing()) {
-          if (room != 0) corrupt_record(source, field, "the record changed while it was read");
-          return;
-        }
-        if (source.decoded != room) corrupt_record(source, field, "the record changed while it was read");
+        const bool missing = source.missing();
+        if ((missing ? 0 : source.decoded) != room) corrupt_record(source, field, "the record changed while it was read");
+        if (missing) return;
         if (session.verifies()) verify(source);
         if (!copy_record(source, out + offsets[i])) corrupt_record(source, field, "the stored bytes do not decode");
+        if (is_text && !is_utf8({out + offsets[i], room})) corrupt_record(source, field, "the text is not UTF-8");
       });
     });
-  }
-  Session::trim(*this);
+  });
 }
 
 }  // namespace penstock

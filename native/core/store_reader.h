@@ -51,16 +51,17 @@ class StoreReader {
 
   std::uint64_t length() const { return length_; }
 
-  // Fixed records: record i goes to out + i * stride; missing ones are zeros. present[i] must be 1 and becomes 0 for those.
-  void read_fixed(std::uint32_t field, std::uint64_t stride, std::span<const std::int64_t> ids, std::byte* out,
-                  std::uint8_t* present, ThreadPool& pool) const;
+  // Fixed records: record i goes to out + i * stride; missing ones are zeros, present[i] says which, and their number is
+  // returned.
+  std::uint64_t read_fixed(std::uint32_t field, std::uint64_t stride, std::span<const std::int64_t> ids, std::byte* out,
+                           std::uint8_t* present, ThreadPool& pool) const;
 
   // Variable records in two passes: sizes first, then bytes at offsets[i] (offsets[n] is the end).
-  // sizes[i] is -1 for a missing record. dims (may be null) gets ndim numbers per record.
+  // Texts are checked to be UTF-8. sizes[i] is -1 for a missing record. dims (may be null) gets ndim numbers per record.
   void measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> ids, std::int64_t* sizes,
                std::uint32_t* dims, ThreadPool& pool) const;
-  void read_variable(std::uint32_t field, std::span<const std::int64_t> ids, const std::int64_t* offsets, std::byte* out,
-                     ThreadPool& pool) const;
+  void read_variable(std::uint32_t field, bool is_text, std::span<const std::int64_t> ids, const std::int64_t* offsets,
+                     std::byte* out, ThreadPool& pool) const;
 
   // The chunk and row of a record's field, for questions.
   struct Place {
@@ -81,6 +82,8 @@ class StoreReader {
   Place locate(const Redirects* redirects, std::uint64_t id) const;
   void locate_tile(const Redirects* redirects, const std::int64_t* ids, std::size_t size, Place* places) const;
   const Redirects* redirects(std::uint32_t field) const;
+  template <class Slice>
+  void in_slices(std::size_t count, const Slice& slice) const;
   template <class Piece>
   void in_pieces(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const Piece& piece) const;
 

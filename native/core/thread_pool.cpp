@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -11,28 +12,35 @@
 namespace penstock {
 namespace {
 
+// Batches follow each other within microseconds, and waking a sleeping thread takes 15 to 50 of them, as long as a small batch
+// takes to read. So threads look for the next job for a while before they sleep (about 100 microseconds).
+constexpr int kSpins = 2'000;
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// What is done with the pieces of one job. Lives on the stack of the caller, who leaves only when every claimed piece is
+// finished.
 struct Job {
-  const std::function<void(std::size_t)>* piece;
-  std::size_t count;
-  std::atomic<std::size_t> next{0};
+  const std::function<void(std::size_t)>& piece;
   std::atomic<bool> failed{false};
   std::mutex mutex{};
-  std::size_t failed_piece = SIZE_MAX;
+  std::size_t failed_piece = std::numeric_limits<std::size_t>::max();
   std::exception_ptr error{};
 
-  void work() {
-    while (!failed.load(std::memory_order_relaxed)) {
-      const std::size_t mine = next.fetch_add(1, std::memory_order_relaxed);
-      if (mine >= count) return;
-      try {
-        (*piece)(mine);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        failed.store(true, std::memory_order_relaxed);
-        if (mine < failed_piece) {
-          failed_piece = mine;
-          error = std::current_exception();
-        }
+  void run(std::size_t number) {
+    if (failed.load(std::memory_order_relaxed)) return;
+    try {
+      piece(number);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failed.store(true, std::memory_order_relaxed);
+      if (number < failed_piece) {
+        failed_piece = number;
+        error = std::current_exception();
       }
     }
   }
@@ -52,41 +60,66 @@ class Crew {
   }
   ~Crew() { dismiss(); }
 
-  void run(Job& job) {
+  void run(Job& job, std::size_t count) {
     const std::lock_guard turn(one_job_);
-    {
+    job_.store(&job, std::memory_order_relaxed);
+    count_.store(count, std::memory_order_relaxed);
+    finished_.store(0, std::memory_order_relaxed);
+    const std::uint64_t number = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
+    ticket_.store(number << 32);
+    if (sleeping_.load() > 0) {
       const std::lock_guard lock(mutex_);
-      job_ = &job;
-      ++job_number_;
+      changed_.notify_all();
     }
-    changed_.notify_all();
-    job.work();
+    work(number);
+    for (int spin = 0; spin < kSpins && finished_.load() < count; ++spin) pause();
+    if (finished_.load() == count) return;
     std::unique_lock lock(mutex_);
-    job_ = nullptr;  // helpers that have not looked yet find nothing
-    idle_.wait(lock, [&] { return busy_ == 0; });
+    waiting_.store(true);
+    done_.wait(lock, [&] { return finished_.load() == count; });
+    waiting_.store(false);
   }
 
  private:
+  // Claims pieces of a job until none is left. The fields of a job are read before a piece is claimed: if the claim succeeds the
+  // job is still the same one, because its caller waits for every claimed piece, so what was read is right.
+  void work(std::uint64_t number) {
+    std::uint64_t ticket = ticket_.load();
+    while (ticket >> 32 == number) {
+      Job* const job = job_.load(std::memory_order_relaxed);
+      const std::size_t count = count_.load(std::memory_order_relaxed);
+      const std::size_t piece = ticket & 0xFFFF'FFFF;
+      if (piece >= count) return;
+      if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
+      job->run(piece);
+      if (finished_.fetch_add(1) + 1 == count && waiting_.load()) {
+        const std::lock_guard lock(mutex_);
+        done_.notify_one();
+      }
+      ticket = ticket_.load();
+    }
+  }
+
   void serve() {
-    std::unique_lock lock(mutex_);
     std::uint64_t seen = 0;
     while (true) {
-      changed_.wait(lock, [&] { return closing_ || (job_ != nullptr && job_number_ != seen); });
-      if (closing_) return;
-      seen = job_number_;
-      Job* job = job_;
-      ++busy_;
-      lock.unlock();
-      job->work();
-      lock.lock();
-      if (--busy_ == 0) idle_.notify_all();
+      for (int spin = 0; spin < kSpins && ticket_.load() >> 32 == seen && !closing_.load(); ++spin) pause();
+      if (ticket_.load() >> 32 == seen) {
+        std::unique_lock lock(mutex_);
+        sleeping_.fetch_add(1);
+        changed_.wait(lock, [&] { return closing_.load() || ticket_.load() >> 32 != seen; });
+        sleeping_.fetch_sub(1);
+      }
+      if (closing_.load()) return;
+      seen = ticket_.load() >> 32;
+      work(seen);
     }
   }
 
   void dismiss() {
     {
       const std::lock_guard lock(mutex_);
-      closing_ = true;
+      closing_.store(true);
     }
     changed_.notify_all();
     for (std::thread& thread : threads_) thread.join();
@@ -94,13 +127,16 @@ class Crew {
   }
 
   std::mutex one_job_;
-  std::mutex mutex_;
+  std::atomic<std::uint64_t> ticket_{0};  // number of the job << 32 | next piece
+  std::atomic<Job*> job_{nullptr};
+  std::atomic<std::size_t> count_{0};
+  std::atomic<std::size_t> finished_{0};
+  std::mutex mutex_;  // for sleeping and waking only
   std::condition_variable changed_;
-  std::condition_variable idle_;
-  Job* job_ = nullptr;
-  std::uint64_t job_number_ = 0;
-  std::size_t busy_ = 0;
-  bool closing_ = false;
+  std::condition_variable done_;
+  std::atomic<int> sleeping_{0};
+  std::atomic<bool> waiting_{false};
+  std::atomic<bool> closing_{false};
   std::vector<std::thread> threads_;
 };
 
@@ -111,11 +147,12 @@ ThreadPool::ThreadPool(std::size_t threads) : threads_(threads) {
 ThreadPool::~ThreadPool() = default;
 
 void ThreadPool::for_each(std::size_t count, const std::function<void(std::size_t)>& piece) {
-  Job job{&piece, count};
+  if (count > 0xFFFF'FFFE) throw std::invalid_argument("a job has fewer than 2^32 - 1 pieces");
+  Job job{piece};
   if (threads_ == 1 || count <= 1) {
-    job.work();
+    for (std::size_t i = 0; i < count; ++i) job.run(i);
   } else {
-    crew_.get(threads_ - 1).run(job);
+    crew_.get(threads_ - 1).run(job, count);
   }
   if (job.error != nullptr) std::rethrow_exception(job.error);
 }

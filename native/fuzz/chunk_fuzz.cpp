@@ -1,17 +1,11 @@
 // Any bytes, taken as a chunk: opened, and every record of every field read. Checksums are made right first, because no parser is
 // reached behind a wrong one. Only CorruptError, TruncatedError and SystemError may come out.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <string>
 #include <vector>
 
-#include "core/crc32c.h"
-#include "core/little_endian.h"
 #include "core/store_reader.h"
+#include "tests/chunk_image.h"
 
 using namespace penstock;
 
@@ -22,102 +16,6 @@ namespace {
 constexpr std::size_t kMaxImage = 64 << 10;
 constexpr std::uint64_t kMaxRecord = 256 << 10;
 constexpr std::uint64_t kMaxBatch = 64;
-
-using Image = std::vector<std::byte>;
-
-template <class T>
-void store_le(std::byte* p, T value) {
-  std::memcpy(p, &value, sizeof value);
-}
-
-void seal_header(Image& image) {
-  std::memcpy(&image[0], kChunkMagic.data(), 8);
-  store_le(&image[8], kChunkVersion);
-  std::memset(&image[16], 0, 16);
-  store_le(&image[60], crc32c(std::span(image).first(60)));
-}
-
-// Where an array of the entry lies, if it lies in the file at all.
-std::span<std::byte> array_of(Image& image, const std::byte* entry, std::size_t i) {
-  const auto offset = load_le<std::uint64_t>(entry + 40 + 24 * i);
-  const auto bytes = load_le<std::uint64_t>(entry + 48 + 24 * i);
-  if (offset > image.size() || bytes > image.size() - offset) return {};
-  return std::span(image).subspan(offset, bytes);
-}
-
-void seal_pages(Image& image, const std::byte* entry, std::uint64_t rows) {
-  const auto data_offset = load_le<std::uint64_t>(entry + 16);
-  const auto data_bytes = load_le<std::uint64_t>(entry + 24);
-  const std::uint64_t per_page = std::max<std::uint64_t>(1, load_le<std::uint32_t>(entry + 32));
-  const std::span<std::byte> pages = array_of(image, entry, 0);
-  const std::span<std::byte> ends = array_of(image, entry, 1);
-  const auto stride = load_le<std::uint64_t>(entry + 8);
-  if (data_offset > image.size() || data_bytes > image.size() - data_offset) return;
-  for (std::uint64_t page = 0; 4 * page + 4 <= pages.size() && page * per_page < rows; ++page) {
-    const std::uint64_t first = page * per_page;
-    const std::uint64_t last = std::min(rows, first + per_page);
-    std::uint64_t low = first * stride;
-    std::uint64_t high = last * stride;
-    if (!ends.empty()) {
-      if (8 * last > ends.size()) return;
-      low = first == 0 ? 0 : load_le<std::uint64_t>(&ends[8 * (first - 1)]);
-      high = load_le<std::uint64_t>(&ends[8 * (last - 1)]);
-    }
-    if (low <= high && high <= data_bytes) {
-      store_le(&pages[4 * page], crc32c(std::span(image).subspan(data_offset + low, high - low)));
-    }
-  }
-}
-
-// Makes every checksum and fixed value of the image right and leaves the rest as it is.
-ChunkFact seal(Image& image, const std::string& path) {
-  seal_header(image);
-  std::byte* tail = &image[image.size() - kChunkTailBytes];
-  const std::uint64_t room = (image.size() - kChunkHeaderBytes - kChunkTailBytes) / kChunkEntryBytes;
-  const std::uint64_t fields = std::min<std::uint64_t>(load_le<std::uint32_t>(tail + 24), room);
-  const std::uint64_t rows = std::min<std::uint64_t>(load_le<std::uint64_t>(tail), kMaxRows);
-  const std::uint64_t entries = image.size() - kChunkTailBytes - fields * kChunkEntryBytes;
-  store_le<std::uint64_t>(tail, rows);
-  store_le<std::uint64_t>(tail + 8, entries);
-  store_le<std::uint64_t>(tail + 16, image.size());
-  store_le(tail + 24, static_cast<std::uint32_t>(fields));
-  store_le(tail + 28, kChunkVersion);
-  std::memset(tail + 32, 0, 16);
-  for (std::uint64_t i = 0; i < fields; ++i) {
-    std::byte* entry = &image[entries + i * kChunkEntryBytes];
-    seal_pages(image, entry, rows);
-    for (std::size_t a = 0; a < 6; ++a) store_le(entry + 56 + 24 * a, crc32c(array_of(image, entry, a)));
-  }
-  const std::uint32_t crc = crc32c(std::span(image).subspan(entries, fields * kChunkEntryBytes + 52));
-  store_le(tail + 52, crc);
-  std::memcpy(tail + 56, kChunkTailMagic.data(), 8);
-  return {path, image.size(), static_cast<std::uint32_t>(rows), crc};
-}
-
-// One file for the whole run, in memory.
-class Scratch {
- public:
-  Scratch() : path_("/dev/shm/penstock-chunk-fuzz-" + std::to_string(getpid())) {
-    descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (descriptor_ < 0) std::abort();
-  }
-  ~Scratch() {
-    ::close(descriptor_);
-    ::unlink(path_.c_str());
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  const std::string& path() const { return path_; }
-  void fill(const Image& image) const {
-    if (pwrite(descriptor_, image.data(), image.size(), 0) != static_cast<ssize_t>(image.size())) std::abort();
-    if (ftruncate(descriptor_, static_cast<off_t>(image.size())) != 0) std::abort();
-  }
-
- private:
-  std::string path_;
-  int descriptor_;
-};
 
 void allow_typed_errors(const auto& work) {
   try {
@@ -177,7 +75,7 @@ void read_all(const ChunkFact& fact, FileAccess access, bool verify) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Scratch scratch;
+  static const ScratchFile scratch("chunk-fuzz");
   if (size < kChunkHeaderBytes + kChunkTailBytes || size > kMaxImage) return -1;
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
   Image image(bytes, bytes + size);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -24,8 +25,8 @@ Bytes words() {
   return made;
 }
 
-void round_trip(Codec codec, int level, const Dictionary* dictionary, std::span<const std::byte> record) {
-  Encoder encoder(codec, level, dictionary);
+void round_trip(Codec codec, int level, const Dictionary* writing, const Dictionary* dictionary, std::span<const std::byte> record) {
+  Encoder encoder(codec, level, writing);
   Bytes stored;
   encoder.append(record, stored);
   Decoder decoder;
@@ -37,11 +38,13 @@ void round_trip(Codec codec, int level, const Dictionary* dictionary, std::span<
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Dictionary dictionary(words(), 3);
+  static const std::unique_ptr<Dictionary> writing = Dictionary::for_writing(words(), 3);
+  static const std::unique_ptr<Dictionary> reading = Dictionary::for_reading(words());
   static Decoder decoder;  // kept, so that what one record leaves behind meets the next
   if (size < 5) return -1;
   const auto codec = static_cast<Codec>(data[0] % kNumCodecs);
-  const Dictionary* chosen = (data[0] & 0x80) != 0 ? &dictionary : nullptr;
+  const bool with_dictionary = (data[0] & 0x80) != 0;
+  const Dictionary* chosen = with_dictionary ? reading.get() : nullptr;
   std::uint32_t claimed = 0;
   std::memcpy(&claimed, data + 1, 4);
   const auto* bytes = reinterpret_cast<const std::byte*>(data) + 5;
@@ -50,6 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     Bytes out(out_bytes);
     if (decoder.decode(codec, chosen, stored, out) && out_bytes < stored.size()) std::abort();
   }
-  round_trip(codec, 1 + data[1] % 12, chosen, stored);
+  round_trip(codec, 1 + data[1] % 12, with_dictionary ? writing.get() : nullptr, chosen, stored);
+  (void)Dictionary::for_reading(stored);
   return 0;
 }

@@ -119,15 +119,17 @@ class StoreReader:
     def set_redirects(self, field: int, rows: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """Let records of a field point elsewhere; before the first read."""
 
-    def read_fixed(self, field: int, stride: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], present: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
-        """Fill out with fixed records; present says which are there."""
+    def read_fixed(self, field: int, stride: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], present: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> int:
+        """
+        Fill out with fixed records and present with which are there; returns how many are not.
+        """
 
     def measure(self, field: int, ndim: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], dims: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
         """
         Fill sizes with decoded bytes, -1 for missing records, and dims with shapes.
         """
 
-    def read_variable(self, field: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
+    def read_variable(self, field: int, is_text: bool, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
         """Fill out with decoded records."""
 
     def verify_chunk(self, index: int) -> list[str]:
@@ -144,6 +146,9 @@ def encode_records(codec: int, level: int, dictionary: bytes, values: Annotated[
 
 def train_dictionary(samples: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], size: int) -> bytes:
     """A zstd dictionary from samples."""
+
+def all_below(values: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], n: int) -> bool:
+    """Whether every value is in [0, n)."""
 
 def crc32c_spans(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """Fill out with the crc32c of consecutive spans of data."""

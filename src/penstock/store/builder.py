@@ -35,12 +35,14 @@ class ChunkBuilder:
     _filled: dict[int, int] = field(default_factory=dict)
 
     def fit(self, columns: Mapping[int, Column], low: int) -> int:
-        """How many of the records from ``low`` on still fit; at least one if the chunk is empty."""
-        rows = next(iter(columns.values())).rows - low
-        room, fits = self.max_bytes - self.size, min(rows, self.max_rows - self.rows)
-        sizes = [column.sizes() for column in columns.values()]
+        """How many of the records from ``low`` on still fit (of varying ones, it looks at so many); at least one if it is empty."""
+        first = next(iter(columns.values()))
+        room, fits = self.max_bytes - self.size, min(first.rows - low, self.max_rows - self.rows)
+        if any(column.offsets is not None for column in columns.values()):
+            fits = min(fits, 65_536)
+        sizes = [column.sizes(low, low + fits) for column in columns.values()]
         constant = sum(size for size in sizes if isinstance(size, int))
-        varying = [size[low : low + fits] for size in sizes if not isinstance(size, int)]
+        varying = [size for size in sizes if not isinstance(size, int)]
         if varying:
             ends = np.cumsum(np.sum(varying, axis=0) + constant)
             fits = int(np.searchsorted(ends, room, side="right"))

@@ -26,11 +26,11 @@ class Column:
     present: npt.NDArray[np.bool_] | None  # None: nothing is missing
     shapes: npt.NDArray[np.uint32] | None  # a row per record for ragged fields of two dimensions or more
 
-    def sizes(self) -> IntArray | int:
-        """Bytes of each record; one number if they are all alike."""
+    def sizes(self, low: int, high: int) -> IntArray | int:
+        """Bytes of records [low, high); one number if they are all alike."""
         if self.offsets is None:
             return self.values.size // self.rows if self.rows else 0
-        return np.diff(self.offsets)
+        return np.diff(self.offsets[low : high + 1])
 
     def part(self, low: int, high: int) -> "Column":
         """Records [low, high), without a copy."""

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock import _core
 from penstock.interfaces import IntArray
 
 __all__ = ["as_ids", "is_single"]
@@ -18,6 +19,14 @@ def is_single(key: Any) -> bool:
 
 def as_ids(key: Any, length: int) -> IntArray:
     """Record ids of a slice, a boolean mask, or any whole numbers (negative ones count from the end), in the order given."""
+    if (
+        isinstance(key, np.ndarray)
+        and key.dtype == np.int64
+        and key.ndim == 1
+        and key.flags.c_contiguous
+        and _core.all_below(key, length)
+    ):
+        return key  # what a sampler gives: one quick look, no copy
     if isinstance(key, slice):
         return np.arange(*key.indices(length), dtype=np.int64)
     if isinstance(key, tuple):

@@ -55,8 +55,8 @@ class Places:
             changes = self.changes.setdefault(number, {})
             changes.update(zip(holes.tolist(), places, strict=True))
             stale = self._base.get(number, _EMPTY)
-            for past in {i for i in changes if i >= end}:
-                del changes[past]
+            for past in range(end, self.length) if self.length - end < len(changes) else [i for i in changes if i >= end]:
+                changes.pop(past, None)
             for past in stale["id"][np.searchsorted(stale["id"], end) :].tolist():
                 changes[past] = (NOWHERE, 0)
         self._cut(end)

@@ -1,8 +1,7 @@
 """Store: one generation of a data set, open for reading. It sees that generation for its whole life."""
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -54,6 +53,9 @@ class Store:
                 places = np.array([index[c] for c in table["chunk"].tolist()], np.uint64)
                 self._reader.set_redirects(number, np.stack([table["id"], places, table["row"].astype(np.uint64)], axis=1))
         self._pool = _core.ThreadPool(threads)
+        self._plans = {
+            name: (manifest.numbers[name], f.dtype, f.shape, f.stride) for name, f in manifest.fields.items() if f.is_fixed
+        }
 
     # What there is
 
@@ -113,26 +115,26 @@ class Store:
         unwanted = [name for name in out or {} if name not in names]
         if unwanted:
             raise ValueError(f"out has fields that are not read: {unwanted}")
-        with self._not_expired():
+        try:
             return {name: self._read(name, wanted, None if out is None else out.get(name)) for name in names}
+        except MissingError as error:
+            raise self._expired(error) from error
 
     def columns(self, ids: Any, fields: Sequence[str]) -> dict[str, Column]:
         """Records as a writer takes them, to be written to another store: nothing is lost on the way."""
         wanted = as_ids(ids, len(self))
-        with self._not_expired():
-            return {name: self._column(name, wanted) for name in fields}
-
-    @contextlib.contextmanager
-    def _not_expired(self) -> Iterator[None]:
-        """Tells a file that gc removed, because this generation is too old, from one that is missing."""
         try:
-            yield
+            return {name: self._column(name, wanted) for name in fields}
         except MissingError as error:
-            if self.generation in generations(self._path):
-                raise
-            raise SnapshotExpiredError(
-                f"{self._path}: generation {self.generation} was collected meanwhile: refresh(), or let gc keep more ({error})"
-            ) from error
+            raise self._expired(error) from error
+
+    def _expired(self, error: MissingError) -> MissingError:
+        """Tells a file that gc removed, because this generation is too old, from one that is missing."""
+        if self.generation in generations(self._path):
+            return error
+        return SnapshotExpiredError(
+            f"{self._path}: generation {self.generation} was collected meanwhile: refresh(), or let gc keep more ({error})"
+        )
 
     def _native(self) -> _core.StoreReader:
         if self._reader is None:
@@ -144,7 +146,7 @@ class Store:
         field = self._manifest.fields[name]
         if field.is_fixed:
             array, present = self._read_fixed(name, ids, out)
-            if present.all():
+            if present is None:
                 return array
             mask = np.broadcast_to((present == 0).reshape(-1, *([1] * len(field.shape))), array.shape)
             return np.ma.MaskedArray(array, mask=mask.copy())
@@ -154,27 +156,28 @@ class Store:
         offsets = column.offsets
         assert offsets is not None
         kind = field.kind if field.kind in ("text", "bytes") else "array"
-        if kind == "text":
-            _check_utf8(column.values, f"{self._path}: field {name!r}")
         return Ragged(column.values.view(field.dtype), offsets // field.dtype.itemsize, kind, column.shapes, column.present)
 
     def _column(self, name: str, ids: IntArray) -> Column:
         if not self._manifest.fields[name].is_fixed:
             return self._read_variable(name, ids)
         array, present = self._read_fixed(name, ids, None)
-        return Column(ids.size, array.reshape(-1).view(np.uint8), None, None if present.all() else present.astype(np.bool_), None)
+        return Column(ids.size, array.reshape(-1).view(np.uint8), None, None if present is None else present.astype(np.bool_), None)
 
-    def _read_fixed(self, name: str, ids: IntArray, out: npt.NDArray[Any] | None) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
-        field, number = self._manifest.fields[name], self._manifest.numbers[name]
-        shape = (ids.size, *field.shape)
-        array = np.empty(shape, field.dtype) if out is None else out
-        if array.shape != shape or array.dtype != field.dtype or not array.flags.c_contiguous or not array.flags.writeable:
+    def _read_fixed(
+        self, name: str, ids: IntArray, out: npt.NDArray[Any] | None
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8] | None]:
+        """Records, and which are present if not all are."""
+        number, dtype, shape, stride = self._plans[name]
+        whole = (ids.size, *shape)
+        array = np.empty(whole, dtype) if out is None else out
+        if array.shape != whole or array.dtype != dtype or not array.flags.c_contiguous or not array.flags.writeable:
             raise ValueError(
-                f"out[{name!r}] must be a writable, contiguous {field.dtype} array of {shape}, got {array.dtype} {array.shape}"
+                f"out[{name!r}] must be a writable, contiguous {dtype} array of {whole}, got {array.dtype} {array.shape}"
             )
-        present = np.ones(ids.size, np.uint8)
-        self._native().read_fixed(number, field.stride, ids, array.reshape(-1).view(np.uint8), present, self._pool)
-        return array, present
+        present = np.empty(ids.size, np.uint8)
+        missing = self._native().read_fixed(number, stride, ids, array.reshape(-1).view(np.uint8), present, self._pool)
+        return array, present if missing else None
 
     def _read_variable(self, name: str, ids: IntArray) -> Column:
         field, number = self._manifest.fields[name], self._manifest.numbers[name]
@@ -186,7 +189,7 @@ class Store:
         offsets = np.zeros(ids.size + 1, np.int64)
         np.cumsum(np.maximum(sizes, 0), out=offsets[1:])
         values = np.empty(int(offsets[-1]), np.uint8)
-        self._native().read_variable(number, ids, offsets, values, self._pool)
+        self._native().read_variable(number, field.kind == "text", ids, offsets, values, self._pool)
         itemsize = field.dtype.itemsize
         if itemsize > 1 and np.any(offsets % itemsize):
             raise CorruptError(f"{self._path}: the size of a record of field {name!r} is not a multiple of its element's")
@@ -287,13 +290,6 @@ def _shapes_fit(shapes: npt.NDArray[np.uint32], lengths: IntArray) -> bool:
         elements = np.prod(shapes.astype(np.float64), axis=1)
         largest = np.prod(np.maximum(shapes, 1).astype(np.float64), axis=1)
     return bool(np.array_equal(elements, lengths) and np.all(largest < 2.0**62))
-
-
-def _check_utf8(values: npt.NDArray[np.uint8], where: str) -> None:
-    try:
-        values.tobytes().decode()
-    except UnicodeDecodeError as error:
-        raise CorruptError(f"{where}: a text is not UTF-8: {error.reason}") from error
 
 
 def _only(column: Any) -> Any:

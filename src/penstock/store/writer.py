@@ -242,9 +242,9 @@ class Writer:
             builder = self._builders.get(key) or self._open_chunk(key)
             fits = builder.fit(columns, low)
             if fits > 0:
-                placements.append(builder.add(columns, low, min(rows, low + fits)))
-                low += placements[-1].count
-            if low < rows or builder.rows >= builder.max_rows or builder.size >= builder.max_bytes:
+                placements.append(builder.add(columns, low, low + fits))
+                low += fits
+            if fits == 0 or builder.rows >= builder.max_rows or builder.size >= builder.max_bytes:
                 self._seal(self._builders.pop(key))
         if key in self._builders:
             self._builders[key].own()
@@ -261,9 +261,8 @@ class Writer:
     def _seal(self, builder: ChunkBuilder) -> None:
         """Send a chunk to be encoded and written. No more than ``threads`` are under way at a time."""
         builder.own_if_small()
-        unfinished = [job for job in self._jobs if not job.done()]
-        if len(unfinished) >= self._threads:
-            unfinished[0].result()
+        if len(self._jobs) >= self._threads:
+            self._finish(self._jobs[0])
         serial, self._serial = self._serial, self._serial + 1
         path = self._path / CHUNK_DIRECTORY / chunk_name(self._writer, serial)
         self._made.append(path)
@@ -284,22 +283,27 @@ class Writer:
 
     def _wait_for_borrowed(self) -> None:
         """Chunks that refer to the caller's memory are written before the caller gets it back; failures surface here."""
-        for job in self._jobs:
-            if job.borrows or job.done():  # type: ignore[attr-defined]
-                try:
-                    job.result()
-                except DurabilityError as error:
-                    self._poison = str(error)
-                    raise
-                except BaseException:
-                    self._discard()
-                    raise
+        for job in [job for job in self._jobs if job.borrows or job.done()]:  # type: ignore[attr-defined]
+            self._finish(job)
+
+    def _finish(self, job: Future[None]) -> None:
+        """Wait for a chunk; if it failed, so has the transaction."""
+        try:
+            job.result()
+        except DurabilityError as error:
+            self._poison = str(error)
+            raise
+        except BaseException:
+            self._discard()
+            raise
+        self._jobs.remove(job)
 
     def _seal_all(self) -> None:
         for key in sorted(self._builders):
             self._seal(self._builders.pop(key))
         for job in self._jobs:
             job.result()
+        self._jobs.clear()
 
     # A commit
 
