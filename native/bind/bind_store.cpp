@@ -53,8 +53,9 @@ nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> own(std::vector<std::byte> byt
 
 void check_ids(const StoreReader& reader, const Ints& ids) { need_below(span(ids), reader.length()); }
 
-std::unique_ptr<StoreReader> make_reader(std::uint64_t length, const std::vector<std::string>& paths, const Words& chunks,
-                                         const Words& segments, const nb::bytes& dataset, bool pread, bool verify) {
+std::unique_ptr<StoreReader> make_reader(const std::string& path, std::uint64_t length, const std::vector<std::string>& paths,
+                                         const Words& chunks, const Words& segments, const nb::bytes& dataset, bool pread,
+                                         bool verify) {
   if (chunks.shape(1) != 3 || chunks.shape(0) != paths.size() || segments.shape(1) != 4 || dataset.size() != 16) {
     throw std::invalid_argument("expected a path and three numbers per chunk, four per segment, and 16 bytes of identity");
   }
@@ -72,7 +73,7 @@ std::unique_ptr<StoreReader> make_reader(std::uint64_t length, const std::vector
   std::copy_n(in_bytes(dataset).data(), 16, id.begin());
   StoreLimits limits;
   limits.verify = verify;
-  return std::make_unique<StoreReader>(length, std::move(facts), std::move(pieces), id,
+  return std::make_unique<StoreReader>(path, length, std::move(facts), std::move(pieces), id,
                                        pread ? FileAccess::pread : FileAccess::map, limits);
 }
 
@@ -102,7 +103,7 @@ nb::object view_record(const StoreReader& self, std::uint32_t field, std::uint64
 
 void bind_reader(nb::module_& m) {
   nb::class_<StoreReader>(m, "StoreReader", "One generation of a store. Safe to use from several threads and after fork.")
-      .def(nb::new_(&make_reader), "length"_a, "paths"_a, "chunks"_a.noconvert(), "segments"_a.noconvert(), "dataset"_a,
+      .def(nb::new_(&make_reader), "path"_a, "length"_a, "paths"_a, "chunks"_a.noconvert(), "segments"_a.noconvert(), "dataset"_a,
            "pread"_a, "verify"_a)
       .def(
           "set_redirects",

@@ -227,9 +227,10 @@ class StoreReader::Session {
   std::shared_lock<std::shared_mutex> use_;
 };
 
-StoreReader::StoreReader(std::uint64_t length, std::vector<ChunkFact> chunks, std::vector<Segment> segments, DatasetId dataset,
-                         FileAccess access, StoreLimits limits)
-    : length_(length),
+StoreReader::StoreReader(std::string path, std::uint64_t length, std::vector<ChunkFact> chunks, std::vector<Segment> segments,
+                         DatasetId dataset, FileAccess access, StoreLimits limits)
+    : path_(std::move(path)),
+      length_(length),
       chunks_(std::move(chunks)),
       segments_(std::move(segments)),
       dataset_(dataset),
@@ -261,7 +262,7 @@ StoreReader::StoreReader(std::uint64_t length, std::vector<ChunkFact> chunks, st
 
 StoreReader::~StoreReader() = default;
 
-std::string StoreReader::where() const { return chunks_.empty() ? "" : chunks_.front().path + ": "; }
+std::string StoreReader::where() const { return path_ + ": "; }
 
 void StoreReader::set_redirects(std::uint32_t field, std::span<const Redirect> redirects) {
   auto& of_field = redirects_[field];

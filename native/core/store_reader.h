@@ -42,8 +42,9 @@ struct StoreLimits {
 // Immutable but for caches; safe to use from several threads and after fork.
 class StoreReader {
  public:
-  StoreReader(std::uint64_t length, std::vector<ChunkFact> chunks, std::vector<Segment> segments, DatasetId dataset,
-              FileAccess access, StoreLimits limits);
+  // path: of the store, for messages.
+  StoreReader(std::string path, std::uint64_t length, std::vector<ChunkFact> chunks, std::vector<Segment> segments,
+              DatasetId dataset, FileAccess access, StoreLimits limits);
   ~StoreReader();
 
   // Later redirects win. To be called before the first read, with ids in rising order.
@@ -87,6 +88,7 @@ class StoreReader {
   template <class Piece>
   void in_pieces(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const Piece& piece) const;
 
+  std::string path_;
   std::uint64_t length_;
   std::vector<ChunkFact> chunks_;
   std::vector<Segment> segments_;

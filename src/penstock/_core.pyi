@@ -114,7 +114,7 @@ class StoreReader:
     One generation of a store. Safe to use from several threads and after fork.
     """
 
-    def __init__(self, length: int, paths: Sequence[str], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool) -> None: ...
+    def __init__(self, path: str, length: int, paths: Sequence[str], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool) -> None: ...
 
     def set_redirects(self, field: int, rows: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """Let records of a field point elsewhere; before the first read."""

@@ -38,6 +38,7 @@ class Store:
         self._threads, self._io, self._verify = threads, io, verify
         index = {chunk.number: place for place, chunk in enumerate(manifest.chunks)}
         self._reader: _core.StoreReader | None = _core.StoreReader(
+            str(path),
             manifest.length,
             [f"{path}/{CHUNK_DIRECTORY}/{chunk_name(c.writer, c.serial)}" for c in manifest.chunks],
             np.array([[c.size, c.rows, c.crc] for c in manifest.chunks], np.uint64).reshape(-1, 3),
