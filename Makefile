@@ -1,5 +1,5 @@
 # make test and make demo set up everything they need, on a fresh Debian machine too.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 CMAKE   = $(VENV)/bin/cmake

@@ -17,7 +17,9 @@ def test_import_loads_no_framework_and_prints_nothing() -> None:
     assert HEAVY.isdisjoint(json.loads(done.stderr))
 
 
-@pytest.mark.parametrize("name", ["penstock", "penstock.errors", "penstock.interfaces", "penstock.order", "penstock.store", "penstock.testing"])
+@pytest.mark.parametrize(
+    "name", ["penstock", "penstock.errors", "penstock.interfaces", "penstock.order", "penstock.store", "penstock.testing"]
+)
 def test_all_is_sorted_and_complete(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__all__ == sorted(module.__all__, key=lambda s: (not s.isupper(), not s[0].isupper(), s))

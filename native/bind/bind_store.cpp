@@ -137,7 +137,7 @@ void bind_reader(nb::module_& m) {
             need_same_length(ids.size() * ndim, dims.size());
             const nb::gil_scoped_release free;
             check_ids(self, ids);
-            self.measure(field, ndim, span(ids), sizes.data(), ndim > 0 ? dims.data() : nullptr, pool);
+            return self.measure(field, ndim, span(ids), sizes.data(), ndim > 0 ? dims.data() : nullptr, pool);
           },
           "field"_a, "ndim"_a, "ids"_a.noconvert(), "sizes"_a.noconvert(), "dims"_a.noconvert(), "pool"_a,
           "Fill sizes with decoded bytes, -1 for missing records, and dims with shapes.")

@@ -421,9 +421,9 @@ std::uint64_t StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride,
   if (stride > limits_.record_bytes) throw CorruptError(where() + "a field has records larger than the limit for one record");
   if (stride == 0) {  // nothing to copy, but presence to find out
     std::vector<std::int64_t> sizes(all_ids.size());
-    measure(field, 0, all_ids, sizes.data(), nullptr, pool);
+    const std::uint64_t missing = measure(field, 0, all_ids, sizes.data(), nullptr, pool);
     for (std::size_t i = 0; i < sizes.size(); ++i) all_present[i] = sizes[i] < 0 ? 0 : 1;
-    return static_cast<std::uint64_t>(std::count(all_present, all_present + sizes.size(), std::uint8_t{0}));
+    return missing;
   }
   std::memset(all_present, 1, all_ids.size());
   in_slices(all_ids.size(), [&](std::size_t first, std::size_t count) {
@@ -453,8 +453,8 @@ std::uint64_t StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride,
   return static_cast<std::uint64_t>(std::count(all_present, all_present + all_ids.size(), std::uint8_t{0}));
 }
 
-void StoreReader::measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> all_ids, std::int64_t* all_sizes,
-                          std::uint32_t* all_dims, ThreadPool& pool) const {
+std::uint64_t StoreReader::measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> all_ids,
+                                   std::int64_t* all_sizes, std::uint32_t* all_dims, ThreadPool& pool) const {
   in_slices(all_ids.size(), [&](std::size_t first, std::size_t count) {
     const std::span<const std::int64_t> ids = all_ids.subspan(first, count);
     std::int64_t* const sizes = all_sizes + first;
@@ -473,6 +473,7 @@ void StoreReader::measure(std::uint32_t field, std::uint8_t ndim, std::span<cons
       });
     });
   });
+  return static_cast<std::uint64_t>(std::count(all_sizes, all_sizes + all_ids.size(), std::int64_t{-1}));
 }
 
 void StoreReader::read_variable(std::uint32_t field, bool is_text, std::span<const std::int64_t> all_ids,

@@ -58,9 +58,10 @@ class StoreReader {
                            std::uint8_t* present, ThreadPool& pool) const;
 
   // Variable records in two passes: sizes first, then bytes at offsets[i] (offsets[n] is the end).
-  // Texts are checked to be UTF-8. sizes[i] is -1 for a missing record. dims (may be null) gets ndim numbers per record.
-  void measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> ids, std::int64_t* sizes,
-               std::uint32_t* dims, ThreadPool& pool) const;
+  // Texts are checked to be UTF-8. sizes[i] is -1 for a missing record; their number is returned. dims (may be null) gets ndim
+  // numbers per record.
+  std::uint64_t measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> ids, std::int64_t* sizes,
+                        std::uint32_t* dims, ThreadPool& pool) const;
   void read_variable(std::uint32_t field, bool is_text, std::span<const std::int64_t> ids, const std::int64_t* offsets,
                      std::byte* out, ThreadPool& pool) const;
 

@@ -12,9 +12,10 @@ bool is_utf8(std::span<const std::byte> text) {
     return q < end && *q >= low && *q <= high;
   };
   while (p < end) {
-    std::uint64_t eight;
-    if (end - p >= 8 && (std::memcpy(&eight, p, 8), (eight & 0x8080'8080'8080'8080) == 0)) {
-      p += 8;
+    std::uint64_t words[4];
+    if (end - p >= 32 &&
+        (std::memcpy(words, p, 32), ((words[0] | words[1] | words[2] | words[3]) & 0x8080'8080'8080'8080) == 0)) {
+      p += 32;
     } else if (*p < 0x80) {
       ++p;
     } else if (*p >= 0xC2 && *p <= 0xDF && continues(p + 1)) {

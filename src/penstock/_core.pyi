@@ -124,7 +124,7 @@ class StoreReader:
         Fill out with fixed records and present with which are there; returns how many are not.
         """
 
-    def measure(self, field: int, ndim: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], dims: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
+    def measure(self, field: int, ndim: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], dims: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> int:
         """
         Fill sizes with decoded bytes, -1 for missing records, and dims with shapes.
         """

@@ -7,11 +7,12 @@ A change of any value in order.json is a change of every user's order: it needs 
 
 import json
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from tests.order import reference
-from tests.order.reference import Geometry, Segment
+from tests.order.reference import Geometry, Segment, Shape
 
 PATH = Path(__file__).with_name("order.json")
 
@@ -41,6 +42,55 @@ SEGMENTS = (
     Segment(1_000, 37, 4, True, (0, 20, 20, 37), (700, 200, 100)),
     Segment(1_037, 70_000, 2, False, (0, ONE // 3, ONE * 2 // 3, ONE), (780, 200, 168)),
 )
+
+STAGED = [[0, [1, 2, 0]], [5, [0, 0.1, 0.9]], [12, [3, 1, 1]]]
+SHAPES = [[5, 4, 8, None], [0, 2, 3, None], [7, 2, 16, [1, 0, 0]], [4, 8, 4, [0.2, 0.3, 0.5]]]
+SHUFFLES = [{"shuffle": 50, "seed": 8}, 60, {"shuffle": 1, "seed": 9}]
+MIXTURES: tuple[dict[str, Any], ...] = (
+    {"parts": [700, 300], "weights": [0.7, 0.3]},
+    {"parts": [500, 20, 90], "weights": [0.1, 0.8, 0.1], "period": 16, "epoch": 3},
+    {"parts": [3, 50, 17], "weights": [2, 3, 5], "stop": "all_exhausted", "period": 16},
+    {"parts": [4, 32, 9, 0], "weights": [1, 1, 0.5, 2], "stop": "all_exhausted_without_replacement", "period": 8, "epoch": 1},
+    {"parts": [5, 7, 11], "weights": [0.6, 0.3, 0.1], "stop": "forever"},
+    {"parts": [5, 7], "weights": [1e-5, 1], "stop": "forever"},  # a period of 100,001 is a network
+    {"parts": SHUFFLES, "weights": None, "stop": "all_exhausted", "period": 16, "epoch": 2},
+    {"parts": [50, 60, 70], "weights": STAGED, "batch_size": 8, "period": 16},
+    {"parts": [50, 60, 70], "weights": STAGED, "batch_size": 8, "stop": "all_exhausted", "period": 16, "epoch": 1},
+    {"parts": [50, 60, 70], "weights": STAGED, "batch_size": 4, "stop": "all_exhausted_without_replacement", "period": 16},
+    {
+        "parts": [9, 600, 70],
+        "weights": STAGED,
+        "batch_size": 8,
+        "stop": "all_exhausted_without_replacement",
+        "period": 16,
+    },  # starved
+    {"parts": [50, 60, 70], "weights": STAGED, "batch_size": 8, "unit": "batch", "period": 7},
+    {"parts": [53, 60, 71], "weights": [1, 2, 3], "batch_size": 8, "unit": "batch", "stop": "all_exhausted", "period": 7},
+    {"parts": [53, 7, 71], "weights": [1, 2, 3], "batch_size": 8, "unit": "batch", "stop": "all_exhausted_without_replacement"},
+    {"parts": [50, 60, 70], "weights": STAGED, "batch_size": 8, "unit": "batch", "stop": "forever", "period": 7},
+    {"parts": [500, 900, 400], "weights": [1, 3, 2], "phases": SHAPES, "period": 16, "epoch": 1},
+    {"parts": [500, 900, 400], "weights": [1, 3, 2], "phases": SHAPES, "unit": "batch", "stop": "all_exhausted", "period": 16},
+    {"parts": [99, 300, 400], "weights": [1, 3, 2], "phases": SHAPES, "stop": "all_exhausted_without_replacement", "period": 16},
+    {"parts": [20, 30, 40], "weights": None, "phases": SHAPES, "stop": "forever", "unit": "batch", "period": 16},
+)
+
+SIZES = [40, 0, 50, 7, 103]
+MASSES = [round((k * k % 101) ** 1.5 + 1 / (k + 3), 6) for k in range(300)]
+DESIGNS: tuple[dict[str, Any], ...] = (
+    {"kind": "simple", "n": 97, "size": 97},
+    {"kind": "simple", "n": 10**12, "size": 10**6},
+    {"kind": "fraction", "n": 350, "fraction": 0.29},
+    {"kind": "stratified", "n": 97, "strata": 10, "size": 64},
+    {"kind": "stratified", "n": 10**12, "strata": 4096, "size": 2000},
+    {"kind": "stratified", "n": 2**63 - 1, "strata": 3 * 2**61, "size": 64},
+    {"kind": "stratified", "n": 200, "strata": SIZES, "size": 70},
+    {"kind": "stratified", "n": 10**15 + 7, "strata": [10**15, 3, 4], "size": 100_000},
+    {"kind": "proportional", "n": 300, "masses": MASSES, "size": 80},  # some are certain
+    {"kind": "proportional", "n": 20, "masses": MASSES[:20], "size": 7},
+    {"kind": "proportional", "n": 200, "masses": [3.5, 9, 1e-300, 1e300, 0.1], "strata": SIZES, "size": 130},
+    {"kind": "proportional", "n": 200, "masses": [0] * 5, "strata": SIZES, "size": 64},
+)
+PHASES = [Shape(5, 4, 8), Shape(0, 9, 9), Shape(30, 2, 16), Shape(10**9, 8, 4)]
 
 
 def positions_of(n: int) -> list[int]:
@@ -109,6 +159,81 @@ def random_case(n: int, seed: int, epoch: int) -> dict[str, Any]:
     return {"n": n, "seed": seed, "epoch": epoch, "positions": positions_of(n), "ids": ids}
 
 
+def sliding_case(n: int, window: int, stride: int, epoch: int) -> dict[str, Any]:
+    positions = positions_of(-(-n // stride) * window)
+    ids = [reference.sliding(n, window, stride, epoch, position) for position in positions]
+    return {"n": n, "window": window, "stride": stride, "epoch": epoch, "positions": positions, "ids": ids}
+
+
+def mixture_order_case(seed: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """A public mixture; a part is a length or a shuffle."""
+    defaults = {
+        "stop": "first_exhausted",
+        "batch_size": 1,
+        "unit": "sample",
+        "phases": None,
+        "period": 1024,
+        "epoch": 0,
+        "seed": seed,
+    }
+    case = defaults | settings
+    parts, weights, epoch = case["parts"], case["weights"], case["epoch"]
+    lengths = [part if isinstance(part, int) else part["shuffle"] for part in parts]
+    by_batch = case["unit"] == "batch"
+    if case["phases"] is not None:
+        stages = reference.stages_by_phase([Shape(*phase) for phase in case["phases"]], weights or lengths, by_batch)
+    else:
+        pairs = weights if weights is not None and isinstance(weights[0], list) else [[0, weights or lengths]]
+        stages = reference.stages_by_step(pairs, case["batch_size"], case["batch_size"] if by_batch else 1)
+    line = reference.mixture_line(lengths, stages, case["stop"], case["period"])
+    positions = positions_of(line.samples)
+    choices = [reference.mixture_choice(line, seed, epoch, position) for position in positions]
+    ids = [sum(lengths[:k]) + part_id(parts[k], element) for k, element in choices]
+    which, element = (list(column) for column in zip(*choices, strict=True))
+    return case | {"length": line.samples, "positions": positions, "which": which, "element": element, "ids": ids}
+
+
+def part_id(part: int | dict[str, int], element: int) -> int:
+    if isinstance(part, int):
+        return element % part
+    epoch, position = divmod(element, part["shuffle"])
+    return reference.permutation(part["shuffle"], reference.derive_key(part["seed"], epoch, 1), [position])[0]
+
+
+def design_case(seed: int, case: dict[str, Any]) -> dict[str, Any]:
+    n, strata, masses = case["n"], case.get("strata"), case.get("masses")
+    size = case["size"] if "size" in case else round(Fraction(str(case["fraction"])) * n)
+    positions = positions_of(size)
+    if masses is None and not isinstance(strata, list):
+        ids = reference.design_equal(n, size, n if strata is None else strata, seed, positions)
+        weights = [n / size] * len(positions)
+    else:
+        sizes = [1] * n if strata is None else strata
+        if masses is None:
+            expected = reference.expected_by_size(sizes, size)
+        else:
+            expected = reference.expected_by_mass([float(mass) for mass in masses], sizes, size)
+        counts = reference.whole_counts(expected, sizes, size)
+        ids, weights = reference.design_weighted(counts, sizes, seed, positions)
+    return {**case, "seed": seed, "length": size, "positions": positions, "ids": ids, "weights": weights}
+
+
+def curriculum_case(phases: list[Shape]) -> dict[str, Any]:
+    steps = positions_of(sum(phase.steps for phase in phases))
+    places = [reference.curriculum_place(phases, step) for step in steps]
+    return {"phases": phases, "positions": steps, "places": places}
+
+
+def epochs_case(epochs: float) -> dict[str, Any]:
+    shapes = [(length, batch, seq) for length in (10, 1_000, 10**15) for batch, seq in ((1, 1), (7, 1), (3, 16))]
+    return {"epochs": epochs, "shapes": shapes, "steps": [reference.steps_of_epochs(epochs, *shape) for shape in shapes]}
+
+
+def in_fraction_case(fraction: float) -> dict[str, Any]:
+    ids = positions_of(2**63 - 1)
+    return {"fraction": fraction, "positions": ids, "inside": [reference.in_fraction(number, fraction) for number in ids]}
+
+
 def make() -> dict[str, Any]:
     """All golden values, by algorithm."""
     word = words()
@@ -129,6 +254,15 @@ def make() -> dict[str, Any]:
         ],
         "shuffle": [shuffle_case(*case) for case in ((100, 0, 0), (1_000, 7, 3), (10**12, MAX_WORD, 2**40))],
         "random": [random_case(*case) for case in ((100, 0, 0), (10**12, MAX_WORD, 2**40))],
+        "sliding": [
+            sliding_case(*case)
+            for case in ((10, 4, 4, 1), (100, 7, 3, 5), (97, 3, 10, 2), (10**12, 2048, 1024, 2**40), (5, 13, 7, 1))
+        ],
+        "mixture_order": [mixture_order_case(seed, case) for seed, case in enumerate(MIXTURES)],
+        "design": [design_case(seed, case) for seed, case in enumerate(DESIGNS)],
+        "curriculum": [curriculum_case(PHASES), curriculum_case(PHASES[:1])],
+        "epochs": [epochs_case(epochs) for epochs in (0, 0.29, 0.7, 1, 2.3, 1e-9)],
+        "in_fraction": [in_fraction_case(fraction) for fraction in (0, 0.1, 0.29, 0.5, 1)],
     }
 
 

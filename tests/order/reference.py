@@ -3,10 +3,13 @@
 Slow and simple on purpose. The only vectorised parts are the controls of the battery, at the end.
 """
 
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from math import gcd, isqrt
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import accumulate, pairwise
+from math import ceil, floor, gcd, isqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -129,6 +132,11 @@ def permutation(n: int, key: int, positions: Sequence[int] | None = None) -> lis
     return [feistel_forward(n, key, position) for position in wanted]
 
 
+def permutation_inverse(n: int, key: int, image: int) -> int:
+    """The position of one image."""
+    return fisher_yates(n, key).index(image) if n <= TABLE_LIMIT else feistel_inverse(n, key, image)
+
+
 # --- the orders -----------------------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +189,12 @@ def random_draw(n: int, key: int, position: int) -> int:
     return below(n, 64, finalize((key + (position + 1) * GOLDEN) % WORD), absorb(key, position))
 
 
+def sliding(n: int, window: int, stride: int, epoch: int, position: int) -> int:
+    """The id at a position of windows that slide over a circle."""
+    windows = -(-n // stride)
+    return ((epoch * windows + position // window) * stride + position % window) % n
+
+
 def systematic(n: int, size: int, offset: int, place: int) -> int:
     """The systematic sample's element at a place."""
     return -((offset - n * (place + 1)) // size) - 1
@@ -212,6 +226,282 @@ def mixture_at(segments: Sequence[Segment], root: int, position: int) -> tuple[i
     [slot] = permutation(segment.period, absorb(root, first), [position - first])
     [which] = [k for k in range(len(given)) if edges[k] <= slot < edges[k + 1]]
     return which, segment.before[which] + (given[which] + slot - edges[which]) * segment.unit
+
+
+# --- the plan of a mixture ------------------------------------------------------------------------------------------------------
+
+MOST = 2**63 - 1
+
+
+class Shape(NamedTuple):
+    """A phase: batches of one shape."""
+
+    steps: int
+    batch_size: int
+    seq_len: int
+    weights: Sequence[float] | None = None
+
+
+class Stage(NamedTuple):
+    """A stretch with constant weights: so many draws (None: without end) of ``group`` samples of ``seq_len`` elements."""
+
+    draws: int | None
+    weights: list[Fraction]
+    group: int
+    seq_len: int
+
+
+@dataclass
+class Line:
+    """The line of a mixture: its segments, (first draw, first sample, stage) of every stage reached, and what it has come to."""
+
+    given: list[int]
+    segments: list[Segment] = field(default_factory=list)
+    starts: list[tuple[int, int, Stage]] = field(default_factory=list)
+    draws: int = 0
+    samples: int = 0
+
+    def add(self, stage: Stage, period: int, edges: list[int], counts: list[int], counted: bool) -> None:
+        """One more segment, unless it is empty."""
+        if sum(counts) > 0:
+            unit = stage.group * stage.seq_len
+            self.segments.append(Segment(self.draws, period, unit, counted, tuple(edges), tuple(self.given)))
+            self.given = [given + unit * count for given, count in zip(self.given, counts, strict=True)]
+            self.draws += sum(counts)
+            self.samples += sum(counts) * stage.group
+
+
+def exact(weights: Sequence[float]) -> list[Fraction]:
+    """Numbers as the decimals they are written as."""
+    return [Fraction(str(weight)) for weight in weights]
+
+
+def stages_by_step(pairs: Sequence[tuple[int, Sequence[float]]], batch_size: int, group: int) -> list[Stage]:
+    """The stages of weights by step."""
+    ends = [step for step, _ in pairs[1:]]
+    draws = [(high - low) * batch_size // group for (low, _), high in zip(pairs, ends, strict=False)]
+    return [Stage(n, exact(weights), group, 1) for n, (_, weights) in zip([*draws, None], pairs, strict=True)]
+
+
+def stages_by_phase(phases: Sequence[Shape], weights: Sequence[float], by_batch: bool) -> list[Stage]:
+    """The stages of phases; ``weights`` are for phases that have none."""
+    stages = []
+    for steps, batch_size, seq_len, own in phases:
+        group = batch_size if by_batch else 1
+        stages.append(Stage(steps * batch_size // group, exact(weights if own is None else own), group, seq_len))
+    return stages
+
+
+def mixture_line(lengths: Sequence[int], stages: Sequence[Stage], stop: str, period: int) -> Line:
+    """The whole line, laid out as the specification says."""
+    line = Line([0] * len(lengths))
+    for number, stage in enumerate(stages):
+        line.starts.append((line.draws, line.samples, stage))
+        later = {k for after in stages[number + 1 :] for k, weight in enumerate(after.weights) if weight > 0}
+        if _lay_stage(line, lengths, stage, later, stop, period):
+            break
+    return line
+
+
+def _lay_stage(line: Line, lengths: Sequence[int], stage: Stage, later: set[int], stop: str, period: int) -> bool:
+    """Lay one stage; True if the line ends there."""
+    sets, unit, left = range(len(lengths)), stage.group * stage.seq_len, stage.draws
+    while left is None or left > 0:
+        rest = [max(0, lengths[k] - line.given[k]) for k in sets]
+        room, need = [r // unit for r in rest], [-(-r // unit) for r in rest]
+        weights = list(stage.weights)
+        if stop == "all_exhausted_without_replacement":
+            weights = [weights[k] if room[k] > 0 else Fraction(0) for k in sets]
+        if sum(weights) == 0:
+            return True
+        piece = _Piece([weight / sum(weights) for weight in weights], period)
+        w, active = piece.w, piece.active
+        if stop == "forever":
+            bound = min((MOST - line.samples) // stage.group, (MOST - max(line.given)) // unit)
+            piece.to_the_end(bound if left is None else min(left, bound), None)
+            piece.lay(line, stage)
+            return left is None or bound < left
+        if stop == "all_exhausted":
+            time = max(need[k] / w[k] for k in active)
+            piece.whole = floor(time) // piece.period
+            q = piece.given()
+            piece.counts = [max(0, floor(time * w[k]) - q[k], need[k] - q[k] if k in active else 0) for k in sets]
+            stage_first = any(need[k] > 0 for k in later if k not in active)
+        else:
+            time = min(room[k] / w[k] for k in active)
+            piece.whole = piece.fit(room)
+            q = piece.given()
+            piece.counts = [min(room[k] - q[k], max(0, floor(time * w[k]) - q[k])) for k in sets]
+            stage_first = left is not None and time >= left
+        draws = piece.whole * piece.period + sum(piece.counts)
+        if left is not None and (stage_first or draws > left):
+            piece.to_the_end(left, None if stop == "all_exhausted" else room)
+            piece.lay(line, stage)
+            return False
+        piece.lay(line, stage)
+        if stop != "all_exhausted_without_replacement":
+            return True
+        left = None if left is None else left - draws
+    return False
+
+
+class _Piece:
+    """Whole periods with the shares w, and then one with counts of its own."""
+
+    def __init__(self, w: list[Fraction], period: int) -> None:
+        self.w, self.active = w, [k for k, share in enumerate(w) if share > 0]
+        sums = list(accumulate(w, initial=Fraction(0)))
+        self.edges = [ceil(part * 2**63) for part in sums]
+        self.period = max(period, ceil(1 / min(w[k] for k in self.active)))
+        uneven = any((self.period * part).denominator != 1 for part in sums)
+        if uneven and any(self.period * (self.edges[k + 1] - self.edges[k]) < 2**63 for k in self.active):
+            self.period += 1
+        self.whole = 0
+        self.counts = [0] * len(w)
+
+    def quota(self, k: int, periods: int) -> int:
+        t = periods * self.period
+        return t * self.edges[k + 1] // 2**63 - t * self.edges[k] // 2**63
+
+    def given(self) -> list[int]:
+        return [self.quota(k, self.whole) for k in range(len(self.w))]
+
+    def fit(self, room: list[int]) -> int:
+        """The most periods in which nobody exceeds its room: the quotas never fall, so it may be searched for."""
+        many = 2**62
+        return min(bisect_right(range(many), room[k], hi=many, key=lambda n, k=k: self.quota(k, n)) - 1 for k in self.active)
+
+    def to_the_end(self, left: int, room: list[int] | None) -> None:
+        """Exactly ``left`` draws: by largest remainder."""
+        sets = range(len(self.w))
+        self.whole = left // self.period if room is None else min(left // self.period, self.fit(room))
+        q = self.given()
+        limit = [left if room is None else room[k] - q[k] for k in sets]
+        target = [left * self.w[k] - q[k] for k in sets]
+        self.counts = counts = [min(limit[k], max(0, floor(target[k]))) for k in sets]
+        wanted = left - self.whole * self.period
+        turn = sorted(self.active, key=lambda k: (counts[k] - target[k], k))
+        while sum(counts) < wanted:
+            for k in turn:
+                counts[k] += sum(counts) < wanted and counts[k] < limit[k]
+        while sum(counts) > wanted:
+            for k in reversed(turn):
+                counts[k] -= sum(counts) > wanted and counts[k] > 0
+
+    def lay(self, line: Line, stage: Stage) -> None:
+        line.add(stage, self.period, self.edges, self.given(), False)
+        line.add(stage, sum(self.counts), [0, *accumulate(self.counts)], self.counts, True)
+
+
+def mixture_choice(line: Line, seed: int, epoch: int, position: int) -> tuple[int, int]:
+    """The data set and the element at one position of an epoch."""
+    first_draw, first_sample, stage = [start for start in line.starts if start[1] <= position][-1]
+    draw, sample = divmod(position - first_sample, stage.group)
+    which, element = mixture_at(line.segments, derive_root(seed, epoch, 5), first_draw + draw)
+    return which, element + sample * stage.seq_len + epoch * line.given[which]
+
+
+def curriculum_place(phases: Sequence[Shape], step: int) -> tuple[int, int, int, int]:
+    """Phase, step of the phase, first sample and first element of a step."""
+    sample = element = 0
+    for number, phase in enumerate(phases):
+        steps = min(step, phase.steps)
+        sample += steps * phase.batch_size
+        element += steps * phase.batch_size * phase.seq_len
+        if step < phase.steps:
+            return number, step, sample, element
+        step -= phase.steps
+    raise IndexError(step)
+
+
+def steps_of_epochs(epochs: float, length: int, batch_size: int, seq_len: int) -> int:
+    """The steps of a phase given in epochs."""
+    return floor(Fraction(str(epochs)) * length / (batch_size * seq_len))
+
+
+# --- designs --------------------------------------------------------------------------------------------------------------------
+
+
+def design_equal(n: int, size: int, block: int, seed: int, positions: Sequence[int]) -> list[int]:
+    """Ids of a design over blocks; one block of all records is a simple sample."""
+    block = min(block, n)
+    number, key = -(-n // block), derive_key(seed, 0, 7)
+    short, short_turn = number * block - n, permutation_inverse(number, key, number - 1)
+    offset = random_draw(n, derive_key(seed, 0, 8), 0)
+
+    def given_before(turn: int) -> int:
+        return (size * (turn * block - (short if short_turn < turn else 0)) + offset) // n
+
+    ids = []
+    for position in positions:
+        turn = bisect_right(range(number + 1), position, key=given_before) - 1
+        [stratum] = permutation(number, key, [turn])
+        records = block - short if stratum == number - 1 else block
+        [record] = permutation(records, derive_key(seed, 0, 6, stratum), [position - given_before(turn)])
+        ids.append(stratum * block + record)
+    return ids
+
+
+def design_weighted(counts: list[int], sizes: Sequence[int], seed: int, positions: Sequence[int]) -> tuple[list[int], list[float]]:
+    """Ids and weights of a design over strata with expected counts in units of 2**-32."""
+    order = permutation(len(sizes), derive_key(seed, 0, 7))
+    offset = derive_key(seed, 0, 8) % 2**32
+    given = [units >> 32 for units in accumulate((counts[h] for h in order), initial=offset)]
+    firsts = list(accumulate(sizes, initial=0))
+    ids, weights = [], []
+    for position in positions:
+        turn = bisect_right(given, position) - 1
+        stratum = order[turn]
+        [record] = permutation(sizes[stratum], derive_key(seed, 0, 6, stratum), [position - given[turn]])
+        ids.append(firsts[stratum] + record)
+        weights.append(float(sizes[stratum]) * 2.0**32 / float(counts[stratum]))
+    return ids, weights
+
+
+def expected_by_size(sizes: Sequence[int], size: int) -> list[float]:
+    """Expected counts in proportion to the sizes of the strata."""
+    return [float(records) * (size / max(1, sum(sizes))) for records in sizes]
+
+
+def expected_by_mass(masses: Sequence[float], sizes: Sequence[int], size: int) -> list[float]:
+    """Expected counts in proportion to masses, a tenth of them spread evenly, none above its stratum's size."""
+    strata, even = range(len(sizes)), [float(records) / float(max(1, sum(sizes))) for records in sizes]
+    share = even
+    if max(masses, default=0.0) > 0:
+        scaled = [mass / max(masses) for mass in masses]
+        total = math.fsum(scaled)
+        share = [0.9 * scaled[h] / total + 0.1 * even[h] for h in strata]
+    full: set[int] = set()
+    expected = [0.0] * len(sizes)
+    while True:
+        rest = size - sum(sizes[h] for h in full)
+        open_share = math.fsum([share[h] for h in strata if h not in full])
+        if rest <= 0 or open_share <= 0:
+            break
+        over = {h for h in strata if h not in full and share[h] > 0 and share[h] * float(rest) >= float(sizes[h]) * open_share}
+        if not over:
+            expected = [share[h] * (rest / open_share) for h in strata]
+            break
+        full |= over
+    return [float(sizes[h]) if h in full else expected[h] for h in strata]
+
+
+def whole_counts(expected: Sequence[float], sizes: Sequence[int], size: int) -> list[int]:
+    """Expected counts in whole units of 2**-32, with the sum size * 2**32."""
+    limits = [min(records, size) * 2**32 for records in sizes]
+    counts = [min(round(x * 2.0**32), limit) for x, limit in zip(expected, limits, strict=True)]
+    counts = [1 if count == 0 and x > 0 else count for x, count in zip(expected, counts, strict=True)]
+    missing = size * 2**32 - sum(counts)
+    for h in sorted(range(len(sizes)), key=lambda h: counts[h] - limits[h] if missing > 0 else -counts[h]):
+        step = min(missing, limits[h] - counts[h]) if missing > 0 else max(missing, -counts[h])
+        counts[h] += step
+        missing -= step
+    return counts
+
+
+def in_fraction(number: int, fraction: float) -> bool:
+    """Whether an id belongs to a fraction of all ids."""
+    return absorb(0, number) < floor(Fraction(str(fraction)) * 2**64)
 
 
 # --- controls: vectorised, any number of rounds, no table -----------------------------------------------------------------------

@@ -1,5 +1,8 @@
 """Mixture against naive models: exact quotas, contiguous elements, exact ends, phases that repeat nothing, far seeks."""
 
+import copy
+import json
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -11,7 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from penstock.order import Mixture, Phase, Shuffle
+from penstock.order import Curriculum, Design, Mixture, Phase, Sequential, Shuffle, Sliding
 from penstock.testing import OrderSuite
 from penstock.testing.strategies import mixtures, seeds, weights
 
@@ -301,15 +304,35 @@ def test_staged_mixtures_end_by_their_policy(mix):
     staged = mix.weights if mix.weights is not None and isinstance(mix.weights[0], tuple) else [(0, mix.weights or lengths)]
     counts = Counter(mix.choose(0, 0, len(mix)).which.tolist())
     last = {k for k, weight in enumerate(staged[-1][1]) if weight > 0}
+    ending = [drawn for step, drawn in staged if step * mix.batch_size <= len(mix)][-1]  # the stage in which the epoch ended
     for k, n in enumerate(lengths):
         if mix.stop != "all_exhausted":
             assert counts[k] <= n
         if mix.stop == "all_exhausted" and k in last:
             assert counts[k] >= n
-        if mix.stop == "all_exhausted_without_replacement" and k in last:
+        if mix.stop == "all_exhausted_without_replacement" and ending[k] > 0:
             assert n - counts[k] < unit
     if mix.stop == "first_exhausted":
         assert any(n - counts[k] < unit for k, n in enumerate(lengths))
+
+
+@pytest.mark.parametrize("unit", ["sample", "batch"])
+def test_steps_keep_their_place_where_a_stage_has_run_out(unit):
+    settings = {"seed": 1, "stop": "all_exhausted_without_replacement", "unit": unit}
+    phases = [Phase(10, batch_size=2, weights=[1, 0]), Phase(10, batch_size=2, seq_len=2, weights=[0, 1])]
+    assert len(Mixture([10, 100], phases=phases, **settings)) == 10
+    assert len(Mixture([20, 100], phases=phases, **settings)) == 40
+    assert len(Mixture([10, 100], weights=[(0, [1, 0]), (10, [0, 1])], batch_size=2, **settings)) == 10
+    assert len(Mixture([20, 100], weights=[(0, [1, 0]), (10, [0, 1])], batch_size=2, **settings)) == 120
+    first = Mixture([20, 100], phases=phases, **settings).choose(0, 20, 22)
+    assert first.which.tolist() == [1, 1]
+
+
+def test_stage_that_has_run_out_leaves_the_rest_for_the_next_epoch():
+    phases = [Phase(10, batch_size=2, weights=[1, 0]), Phase(10, batch_size=2, seq_len=2, weights=[0, 1])]
+    mix = Mixture([11, 100], seed=1, phases=[Phase(1, 1, 2, weights=[1, 0]), *phases], stop="all_exhausted_without_replacement")
+    assert len(mix) == 10  # one sample of two elements, and nine of one
+    assert sorted(mix.choose(1, 0, 10).element.tolist()) == [11, *range(13, 22)]
 
 
 # Batches.
@@ -476,6 +499,188 @@ def test_tiny_weights_make_long_periods():
     assert sorted(element[which == 0].tolist()) == list(range(np.count_nonzero(which == 0)))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Sequential(10**18),
+        lambda: Sequential(10**18, wrap=True),
+        lambda: Sliding(10**18, window=4),
+        lambda: Sliding(10**18, window=1, stride=3),
+        lambda: Shuffle(10**18, seed=1),
+        lambda: Mixture([10**18, 10**18], weights=[1, 1], seed=1),
+        lambda: Mixture([5, 7], weights=[1, 1], seed=1, stop="forever"),
+        lambda: Design.simple(10**18, size=10**18 - 1, seed=1),
+        lambda: Design.stratified(10**18, strata=10**9, size=10**18 // 2, seed=1),
+    ],
+)
+def test_strides_across_everything_lose_no_position(make):
+    order, step = make(), 10**17
+    expected = order.at(0, [k * step for k in range(4)]).tolist()
+    assert order.indices(0, 0, 3 * step + 1, step).tolist() == expected
+    assert order.indices(0, 0, 3 * step, step).tolist() == expected[:3]
+    assert order.indices(0, step, 3 * step + 1, 2 * step).tolist() == expected[1::2]
+
+
+# Data sets that are orders of part of their records.
+
+
+@given(seed=seeds(), data=st.data())
+def test_ids_of_designs_and_mixtures_as_parts_never_collide(seed, data):
+    parts = {
+        "design": Design.simple(100, size=data.draw(st.integers(1, 99)), seed=seed),
+        "shuffle": Shuffle(30, seed=seed),
+        "mixture": Mixture([40, 60], weights=data.draw(weights(2)), seed=seed),
+        "strata": Design.stratified(50, strata=7, size=10, seed=seed),
+        "windows": Sliding(20, window=3, stride=10),
+        "last": 5,
+    }
+    names = data.draw(st.permutations(list(parts)))
+    mix = Mixture([parts[name] for name in names], seed=seed, stop="all_exhausted")
+    records = {name: getattr(part, "n", part) for name, part in parts.items()}
+    assert mix.n == sum(records.values()) == 305
+    firsts = [0, *accumulate(records[name] for name in names)]
+    which, element = mix.choose(0, 0, len(mix))
+    ids = mix.indices(0, 0, len(mix))
+    for k, name in enumerate(names):
+        part = Sequential(5) if name == "last" else parts[name]
+        mine = ids[which == k] - firsts[k]
+        assert mine.min() >= 0
+        assert mine.max() < records[name]
+        turns, places = np.divmod(element[which == k], len(part))
+        assert mine.tolist() == [int(part.at(int(e), [p])[0]) for e, p in zip(turns, places, strict=True)]
+
+
+def test_mixture_of_mixtures_knows_all_its_records():
+    inner = Mixture([10, 1000], weights=[1, 1], seed=1)  # 20 positions over 1010 records
+    outer = Mixture([inner, 7, inner], weights=[1, 1, 1], seed=2, stop="all_exhausted_without_replacement")
+    assert (inner.n, outer.n, Mixture([outer, outer], seed=3).n) == (1010, 2027, 4054)
+    ids = outer.indices(0, 0, len(outer)).tolist()
+    assert len(set(ids)) == len(ids) == 47
+    assert sorted(i for i in ids if 1010 <= i < 1017) == list(range(1010, 1017))
+
+
+def test_records_of_all_parts_together_are_limited():
+    with pytest.raises(ValueError, match=str(2**63)):
+        Mixture([Design.simple(2**62, size=5, seed=1), Design.simple(2**62, size=5, seed=1)], seed=1)
+
+
+# Values: nothing the caller does later changes a mixture.
+
+
+def mutable_settings():
+    """Mixtures of mutable arguments, and what spoils these arguments."""
+    parts, flat = {"a": 70, "b": 30}, {"a": 1, "b": 2}
+    yield lambda: Mixture(parts, weights=flat, seed=5), (parts, flat)
+    sizes, plain = [70, 30], [1, 2]
+    yield lambda: Mixture(sizes, weights=plain, seed=5), (sizes, plain)
+    first, second = [1, 2], [2, 1]
+    staged = [[0, first], [4, second]]
+    yield lambda: Mixture((70, 30), weights=staged, seed=5, batch_size=4), (first, second, staged[0], staged)
+    named = {"a": 1, "b": 3}
+    pairs = [(0, named), (3, {"b": 1, "a": 0})]
+    yield lambda: Mixture({"a": 70, "b": 30}, weights=pairs, seed=5, batch_size=4), (named, pairs)
+    own, mine = [3, 1], {"a": 1, "b": 0}
+    phases = [Phase(5, 2, weights=own), Phase(5, 2, weights=[1, 1])]
+    yield lambda: Mixture([70, 30], phases=phases, seed=5), (own, phases)
+    named_phases = [Phase(5, 2, weights=mine)]
+    yield lambda: Mixture({"a": 70, "b": 30}, phases=named_phases, seed=5), (mine, named_phases)
+    array = np.array([1, 2])
+    yield lambda: Mixture([70, 30], weights=array, seed=5), (array,)
+
+
+def spoil(argument):
+    if isinstance(argument, dict):
+        argument.update(dict.fromkeys(argument, 99), z=1)
+    elif isinstance(argument, list):
+        argument.reverse()
+        argument.append(argument[0])
+    else:
+        argument[:] = 99
+
+
+@pytest.mark.parametrize(("make", "arguments"), list(mutable_settings()))
+def test_arguments_changed_afterwards_change_nothing(make, arguments):
+    mix = make()
+    expected, shown, number = mix.indices(0, 0, len(mix)).tolist(), repr(mix), hash(mix)
+    for argument in arguments:
+        spoil(argument)
+        for same in (mix, pickle.loads(pickle.dumps(mix)), copy.deepcopy(mix)):
+            assert same == mix
+            assert (repr(same), hash(same)) == (shown, number)
+            assert same.indices(0, 0, len(same)).tolist() == expected
+
+
+@given(mix=mixtures())
+def test_equal_mixtures_have_equal_hashes(mix):
+    twin = pickle.loads(pickle.dumps(mix))
+    assert twin == mix
+    assert len({mix, twin}) == 1
+
+
+def test_mixtures_of_dicts_are_keys_of_dicts():
+    mixes = [
+        Mixture({"a": 5, "b": 6}, weights={"a": 1, "b": 1}, seed=1),
+        Mixture({"a": 5, "b": 6}, weights=[(0, {"a": 1, "b": 1}), (1, {"a": 1, "b": 2})], seed=1),
+        Mixture({"a": 5, "b": 6}, phases=[Phase(1, weights={"a": 1, "b": 1})], seed=1),
+        Mixture([Mixture({"a": 5}, seed=1), Design.simple(5, size=2, seed=1)], seed=1),
+    ]
+    assert len(dict.fromkeys([*mixes, *mixes])) == 4
+
+
+def test_weights_by_step_may_come_from_json():
+    staged = [(0, [0.7, 0.3]), (5, [0.1, 0.9])]
+    mix = Mixture([700, 300], weights=staged, seed=5, batch_size=8)
+    loaded = Mixture([700, 300], weights=json.loads(json.dumps(staged)), seed=5, batch_size=8)
+    assert loaded == mix
+    assert loaded.indices(0, 0, len(mix)).tolist() == mix.indices(0, 0, len(mix)).tolist()
+    named = [(0, {"a": 0.7, "b": 0.3}), (5, {"a": 0.1, "b": 0.9})]
+    loaded = Mixture({"a": 700, "b": 300}, weights=json.loads(json.dumps(named)), seed=5, batch_size=8)
+    assert loaded.indices(0, 0, len(mix)).tolist() == mix.indices(0, 0, len(mix)).tolist()
+
+
+# Decimals are what they are written as, here and in phases and designs.
+
+
+@pytest.mark.parametrize("digits", [1, 2, 3])
+def test_epochs_of_a_phase_are_exact_decimals(digits):
+    for whole in range(3 * 10**digits):
+        epochs = float(f"{whole // 10**digits}.{whole % 10**digits:0{digits}}")
+        for length in (10**digits, 7 * 10**digits, 10 ** (digits + 12)):
+            assert Phase(epochs=epochs).num_steps(length) == whole * length // 10**digits
+            assert Phase(epochs=epochs, batch_size=3, seq_len=2).num_steps(length) == whole * length // 10**digits // 6
+
+
+def test_seven_tenths_of_ten_are_seven():
+    assert Phase(epochs=0.7).num_steps(10) == 7
+    assert Phase(epochs=0.29).num_steps(100) == 29
+    assert Phase(epochs=1.1).num_steps(10**17) == 11 * 10**16
+    assert Phase(epochs=Fraction(1, 3)).num_steps(9) == 3
+    assert Phase(epochs=1e-7).num_steps(10**7) == 1
+    assert len(Mixture([70, 30], weights=[1, 1], seed=1, phases=[Phase(epochs=0.29)])) == 29
+
+
+@pytest.mark.parametrize("digits", [1, 2, 3])
+def test_fractions_of_a_design_are_exact_decimals(digits):
+    for whole in range(10**digits + 1):
+        fraction = float(f"{whole // 10**digits}.{whole % 10**digits:0{digits}}")
+        for n in (10**digits, 7 * 10**digits, 10 ** (digits + 14)):
+            assert len(Design.fraction(n, fraction, seed=1, full_pass=True)) == whole * n // 10**digits
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_strata_whose_ends_pass_the_last_record_are_drawn_from(seed):
+    ids = Design.stratified(MOST, strata=3 * 2**61, size=10, seed=seed).indices(0, 0, 10).tolist()
+    assert len(set(ids)) == 10
+    assert all(0 <= i < MOST for i in ids)
+    assert sum(i < 3 * 2**61 for i in ids) in (7, 8)  # 7.5 expected
+
+
+@pytest.mark.parametrize("phase", [-1, -2, 2, MOST])
+def test_phases_are_counted_from_zero(phase):
+    with pytest.raises(IndexError, match=rf"phase must be in \[0, 2\), got {phase}"):
+        Curriculum([Phase(5), Phase(3)]).steps_of(phase)
+
+
 # Arguments.
 
 
@@ -539,12 +744,18 @@ BAD = [
     (lambda: Mixture([5, 5], weights=[1, 1, 1], seed=1), ValueError, "expected 2 weights", "3"),
     (lambda: Mixture(NAMED, weights={"a": 1}, seed=1), ValueError, "['a', 'b']", "missing ['b']"),
     (lambda: Mixture(NAMED, weights={"a": 1, "b": 1, "c": 1}, seed=1), ValueError, "['a', 'b']", "unknown ['c']"),
-    (lambda: Mixture(NAMED, weights=[1, 1], seed=1), TypeError, "a dict like the data sets", "[1, 1]"),
+    (lambda: Mixture(NAMED, weights=[1, 1], seed=1), TypeError, "a dict like the data sets", "(1, 1)"),
     (lambda: Mixture(NAMED, weights={"a": -0.5, "b": 1}, seed=1), ValueError, "'a' must be finite and at least 0", "-0.5"),
     (lambda: Mixture([5, 5], weights=[(1, [1, 1])], seed=1), ValueError, "begin at step 0", "[1]"),
     (lambda: Mixture([5, 5], weights=[(0, [1, 1]), (0, [1, 1])], seed=1), ValueError, "rise", "[0, 0]"),
     (lambda: Mixture([5, 5], weights=[(0, [1, 1]), (9, [1, 1]), (4, [1, 1])], seed=1), ValueError, "rise", "[0, 9, 4]"),
     (lambda: Mixture([5, 5], weights=[(0, [1, 1]), (2, [1, -1])], seed=1), ValueError, "finite and at least 0", "-1"),
+    (lambda: Mixture([5, 5], weights=5, seed=1), TypeError, "weights must be a list or a dict", "got 5"),
+    (lambda: Mixture([5, 5], weights=0.5, seed=1), TypeError, "weights must be a list or a dict", "got 0.5"),
+    (lambda: Mixture([5, 5], weights=[1, 10**400], seed=1), ValueError, f"at most {MOST}", "401 digits"),
+    (lambda: Mixture([5, 5], weights=[(0, [1, 1], 3)], seed=1), ValueError, "(step, weights) pairs", "(0, [1, 1], 3)"),
+    (lambda: Mixture([5, 5], weights=[(0, [1, 1]), (1,)], seed=1), ValueError, "(step, weights) pairs", "(1,)"),
+    (lambda: Mixture([5, 5], weights=[(0, [1, 1]), 7], seed=1), ValueError, "(step, weights) pairs", "7"),
     (lambda: Mixture([5, 5], weights=[(0.5, [1, 1])], seed=1), TypeError, "step must be a whole number", "0.5"),
     (
         lambda: Mixture([5, 5], weights=[(0, [1, 1])], phases=[Phase(1)], seed=1),

@@ -339,8 +339,8 @@ def _check(kind: str, n: int, size: int | None, seed: int, full_pass: bool) -> _
 
 
 def _check_fraction(fraction: float) -> None:
-    if not (isinstance(fraction, Real) and math.isfinite(fraction) and 0 <= fraction <= 1):
-        raise ValueError(f"fraction must be in [0, 1], got {fraction!r}")
+    if not (isinstance(fraction, Real) and not isinstance(fraction, bool) and 0 <= fraction <= 1):
+        raise ValueError(f"fraction must be in [0, 1], got {repr(fraction)[:40]}")
 
 
 def _check_strata(n: int, strata: Sequence[int] | IntArray) -> tuple[int, ...]:
@@ -354,12 +354,13 @@ def _expected_counts(masses: FloatArray, sizes: IntArray, size: int) -> FloatArr
     """Expected counts in proportion to the masses, none above its stratum's size, with the given sum (water filling)."""
     even = sizes / max(1, sizes.sum())
     scaled = masses / masses.max() if masses.size and masses.max() > 0 else masses  # so that huge masses have a finite sum
-    share = 0.9 * scaled / scaled.sum() + 0.1 * even if scaled.sum() > 0 else even
+    total = math.fsum(scaled)  # exactly rounded: the same on every machine and with every numpy
+    share = 0.9 * scaled / total + 0.1 * even if total > 0 else even
     expected = np.zeros(sizes.size)
     full = np.zeros(sizes.size, np.bool_)
     while True:
         rest = size - sizes[full].sum()
-        open_share = share[~full].sum()
+        open_share = math.fsum(share[~full])
         if rest <= 0 or open_share <= 0:
             break
         over = ~full & (share * rest >= sizes * open_share) & (share > 0)

@@ -71,7 +71,7 @@ class Mixture:
     unit: str = "sample"
     phases: Sequence[Phase] | None = None
     period: int = 1024
-    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    names: tuple[str, ...] = field(init=False, repr=False)  # compared: the order of the data sets counts
     plan: Plan = field(init=False, repr=False, compare=False)
     _orders: tuple[Order, ...] = field(init=False, repr=False, compare=False)
     _line: _core.MixtureLine | None = field(init=False, repr=False, compare=False)
@@ -84,6 +84,8 @@ class Mixture:
             raise ValueError(f"stop must be one of {', '.join(STOP_POLICIES)}, got {self.stop!r}")
         if self.unit not in ("sample", "batch"):
             raise ValueError(f"unit must be 'sample' or 'batch', got {self.unit!r}")
+        if not isinstance(self.parts, Mapping | Sequence):
+            raise TypeError(f"parts must be a dict or a list of orders or lengths, got {self.parts!r}")
         object.__setattr__(self, "parts", dict(self.parts) if isinstance(self.parts, Mapping) else tuple(self.parts))
         object.__setattr__(self, "weights", _copied(self.weights))
         object.__setattr__(self, "phases", None if self.phases is None else tuple(self.phases))
@@ -242,8 +244,8 @@ class Mixture:
         for name, weight, order in zip(self.names, weights, self._orders, strict=True):
             if isinstance(weight, bool) or not isinstance(weight, int | float | Fraction | np.integer | np.floating):
                 raise TypeError(f"the weight of {name!r} must be a number, got {weight!r}")
-            if isinstance(weight, int) and weight > MAX_LENGTH:
-                raise ValueError(f"the weight of {name!r} must be at most {MAX_LENGTH}, got a number of {len(str(weight))} digits")
+            if isinstance(weight, int | Fraction) and not 0 <= weight <= MAX_LENGTH:
+                raise ValueError(f"the weight of {name!r} must be in [0, {MAX_LENGTH}], got {str(weight)[:40]}")
             if not (math.isfinite(weight) and weight >= 0):
                 raise ValueError(f"the weight of {name!r} must be finite and at least 0, got {weight!r}")
             if weight > 0 and len(order) == 0 and self.stop in ("all_exhausted", "forever"):

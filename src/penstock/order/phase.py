@@ -1,11 +1,10 @@
 """Phase and Curriculum: batches whose shape changes during a run, over one continuous line of data."""
 
-import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from fractions import Fraction
 from itertools import accumulate
+from numbers import Real
 
 from penstock.argument import MAX_LENGTH, exact_fraction, set_whole, whole_number
 
@@ -18,6 +17,8 @@ def copy_weights(weights: Weights | None) -> Weights | None:
     """Weights nobody else can change."""
     if weights is None or isinstance(weights, Mapping):
         return None if weights is None else dict(weights)
+    if not isinstance(weights, Sequence):
+        raise TypeError(f"weights must be a list or a dict, got {weights!r}")
     return tuple(weights)
 
 
@@ -44,8 +45,8 @@ class Phase:
             raise ValueError(f"a phase needs either steps or epochs, got steps={self.steps!r}, epochs={self.epochs!r}")
         if self.steps is not None:
             set_whole(self, "steps")
-        elif not (isinstance(self.epochs, int | float | Fraction) and math.isfinite(self.epochs) and self.epochs >= 0):
-            raise ValueError(f"epochs must be a finite number of at least 0, got {self.epochs!r}")
+        elif not (isinstance(self.epochs, Real) and not isinstance(self.epochs, bool) and 0 <= self.epochs <= MAX_LENGTH):
+            raise ValueError(f"epochs must be a number in [0, {MAX_LENGTH}], got {str(self.epochs)[:40]}")
 
     @property
     def step_elements(self) -> int:

@@ -6,7 +6,9 @@ of 10**12 records is judged as quickly as one of 10**6.
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -129,7 +131,15 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def _labels(ids: IntArray, n: int, num_labels: int) -> IntArray:
+    if n * num_labels < 2**63:
+        return ids * num_labels // n
     return np.minimum((ids.astype(np.float64) * (num_labels / n)).astype(np.int64), num_labels - 1)
+
+
+def _label_sizes(n: int, num_labels: int) -> list[int]:
+    """Records of each label."""
+    edges = [-(-k * n // num_labels) for k in range(num_labels + 1)]
+    return [high - low for low, high in pairwise(edges)]
 
 
 def _distinct_labels(batches: IntArray, n: int, setting: Setting) -> float:
@@ -137,9 +147,9 @@ def _distinct_labels(batches: IntArray, n: int, setting: Setting) -> float:
 
 
 def _ideal_labels(n: int, setting: Setting) -> float:
-    size = n // setting.num_labels
-    never = math.exp(_log_choose(n - size, setting.batch_size) - _log_choose(n, setting.batch_size))
-    return setting.num_labels * (1 - never)
+    all_batches = _log_choose(n, setting.batch_size)
+    sizes = Counter(_label_sizes(n, setting.num_labels))
+    return sum(number * (1 - math.exp(_log_choose(n - size, setting.batch_size) - all_batches)) for size, number in sizes.items())
 
 
 def _reunited_pairs(order: InvertibleOrder, batches: IntArray, epoch: int) -> float:
@@ -166,10 +176,12 @@ def _rank_label_p_value(order: InvertibleOrder, setting: Setting, epoch: int) ->
         run = Shard(rank, setting.world).run(0, n)
         ids = order.indices(epoch, run.start, run.stop, max(1, len(run) // per_rank) * setting.world)[:per_rank]
         counts = np.bincount(_labels(ids, n, labels), minlength=labels)
-        expected = ids.size / labels
+        if ids.size == n:
+            continue  # one rank sees everything, and so every label in its share
+        expected = np.array(_label_sizes(n, labels)) * (ids.size / n)
         # Without replacement the counts spread less than multinomial ones, by the share that was not looked at.
-        spread = max(1 - ids.size / n, 1 / n)
-        worst = min(worst, chi2_survival(float(((counts - expected) ** 2).sum() / expected / spread), labels - 1))
+        spread = (n - ids.size) / (n - 1)
+        worst = min(worst, chi2_survival(float(((counts - expected) ** 2 / expected).sum() / spread), labels - 1))
     return min(1.0, worst * setting.world)
 
 

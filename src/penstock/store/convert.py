@@ -70,6 +70,8 @@ def _guess(name: str, data: Any) -> Field:
         return Field.text() if data.kind == "text" else Field.bytes()
     if isinstance(data, np.ndarray) and data.dtype.kind not in "OUS":
         return Field(data.dtype, data.shape[1:])
+    if isinstance(data, Mapping | str | bytes):
+        raise TypeError(f"field {name!r}: expected arrays, texts or byte strings, got a {type(data).__name__}")
     first = next((item for item in data if item is not None), None)
     if isinstance(first, str):
         return Field.text()

@@ -105,7 +105,7 @@ class Problem:
 
 
 def verify(path: str | os.PathLike[str], *, generation: int | None = None, progress: Progress | None = None) -> list[Problem]:
-    """Check every byte of a generation and return what is wrong, naming file, field and rows; an empty list if nothing is."""
+    """Check every record and index of a generation; returns what is wrong, naming file, field and rows, or an empty list."""
     directory = Path(path)
     try:
         store = open_store(directory, generation=generation)

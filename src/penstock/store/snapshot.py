@@ -80,7 +80,7 @@ class Store:
 
     @property
     def fingerprint(self) -> str:
-        """The sha256 of the manifest: equal for equal data."""
+        """The sha256 of the manifest: it names this generation of this data set, and no other."""
         return self._manifest.digest
 
     @property
@@ -185,10 +185,10 @@ class Store:
         sizes = np.empty(ids.size, np.int64)
         ndim = field.ndim if field.kind == "ragged" and field.ndim > 1 else 0
         dims = np.empty(ids.size * ndim, np.uint32)
-        self._native().measure(number, ndim, ids, sizes, dims, self._pool)
-        present = sizes >= 0
+        missing = self._native().measure(number, ndim, ids, sizes, dims, self._pool)
+        present = sizes >= 0 if missing else None
         offsets = np.zeros(ids.size + 1, np.int64)
-        np.cumsum(np.maximum(sizes, 0), out=offsets[1:])
+        np.cumsum(np.maximum(sizes, 0) if missing else sizes, out=offsets[1:])
         values = np.empty(int(offsets[-1]), np.uint8)
         self._native().read_variable(number, field.kind == "text", ids, offsets, values, self._pool)
         itemsize = field.dtype.itemsize
@@ -197,7 +197,7 @@ class Store:
         shapes = dims.reshape(-1, ndim) if ndim else None
         if shapes is not None and not _shapes_fit(shapes, np.diff(offsets) // itemsize):
             raise CorruptError(f"{self._path}: the shape of a record of field {name!r} does not fit its size")
-        return Column(ids.size, values, offsets, None if present.all() else present, shapes)
+        return Column(ids.size, values, offsets, present, shapes)
 
     def view(self, field: str) -> "ZeroCopy":
         """A fixed, uncompressed field without copying: ``view("image")[7]`` is a read-only array on the file itself."""

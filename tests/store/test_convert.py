@@ -1,0 +1,155 @@
+"""convert: arrays and stores into new stores."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.store.records import FIELDS, assert_store, digest, make_records, write
+
+import penstock as pen
+from penstock import Field, Ragged
+from penstock.store import stats
+from penstock.store.generation import load_manifest
+
+GUESSES: list[tuple[Any, Field]] = [
+    (np.zeros((4, 2, 3), np.uint8), Field("u1", (2, 3))),
+    (np.zeros(4, ">f4"), Field("f4")),
+    (np.zeros(4, np.bool_), Field("bool")),
+    (np.zeros((4, 0)), Field("f8", (0,))),
+    (np.ma.masked_array([1, 2, 3, 4], mask=[0, 1, 0, 0]), Field("i8")),
+    ([1, 2, 3, 4], Field("i8")),
+    ([1.5, 2, 3, 4], Field("f8")),
+    ([[1, 2]] * 4, Field("i8", (2,))),
+    (["a", None, "", "b"], Field.text()),
+    (np.array(["a", "b", "c", "d"]), Field.text()),
+    ([None, b"a", b"", bytearray(b"b")], Field.bytes()),
+    ([np.zeros(2, np.int16), np.zeros(0, np.int16), None, np.zeros(3, np.int16)], Field.ragged("i2")),
+    ([None, np.zeros((2, 3), np.float32), np.zeros((0, 3), np.float32), np.zeros((1, 1), np.float32)], Field.ragged("f4", 2)),
+    (Ragged.from_items([[1], [], None, [2, 3]], dtype="u2"), Field.ragged("u2")),
+    (Ragged.from_items([[[1]], [[]], None, [[2, 3]]], dtype="u2", ndim=2), Field.ragged("u2", 2)),
+    (Ragged.from_items(["a", "", None, "b"], dtype="u1", kind="text"), Field.text()),
+    (Ragged.from_items([b"a", b"", None, b"b"], dtype="u1", kind="bytes"), Field.bytes()),
+]
+
+
+def plain(column: Any) -> list[Any]:
+    return [item.tolist() if isinstance(item, np.ndarray) else item for item in column]
+
+
+@pytest.mark.parametrize(("data", "field"), GUESSES, ids=lambda value: repr(value)[:40])
+def test_fields_follow_from_the_data(tmp_path: Path, data: Any, field: Field) -> None:
+    pen.convert({"x": data, "n": np.arange(4)}, tmp_path / "a.pen")
+    store = pen.open(tmp_path / "a.pen")
+    assert store.schema == {"x": field, "n": Field("i8")}
+    found = store["x"][:]
+    if isinstance(found, Ragged):
+        assert plain(found) == plain([bytes(item) if isinstance(item, bytearray) else item for item in data])
+    else:
+        assert found.tolist() == np.ma.asarray(data).tolist()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [[object()] * 2, [{}] * 2, np.array([None, 1]), {"a": 1}, 5, np.array(5), [1 + 2j, "a"], np.array(["2020-01-01"], "M8[D]")],
+    ids=repr,
+)
+def test_other_data_is_refused_and_makes_nothing(tmp_path: Path, data: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        pen.convert({"x": data}, tmp_path / "a.pen")
+    assert not (tmp_path / "a.pen" / "manifest").exists() or not list((tmp_path / "a.pen" / "manifest").iterdir())
+
+
+def test_lengths_must_agree(tmp_path: Path) -> None:
+    for source in ({"x": np.zeros(3), "y": np.zeros(4)}, {"x": np.zeros(3), "y": ["a"] * 4}):
+        with pytest.raises(ValueError, match="same number of records"):
+            pen.convert(source, tmp_path / "a.pen")
+
+
+def test_no_records_make_an_empty_store(tmp_path: Path) -> None:
+    pen.convert({"x": np.empty((0, 3), np.float32)}, tmp_path / "a.pen")
+    assert pen.open(tmp_path / "a.pen")[:]["x"].shape == (0, 3)
+
+
+def test_memory_mapped_arrays_are_written_in_slices(tmp_path: Path) -> None:
+    array = np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype=np.int32, shape=(3_000, 256))
+    array[:] = np.arange(3_000)[:, None]
+    array.flush()
+    source = np.load(tmp_path / "x.npy", mmap_mode="r")
+    seen: list[int] = []
+    pen.convert({"x": source}, tmp_path / "a.pen", chunk_bytes="1MiB", progress=lambda rows, size: seen.append(rows))
+    assert sum(seen) == 3_000
+    assert len(seen) == 3
+    assert np.array_equal(pen.open(tmp_path / "a.pen")["x"][:], source)
+
+
+RECORDS = make_records(60, seed=8)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    write(tmp_path / "source.pen", RECORDS[:40], chunk_records=7)
+    with pen.open(tmp_path / "source.pen", mode="a") as out:
+        out.update([3], {"caption": ["new"]})
+        out.delete([5, 6])
+    return tmp_path / "source.pen"
+
+
+@pytest.mark.parametrize("codec", [None, pen.Raw(), pen.Zstd(1), {"label": pen.LZ4(), "caption": pen.Raw()}], ids=repr)
+def test_store_to_store_with_another_codec(tmp_path: Path, source: Path, codec: Any) -> None:
+    before = pen.open(source)
+    pen.convert(before, tmp_path / "b.pen", codec=codec)
+    after = pen.open(tmp_path / "b.pen")
+    assert digest(after) == digest(before)
+    assert stats(after).redirects == 0
+    assert after.generation == 1
+    for name, field in after.schema.items():
+        wanted = codec.get(name, FIELDS[name].codec) if isinstance(codec, dict) else codec or FIELDS[name].codec
+        assert field.codec == wanted
+        assert (field.kind, field.element, field.shape, field.ndim) == (
+            FIELDS[name].kind, FIELDS[name].element, FIELDS[name].shape, FIELDS[name].ndim
+        )  # fmt: skip
+
+
+def test_store_to_store_with_other_chunks(tmp_path: Path, source: Path) -> None:
+    before = pen.open(source)
+    pen.convert(before, tmp_path / "b.pen", chunk_records=5, chunk_bytes="1MB", threads=3)
+    assert [chunk.rows for chunk in load_manifest(tmp_path / "b.pen").chunks] == [5] * 7 + [3]
+    assert digest(pen.open(tmp_path / "b.pen")) == digest(before)
+
+
+def test_store_to_store_with_fewer_fields_in_another_order(tmp_path: Path, source: Path) -> None:
+    before = pen.open(source)
+    pen.convert(before, tmp_path / "b.pen", fields=["tokens", "label"])
+    after = pen.open(tmp_path / "b.pen")
+    assert list(after.schema) == ["tokens", "label"]
+    assert_store(after, [{"tokens": before[i]["tokens"], "label": before[i]["label"]} for i in range(len(before))])
+
+
+def test_unknown_fields_are_refused(tmp_path: Path, source: Path) -> None:
+    for options in ({"fields": ["nothing"]}, {"codec": {"nothing": pen.Raw()}}):
+        with pytest.raises(ValueError, match="unknown fields"):
+            pen.convert(pen.open(source), tmp_path / "b.pen", **options)
+    assert not (tmp_path / "b.pen").exists()
+
+
+def test_dictionary_goes_with_the_field(tmp_path: Path) -> None:
+    places = ["kitchen", "cellar", "balcony"]
+    texts = [
+        f'{{"sensor": {i % 97}, "temperature": {i % 31}, "humidity": {i % 7}, "place": "{places[i % 3]}"}}' for i in range(2000)
+    ]
+    pen.convert({"t": texts}, tmp_path / "plain.pen", codec=pen.Zstd(3))
+    dictionary = pen.train_dictionary(texts, size=1024)
+    pen.convert(pen.open(tmp_path / "plain.pen"), tmp_path / "small.pen", codec={"t": pen.Zstd(3, dictionary)})
+    pen.convert(pen.open(tmp_path / "small.pen"), tmp_path / "again.pen")
+    for name in ("plain", "small", "again"):
+        assert pen.open(tmp_path / f"{name}.pen")["t"][:].to_list() == texts
+    assert pen.open(tmp_path / "again.pen").schema["t"].codec == pen.Zstd(3, dictionary)
+    sizes = [stats(pen.open(tmp_path / f"{name}.pen")).stored_bytes for name in ("plain", "small", "again")]
+    assert sizes[1] == sizes[2] < sizes[0] / 1.5
+
+
+def test_existing_store_is_not_overwritten(tmp_path: Path, source: Path) -> None:
+    with pytest.raises(pen.PenstockError, match="there is a store already"):
+        pen.convert({"x": np.zeros(3)}, source)
+    assert len(pen.open(source)) == 38

@@ -1,0 +1,80 @@
+"""Stores whose checksums are right and whose contents are evil: a typed error or a harmless answer, little memory, no crash."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from tests.store import hostile
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with TemporaryDirectory(dir="/dev/shm", prefix="penstock-hostile-") as name:
+        yield Path(name)
+
+
+def run(group: str, folder: Path, *, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """The lines that the program of tests/store/hostile.py prints for a group; a failure names the case it ended in."""
+    command = [*before, sys.executable, "-W", "error", "-m", "tests.store.hostile", group, str(folder), *after]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, f"ended by {done.returncode} after {lines[-1:]}: {done.stderr[-2000:]}"
+    return lines
+
+
+@pytest.mark.parametrize("group", hostile.GROUPS)
+def test_hostile_stores_are_refused_by_name_or_read_without_harm(group: str, folder: Path) -> None:
+    lines = run(group, folder)
+    results = [line for line in lines if "case" in line]
+    assert len(results) == sum(1 for _ in hostile.GROUPS[group]())
+    wrong = [f"{line['case']!a}: {line['wrong'][:300]!a}" for line in results if line["wrong"]]
+    assert wrong == [], f"{len(wrong)} of {len(results)}"
+    assert lines[-1]["peak_kib"] < 256 * 1024
+
+
+def test_there_are_many_hostile_stores_and_each_is_tried_once() -> None:
+    names = [(group, case.name) for group, cases in hostile.GROUPS.items() for case in cases()]
+    assert len(names) == len(set(names)) > 2_000
+
+
+def test_nothing_outside_the_store_is_opened(folder: Path) -> None:
+    """Names that lead elsewhere, watched from outside: every path opened lies in a store, and so does what it leads to."""
+    log = folder / "trace"
+    run("name", folder, before=("strace", "-f", "-y", "-qq", "-s", "4096", "-e", "trace=%file", "-o", str(log)), after=("apart",))
+    lines = log.read_text(errors="replace").splitlines()
+    marker = next(i for i, line in enumerate(lines) if f'"{folder}/marker"' in line)
+    calls = [match for line in lines[marker:] if (match := re.search(r'\bopen(?:at)?\(.*?"(.*?)".* = (-?\d+)(?:<(.*)>)?', line))]
+    own = re.compile(rf"{re.escape(str(folder))}/store\d+/a\.pen(/|$)|/sys/devices/system/cpu/online$")
+    for call in calls:
+        assert own.match(call[1]), call.string
+        assert ".." not in call[1], call.string
+        assert call[2] == "-1" or own.match(call[3]), call.string
+    assert len(calls) > 300
+    assert not any("passwd" in line for line in lines[marker:])
+
+
+def outcome(folder: Path, case: hostile.Case) -> hostile.Result:
+    hostile.write(folder / "store", case)
+    return hostile.exercise(folder / "store", case)
+
+
+def test_the_builder_makes_what_penstock_reads(folder: Path) -> None:
+    result = outcome(folder, hostile.Case("as it is", lambda _: None, "right"))
+    assert (result.wrong, result.errors) == ("", [])
+
+
+def test_a_wrong_value_is_not_taken_for_a_right_one(folder: Path) -> None:
+    """The checks of this file can fail: a store that reads well where an error is due is reported, and the other way round."""
+    assert outcome(folder, hostile.Case("as it is", lambda _: None, "error")).wrong == "no error"
+    broken = hostile.Case("cut", lambda spec: spec.part(1).arrays.update(ends=b""), "right")
+    assert "errors" in outcome(folder, broken).wrong
+    other = hostile.Case("other", lambda spec: hostile.set_record(spec, 1, 2, b"other", 5), "right")
+    assert "wrong records" in outcome(folder, other).wrong

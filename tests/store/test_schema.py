@@ -1,0 +1,193 @@
+"""Fields: every element type, their form in the manifest, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.store.test_codec import CODECS
+
+import penstock as pen
+from penstock import Field
+from penstock.store.schema import Schema, field_from_json, field_to_json
+
+ELEMENTS = {
+    "bool": np.bool_, "i1": np.int8, "i2": np.int16, "i4": np.int32, "i8": np.int64, "u1": np.uint8, "u2": np.uint16,
+    "u4": np.uint32, "u8": np.uint64, "f2": np.float16, "f4": np.float32, "f8": np.float64,
+    "c8": np.complex64, "c16": np.complex128,
+    "bf16": ml_dtypes.bfloat16, "f8e4m3fn": ml_dtypes.float8_e4m3fn, "f8e4m3b11fnuz": ml_dtypes.float8_e4m3b11fnuz,
+    "f8e5m2": ml_dtypes.float8_e5m2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_element_type_has_one_name_however_it_is_given(element: str) -> None:
+    dtype = np.dtype(ELEMENTS[element])
+    for given_as in (element, dtype, ELEMENTS[element]):
+        assert Field(given_as).element == element
+        assert Field(given_as).dtype == dtype
+    assert Field(element, (3, 2)).stride == 6 * dtype.itemsize
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("codec", [pen.Raw(), pen.Zstd()], ids=repr)
+def test_every_bit_of_every_element_type_comes_back(tmp_path: Path, element: str, codec: Any) -> None:
+    dtype = np.dtype(ELEMENTS[element])
+    bits = np.random.default_rng(5).integers(0, 2 if element == "bool" else 256, (40, 3 * dtype.itemsize), dtype=np.uint8)
+    values = bits.view(dtype)
+    fields = {"fixed": Field(dtype, (3,), codec=codec), "rag": Field.ragged(dtype, codec=codec)}
+    with pen.create(tmp_path / "a.pen", fields) as out:
+        out.extend({"fixed": values, "rag": list(values)})
+    store = pen.open(tmp_path / "a.pen")
+    assert store.schema == fields
+    assert store["fixed"][:].dtype == dtype
+    assert store["fixed"][:].tobytes() == values.tobytes()
+    assert store["rag"][:].values.dtype == dtype
+    assert store["rag"][:].values.tobytes() == values.tobytes()
+    assert np.asarray(store["fixed"][7]).tobytes() == values[7].tobytes()
+
+
+def test_big_endian_is_the_same_element_type() -> None:
+    assert Field(">f4").element == "f4"
+    assert Field(">u8") == Field("u8")
+
+
+BAD_TYPES = ["O", "U5", "S3", "V8", "M8[s]", "m8[s]", "f16", np.dtype([("a", "i4")]), "nonsense", np.longdouble, object]
+
+
+@pytest.mark.parametrize("dtype", BAD_TYPES, ids=str)
+def test_other_element_types_are_refused(dtype: Any) -> None:
+    with pytest.raises(TypeError):
+        Field(dtype)
+    with pytest.raises(TypeError):
+        Field.ragged(dtype)
+
+
+BAD_SHAPES: list[tuple[Any, type[Exception]]] = [
+    ((-1,), ValueError),
+    ((1.5,), TypeError),
+    (("3",), TypeError),
+    ((True,), TypeError),
+    ((1,) * 33, ValueError),
+    ((2**32,), ValueError),
+    ((2**16, 2**16), ValueError),
+    (None, TypeError),
+]
+
+
+@pytest.mark.parametrize(("shape", "error"), BAD_SHAPES, ids=repr)
+def test_bad_shape_is_refused(shape: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Field("u1", shape)
+
+
+@pytest.mark.parametrize("ndim", [0, 33, -1])
+def test_bad_number_of_dimensions_is_refused(ndim: int) -> None:
+    with pytest.raises(ValueError, match="ndim must be in"):
+        Field.ragged("f4", ndim)
+
+
+@pytest.mark.parametrize("codec", ["zstd", 3, pen.Zstd])
+def test_codec_that_is_none_is_refused(codec: Any) -> None:
+    for make in (lambda: Field("f4", codec=codec), lambda: Field.text(codec=codec), lambda: Field.ragged("f4", codec=codec)):
+        with pytest.raises(TypeError, match="codec must be"):
+            make()
+
+
+ANY_FIELD = st.one_of(
+    st.builds(
+        lambda e, s, c: Field(e, tuple(s), codec=c),
+        st.sampled_from(sorted(ELEMENTS)),
+        st.lists(st.integers(0, 5), max_size=4),
+        CODECS,
+    ),
+    st.builds(lambda e, n, c: Field.ragged(e, n, codec=c), st.sampled_from(sorted(ELEMENTS)), st.integers(1, 32), CODECS),
+    st.builds(lambda c: Field.bytes(codec=c), CODECS),
+    st.builds(lambda c: Field.text(codec=c), CODECS),
+)
+
+
+@given(ANY_FIELD, st.integers(0, 4095), st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", fullmatch=True))
+def test_json_gives_the_field_back(field: Field, number: int, name: str) -> None:
+    assert field_from_json(field_to_json(name, number, field)) == (name, number, field)
+
+
+@given(ANY_FIELD.filter(lambda field: getattr(field.codec, "dictionary", None) is None))
+def test_repr_is_the_code_that_makes_it(field: Field) -> None:
+    names = {"Field": Field, "Zstd": pen.Zstd, "LZ4": lambda level: pen.LZ4(level), "Deflate": lambda level: pen.Deflate(level)}
+    assert eval(repr(field), names) == field
+
+
+GOOD = {"name": "x", "number": 0, "kind": "fixed", "codec": {"name": "raw"}, "dtype": "f4", "shape": [2]}
+RAGGED = {"name": "x", "number": 0, "kind": "ragged", "codec": {"name": "raw"}, "dtype": "f4", "ndim": 2}
+BAD_JSON: list[Any] = [
+    None,
+    [],
+    {},
+    GOOD | {"kind": "other"},
+    GOOD | {"kind": ["fixed"]},
+    GOOD | {"more": 1},
+    {k: v for k, v in GOOD.items() if k != "shape"},
+    GOOD | {"name": ""},
+    GOOD | {"name": 5},
+    GOOD | {"name": "../x"},
+    GOOD | {"name": ".x"},
+    GOOD | {"name": "-x"},
+    GOOD | {"name": "x" * 129},
+    GOOD | {"name": "x\n"},
+    GOOD | {"name": "ü"},
+    GOOD | {"number": -1},
+    GOOD | {"number": 4096},
+    GOOD | {"number": "0"},
+    GOOD | {"number": True},
+    GOOD | {"dtype": "O"},
+    GOOD | {"dtype": "float32"},
+    GOOD | {"dtype": ">f4"},
+    GOOD | {"dtype": 4},
+    GOOD | {"shape": 2},
+    GOOD | {"shape": "2"},
+    GOOD | {"shape": [-2]},
+    GOOD | {"shape": [1] * 33},
+    GOOD | {"shape": [2**31, 2]},
+    GOOD | {"shape": [2**62, 2**62, 0]} | {"dtype": "f4", "shape": [2**62, 2**62]},
+    GOOD | {"codec": None},
+    RAGGED | {"ndim": 0},
+    RAGGED | {"ndim": 33},
+    RAGGED | {"ndim": "2"},
+    RAGGED | {"dtype": None},
+]
+
+
+@pytest.mark.parametrize("value", BAD_JSON, ids=lambda value: str(value)[:100])
+def test_json_that_is_no_field_is_refused(value: Any) -> None:
+    assert field_from_json(GOOD)[0] == field_from_json(RAGGED)[0] == "x"
+    with pytest.raises((ValueError, TypeError)):
+        field_from_json(value)
+
+
+@pytest.mark.parametrize("name", ["", ".a", "-a", "a/b", "a b", "ä", "a" * 129, "a\n", 5, None])
+def test_field_name_that_is_none_is_refused(name: Any) -> None:
+    with pytest.raises(ValueError, match="a field name has"):
+        Schema.make({name: Field("i4")})
+
+
+def test_schema_needs_fields() -> None:
+    with pytest.raises(ValueError, match="at least one field"):
+        Schema.make({})
+    with pytest.raises(ValueError, match="at most 4096"):
+        Schema.make({f"f{i}": Field("i4") for i in range(4097)})
+    with pytest.raises(TypeError, match="must be a Field"):
+        Schema.make({"x": "i4"})  # type: ignore[dict-item]
+
+
+def test_schema_numbers_fields_in_the_order_given() -> None:
+    assert Schema.make({"b": Field("i4"), "a": Field.text()}).numbers == {"b": 0, "a": 1}
+
+
+def test_fields_are_frozen_and_hashable() -> None:
+    assert len({Field("i4"), Field("i4", ()), Field("i4", (1,)), Field.text(), Field.bytes()}) == 4
+    with pytest.raises(AttributeError):
+        Field("i4").shape = (2,)  # type: ignore[misc]
