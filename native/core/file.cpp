@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csetjmp>
 #include <csignal>
@@ -14,7 +15,9 @@
 namespace penstock {
 namespace {
 
-thread_local sigjmp_buf* guard_exit = nullptr;  // where this thread goes on after a fault under guard
+// Where this thread goes on after a fault under guard. Volatile, because only the signal handler reads it: without that the
+// compiler may see that nobody does and leave the store out.
+thread_local sigjmp_buf* volatile guard_exit = nullptr;
 struct sigaction previous_handler;
 
 void on_bus_error(int signal, siginfo_t* info, void* context) {
@@ -68,7 +71,9 @@ bool guarded(void (*work)(void*), void* context) {
   sigjmp_buf here;
   if (sigsetjmp(here, 0) != 0) return false;
   guard_exit = &here;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   work(context);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   return true;
 }
 

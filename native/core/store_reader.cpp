@@ -369,6 +369,7 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
     const std::byte* from[kPlainTile];
     for (std::size_t size = 0; done < high; done += size) {
       size = std::min(kPlainTile, high - done);
+      bool some_missing = false;
       locate_tile(redirects, ids.data() + done, size, places);
       for (std::size_t i = 0; i < size; ++i) {
         Plain& chunk = table[places[i].chunk];
@@ -389,6 +390,7 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
         const std::uint64_t row = places[i].row;
         if (chunk.validity != nullptr) [[unlikely]] {
           present[done + i] = static_cast<unsigned>(chunk.validity[row / 8]) >> (row % 8) & 1;
+          some_missing |= present[done + i] == 0;
         }
         const std::uint64_t page = chunk.rows_per_page.quotient(row);
         if (limits_.verify && (chunk.verified[page / 64].load(std::memory_order_relaxed) >> (page % 64) & 1) == 0) [[unlikely]] {
@@ -405,6 +407,9 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
         for (std::size_t i = 0; i < size; ++i) copy_small(to + i * stride, from[i], stride);
       } else {
         for (std::size_t i = 0; i < size; ++i) std::memcpy(to + i * stride, from[i], stride);
+      }
+      for (std::size_t i = 0; some_missing && i < size; ++i) {
+        if (present[done + i] == 0) std::memset(to + i * stride, 0, stride);
       }
       for (std::size_t i = 0; i < size; ++i) {
         if (*reinterpret_cast<const volatile std::uint64_t*>(table[places[i].chunk].tail) != kTailWord) [[unlikely]]
@@ -425,6 +430,7 @@ std::uint64_t StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride,
     for (std::size_t i = 0; i < sizes.size(); ++i) all_present[i] = sizes[i] < 0 ? 0 : 1;
     return missing;
   }
+  if (all_ids.empty()) return 0;
   std::memset(all_present, 1, all_ids.size());
   in_slices(all_ids.size(), [&](std::size_t first, std::size_t count) {
     const std::span<const std::int64_t> ids = all_ids.subspan(first, count);
