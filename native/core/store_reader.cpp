@@ -427,7 +427,10 @@ std::uint64_t StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride,
   if (stride == 0) {  // nothing to copy, but presence to find out
     std::vector<std::int64_t> sizes(all_ids.size());
     const std::uint64_t missing = measure(field, 0, all_ids, sizes.data(), nullptr, pool);
-    for (std::size_t i = 0; i < sizes.size(); ++i) all_present[i] = sizes[i] < 0 ? 0 : 1;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] > 0) throw CorruptError(where() + "a record has another size than its field");
+      all_present[i] = sizes[i] < 0 ? 0 : 1;
+    }
     return missing;
   }
   if (all_ids.empty()) return 0;
