@@ -60,6 +60,14 @@ crash: build
 soak: build
 	$(PY) -m tests.store.soak --seconds 30
 
+fuzz: build  # needs clang and its runtime: apt-get install clang libclang-rt-14-dev
+	$(CMAKE) -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DPENSTOCK_FUZZ=ON -DPENSTOCK_SANITIZE=address,undefined >/dev/null
+	$(CMAKE) --build build/fuzz -j2
+	for subject in chunk codec; do \
+	  mkdir -p build/fuzz/corpus/$$subject && $(PY) native/fuzz/make_seeds.py build/fuzz/corpus && \
+	  build/fuzz/$${subject}_fuzz -max_total_time=300 build/fuzz/corpus/$$subject native/fuzz/corpus/$$subject || exit 1; \
+	done
+
 demo: build
 	$(PY) examples/shuffle_a_trillion.py
 

@@ -21,8 +21,7 @@ void allow_typed_errors(const auto& work) {
   try {
     work();
   } catch (const CorruptError&) {
-  } catch (const SystemError&) {
-  }
+  } catch (const SystemError&) {}
 }
 
 // The first and the last rows, so that four billion rows without bytes do not take for ever.
@@ -49,7 +48,7 @@ void read_field(const StoreReader& reader, const ChunkField& field, std::span<co
       const std::int64_t offsets[2] = {0, std::max<std::int64_t>(size, 0)};
       std::vector<std::byte> out(static_cast<std::size_t>(offsets[1]));
       out.reserve(1);
-      reader.read_variable(field.number, {&id, 1}, offsets, out.data(), pool);
+      reader.read_variable(field.number, field.number % 2 == 1, {&id, 1}, offsets, out.data(), pool);
     });
   }
 }
@@ -60,7 +59,7 @@ void read_all(const ChunkFact& fact, FileAccess access, bool verify) {
   StoreLimits limits;
   limits.record_bytes = kMaxRecord;
   limits.verify = verify;
-  const StoreReader reader(fact.rows, {fact}, segments, DatasetId{}, access, limits);
+  const StoreReader reader(fact.path, fact.rows, {fact}, segments, DatasetId{}, access, limits);
   ThreadPool pool(1);
   const std::vector<std::int64_t> ids = ids_of(fact.rows);
   const std::shared_ptr<const Chunk> chunk = reader.chunk(0);
@@ -97,9 +96,11 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
   };
   auto* image = reinterpret_cast<std::byte*>(data);
   const std::uint64_t fields = std::max<std::uint32_t>(1, load_le<std::uint32_t>(image + size - kChunkTailBytes + 24));
-  const std::uint64_t footer = std::min<std::uint64_t>(size - kChunkHeaderBytes, kChunkTailBytes + (fields % 64) * kChunkEntryBytes);
+  const std::uint64_t footer =
+      std::min<std::uint64_t>(size - kChunkHeaderBytes, kChunkTailBytes + (fields % 64) * kChunkEntryBytes);
   const std::uint64_t place = draw(4) == 0 ? draw(size - 8) : size - footer + 4 * draw((footer - 8) / 4);
-  const std::uint64_t edges[] = {0, 1, size, size - footer, 1U << 16, 1U << 31, 1ULL << 32, 1ULL << 62, 1ULL << 63, ~0ULL, draw(256), draw(size)};
+  const std::uint64_t edges[] = {0,          1,          size,       size - footer, 1U << 16,  1U << 31,
+                                 1ULL << 32, 1ULL << 62, 1ULL << 63, ~0ULL,         draw(256), draw(size)};
   const std::uint64_t value = edges[draw(std::size(edges))] + draw(17) - 8;
   const std::size_t widths[] = {1, 2, 4, 8};
   std::memcpy(image + place, &value, widths[draw(4)]);

@@ -25,7 +25,8 @@ Bytes words() {
   return made;
 }
 
-void round_trip(Codec codec, int level, const Dictionary* writing, const Dictionary* dictionary, std::span<const std::byte> record) {
+void round_trip(Codec codec, int level, const Dictionary* writing, const Dictionary* dictionary,
+                std::span<const std::byte> record) {
   Encoder encoder(codec, level, writing);
   Bytes stored;
   encoder.append(record, stored);

@@ -45,7 +45,9 @@ def write_records(out: Path) -> None:
         ends = np.empty(1, np.uint64)
         stored = _core.encode_records(codec, 3, b"", record, np.array([0, record.size]), ends)
         (out / f"codec-{codec}").write_bytes(bytes([codec]) + len(record).to_bytes(4, "little") + stored.tobytes())
-        (out / f"codec-{codec}-dictionary").write_bytes(bytes([0x80 | codec]) + len(record).to_bytes(4, "little") + stored.tobytes())
+        (out / f"codec-{codec}-dictionary").write_bytes(
+            bytes([0x80 | codec]) + len(record).to_bytes(4, "little") + stored.tobytes()
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-// Runs a fuzz target over files and directories of inputs, once each, without a fuzzer: the inputs that found something stay found.
+// Runs a fuzz target over files and directories of inputs, once each, without a fuzzer: the inputs that found something stay
+// found.
 #include <cstdint>
 #include <filesystem>
 #include <fstream>

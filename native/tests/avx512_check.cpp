@@ -80,7 +80,8 @@ void compare_everything(Comparison& comparison, const Feistel& f) {
   comparison.both_directions(f, split(f, positions), f.n);
 }
 
-// Runs that begin before and at the end of a row, among the first rows, the middle ones and the last; then the ends of the domain.
+// Runs that begin before and at the end of a row, among the first rows, the middle ones and the last; then the ends of the
+// domain.
 void compare_runs(Comparison& comparison, const Feistel& f) {
   for (const std::uint64_t row_end : {f.b, f.b * 3, f.b * (f.a / 2), f.b * (f.a - 3)}) {
     for (const std::uint64_t before : {0U, 1U, 16U, 77U, 128U, 130U}) {
@@ -110,9 +111,9 @@ int main() {
   }
   Comparison comparison;
   // The smallest network, grids of several proportions, halves of 31 bits, the limit of the vector kernels.
-  for (const std::uint64_t n : {std::uint64_t{65'537}, std::uint64_t{1'000'000}, std::uint64_t{(1 << 20) + 1},
-                                std::uint64_t{1'000'000'000'000}, (kTwo31 - 1) * (kTwo31 - 1), (kTwo31 - 1) * (kTwo31 - 1) + 1,
-                                kTwo31 * kTwo31 - 1, kTwo31 * kTwo31}) {
+  for (const std::uint64_t n :
+       {std::uint64_t{65'537}, std::uint64_t{1'000'000}, std::uint64_t{(1 << 20) + 1}, std::uint64_t{1'000'000'000'000},
+        (kTwo31 - 1) * (kTwo31 - 1), (kTwo31 - 1) * (kTwo31 - 1) + 1, kTwo31 * kTwo31 - 1, kTwo31 * kTwo31}) {
     for (std::uint64_t key = 1; key <= 2; ++key) {
       const Feistel f = Feistel::make(n, absorb(key, n));
       compare_runs(comparison, f);

@@ -143,9 +143,9 @@ void middling_geometries_equal_the_naive_lists() {
   check_geometry({10'007, 64, 8, 4});
   check_geometry({10'007, 100, 7, 12});
   check_geometry({9'999, 1, 16, 8});
-  check_geometry({300'001, 5'000, 16, 2});     // groups too long for a table of records
-  check_geometry({250'003, 3, 70'000, 1});     // groups too wide for a table of blocks, with the short block
-  check_geometry({210'000, 1, 100'000, 2});    // the same, without
+  check_geometry({300'001, 5'000, 16, 2});   // groups too long for a table of records
+  check_geometry({250'003, 3, 70'000, 1});   // groups too wide for a table of blocks, with the short block
+  check_geometry({210'000, 1, 100'000, 2});  // the same, without
   check_geometry({131'073, 131'072, 2, 1});
 }
 
@@ -213,12 +213,11 @@ void huge_lengths_round_trip_without_overflow() {
   constexpr std::uint64_t one = 1;
   for (const BlockGeometry& g :
        {BlockGeometry{trillion, 4096, 1024, 8}, BlockGeometry{trillion + 1, 1'000'003, 7, 5},
-        BlockGeometry{trillion, 1, kMaxLength, 1},
-        BlockGeometry{kMaxLength, one << 40, 64, 16}, BlockGeometry{kMaxLength, (one << 40) + 1, kMaxLength, 3},
-        BlockGeometry{kMaxLength, kMaxLength, kMaxLength, 1}, BlockGeometry{kMaxLength, one << 62, 1, 1},
-        BlockGeometry{kMaxLength, one << 62, 2, 2}, BlockGeometry{kMaxLength, (one << 62) - 1, 2, 2},
-        BlockGeometry{kMaxLength, (one << 61) + 1, 3, 1}, BlockGeometry{kMaxLength, 1, 1, one << 62},
-        BlockGeometry{kMaxLength, 1, 5, 3},
+        BlockGeometry{trillion, 1, kMaxLength, 1}, BlockGeometry{kMaxLength, one << 40, 64, 16},
+        BlockGeometry{kMaxLength, (one << 40) + 1, kMaxLength, 3}, BlockGeometry{kMaxLength, kMaxLength, kMaxLength, 1},
+        BlockGeometry{kMaxLength, one << 62, 1, 1}, BlockGeometry{kMaxLength, one << 62, 2, 2},
+        BlockGeometry{kMaxLength, (one << 62) - 1, 2, 2}, BlockGeometry{kMaxLength, (one << 61) + 1, 3, 1},
+        BlockGeometry{kMaxLength, 1, 1, one << 62}, BlockGeometry{kMaxLength, 1, 5, 3},
         BlockGeometry{kMaxLength, one << 61, 2, kMaxLength}, BlockGeometry{(one << 62) + 1, 1000, 65'537, 64}}) {
     BlockEpoch epoch = make_epoch(g);
     const Ids positions = far_positions(g.n);
@@ -310,10 +309,11 @@ void a_forked_child_reads_on_and_may_destroy_the_epoch() {
   auto epoch = std::make_unique<BlockEpoch>(g, kSequenceKey, kGroupRoot);
   check_equal(run(*epoch, 0, 1000), Ids(order.begin(), order.begin() + 1000));
   check(succeeds_in_a_child([&] {
-    const bool same = run(*epoch, 0, g.n) == order;
-    epoch.reset();
-    return same;
-  }), "the child found another order or did not finish");
+          const bool same = run(*epoch, 0, g.n) == order;
+          epoch.reset();
+          return same;
+        }),
+        "the child found another order or did not finish");
   check(succeeds_in_a_child([&] { return epoch.reset(), true; }), "the child could not destroy an epoch it never used");
   check_equal(run(*epoch, 0, g.n), order, "the parent after the fork");
 }

@@ -13,7 +13,10 @@ inline std::atomic<int> num_failures{0};  // of this program
 inline void check(bool ok, std::string_view message, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   if (!ok && ++num_failures <= 20) std::cerr << file << ':' << line << ": " << message << '\n';
 }
-template <class... Part> std::string say(const Part&... part) { return (std::ostringstream() << ... << part).str(); }
+template <class... Part>
+std::string say(const Part&... part) {
+  return (std::ostringstream() << ... << part).str();
+}
 
 template <class T>
 void check_equal(const T& found, const std::type_identity_t<T>& expected, std::string_view what = "value",
@@ -28,8 +31,15 @@ void check_equal(const std::vector<T>& found, const std::type_identity_t<std::ve
   if (one == found.end() || other == expected.end()) return;
   check_equal(*one, *other, say(what, " at ", one - found.begin()), file, line);
 }
-template <class E, class F> void check_throws(F fn, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  try { fn(); } catch (const E&) { return; } catch (...) { return check(false, "expected another exception", file, line); }
+template <class E, class F>
+void check_throws(F fn, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  try {
+    fn();
+  } catch (const E&) {
+    return;
+  } catch (...) {
+    return check(false, "expected another exception", file, line);
+  }
   check(false, "expected an exception, found none", file, line);
 }
 inline int finish() {

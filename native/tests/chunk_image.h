@@ -57,7 +57,8 @@ inline void seal_pages(Image& image, const std::byte* entry, std::uint64_t rows)
   }
 }
 
-// Makes every checksum and fixed value of an image of at least 128 bytes right and leaves the rest as it is. The data set is zero.
+// Makes every checksum and fixed value of an image of at least 128 bytes right and leaves the rest as it is. The data set is
+// zero.
 inline ChunkFact seal(Image& image, const std::string& path) {
   std::memcpy(&image[0], kChunkMagic.data(), 8);
   store_le(&image[8], kChunkVersion);

@@ -61,7 +61,8 @@ void every_codec_level_and_size_comes_back() {
         }
       }
     }
-    if (codec != Codec::raw) check(encoded(codec, 3, nullptr, repeated(1000)).size() < 100, "a record that repeats becomes short");
+    if (codec != Codec::raw)
+      check(encoded(codec, 3, nullptr, repeated(1000)).size() < 100, "a record that repeats becomes short");
   }
 }
 
@@ -100,12 +101,15 @@ void cut_and_lengthened_records_are_refused() {
     const Bytes record = repeated(500);
     const Bytes stored = encoded(codec, 3, nullptr, record);
     for (std::size_t size = 0; size < stored.size(); ++size) {
-      check(!decodes_to(decoder, codec, nullptr, Bytes(stored.begin(), stored.begin() + static_cast<std::ptrdiff_t>(size)), record), "cut");
+      check(
+          !decodes_to(decoder, codec, nullptr, Bytes(stored.begin(), stored.begin() + static_cast<std::ptrdiff_t>(size)), record),
+          "cut");
     }
     for (const Bytes& more : {Bytes(1), stored, bytes_of("\x50\x2a\x4d\x18")}) {
       Bytes longer = stored;
       longer.insert(longer.end(), more.begin(), more.end());
-      check(!decodes_to(decoder, codec, nullptr, longer, record), say("codec ", int(codec), " with ", more.size(), " bytes more"));
+      check(!decodes_to(decoder, codec, nullptr, longer, record),
+            say("codec ", int(codec), " with ", more.size(), " bytes more"));
     }
     check(decodes_to(decoder, codec, nullptr, stored, record), "a good record after bad ones");
   }
@@ -169,7 +173,8 @@ void dictionaries_are_digested_or_refused() {
   check(!decodes_to(decoder, Codec::zstd, nullptr, stored, record), "without it");
   const auto other = Dictionary::for_reading(bytes_of("some other words, which are no dictionary of zstd's own making"));
   check(other == nullptr || !decodes_to(decoder, Codec::zstd, other.get(), stored, record), "with another");
-  check(Dictionary::for_reading(bytes_of(std::string("\x37\xa4\x30\xec\x01\0\0\0garbage", 15))) == nullptr, "garbage after the magic");
+  check(Dictionary::for_reading(bytes_of(std::string("\x37\xa4\x30\xec\x01\0\0\0garbage", 15))) == nullptr,
+        "garbage after the magic");
   Bytes broken = words;
   for (std::size_t i = 8; i < 60; ++i) broken[i] = std::byte{0xFF};
   check(Dictionary::for_reading(broken) == nullptr, "a broken dictionary");

@@ -67,8 +67,8 @@ std::vector<Item> naive_periods(const MixtureSegment& s, std::uint64_t num_perio
   for (std::uint64_t number = 0; number < num_periods; ++number) {
     std::vector<Item> slots;
     for (std::size_t k = 0; k < next.size(); ++k) {
-      const std::uint64_t count = s.counted ? s.edges[k + 1] - s.edges[k]
-                                            : given(s, k, (number + 1) * s.period) - given(s, k, number * s.period);
+      const std::uint64_t count =
+          s.counted ? s.edges[k + 1] - s.edges[k] : given(s, k, (number + 1) * s.period) - given(s, k, number * s.period);
       for (std::uint64_t i = 0; i < count; ++i, next[k] += static_cast<std::int64_t>(s.unit)) {
         slots.push_back({static_cast<std::int32_t>(k), next[k]});
       }

@@ -208,8 +208,8 @@ void networks_are_bijections_equal_to_the_reference_at_every_level() {
 // Lengths: the smallest network, those around powers of two and squares (grids of all proportions), the limit of the vector
 // kernels, the longest of all.
 std::vector<std::uint64_t> network_lengths() {
-  std::vector<std::uint64_t> lengths{65'537, 66'049, 66'050, 1'000'000, 1'000'000'000'000, kTwo62 - 1, kTwo62, kTwo62 + 1,
-                                     kMaxLength - 1, kMaxLength};
+  std::vector<std::uint64_t> lengths{65'537,     66'049, 66'050,     1'000'000,      1'000'000'000'000,
+                                     kTwo62 - 1, kTwo62, kTwo62 + 1, kMaxLength - 1, kMaxLength};
   for (int power = 31; power < 62; power += 3) {
     lengths.insert(lengths.end(), {(std::uint64_t{1} << power) - 1, std::uint64_t{1} << power, (std::uint64_t{1} << power) + 1});
   }

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <numeric>
-#include <numeric>
 
 #include "check.h"
 

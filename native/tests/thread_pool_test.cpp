@@ -129,7 +129,9 @@ void a_single_failure_is_reported_from_every_place() {
   for (const std::size_t threads : {1U, 2U, 4U}) {
     ThreadPool pool(threads);
     for (const std::size_t bad : {0U, 1U, 17U, 49U}) {
-      const auto failed = failed_piece(pool, 50, [&](std::size_t piece) { if (piece == bad) throw Failure(piece); });
+      const auto failed = failed_piece(pool, 50, [&](std::size_t piece) {
+        if (piece == bad) throw Failure(piece);
+      });
       check(failed == bad, say("expected piece ", bad, ", found ", failed.value_or(999)));
       check(works(pool), "the pool is of no use after a failure");
     }
@@ -141,7 +143,9 @@ void a_single_failure_is_reported_from_every_place() {
 void pieces_after_a_failure_are_not_started() {
   ThreadPool alone(1);
   std::size_t started = 0;
-  const auto failed = failed_piece(alone, 100, [&](std::size_t piece) { if (++started == 5) throw Failure(piece); });
+  const auto failed = failed_piece(alone, 100, [&](std::size_t piece) {
+    if (++started == 5) throw Failure(piece);
+  });
   check(failed == 4, say("expected piece 4, found ", failed.value_or(999)));
   check_equal(started, 5);
   ThreadPool pool(3);
@@ -234,12 +238,10 @@ void a_grandchild_can_use_the_pool() {
   if (!kChildMayStartThreads) return;
   ThreadPool pool(3);
   check(works(pool), "before the fork");
-  check(succeeds_in_a_child([&] {
-    return works(pool) && succeeds_in_a_child([&] { return works(pool); }) && works(pool);
-  }), "a grandchild's jobs");
-  check(succeeds_in_a_child([&] {
-    return succeeds_in_a_child([&] { return works(pool); }) && works(pool);
-  }), "a grandchild whose parent had no job before the fork");
+  check(succeeds_in_a_child([&] { return works(pool) && succeeds_in_a_child([&] { return works(pool); }) && works(pool); }),
+        "a grandchild's jobs");
+  check(succeeds_in_a_child([&] { return succeeds_in_a_child([&] { return works(pool); }) && works(pool); }),
+        "a grandchild whose parent had no job before the fork");
 }
 
 void a_forked_child_reports_failures() {
@@ -247,8 +249,13 @@ void a_forked_child_reports_failures() {
   ThreadPool pool(3);
   check(works(pool), "before the fork");
   check(succeeds_in_a_child([&] {
-    return failed_piece(pool, 40, [](std::size_t piece) { if (piece == 7) throw Failure(piece); }) == 7 && works(pool);
-  }), "a failure in a child");
+          return failed_piece(pool, 40,
+                              [](std::size_t piece) {
+                                if (piece == 7) throw Failure(piece);
+                              }) == 7 &&
+                 works(pool);
+        }),
+        "a failure in a child");
 }
 
 // The pool's locks are held, or its threads at work, when the child is made.
@@ -279,18 +286,19 @@ void several_threads_of_a_child_may_call_first_at_once() {
   check(works(pool), "before the fork");
   for (int repeat = 0; repeat < 5; ++repeat) {
     check(succeeds_in_a_child([&] {
-      std::atomic<int> good{0};
-      std::barrier together(4);
-      std::vector<std::thread> callers;
-      for (int i = 0; i < 4; ++i) {
-        callers.emplace_back([&] {
-          together.arrive_and_wait();
-          if (works(pool)) ++good;
-        });
-      }
-      for (std::thread& caller : callers) caller.join();
-      return good == 4;
-    }), "four callers in the child");
+            std::atomic<int> good{0};
+            std::barrier together(4);
+            std::vector<std::thread> callers;
+            for (int i = 0; i < 4; ++i) {
+              callers.emplace_back([&] {
+                together.arrive_and_wait();
+                if (works(pool)) ++good;
+              });
+            }
+            for (std::thread& caller : callers) caller.join();
+            return good == 4;
+          }),
+          "four callers in the child");
   }
 }
 
@@ -301,10 +309,11 @@ void a_forked_child_can_destroy_the_pool() {
   check(works(*pool), "the parent after the fork");
   if (!kChildMayStartThreads) return;
   check(succeeds_in_a_child([&] {
-    const bool worked = works(*pool);
-    pool.reset();
-    return worked;
-  }), "destroying a pool the child has used");
+          const bool worked = works(*pool);
+          pool.reset();
+          return worked;
+        }),
+        "destroying a pool the child has used");
   check(works(*pool), "the parent after the second fork");
 }
 
@@ -380,11 +389,12 @@ void a_child_makes_its_own_fork_local_value_and_leaves_the_inherited_one_alone()
   std::optional<ForkLocal<Probe>> local(std::in_place);
   Probe& of_parent = local->get(&counts, 1);
   check(succeeds_in_a_child([&] {
-    Probe& of_child = local->get(&counts, 2);
-    const bool fresh = &of_child != &of_parent && of_child.value == 2 && counts.made == 2 && counts.ended == 0;
-    local.reset();
-    return fresh && counts.ended == 1 && of_parent.value == 1;
-  }), "a child that uses the value");
+          Probe& of_child = local->get(&counts, 2);
+          const bool fresh = &of_child != &of_parent && of_child.value == 2 && counts.made == 2 && counts.ended == 0;
+          local.reset();
+          return fresh && counts.ended == 1 && of_parent.value == 1;
+        }),
+        "a child that uses the value");
   check(succeeds_in_a_child([&] { return local.reset(), counts.ended == 0; }), "a child that does not");
   check(&local->get(&counts, 3) == &of_parent, "the parent keeps its value");
   local.reset();
@@ -393,7 +403,9 @@ void a_child_makes_its_own_fork_local_value_and_leaves_the_inherited_one_alone()
 
 void a_value_that_cannot_be_made_is_tried_again() {
   struct Picky {
-    explicit Picky(bool fail) { if (fail) throw Failure(0); }
+    explicit Picky(bool fail) {
+      if (fail) throw Failure(0);
+    }
   };
   ForkLocal<Picky> local;
   check_throws<Failure>([&] { local.get(true); });
@@ -403,7 +415,7 @@ void a_value_that_cannot_be_made_is_tried_again() {
 }  // namespace
 
 int main() {
-  alarm(120);  // a hang ends the test
+  alarm(120);                           // a hang ends the test
   a_destroyed_pool_leaves_no_thread();  // first, as it counts the threads of the process
   every_piece_runs_exactly_once();
   a_pool_of_no_threads_is_refused();
