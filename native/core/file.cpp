@@ -114,6 +114,7 @@ void File::read(std::uint64_t offset, std::span<std::byte> out) const {
     throw CorruptError(path_ + ": expected at most " + std::to_string(bytes_) + " bytes, asked for offset " +
                        std::to_string(offset) + " and " + std::to_string(out.size()) + " bytes");
   }
+  if (out.empty()) return;
   if (map_ != nullptr) {
     auto copy = [&] { std::memcpy(out.data(), map_ + offset, out.size()); };
     if (!run_guarded(copy)) throw TruncatedError(path_ + ": the file was cut while it was read");
