@@ -20,7 +20,7 @@ class BlockShuffle:
 
     The blocks are permuted; then the records of ``window`` consecutive blocks are permuted together, which makes a group.
     ``window=1`` reads block after block, ``window=None`` mixes all of them, which is a global shuffle. Data sorted by class needs
-    a wide window: of 100 blocks sorted into 10 classes, windows of 1, 4 and 16 show 1.0, 3.4 and 8.4 classes in a batch of 64.
+    a wide window: of 1,000 blocks sorted into 10 classes, windows of 1, 4 and 16 show 1.0, 3.4 and 8.1 classes in a batch of 64.
 
     ``lanes`` deals the permuted blocks to so many lanes in turn, and position p reads lane p mod lanes. A rank of a world that
     divides ``lanes`` then reads only blocks of its own, while the global order is the same for every world size::
