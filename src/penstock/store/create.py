@@ -45,10 +45,9 @@ def create(
         whole_number("chunk_records", chunk_records, least=1, most=2**32 - 1),
     )
     whole_number("threads", threads, least=1, most=256)
-    directory = Path(path)
-    if directory.is_dir() and any(name not in (*DIRECTORIES, LOCK_NAME) for name in os.listdir(directory)):
+    directory, files = Path(path), Filesystem()
+    if directory.is_dir() and any(name not in (*DIRECTORIES, LOCK_NAME) for name in files.names(directory)):
         raise StoreError(f"{directory}: the directory holds other files; choose an empty or new one")
-    files = Filesystem()
     for place in (directory, *(directory / name for name in DIRECTORIES)):
         try:
             files.make_directory(place)

@@ -82,6 +82,9 @@ class Writer:
     def __len__(self) -> int:
         return self._places.length
 
+    def __bool__(self) -> bool:
+        return True  # an empty store has a writer too
+
     @property
     def generation(self) -> int:
         """The generation committed last; 0 before the first commit of a new store."""
