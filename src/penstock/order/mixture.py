@@ -244,9 +244,9 @@ class Mixture:
         for name, weight, order in zip(self.names, weights, self._orders, strict=True):
             if isinstance(weight, bool) or not isinstance(weight, int | float | Fraction | np.integer | np.floating):
                 raise TypeError(f"the weight of {name!r} must be a number, got {weight!r}")
-            if isinstance(weight, int | Fraction) and not 0 <= weight <= MAX_LENGTH:
-                raise ValueError(f"the weight of {name!r} must be in [0, {MAX_LENGTH}], got {str(weight)[:40]}")
-            if not (math.isfinite(weight) and weight >= 0):
+            if isinstance(weight, int | Fraction) and weight > MAX_LENGTH:
+                raise ValueError(f"the weight of {name!r} must be at most {MAX_LENGTH}, got a number of {len(str(weight))} digits")
+            if not weight >= 0 or weight == math.inf:
                 raise ValueError(f"the weight of {name!r} must be finite and at least 0, got {weight!r}")
             if weight > 0 and len(order) == 0 and self.stop in ("all_exhausted", "forever"):
                 raise ValueError(f"data set {name!r} is empty, so it cannot be repeated: give it the weight 0")

@@ -46,7 +46,7 @@ class Phase:
         if self.steps is not None:
             set_whole(self, "steps")
         elif not (isinstance(self.epochs, Real) and not isinstance(self.epochs, bool) and 0 <= self.epochs <= MAX_LENGTH):
-            raise ValueError(f"epochs must be a number in [0, {MAX_LENGTH}], got {str(self.epochs)[:40]}")
+            raise ValueError(f"epochs must be a finite number of at least 0, got {repr(self.epochs)[:40]}")
 
     @property
     def step_elements(self) -> int:
