@@ -5,6 +5,7 @@ namespace penstock::bind {
 void bind_checksum(nanobind::module_& m);
 void bind_order(nanobind::module_& m);
 void bind_permutation(nanobind::module_& m);
+void bind_rows(nanobind::module_& m);
 void bind_store(nanobind::module_& m);
 }  // namespace penstock::bind
 
@@ -13,5 +14,6 @@ NB_MODULE(_core, m) {
   penstock::bind::bind_permutation(m);
   penstock::bind::bind_order(m);
   penstock::bind::bind_checksum(m);
+  penstock::bind::bind_rows(m);
   penstock::bind::bind_store(m);
 }

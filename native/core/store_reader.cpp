@@ -1,12 +1,12 @@
 #include "core/store_reader.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstring>
 #include <mutex>
 
 #include "core/little_endian.h"
+#include "core/pieces.h"
+#include "core/slot_cache.h"
 #include "core/utf8.h"
 
 namespace penstock {
@@ -25,18 +25,13 @@ struct alignas(64) Plain {
 
 }  // namespace
 
-// The chunks open in this process. Slots are filled under the mutex and read without it; they are emptied only under the
-// exclusive lock, which waits for every read in progress.
+// The chunks open in this process.
 struct StoreReader::Open {
-  explicit Open(std::size_t num_chunks) : slots(num_chunks), owners(num_chunks) {}
+  explicit Open(std::size_t num_chunks) : chunks(num_chunks) {}
 
-  std::shared_mutex use;
+  SlotCache<Chunk> chunks;
   std::mutex change;
-  std::vector<std::atomic<const Chunk*>> slots;
-  std::vector<std::shared_ptr<const Chunk>> owners;
   std::unordered_map<std::uint32_t, std::vector<Plain>> plain;  // by field, then chunk
-  std::size_t count = 0;
-  std::size_t hand = 0;  // where the next eviction begins
 };
 
 namespace {
@@ -44,7 +39,6 @@ namespace {
 constexpr std::size_t kTile = 32;
 constexpr std::size_t kPlainTile = 64;
 constexpr auto kTailWord = std::bit_cast<std::uint64_t>(kChunkTailMagic);
-constexpr std::uint64_t kPieceBytes = 32 << 10;  // less work than this is not worth a piece of its own
 
 struct Source {
   const Chunk* chunk;
@@ -103,45 +97,23 @@ class StoreReader::Session {
         field_(field),
         redirects_(reader.redirects(field)),
         open_(reader.open_.get(reader.chunks_.size())),
-        use_(open_.use) {}
+        use_(open_.chunks.use()) {}
 
   // After the last read: makes room if too many chunks are open.
   static void trim(const StoreReader& reader) {
     Open& open = reader.open_.get(reader.chunks_.size());
-    {
-      const std::lock_guard lock(open.change);
-      if (open.count <= reader.limits_.open_chunks) return;
-    }
-    const std::unique_lock alone(open.use, std::try_to_lock);
-    if (!alone.owns_lock()) return;  // somebody reads; they will trim
-    for (std::size_t seen = 0; seen < open.slots.size() && open.count > reader.limits_.open_chunks / 2; ++seen) {
-      const std::size_t slot = open.hand++ % open.slots.size();
-      if (open.owners[slot] != nullptr) {
-        for (auto& [field, chunks] : open.plain) chunks[slot].records.store(nullptr);
-        open.slots[slot].store(nullptr);
-        open.owners[slot].reset();
-        --open.count;
-      }
-    }
+    open.chunks.trim(reader.limits_.open_chunks, [&](std::size_t slot) {
+      for (auto& [field, chunks] : open.plain) chunks[slot].records.store(nullptr);
+    });
   }
 
   const Chunk& chunk(std::uint32_t index) const {
-    const Chunk* ready = open_.slots[index].load(std::memory_order_acquire);
-    if (ready != nullptr) return *ready;
-    std::shared_ptr<const Chunk> made = Chunk::open(reader_.chunks_[index], reader_.dataset_, reader_.access_);
-    const std::lock_guard lock(open_.change);
-    if (open_.owners[index] == nullptr) {
-      open_.owners[index] = std::move(made);
-      open_.slots[index].store(open_.owners[index].get(), std::memory_order_release);
-      ++open_.count;
-    }
-    return *open_.owners[index];
+    return open_.chunks.get(index, [&] { return Chunk::open(reader_.chunks_[index], reader_.dataset_, reader_.access_); });
   }
 
   std::shared_ptr<const Chunk> share(std::uint32_t index) const {
     (void)chunk(index);
-    const std::lock_guard lock(open_.change);
-    return open_.owners[index];
+    return open_.chunks.share(index);
   }
 
   Source source(std::uint64_t id) const {
@@ -224,7 +196,7 @@ class StoreReader::Session {
   std::uint32_t field_;
   const Redirects* redirects_;
   Open& open_;
-  std::shared_lock<std::shared_mutex> use_;
+  SlotCache<Chunk>::Use use_;
 };
 
 StoreReader::StoreReader(std::string path, std::uint64_t length, std::vector<ChunkFact> chunks, std::vector<Segment> segments,
@@ -236,11 +208,7 @@ StoreReader::StoreReader(std::string path, std::uint64_t length, std::vector<Chu
       dataset_(dataset),
       access_(access),
       limits_(limits) {
-  if (access_ == FileAccess::pread) {
-    rlimit files = {};
-    getrlimit(RLIMIT_NOFILE, &files);
-    limits_.open_chunks = std::clamp<std::uint64_t>(files.rlim_cur / 4, 8, limits_.open_chunks);
-  }
+  limits_.open_chunks = open_file_limit(access_, limits_.open_chunks);
   std::uint64_t next = 0;
   for (const Segment& segment : segments_) {
     const bool fits = segment.first_id == next && segment.count > 0 && segment.count <= length - next &&
@@ -296,32 +264,18 @@ StoreReader::Place StoreReader::locate(const Redirects* redirects, std::uint64_t
   return {segment->chunk, static_cast<std::uint32_t>(segment->first_row + (id - segment->first_id))};
 }
 
-// Where files are not mapped every open chunk holds a descriptor, so a batch is read in slices that cannot need too many at once.
+// A batch in slices, with room made after each.
 template <class Slice>
 void StoreReader::in_slices(std::size_t count, const Slice& slice) const {
-  const std::size_t most =
-      access_ == FileAccess::map ? std::max<std::size_t>(1, count) : std::max<std::size_t>(1, limits_.open_chunks / 2);
-  for (std::size_t low = 0; low < count; low += most) {
-    slice(low, std::min(most, count - low));
+  penstock::in_slices(count, chunks_.size(), limits_.open_chunks, [&](std::size_t low, std::size_t size) {
+    slice(low, size);
     Session::trim(*this);
-  }
+  });
 }
 
 StoreReader::Place StoreReader::place(std::uint32_t field, std::uint64_t id) const { return locate(redirects(field), id); }
 
 std::shared_ptr<const Chunk> StoreReader::chunk(std::uint32_t index) const { return Session(*this, 0).share(index); }
-
-template <class Piece>
-void StoreReader::in_pieces(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const Piece& piece) const {
-  const std::uint64_t total = count * std::max<std::uint64_t>(bytes_each, 64);
-  const std::size_t pieces = std::min<std::uint64_t>({count, 8 * pool.size(), total / kPieceBytes + 1});
-  const auto edge = [=](std::size_t i) { return count * i / pieces; };
-  if (pieces == 1 || pool.size() == 1) {
-    if (count > 0) piece(0, count);
-  } else {
-    pool.for_each(pieces, [&](std::size_t i) { piece(edge(i), edge(i + 1)); });
-  }
-}
 
 namespace {
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <shared_mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -86,8 +85,6 @@ class StoreReader {
   const Redirects* redirects(std::uint32_t field) const;
   template <class Slice>
   void in_slices(std::size_t count, const Slice& slice) const;
-  template <class Piece>
-  void in_pieces(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const Piece& piece) const;
 
   std::string path_;
   std::uint64_t length_;

@@ -7,11 +7,22 @@
     ├── StateError                        (ValueError)  a saved state cannot be used here; start anew or fix the pipeline
     ├── ReadError                         (OSError)     bytes could not be read; look at the disk
     │   ├── CorruptError                  (ValueError)  bytes are not what was written; restore the file or open an older generation
-    │   │   └── TruncatedError                          a file was cut while it was read
+    │   │   ├── TruncatedError                          a file is shorter than it says, or was cut while it was read
+    │   │   ├── TrailingBytesError                      a file is longer than it says
+    │   │   ├── SizeOverflowError                       a size in a file is beyond anything that can exist
+    │   │   ├── EmptyFileError                          a file of no bytes
+    │   │   └── FormatError                             not a file of that kind: wrong magic or header
     │   ├── MissingError                  (FileNotFoundError)  a store or one of its files is not there
+    │   │   ├── NoMatchError                            a pattern or directory under which there is nothing
     │   │   ├── NotPublishedError                       nothing was committed yet
     │   │   └── SnapshotExpiredError                    the generation was collected; open a newer one or keep more
-    │   └── UnsupportedVersionError                     a newer penstock wrote this
+    │   ├── UnsupportedVersionError                     a newer penstock wrote this
+    │   ├── SourceChangedError                          the data is not what it was; open it anew
+    │   ├── UnsafePathError               (ValueError)  a name in a file that leads out of its directory
+    │   ├── UnsafeDataError               (ValueError)  data that would have to be executed to be read (pickle)
+    │   ├── UnsupportedTypeError          (TypeError)   an element type that records cannot have
+    │   ├── SchemaMismatchError           (ValueError)  parts that do not fit together: other fields, types or widths
+    │   └── EmptySourceError              (ValueError)  files without a single record, where the format forbids that
     └── StoreError                        (OSError)     writing failed; what was committed is untouched
         ├── NoSpaceError                                free some space and commit again
         ├── StorePermissionError          (PermissionError)    get the right to write here
@@ -29,20 +40,31 @@ __all__ = [
     "ConflictError",
     "CorruptError",
     "DurabilityError",
+    "EmptyFileError",
+    "EmptySourceError",
     "ForkedWriterError",
+    "FormatError",
     "FullPassError",
     "LockedError",
     "MissingError",
+    "NoMatchError",
     "NoSpaceError",
     "NotPublishedError",
     "PenstockError",
     "ReadError",
+    "SchemaMismatchError",
+    "SizeOverflowError",
     "SnapshotExpiredError",
+    "SourceChangedError",
     "StateError",
     "StoreError",
     "StorePermissionError",
+    "TrailingBytesError",
     "TruncatedError",
+    "UnsafeDataError",
+    "UnsafePathError",
     "UnsupportedFilesystemError",
+    "UnsupportedTypeError",
     "UnsupportedVersionError",
 ]
 
@@ -68,11 +90,31 @@ class CorruptError(ReadError, ValueError):
 
 
 class TruncatedError(CorruptError):
-    """A file that became shorter while it was read."""
+    """A file that is shorter than it says, or became shorter while it was read."""
+
+
+class TrailingBytesError(CorruptError):
+    """A file that goes on behind its end."""
+
+
+class SizeOverflowError(CorruptError):
+    """A size, or a product of sizes, that no file can have."""
+
+
+class EmptyFileError(CorruptError):
+    """A file of no bytes."""
+
+
+class FormatError(CorruptError):
+    """A file of another kind than it was taken for."""
 
 
 class MissingError(ReadError, FileNotFoundError):
     """A store, or a file of it, that is not there."""
+
+
+class NoMatchError(MissingError):
+    """A pattern, prefix or directory under which there is nothing to open."""
 
 
 class NotPublishedError(MissingError):
@@ -85,6 +127,30 @@ class SnapshotExpiredError(MissingError):
 
 class UnsupportedVersionError(ReadError):
     """A file of a newer version, or with a feature this version does not know."""
+
+
+class SourceChangedError(ReadError):
+    """Data that is not what it was when it was first opened."""
+
+
+class UnsafePathError(ReadError, ValueError):
+    """A name that leads out of the directory it belongs to."""
+
+
+class UnsafeDataError(ReadError, ValueError):
+    """Data that would have to be executed to be read."""
+
+
+class UnsupportedTypeError(ReadError, TypeError):
+    """An element type that records cannot have."""
+
+
+class SchemaMismatchError(ReadError, ValueError):
+    """Parts of one source that do not fit together."""
+
+
+class EmptySourceError(ReadError, ValueError):
+    """Files without a single record, where their format forbids that."""
 
 
 class StoreError(PenstockError, OSError):

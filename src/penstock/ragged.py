@@ -55,6 +55,14 @@ class Ragged:
         """All items."""
         return list(self)
 
+    def take(self, ids: IntArray) -> "Ragged":
+        """The items at those places, in that order; a place may come several times."""
+        lengths = self.lengths[ids]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][ids] - offsets[:-1], lengths)
+        present = None if self.present is None or self.present[ids].all() else self.present[ids]
+        return Ragged(self.values[places], offsets, self.kind, None if self.shapes is None else self.shapes[ids], present)
+
     def pad(self, length: int | None = None, *, value: Any = 0) -> npt.NDArray[Any]:
         """Items of one dimension as the rows of one array, filled up with ``value`` (missing items wholly) or cut to ``length``."""
         if self.shapes is not None:

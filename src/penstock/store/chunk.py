@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _core
-from penstock.store.codec import Raw, Zstd
+from penstock.codec import Raw, Zstd
 from penstock.store.column import Column
 from penstock.store.filesystem import Piece
-from penstock.store.schema import Field
+from penstock.schema import Field
 
 __all__ = ["EncodedChunk", "encode_chunk"]
 

@@ -1,6 +1,6 @@
 """Column: the records of one field on their way into a chunk, whatever form the user gave them in."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +9,20 @@ import numpy.typing as npt
 
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.store.schema import MAX_RECORD_BYTES, Field
+from penstock.records import masked
+from penstock.schema import MAX_RECORD_BYTES, Field
 
-__all__ = ["MAX_RECORD_BYTES", "Bytes", "Column", "join_columns", "join_present", "make_column", "missing_column"]
+__all__ = [
+    "MAX_RECORD_BYTES",
+    "Bytes",
+    "Column",
+    "as_batch",
+    "guess_field",
+    "join_columns",
+    "join_present",
+    "make_column",
+    "missing_column",
+]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -60,6 +71,38 @@ def make_column(name: str, field: Field, data: Any) -> Column:
     except (TypeError, ValueError, OverflowError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"field {name!r} ({field!r}): {error}") from error
+
+
+def as_batch(field: Field, column: Column) -> Any:
+    """A column as the user gets it: an array, masked where records are missing, or a Ragged."""
+    if column.offsets is None:
+        return masked(column.values.view(field.dtype).reshape(column.rows, *field.shape), column.present)
+    kind = field.kind if field.kind in ("text", "bytes") else "array"
+    offsets = column.offsets // field.dtype.itemsize
+    return Ragged(column.values.view(field.dtype), offsets, kind, column.shapes, column.present)
+
+
+def guess_field(name: str, data: Any) -> Field:
+    """The field that fits a column of data."""
+    if isinstance(data, Ragged):
+        if data.kind == "array":
+            return Field.ragged(data.values.dtype, 1 if data.shapes is None else data.shapes.shape[1])
+        return Field.text() if data.kind == "text" else Field.bytes()
+    if isinstance(data, np.ndarray) and data.dtype.kind not in "OUS":
+        return Field(data.dtype, data.shape[1:])
+    if isinstance(data, Mapping | str | bytes):
+        raise TypeError(f"field {name!r}: expected arrays, texts or byte strings, got a {type(data).__name__}")
+    first = next((item for item in data if item is not None), None)
+    if isinstance(first, str):
+        return Field.text()
+    if isinstance(first, bytes | bytearray):
+        return Field.bytes()
+    if isinstance(first, np.ndarray) and first.ndim > 0:
+        return Field.ragged(first.dtype, first.ndim)
+    array = np.asarray(data)
+    if array.dtype.kind in "OUS":
+        raise TypeError(f"field {name!r}: expected arrays, texts or byte strings, got {type(first).__name__}")
+    return Field(array.dtype, array.shape[1:])
 
 
 def missing_column(field: Field, rows: int) -> Column:

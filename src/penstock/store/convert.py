@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from penstock.ragged import Ragged
-from penstock.store.codec import Codec, Raw
+from penstock.codec import Codec, Raw
+from penstock.store.column import guess_field
 from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, create
 from penstock.store.maintenance import READ_BYTES, batches
-from penstock.store.schema import Field
+from penstock.schema import Field
 from penstock.store.snapshot import Store
 from penstock.store.writer import Progress
 
@@ -33,7 +33,7 @@ def convert(
     ``fields`` picks some of them; ``codec`` is one for all, or a dict for some. ``progress(records, bytes)`` is called
     after every chunk.
     """
-    schema = dict(source.schema) if isinstance(source, Store) else {name: _guess(name, data) for name, data in source.items()}
+    schema = dict(source.schema) if isinstance(source, Store) else {name: guess_field(name, data) for name, data in source.items()}
     chosen = list(schema) if fields is None else list(fields)
     unknown = [name for name in [*chosen, *(codec if isinstance(codec, Mapping) else {})] if name not in schema]
     if unknown:
@@ -60,29 +60,6 @@ def _write_arrays(out: Any, columns: Mapping[str, Any]) -> None:
     step = max(1, READ_BYTES * 8 // max(1, sum(data.nbytes // max(1, rows) for data in columns.values())))
     for low in range(0, rows, step):
         out.extend({name: data[low : low + step] for name, data in columns.items()})
-
-
-def _guess(name: str, data: Any) -> Field:
-    """The field that fits a column of data."""
-    if isinstance(data, Ragged):
-        if data.kind == "array":
-            return Field.ragged(data.values.dtype, 1 if data.shapes is None else data.shapes.shape[1])
-        return Field.text() if data.kind == "text" else Field.bytes()
-    if isinstance(data, np.ndarray) and data.dtype.kind not in "OUS":
-        return Field(data.dtype, data.shape[1:])
-    if isinstance(data, Mapping | str | bytes):
-        raise TypeError(f"field {name!r}: expected arrays, texts or byte strings, got a {type(data).__name__}")
-    first = next((item for item in data if item is not None), None)
-    if isinstance(first, str):
-        return Field.text()
-    if isinstance(first, bytes | bytearray):
-        return Field.bytes()
-    if isinstance(first, np.ndarray) and first.ndim > 0:
-        return Field.ragged(first.dtype, first.ndim)
-    array = np.asarray(data)
-    if array.dtype.kind in "OUS":
-        raise TypeError(f"field {name!r}: expected arrays, texts or byte strings, got {type(first).__name__}")
-    return Field(array.dtype, array.shape[1:])
 
 
 def _with_codec(field: Field, codec: Codec | None) -> Field:

@@ -11,7 +11,7 @@ from penstock.store.generation import generations, is_store, load_manifest
 from penstock.store.layout import DIRECTORIES, LOCK_NAME, new_identity
 from penstock.store.lock import Lock
 from penstock.store.manifest import Manifest
-from penstock.store.schema import Field, Schema
+from penstock.schema import Field, Schema
 from penstock.store.writer import Progress, Writer
 
 __all__ = ["append_to", "create"]

@@ -16,7 +16,7 @@ from penstock import _core
 from penstock.argument import MAX_LENGTH, whole_number
 from penstock.errors import CorruptError, UnsupportedVersionError
 from penstock.store.layout import FORMAT_VERSION, IDENTITY, MAX_MANIFEST_BYTES
-from penstock.store.schema import Field, field_from_json, field_to_json
+from penstock.schema import Field, field_from_json, field_to_json
 
 __all__ = ["ChunkEntry", "Manifest", "RedirectEntry", "SegmentEntry", "decode_manifest", "encode_manifest"]
 

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -12,26 +11,18 @@ import numpy.typing as npt
 from penstock import _core
 from penstock.errors import CorruptError, MissingError, SnapshotExpiredError
 from penstock.interfaces import IntArray
-from penstock.ragged import Ragged
-from penstock.store.column import Column
+from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output, masked
+from penstock.store.column import Column, as_batch
 from penstock.store.generation import generations, load_manifest, load_redirects, newest_generation
-from penstock.store.index import as_ids, is_single
+from penstock.index import as_ids
 from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
 from penstock.store.manifest import Manifest
-from penstock.store.schema import Field
+from penstock.schema import Field
 
-__all__ = ["FieldView", "Store"]
+__all__ = ["Store", "ZeroCopy", "open_store"]
 
-Batch = dict[str, Any]
-
-
-class Store:
-    """Records [0, len) with named fields. Safe to use from several threads; may be pickled and used after fork.
-
-    ``data[7]`` is a record (a dict), ``data[[7, 1, 1]]``, ``data[10:20]`` and ``data[mask]`` are batches (a dict of arrays, fields
-    of varying length as :class:`~penstock.Ragged`), ``data["label"]`` is one field. Ids may come in any order, several times, and
-    negative, as in numpy. A missing value is None in a record; in a batch the array is masked there.
-    """
+class Store(Source):
+    """One generation of a record store; see :class:`~penstock.Source` for how it is read."""
 
     def __init__(self, path: Path, manifest: Manifest, *, threads: int, io: str, verify: bool) -> None:
         self._path, self._manifest = path, manifest
@@ -54,9 +45,6 @@ class Store:
                 places = np.array([index[c] for c in table["chunk"].tolist()], np.uint64)
                 self._reader.set_redirects(number, np.stack([table["id"], places, table["row"].astype(np.uint64)], axis=1))
         self._pool = _core.ThreadPool(threads)
-        self._plans = {
-            name: (manifest.numbers[name], f.dtype, f.shape, f.stride) for name, f in manifest.fields.items() if f.is_fixed
-        }
 
     # What there is
 
@@ -96,28 +84,16 @@ class Store:
         """A reader of the newest generation; this one stays as it is."""
         return open_store(self._path, threads=self._threads, io=self._io, verify=self._verify)
 
+    @property
+    def blocks(self) -> Blocks:
+        """The runs of records that lie in one chunk."""
+        return Blocks.of_counts([segment.count for segment in self._manifest.segments])
+
     # Reading
 
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, str):
-            return FieldView(self, key)
-        if is_single(key):
-            batch = self.read(as_ids(key, len(self)))
-            return {name: _only(column) for name, column in batch.items()}
-        return self.read(as_ids(key, len(self)))
-
-    def read(self, ids: Any, fields: Sequence[str] | None = None, out: Mapping[str, npt.NDArray[Any]] | None = None) -> Batch:
-        """A batch of records in the order of ``ids``. Arrays in ``out``, for fixed fields, are filled instead of new ones."""
-        wanted = as_ids(ids, len(self))
-        names = list(self._manifest.fields) if fields is None else list(fields)
-        unknown = [name for name in [*names, *(out or {})] if name not in self._manifest.fields]
-        if unknown:
-            raise KeyError(f"unknown fields {unknown}; the store has {list(self._manifest.fields)}")
-        unwanted = [name for name in out or {} if name not in names]
-        if unwanted:
-            raise ValueError(f"out has fields that are not read: {unwanted}")
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         try:
-            return {name: self._read(name, wanted, None if out is None else out.get(name)) for name in names}
+            return {name: self._read_field(name, ids, out) for name in fields}
         except MissingError as error:
             raise self._expired(error) from error
 
@@ -142,42 +118,23 @@ class Store:
             raise ValueError("the store is closed")
         return self._reader
 
-    def _read(self, name: str, ids: IntArray, out: npt.NDArray[Any] | None) -> Any:
+    def _read_field(self, name: str, ids: IntArray, out: Outputs) -> Any:
         """One field as the user gets it: an array, masked where records are missing, or a Ragged."""
-        field = self._manifest.fields[name]
-        if field.is_fixed:
-            array, present = self._read_fixed(name, ids, out)
-            if present is None:
-                return array
-            mask = np.broadcast_to((present == 0).reshape(-1, *([1] * len(field.shape))), array.shape)
-            return np.ma.MaskedArray(array, mask=mask.copy())
-        if out is not None:
-            raise ValueError(f"field {name!r} has records of varying length; out takes fixed fields only")
-        column = self._read_variable(name, ids)
-        offsets = column.offsets
-        assert offsets is not None
-        kind = field.kind if field.kind in ("text", "bytes") else "array"
-        return Ragged(column.values.view(field.dtype), offsets // field.dtype.itemsize, kind, column.shapes, column.present)
+        if self._manifest.fields[name].is_fixed:
+            return masked(*self._read_fixed(name, ids, out))
+        return as_batch(self._manifest.fields[name], self._read_variable(name, ids))
 
     def _column(self, name: str, ids: IntArray) -> Column:
         if not self._manifest.fields[name].is_fixed:
             return self._read_variable(name, ids)
-        array, present = self._read_fixed(name, ids, None)
+        array, present = self._read_fixed(name, ids, {})
         return Column(ids.size, array.reshape(-1).view(np.uint8), None, None if present is None else present.astype(np.bool_), None)
 
-    def _read_fixed(
-        self, name: str, ids: IntArray, out: npt.NDArray[Any] | None
-    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8] | None]:
+    def _read_fixed(self, name: str, ids: IntArray, out: Outputs) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8] | None]:
         """Records, and which are present if not all are."""
-        number, dtype, shape, stride = self._plans[name]
-        whole = (ids.size, *shape)
-        array = np.empty(whole, dtype) if out is None else out
-        if array.shape != whole or array.dtype != dtype or not array.flags.c_contiguous or not array.flags.writeable:
-            raise ValueError(
-                f"out[{name!r}] must be a writable, contiguous {dtype} array of {whole}, got {array.dtype} {array.shape}"
-            )
-        present = np.empty(ids.size, np.uint8)
-        missing = self._native().read_fixed(number, stride, ids, array.reshape(-1).view(np.uint8), present, self._pool)
+        number, field = self._manifest.numbers[name], self._manifest.fields[name]
+        array, present = fixed_output(name, field, ids.size, out), np.empty(ids.size, np.uint8)
+        missing = self._native().read_fixed(number, field.stride, ids, array.reshape(-1).view(np.uint8), present, self._pool)
         return array, present if missing else None
 
     def _read_variable(self, name: str, ids: IntArray) -> Column:
@@ -189,7 +146,7 @@ class Store:
         present = sizes >= 0 if missing else None
         offsets = np.zeros(ids.size + 1, np.int64)
         np.cumsum(np.maximum(sizes, 0) if missing else sizes, out=offsets[1:])
-        values = np.empty(int(offsets[-1]), np.uint8)
+        values = empty((int(offsets[-1]),), np.dtype(np.uint8))
         self._native().read_variable(number, field.kind == "text", ids, offsets, values, self._pool)
         itemsize = field.dtype.itemsize
         if itemsize > 1 and np.any(offsets % itemsize):
@@ -209,33 +166,8 @@ class Store:
         """Let go of the files. Arrays already given out stay valid. Idempotent."""
         self._reader = None
 
-    def __enter__(self) -> "Store":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_reopen, (str(self._path.absolute()), self.generation, self.fingerprint, self._threads, self._io, self._verify))
-
-
-class FieldView:
-    """One field of a store, indexed like an array."""
-
-    def __init__(self, store: Store, name: str) -> None:
-        if name not in store.schema:
-            raise KeyError(f"unknown field {name!r}; the store has {list(store.schema)}")
-        self._store, self._name = store, name
-
-    def __len__(self) -> int:
-        return len(self._store)
-
-    def __getitem__(self, key: Any) -> Any:
-        column = self._store.read(as_ids(key, len(self)), [self._name])[self._name]
-        return _only(column) if is_single(key) else column
-
-    def __repr__(self) -> str:
-        return f"<field {self._name!r} of {self._store!r}>"
+    def _recipe(self) -> Recipe:
+        return (_reopen, (str(self._path.absolute()), self.generation, self._threads, self._io, self._verify))
 
 
 class ZeroCopy:
@@ -278,11 +210,8 @@ def open_store(
     return Store(path, load_manifest(path, generation), threads=threads or min(8, os.cpu_count() or 1), io=io, verify=verify)
 
 
-def _reopen(path: str, generation: int, fingerprint: str, threads: int, io: str, verify: bool) -> Store:
-    store = open_store(Path(path), generation=generation, threads=threads, io=io, verify=verify)
-    if store.fingerprint != fingerprint:
-        raise SnapshotExpiredError(f"{path}: generation {generation} is not the one that was pickled")
-    return store
+def _reopen(path: str, generation: int, threads: int, io: str, verify: bool) -> Store:
+    return open_store(Path(path), generation=generation, threads=threads, io=io, verify=verify)
 
 
 def _shapes_fit(shapes: npt.NDArray[np.uint32], lengths: IntArray) -> bool:
@@ -291,12 +220,3 @@ def _shapes_fit(shapes: npt.NDArray[np.uint32], lengths: IntArray) -> bool:
         elements = np.prod(shapes.astype(np.float64), axis=1)
         largest = np.prod(np.maximum(shapes, 1).astype(np.float64), axis=1)
     return bool(np.array_equal(elements, lengths) and np.all(largest < 2.0**62))
-
-
-def _only(column: Any) -> Any:
-    if isinstance(column, Ragged):
-        return column[0]
-    if isinstance(column, np.ma.MaskedArray):
-        return None
-    item = column[0]
-    return item if isinstance(item, np.ndarray) else item[()]

@@ -30,7 +30,7 @@ from penstock.store.chunk import encode_chunk
 from penstock.store.column import Column, make_column, missing_column
 from penstock.store.filesystem import Filesystem
 from penstock.store.generation import load_redirects, newest_generation
-from penstock.store.index import as_ids
+from penstock.index import as_ids
 from penstock.store.layout import (
     CHUNK_DIRECTORY,
     MANIFEST_DIRECTORY,

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.argument import whole_number
-from penstock.store.codec import Codec, Raw, codec_from_json, codec_to_json
+from penstock.codec import Codec, Raw, codec_from_json, codec_to_json
 
 __all__ = ["MAX_RECORD_BYTES", "Field", "Schema", "field_from_json", "field_to_json"]
 
@@ -98,7 +99,7 @@ class Field:
             raise ValueError(f"a record of a field has at most {MAX_RECORD_BYTES} bytes, {shape} of {element} needs {self.stride}")
         return self
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The element type."""
         return _dtype_of(self.element)
@@ -108,7 +109,7 @@ class Field:
         """Whether all records have one size."""
         return self.kind == "fixed"
 
-    @property
+    @cached_property
     def stride(self) -> int:
         """Bytes of a decoded record of a fixed field."""
         size = self.dtype.itemsize

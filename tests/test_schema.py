@@ -12,7 +12,7 @@ from tests.store.test_codec import CODECS
 
 import penstock as pen
 from penstock import Field
-from penstock.store.schema import Schema, field_from_json, field_to_json
+from penstock.schema import Schema, field_from_json, field_to_json
 
 ELEMENTS = {
     "bool": np.bool_, "i1": np.int8, "i2": np.int16, "i4": np.int32, "i8": np.int64, "u1": np.uint8, "u2": np.uint16,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as pen
-from penstock.store.index import as_ids, is_single
+from penstock.index import as_ids, is_single
 
 LENGTHS = st.integers(0, 12)
 NUMBERS = st.integers(-15, 15)

@@ -1,0 +1,78 @@
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind/array.h"
+#include "core/buffer_pool.h"
+#include "core/row_reader.h"
+
+namespace penstock::bind {
+
+using namespace nb::literals;
+
+namespace {
+
+using Words = nb::ndarray<const std::uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Rows = Array<const std::uint8_t>;
+
+// A reader and the arrays whose memory it reads.
+struct BoundRows {
+  RowReader reader;
+  std::vector<Rows> kept;
+};
+
+std::unique_ptr<BoundRows> of_files(const std::vector<std::string>& paths, const Words& facts, std::uint64_t stride, bool pread) {
+  if (facts.shape(0) != paths.size() || facts.shape(1) != 3) throw std::invalid_argument("expected three numbers per file");
+  std::vector<RowPart> parts;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    const std::uint64_t* row = facts.data() + 3 * i;
+    parts.push_back({paths[i], row[0], row[1], row[2]});
+  }
+  return std::unique_ptr<BoundRows>(
+      new BoundRows{RowReader(std::move(parts), stride, pread ? FileAccess::pread : FileAccess::map), {}});
+}
+
+std::unique_ptr<BoundRows> of_memory(std::vector<Rows> arrays, std::uint64_t stride) {
+  std::vector<RowPart> parts;
+  for (const Rows& array : arrays) {
+    if (stride == 0 || array.size() % stride != 0) throw std::invalid_argument("expected whole rows");
+    parts.push_back({"", 0, 0, array.size() / stride, reinterpret_cast<const std::byte*>(array.data())});
+  }
+  return std::unique_ptr<BoundRows>(new BoundRows{RowReader(std::move(parts), stride, FileAccess::map), std::move(arrays)});
+}
+
+void read_rows(const BoundRows& self, Ints starts, std::uint64_t run, Array<std::uint8_t> out, ThreadPool& pool) {
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(run, self.reader.stride(), &bytes) || __builtin_mul_overflow(bytes, starts.size(), &bytes)) {
+    throw std::invalid_argument("expected a smaller run");
+  }
+  need_same_length(bytes, out.size());
+  if (run == 0) return;
+  const std::uint64_t length = self.reader.length();
+  const nb::gil_scoped_release free;
+  need_below(span(starts), run > length ? 0 : length - run + 1);
+  self.reader.read(span(starts), run, reinterpret_cast<std::byte*>(out.data()), pool);
+}
+
+}  // namespace
+
+void bind_rows(nb::module_& m) {
+  nb::class_<BoundRows>(m, "RowReader", "Rows of one size, in files or in memory. Safe to use from several threads and after fork.")
+      .def(nb::new_(&of_files), "paths"_a, "facts"_a.noconvert(), "stride"_a, "pread"_a)
+      .def_static("of_memory", &of_memory, "arrays"_a, "stride"_a)
+      .def_prop_ro("length", [](const BoundRows& self) { return self.reader.length(); })
+      .def("read", &read_rows, "starts"_a.noconvert(), "run"_a, "out"_a.noconvert(), "pool"_a,
+           "Fill out with rows [start, start + run) of every start.");
+  m.def(
+      "empty",
+      [](std::size_t bytes) {
+        Buffer buffer = take_buffer(bytes);
+        std::byte* const data = buffer.get();
+        const nb::capsule owner(new Buffer(std::move(buffer)), [](void* p) noexcept { delete static_cast<Buffer*>(p); });
+        return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(data, {bytes}, owner);
+      },
+      "bytes"_a, "An array of bytes with whatever they held before, in memory that is used again when the array is gone.");
+  m.def("kept_buffer_bytes", &kept_buffer_bytes, "Bytes kept for the next arrays of empty().");
+}
+
+}  // namespace penstock::bind

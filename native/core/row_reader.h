@@ -1,0 +1,61 @@
+// Rows of one size, in many files or in memory, read by number: row -> part -> bytes in the caller's memory.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/divider.h"
+#include "core/file.h"
+#include "core/fork_local.h"
+#include "core/slot_cache.h"
+#include "core/thread_pool.h"
+
+namespace penstock {
+
+// A run of rows that lie one after the other.
+struct RowPart {
+  std::string path;          // empty: they lie in memory
+  std::uint64_t file_bytes;  // the whole size of the file
+  std::uint64_t offset;      // of the first row in the file
+  std::uint64_t rows;
+  const std::byte* memory = nullptr;
+};
+
+// Immutable but for caches; safe to use from several threads and after fork. Memory must outlive the reader.
+class RowReader {
+ public:
+  // Nothing is opened before the first read; a part whose rows do not fit its file is refused.
+  RowReader(std::vector<RowPart> parts, std::uint64_t stride, FileAccess access, std::uint64_t open_files = 16'384);
+
+  std::uint64_t length() const { return length_; }
+  std::uint64_t stride() const { return stride_; }
+
+  // For each start, rows [start, start + run) go to out + i * run * stride. Runs may cross parts, and must end by length().
+  void read(std::span<const std::int64_t> starts, std::uint64_t run, std::byte* out, ThreadPool& pool) const;
+
+ private:
+  struct Part {
+    std::uint64_t first_row;
+    RowPart where;
+  };
+  struct Piece;
+  using Files = SlotCache<File>;
+
+  std::size_t part_of(std::uint64_t row) const;
+  Piece locate(Files& files, std::uint64_t row) const;
+  void read_rows(Files& files, const std::int64_t* starts, std::size_t count, std::byte* out) const;
+  void read_run(Files& files, std::uint64_t start, std::uint64_t run, std::byte* out) const;
+
+  std::vector<Part> parts_;  // those with rows
+  std::uint64_t stride_;
+  std::uint64_t length_ = 0;
+  std::optional<Divider> even_rows_;  // rows of every part but the last, if they are all alike
+  FileAccess access_;
+  std::uint64_t open_files_;
+  mutable ForkLocal<Files> files_;
+};
+
+}  // namespace penstock

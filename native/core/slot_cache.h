@@ -1,0 +1,75 @@
+// Things opened on first use, in numbered slots, a bounded number of them at once.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+namespace penstock {
+
+// Slots are filled under a mutex and read without it; they are emptied only when nobody holds a Use. Safe to use from several
+// threads.
+template <class T>
+class SlotCache {
+ public:
+  explicit SlotCache(std::size_t slots) : slots_(slots), owners_(slots) {}
+
+  // While one exists, nothing that was found goes away.
+  using Use = std::shared_lock<std::shared_mutex>;
+  Use use() { return Use(use_); }
+
+  // What the slot holds, opened now if it holds nothing; open() gives a shared_ptr<const T> or throws.
+  template <class Open>
+  const T& get(std::size_t slot, const Open& open) {
+    const T* ready = slots_[slot].load(std::memory_order_acquire);
+    if (ready != nullptr) [[likely]]
+      return *ready;
+    std::shared_ptr<const T> made = open();
+    const std::lock_guard lock(change_);
+    if (owners_[slot] == nullptr) {
+      owners_[slot] = std::move(made);
+      slots_[slot].store(owners_[slot].get(), std::memory_order_release);
+      ++count_;
+    }
+    return *owners_[slot];
+  }
+
+  // A share of what get() found, to outlive the Use.
+  std::shared_ptr<const T> share(std::size_t slot) {
+    const std::lock_guard lock(change_);
+    return owners_[slot];
+  }
+
+  // To be called without a Use: when more than `most` slots are full, empties some until half of that is left, telling gone(slot)
+  // before each. Does nothing while somebody else holds a Use: they will trim.
+  template <class Gone>
+  void trim(std::size_t most, const Gone& gone) {
+    {
+      const std::lock_guard lock(change_);
+      if (count_ <= most) return;
+    }
+    const std::unique_lock alone(use_, std::try_to_lock);
+    if (!alone.owns_lock()) return;
+    for (std::size_t seen = 0; seen < slots_.size() && count_ > most / 2; ++seen) {
+      const std::size_t slot = hand_++ % slots_.size();
+      if (owners_[slot] == nullptr) continue;
+      gone(slot);
+      slots_[slot].store(nullptr);
+      owners_[slot].reset();
+      --count_;
+    }
+  }
+
+ private:
+  std::shared_mutex use_;
+  std::mutex change_;
+  std::vector<std::atomic<const T*>> slots_;
+  std::vector<std::shared_ptr<const T>> owners_;
+  std::size_t count_ = 0;
+  std::size_t hand_ = 0;  // where the next eviction begins
+};
+
+}  // namespace penstock

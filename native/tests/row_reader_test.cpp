@@ -1,0 +1,142 @@
+#include "core/row_reader.h"
+
+#include <numeric>
+#include <thread>
+
+#include "check.h"
+#include "chunk_image.h"
+
+using namespace penstock;
+
+namespace {
+
+constexpr std::uint64_t kStride = 12;
+
+std::byte value_of(std::uint64_t row, std::uint64_t i) { return static_cast<std::byte>(row * 31 + i * 7 + 1); }
+
+// Rows [first, first + rows) behind a header.
+class RowFile {
+ public:
+  RowFile(const std::string& name, std::uint64_t header, std::uint64_t first, std::uint64_t rows)
+      : scratch_(name), header_(header), rows_(rows) {
+    Image image(header, std::byte{'h'});
+    for (std::uint64_t row = first; row < first + rows; ++row) {
+      for (std::uint64_t i = 0; i < kStride; ++i) image.push_back(value_of(row, i));
+    }
+    scratch_.fill(image);
+  }
+  RowPart part() const { return {scratch_.path(), header_ + rows_ * kStride, header_, rows_}; }
+  void cut(std::uint64_t bytes) const { scratch_.cut(bytes); }
+
+ private:
+  ScratchFile scratch_;
+  std::uint64_t header_, rows_;
+};
+
+void check_rows(const RowReader& reader, const std::vector<std::int64_t>& starts, std::uint64_t run, ThreadPool& pool) {
+  std::vector<std::byte> out(starts.size() * run * kStride);
+  reader.read(starts, run, out.data(), pool);
+  for (std::size_t n = 0; n < starts.size(); ++n) {
+    for (std::uint64_t r = 0; r < run; ++r) {
+      for (std::uint64_t i = 0; i < kStride; ++i) {
+        check(out[(n * run + r) * kStride + i] == value_of(static_cast<std::uint64_t>(starts[n]) + r, i), say("row ", starts[n] + r));
+      }
+    }
+  }
+}
+
+void rows_and_runs_come_from_their_files(FileAccess access, std::uint64_t open_files) {
+  const RowFile a("a", 128, 0, 500), b("b", 32, 500, 7), none("n", 8, 507, 0), c("c", 0, 507, 3000);
+  const RowReader reader({a.part(), b.part(), none.part(), c.part()}, kStride, access, open_files);
+  check_equal(reader.length(), std::uint64_t{3507}, "length");
+  std::vector<std::int64_t> ids(3507);
+  std::iota(ids.rbegin(), ids.rend(), 0);
+  for (const std::size_t threads : {1, 4}) {
+    ThreadPool pool(threads);
+    check_rows(reader, ids, 1, pool);
+    check_rows(reader, {3, 3, 0, 3506, 499, 500}, 1, pool);
+    check_rows(reader, {0, 490, 499, 506, 3497}, 10, pool);
+    check_rows(reader, {0}, 3507, pool);
+    check_rows(reader, {}, 1, pool);
+  }
+}
+
+void many_parts_need_few_files(FileAccess access) {
+  std::vector<std::unique_ptr<RowFile>> files;
+  std::vector<RowPart> parts;
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    files.push_back(std::make_unique<RowFile>(say("m", i), 3, i * 5, 5));
+    parts.push_back(files.back()->part());
+  }
+  const RowReader reader(parts, kStride, access, 8);
+  ThreadPool pool(3);
+  std::vector<std::int64_t> ids;
+  for (std::int64_t i = 0; i < 900; ++i) ids.push_back(i * 7 % 300);
+  check_rows(reader, ids, 1, pool);
+}
+
+void memory_is_read_like_files() {
+  std::vector<std::byte> rows(40 * kStride);
+  for (std::uint64_t i = 0; i < rows.size(); ++i) rows[i] = value_of(i / kStride, i % kStride);
+  const RowReader reader({{"", 0, 0, 25, rows.data()}, {"", 0, 0, 15, rows.data() + 25 * kStride}}, kStride, FileAccess::map);
+  ThreadPool pool(2);
+  check_rows(reader, {39, 0, 24, 25, 24}, 1, pool);
+  check_rows(reader, {20, 0}, 20, pool);
+}
+
+void sizes_that_do_not_fit_are_refused() {
+  const auto make = [](RowPart part, std::uint64_t stride) { (void)RowReader({std::move(part)}, stride, FileAccess::map); };
+  check_throws<CorruptError>([&] { make({"x", 100, 0, 9}, kStride); });
+  check_throws<CorruptError>([&] { make({"x", 100, 32, 6}, kStride); });
+  check_throws<CorruptError>([&] { make({"x", ~0ULL, 32, ~0ULL / 4}, kStride); });
+  check_throws<CorruptError>([&] { make({"x", 100, ~0ULL - 3, 1}, kStride); });
+  check_throws<CorruptError>([&] { make({"", 0, 0, 1}, kStride); });
+  check_throws<std::invalid_argument>([&] { make({"x", 100, 0, 1}, 0); });
+}
+
+// The last byte of the file is looked at with every tile, so a cut anywhere is noticed, even where the page still reads as zeros.
+void a_file_cut_while_it_is_read_is_an_error(FileAccess access) {
+  for (const std::uint64_t left : {0, 100, 6000, 41'000, 11 + 4000 * 12 - 1}) {
+    for (const std::uint64_t run : {1, 3}) {
+      const RowFile file("cut", 11, 0, 4000);
+      const RowReader reader({file.part()}, kStride, access);
+      ThreadPool pool(1);
+      check_rows(reader, {0, 3990}, run, pool);
+      file.cut(left);
+      std::vector<std::byte> out(run * kStride);
+      const std::vector<std::int64_t> last{static_cast<std::int64_t>(4000 - run)};
+      check_throws<TruncatedError>([&] { reader.read(last, run, out.data(), pool); });
+      const std::vector<std::int64_t> at_cut{left < 11 ? 0 : static_cast<std::int64_t>((left - 11) / 12)};
+      if (access == FileAccess::map && run == 1)
+        check_throws<TruncatedError>([&] { reader.read(at_cut, run, out.data(), pool); });
+    }
+  }
+}
+
+void threads_may_share_a_reader() {
+  const RowFile a("t", 0, 0, 3000);
+  const RowReader reader({a.part()}, kStride, FileAccess::map, 1);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      ThreadPool pool(1);
+      for (std::int64_t i = 0; i < 50; ++i) check_rows(reader, {i * 3 + t, 2999 - i}, 1, pool);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+int main() {
+  for (const FileAccess access : {FileAccess::map, FileAccess::pread}) {
+    rows_and_runs_come_from_their_files(access, 16'384);
+    rows_and_runs_come_from_their_files(access, 1);
+    many_parts_need_few_files(access);
+    a_file_cut_while_it_is_read_is_an_error(access);
+  }
+  memory_is_read_like_files();
+  sizes_that_do_not_fit_are_refused();
+  threads_may_share_a_reader();
+  return finish();
+}

@@ -1,0 +1,245 @@
+"""Source: N records with named fields, read by id. Everything that penstock can read is one.
+
+A class of your own gives ``schema``, ``fingerprint``, ``__len__``, ``_read`` and ``_recipe``, and inherits the rest;
+``penstock.testing.SourceSuite`` checks that it keeps the promises made here.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _core
+from penstock.errors import SourceChangedError
+from penstock.index import as_ids, is_single
+from penstock.interfaces import IntArray
+from penstock.ragged import Ragged
+from penstock.schema import Field
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["Batch", "Blocks", "FieldView", "Outputs", "Recipe", "Source", "empty", "fixed_output", "masked"]
+
+RECYCLED_BYTES = 32 << 10
+"""Arrays from this size on come from the pool of buffers."""
+
+Batch = dict[str, Any]
+"""Arrays, masked ones where values are missing, and :class:`~penstock.Ragged` by field name."""
+
+Outputs = Mapping[str, npt.NDArray[Any]]
+"""Arrays to be filled instead of new ones, by field name."""
+
+Recipe = tuple[Callable[..., "Source"], tuple[Any, ...]]
+"""A function and the arguments with which it opens an equal source in another process."""
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Runs of records that are best read together: HDF5 chunks, row groups, folders, the chunks of a store.
+
+    ``ends[i]`` is the id behind the last record of block i; without ``ends`` every block has ``size`` records, the last one what
+    is left. ``size`` is that of the largest block.
+    """
+
+    length: int
+    size: int
+    ends: IntArray | None = None
+
+    @classmethod
+    def of_counts(cls, counts: npt.ArrayLike) -> "Blocks":
+        """Blocks of so many records each; those of none are left out."""
+        sizes = np.asarray(counts, np.int64)
+        sizes = sizes[sizes > 0]
+        if sizes.size == 0:
+            return cls(0, 1)
+        ends = np.cumsum(sizes)
+        if np.all(sizes[:-1] == sizes[0]) and sizes[-1] <= sizes[0]:
+            return cls(int(ends[-1]), int(sizes[0]))
+        return cls(int(ends[-1]), int(sizes.max()), ends)
+
+    def __len__(self) -> int:
+        return -(-self.length // self.size) if self.ends is None else len(self.ends)
+
+    def __getitem__(self, number: int) -> range:
+        """The ids of a block."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"block must be in [0, {len(self)}), got {number}")
+        if self.ends is None:
+            return range(number * self.size, min((number + 1) * self.size, self.length))
+        return range(int(self.ends[number - 1]) if number else 0, int(self.ends[number]))
+
+    def of(self, ids: IntArray) -> IntArray:
+        """The block of each id."""
+        return ids // self.size if self.ends is None else np.searchsorted(self.ends, ids, side="right").astype(np.int64)
+
+
+class Source(ABC):
+    """Records [0, len) with named fields; immutable while open, safe to use from several threads, after fork and pickled.
+
+    ``data[7]`` is a record (a dict), ``data[[7, 1, 1]]``, ``data[10:20]`` and ``data[mask]`` are batches (a dict of arrays, fields
+    of varying length as :class:`~penstock.Ragged`), ``data["label"]`` is one field. Ids may come in any order, several times, and
+    negative, as in numpy. A missing value is None in a record; in a batch the array is masked there.
+    """
+
+    # What there is
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of records."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> Mapping[str, Field]:
+        """The fields by name."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A text that equal data has in every process and on every host, and other data does not."""
+
+    @property
+    def blocks(self) -> Blocks:
+        """The runs of records that are best read together."""
+        return Blocks(len(self), 1024)
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether one record costs about as much to read as its whole block."""
+        return False
+
+    # Reading
+
+    @abstractmethod
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        """Those fields of those records. Ids are in [0, len) and fields known; ``out`` may have arrays for some of them."""
+
+    def read(self, ids: Any, fields: Sequence[str] | None = None, out: Outputs | None = None) -> Batch:
+        """A batch of records in the order of ``ids``. Arrays in ``out``, for fixed fields, are filled instead of new ones."""
+        wanted, schema, given = as_ids(ids, len(self)), self.schema, {} if out is None else out
+        if isinstance(fields, str):
+            raise TypeError(f"fields must be a list of names, got {fields!r}")
+        names = list(schema) if fields is None else list(fields)
+        unknown = [name for name in [*names, *given] if name not in schema]
+        if unknown:
+            raise KeyError(f"unknown fields {unknown}; there are {list(schema)}")
+        unwanted = [name for name in given if name not in names]
+        if unwanted:
+            raise ValueError(f"out has fields that are not read: {unwanted}")
+        ragged = [name for name in given if not schema[name].is_fixed]
+        if ragged:
+            raise ValueError(f"fields {ragged} have records of varying length; out takes fixed fields only")
+        return self._read(wanted, names, given)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return FieldView(self, key)
+        batch = self.read(as_ids(key, len(self)))
+        return {name: only(column) for name, column in batch.items()} if is_single(key) else batch
+
+    # Other sources made of this one. They live in higher layers, which is why they are imported late.
+
+    def select(self, ids: Any) -> "Source":
+        """The records of a slice, a mask or a list of ids, in that order, as a source. Nothing is read."""
+        from penstock.source.select import Selection
+
+        return Selection(self, ids)
+
+    def map(self, fn: Callable[[dict[str, Any]], Mapping[str, Any]], *, schema: Mapping[str, Field] | None = None) -> "Source":
+        """Every record passed through ``fn`` when it is read. ``schema`` says what comes out; it is found out from record 0 if
+        left out, so records of other shapes need it.
+        """
+        from penstock.source.mapped import Mapped
+
+        return Mapped(self, fn, schema)
+
+    # Life
+
+    def close(self) -> None:
+        """Let go of files. Arrays already given out stay valid. Idempotent."""
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @abstractmethod
+    def _recipe(self) -> Recipe:
+        """How to open this source in another process."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_reopen, (*self._recipe(), self.fingerprint))
+
+    def __repr__(self) -> str:
+        return f"<penstock {type(self).__name__}: {len(self)} records, fields {dict(self.schema)}>"
+
+
+def _reopen(opener: Callable[..., Source], arguments: tuple[Any, ...], fingerprint: str) -> Source:
+    source = opener(*arguments)
+    if source.fingerprint != fingerprint:
+        raise SourceChangedError(f"{source!r}: the data is not what it was when the source was pickled")
+    return source
+
+
+class FieldView:
+    """One field of a source, indexed like an array."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        if name not in source.schema:
+            raise KeyError(f"unknown field {name!r}; there are {list(source.schema)}")
+        self._source, self._name = source, name
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, key: Any) -> Any:
+        column = self._source.read(as_ids(key, len(self)), [self._name])[self._name]
+        return only(column) if is_single(key) else column
+
+    def __repr__(self) -> str:
+        return f"<field {self._name!r} of {self._source!r}>"
+
+
+def only(column: Any) -> Any:
+    """The one record of a batch of one."""
+    if isinstance(column, Ragged):
+        return column[0]
+    if isinstance(column, np.ma.MaskedArray):
+        if np.ma.getmaskarray(column).any():
+            return None
+        column = column.data
+    item = column[0]
+    return item if isinstance(item, np.ndarray) else item[()]
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """A new array, as numpy.empty gives it; large ones in memory that was used before, which saves the page faults."""
+    size = math.prod(shape) * dtype.itemsize
+    return np.empty(shape, dtype) if size < RECYCLED_BYTES else _core.empty(size).view(dtype).reshape(shape)
+
+
+def fixed_output(name: str, field: Field, count: int, out: Outputs) -> npt.NDArray[Any]:
+    """The array for ``count`` records of a fixed field: the one in ``out``, checked, or a new one."""
+    whole = (count, *field.shape)
+    array = out.get(name)
+    if array is None:
+        return empty(whole, field.dtype)
+    if array.shape != whole or array.dtype != field.dtype or not array.flags.c_contiguous or not array.flags.writeable:
+        raise ValueError(
+            f"out[{name!r}] must be a writable, contiguous {field.dtype} array of {whole}, got {array.dtype} {array.shape}"
+        )
+    return array
+
+
+def masked(array: npt.NDArray[Any], present: npt.NDArray[Any] | None) -> npt.NDArray[Any]:
+    """Records of a fixed field, masked where ``present`` is false; ``None`` says that all are there."""
+    if present is None:
+        return array
+    mask = np.broadcast_to(np.logical_not(present).reshape(-1, *([1] * (array.ndim - 1))), array.shape)
+    return np.ma.MaskedArray(array, mask=mask.copy())
