@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import penstock as pen
 from penstock import _core
-from penstock.store import stats
 from penstock.codec import Codec, codec_from_json, codec_to_json
+from penstock.store import stats
 
 CODECS = st.one_of(
     st.just(pen.Raw()),

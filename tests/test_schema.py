@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.store.test_codec import CODECS
+from tests.test_codec import CODECS
 
 import penstock as pen
 from penstock import Field

@@ -109,6 +109,30 @@ class ThreadPool:
     def crc32c_pages(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], page_bytes: int, out: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')]) -> None:
         """Fill out with the crc32c of each page of data."""
 
+class RowReader:
+    """
+    Rows of one size, in files or in memory. Safe to use from several threads and after fork.
+    """
+
+    def __init__(self, paths: Sequence[str], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], stride: int, pread: bool) -> None: ...
+
+    @staticmethod
+    def of_memory(arrays: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], stride: int) -> RowReader: ...
+
+    @property
+    def length(self) -> int: ...
+
+    def read(self, starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], run: int, out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
+        """Fill out with rows [start, start + run) of every start."""
+
+def empty(bytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
+    """
+    An array of bytes with whatever they held before, in memory that is used again when the array is gone.
+    """
+
+def kept_buffer_bytes() -> int:
+    """Bytes kept for the next arrays of empty()."""
+
 class StoreReader:
     """
     One generation of a store. Safe to use from several threads and after fork.

@@ -160,7 +160,7 @@ class Source(ABC):
 
     # Life
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not every source holds something
         """Let go of files. Arrays already given out stay valid. Idempotent."""
 
     def __enter__(self) -> "Self":
@@ -211,7 +211,8 @@ def only(column: Any) -> Any:
     if isinstance(column, Ragged):
         return column[0]
     if isinstance(column, np.ma.MaskedArray):
-        if np.ma.getmaskarray(column).any():
+        mask = np.ma.getmaskarray(column)
+        if mask.any() or mask.size == 0:  # records of no elements are masked only if they are missing
             return None
         column = column.data
     item = column[0]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.store.test_schema import ANY_FIELD
+from tests.test_schema import ANY_FIELD
 
 from penstock import Field, _core
 from penstock.errors import CorruptError, UnsupportedVersionError

@@ -76,8 +76,8 @@ class ArraySource(Source):
         self._rows[name].read(ids, array)
         if not isinstance(column, np.ma.MaskedArray):
             return array
-        missing = np.ma.getmaskarray(column)[ids].reshape(ids.size, -1).any(axis=1)
-        return masked(array, ~missing if missing.any() else None)
+        missing = np.ma.getmaskarray(column)[ids].any(axis=tuple(range(1, column.ndim)))
+        return masked(array, np.logical_not(missing) if missing.any() else None)
 
     def _recipe(self) -> Recipe:
         return (_rebuild, (self._columns, self._threads))

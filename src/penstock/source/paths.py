@@ -37,7 +37,9 @@ def expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suff
     if path.is_dir():
         found = sorted((p for p in path.iterdir() if p.suffix.lower() in suffixes and p.is_file()), key=name_key)
         if not found:
-            raise NoMatchError(f"{path}: expected files named {' or '.join('*' + s for s in suffixes)} in this directory, found none")
+            raise NoMatchError(
+                f"{path}: expected files named {' or '.join('*' + s for s in suffixes)} in this directory, found none"
+            )
         return found
     need_file(path)
     return [path]

@@ -1,11 +1,11 @@
 """The record store: records with named fields that can be appended, updated, deleted and compacted while others read."""
 
 from penstock.codec import LZ4, Codec, Deflate, Raw, Zstd, train_dictionary
+from penstock.schema import Field
 from penstock.store.convert import convert
 from penstock.store.create import create
 from penstock.store.maintenance import Collected, Problem, Rebalanced, Stats, gc, rebalance, stats, verify
 from penstock.store.opening import open
-from penstock.schema import Field
 from penstock.store.snapshot import Store, ZeroCopy
 from penstock.store.writer import Progress, Writer
 

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from penstock import _core
 from penstock.codec import Raw, Zstd
+from penstock.schema import Field
 from penstock.store.column import Column
 from penstock.store.filesystem import Piece
-from penstock.schema import Field
 
 __all__ = ["EncodedChunk", "encode_chunk"]
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from penstock.codec import Codec, Raw
+from penstock.schema import Field
 from penstock.store.column import guess_field
 from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, create
 from penstock.store.maintenance import READ_BYTES, batches
-from penstock.schema import Field
 from penstock.store.snapshot import Store
 from penstock.store.writer import Progress
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from penstock.argument import byte_size, whole_number
 from penstock.errors import StoreError
+from penstock.schema import Field, Schema
 from penstock.store.filesystem import Filesystem
 from penstock.store.generation import generations, is_store, load_manifest
 from penstock.store.layout import DIRECTORIES, LOCK_NAME, new_identity
 from penstock.store.lock import Lock
 from penstock.store.manifest import Manifest
-from penstock.schema import Field, Schema
 from penstock.store.writer import Progress, Writer
 
 __all__ = ["append_to", "create"]

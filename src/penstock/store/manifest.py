@@ -15,8 +15,8 @@ import numpy as np
 from penstock import _core
 from penstock.argument import MAX_LENGTH, whole_number
 from penstock.errors import CorruptError, UnsupportedVersionError
-from penstock.store.layout import FORMAT_VERSION, IDENTITY, MAX_MANIFEST_BYTES
 from penstock.schema import Field, field_from_json, field_to_json
+from penstock.store.layout import FORMAT_VERSION, IDENTITY, MAX_MANIFEST_BYTES
 
 __all__ = ["ChunkEntry", "Manifest", "RedirectEntry", "SegmentEntry", "decode_manifest", "encode_manifest"]
 

@@ -10,16 +10,17 @@ import numpy.typing as npt
 
 from penstock import _core
 from penstock.errors import CorruptError, MissingError, SnapshotExpiredError
+from penstock.index import as_ids
 from penstock.interfaces import IntArray
 from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output, masked
+from penstock.schema import Field
 from penstock.store.column import Column, as_batch
 from penstock.store.generation import generations, load_manifest, load_redirects, newest_generation
-from penstock.index import as_ids
 from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
 from penstock.store.manifest import Manifest
-from penstock.schema import Field
 
 __all__ = ["Store", "ZeroCopy", "open_store"]
+
 
 class Store(Source):
     """One generation of a record store; see :class:`~penstock.Source` for how it is read."""

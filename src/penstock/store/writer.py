@@ -25,12 +25,12 @@ import numpy.typing as npt
 from penstock import _core
 from penstock.argument import whole_number
 from penstock.errors import ConflictError, DurabilityError, StoreError
+from penstock.index import as_ids
 from penstock.store.builder import ChunkBuilder, Placement
 from penstock.store.chunk import encode_chunk
 from penstock.store.column import Column, make_column, missing_column
 from penstock.store.filesystem import Filesystem
 from penstock.store.generation import load_redirects, newest_generation
-from penstock.index import as_ids
 from penstock.store.layout import (
     CHUNK_DIRECTORY,
     MANIFEST_DIRECTORY,

@@ -1,0 +1,1 @@
+"""Sources: everything that can be read as records, under one protocol."""

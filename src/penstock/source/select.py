@@ -1,0 +1,73 @@
+"""Selection: some records of a source, in an order of their own, as a source."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.index import as_ids
+from penstock.interfaces import IntArray
+from penstock.records import Batch, Blocks, Outputs, Recipe, Source
+from penstock.schema import Field
+from penstock.source.fingerprint import fingerprint_arrays, fingerprint_of
+
+__all__ = ["Selection"]
+
+
+class Selection(Source):
+    """Record i is record ``ids[i]`` of the source. A slice is kept as one, so it needs no memory."""
+
+    def __init__(self, source: Source, ids: Any) -> None:
+        self._source = source
+        self._ids: range | IntArray
+        if isinstance(ids, slice):
+            self._ids = range(*ids.indices(len(source)))
+        elif isinstance(ids, range):
+            self._ids = ids
+        else:
+            self._ids = as_ids(ids, len(source)).copy()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The fields of the source."""
+        return self._source.schema
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the source and the selection."""
+        chosen = repr(self._ids) if isinstance(self._ids, range) else fingerprint_arrays("ids", [self._ids])
+        return fingerprint_of("select", self._source.fingerprint, chosen)
+
+    @property
+    def blocks(self) -> Blocks:
+        """The blocks of the source as far as they are selected, where the selection is in order; otherwise single records."""
+        inner = self._source.blocks
+        if isinstance(self._ids, range) and self._ids.step > 0:
+            if self._ids.step == 1 and inner.ends is None and self._ids.start % inner.size == 0:
+                return Blocks(len(self), inner.size)
+            edges = range(len(inner)) if len(self) else range(0)
+            ends = np.array([inner[number].stop for number in edges], np.int64)
+            inside = np.clip(-(-(ends - self._ids.start) // self._ids.step), 0, len(self))
+            return Blocks.of_counts(np.diff(inside, prepend=0))
+        if not isinstance(self._ids, range) and len(self) and np.all(np.diff(self._ids) >= 0):
+            return Blocks.of_counts(np.unique(inner.of(self._ids), return_counts=True)[1])
+        return Blocks(len(self), 1)
+
+    @property
+    def reads_blocks(self) -> bool:
+        """As the source."""
+        return self._source.reads_blocks
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        wanted = ids * self._ids.step + self._ids.start if isinstance(self._ids, range) else self._ids[ids]
+        return self._source.read(wanted, fields, out)
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
+
+    def _recipe(self) -> Recipe:
+        return (Selection, (self._source, self._ids))

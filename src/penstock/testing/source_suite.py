@@ -1,0 +1,294 @@
+"""SourceSuite: the conformance tests that every source inherits.
+
+A subclass says how to make its data and what must come out; pytest runs every test below on it::
+
+    class TestMine(SourceSuite):
+        def make(self, directory):
+            write_my_file(directory / "data.mine", [1, 2, 3])
+            return open_mine(directory / "data.mine")
+
+        def records(self):
+            return [{"x": np.int64(1)}, {"x": np.int64(2)}, {"x": np.int64(3)}]
+
+Have missing values, empty ones and awkward sizes among the records. Texts are ``str``, byte strings ``bytes``, missing values None,
+everything else numpy arrays or scalars, compared with their types.
+"""
+
+import hashlib
+import os
+import pickle
+import random
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.ragged import Ragged
+from penstock.records import Batch, Source
+
+__all__ = ["SourceSuite", "assert_batch", "assert_same", "digest"]
+
+DEADLINE_S = 60
+"""How long a child may take; a hang is a failure, not a wait."""
+
+Record = dict[str, Any]
+
+
+class SourceSuite:
+    """Inherit, and give :meth:`make` and :meth:`records`."""
+
+    def make(self, directory: Path) -> Source:
+        """Write the data somewhere in an empty directory, and open it."""
+        raise NotImplementedError(f"{type(self).__name__} must define make(directory) -> a source")
+
+    def records(self) -> list[Record]:
+        """What is in it, record by record."""
+        raise NotImplementedError(f"{type(self).__name__} must define records() -> a list of dicts")
+
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> Iterator[Source]:
+        """The source under test, fresh in every test."""
+        made = self.make(tmp_path)
+        yield made
+        made.close()
+
+    @pytest.fixture
+    def expected(self) -> list[Record]:
+        """What must come out."""
+        return self.records()
+
+    # What there is
+
+    def test_source_has_its_length_and_fields(self, source: Source, expected: list[Record]) -> None:
+        """It is a ``Source`` of so many records, with the fields they have."""
+        assert isinstance(source, Source)
+        assert len(source) == len(expected)
+        for record in expected:
+            assert list(record) == list(source.schema)
+        assert repr(source)
+
+    def test_blocks_cover_all_records_in_order(self, source: Source, expected: list[Record]) -> None:
+        """Every id lies in exactly one block, and ``of`` knows which."""
+        blocks = source.blocks
+        ids = [i for number in range(len(blocks)) for i in blocks[number]]
+        assert ids == list(range(len(expected)))
+        assert blocks.size >= max((len(blocks[number]) for number in range(len(blocks))), default=1)
+        of = blocks.of(np.arange(len(expected)))
+        assert [number for number in range(len(blocks)) for _ in blocks[number]] == of.tolist()
+        assert isinstance(source.reads_blocks, bool)
+
+    # Reading
+
+    def test_every_record_is_right_by_itself(self, source: Source, expected: list[Record]) -> None:
+        """``source[i]``, with i from both ends."""
+        for i, record in enumerate(expected):
+            assert_record(source[i], record)
+            assert_record(source[i - len(expected)], record)
+
+    def test_batches_are_right_whatever_the_ids(self, source: Source, expected: list[Record]) -> None:
+        """Order and duplicates of the request are kept; slices, masks and negative ids are as in numpy."""
+        n = len(expected)
+        keys: list[Any] = [slice(None), slice(1, None, 2), slice(None, None, -1), [], np.arange(n)[::-1], np.zeros(n, np.bool_)]
+        if n:
+            rng = np.random.default_rng(n)
+            keys += [[0, 0, n - 1, 0], rng.integers(-n, n, 3 * n), rng.random(n) < 0.5, [-1], np.array([0], np.uint8)]
+        for key in keys:
+            wanted = np.arange(n)[key] if isinstance(key, slice) or len(key) else []
+            assert_batch(source[key], [expected[i] for i in wanted])
+
+    def test_fields_can_be_chosen(self, source: Source, expected: list[Record]) -> None:
+        """``read(ids, fields)`` gives those in that order, and ``source[field]`` one."""
+        names = list(source.schema)[::-1]
+        for chosen in [names, names[:1], []]:
+            batch = source.read(np.arange(len(expected)), chosen)
+            assert list(batch) == chosen
+            assert_batch(batch, [{name: record[name] for name in chosen} for record in expected])
+        for name in names:
+            assert len(source[name]) == len(expected)
+            assert_batch({name: source[name][::2]}, [{name: record[name]} for record in expected[::2]])
+            if expected:
+                assert_same(source[name][len(expected) // 2], expected[len(expected) // 2][name])
+
+    def test_given_arrays_are_filled(self, source: Source, expected: list[Record]) -> None:
+        """``out=`` takes arrays for fixed fields."""
+        ids = np.arange(len(expected))[::-1].copy()
+        fixed = {name: field for name, field in source.schema.items() if field.is_fixed}
+        out = {name: np.zeros((ids.size, *field.shape), field.dtype) for name, field in fixed.items()}
+        batch = source.read(ids, out=out)
+        assert_batch(batch, expected[::-1])
+        for name, array in out.items():
+            assert np.asarray(batch[name]).base is array or np.shares_memory(np.asarray(batch[name]), array) or array.nbytes == 0
+
+    def test_bad_requests_are_refused(self, source: Source, expected: list[Record]) -> None:
+        """Ids out of range, unknown fields and arrays of another shape raise, and nothing breaks."""
+        n = len(expected)
+        for outside in (n, -n - 1, 2**63 - 1, -(2**63)):
+            with pytest.raises(IndexError):
+                source[outside]
+            with pytest.raises(IndexError):
+                source[[0, outside] if n else [outside]]
+        for bad in (0.5, [0.5], [[0]], "no such field", None):
+            with pytest.raises((IndexError, KeyError)):
+                source[bad]
+        with pytest.raises(KeyError):
+            source.read([], ["no such field"])
+        with pytest.raises(ValueError, match="out"):
+            source.read([], [], {name: np.empty(0, field.dtype) for name, field in source.schema.items()})
+        for name, field in source.schema.items():
+            with pytest.raises(ValueError, match="out"):
+                source.read([], out={name: np.empty((1, *field.shape), field.dtype)})
+        assert_batch(source[:], expected)
+
+    def test_batches_are_not_overwritten_by_later_ones(self, source: Source, expected: list[Record]) -> None:
+        """A batch belongs to whoever asked for it."""
+        n = len(expected)
+        held = [(i, source[[i] * 50]) for i in range(n)]
+        for i, batch in held:
+            assert_batch(batch, [expected[i]] * 50)
+
+    # Several threads and processes
+
+    def test_threads_share_a_source(self, source: Source, expected: list[Record]) -> None:
+        """Eight threads read at once."""
+
+        def work(seed: int) -> None:
+            rng = np.random.default_rng(seed)
+            for _ in range(6):
+                ids = rng.integers(0, len(expected), 20) if expected else np.empty(0, np.int64)
+                assert_batch(source[ids], [expected[i] for i in ids])
+
+        with ThreadPoolExecutor(8) as pool:
+            for done in [pool.submit(work, seed) for seed in range(8)]:
+                done.result(DEADLINE_S)
+
+    def test_forked_children_read(self, source: Source, expected: list[Record]) -> None:
+        """Before and after the parent has read; parent and child give the same."""
+        for _ in range(2):
+            assert _in_fork(source) == digest(expected)
+            assert_batch(source[:], expected)
+
+    def test_pickled_sources_read_here_and_in_a_new_process(self, source: Source, expected: list[Record]) -> None:
+        """A pickle is a recipe: it opens an equal source."""
+        recipe = pickle.dumps(source)
+        with pickle.loads(recipe) as twin:
+            assert twin.fingerprint == source.fingerprint
+            assert twin.schema == source.schema
+            assert_batch(twin[:], expected)
+        code = (
+            "import pickle, sys; from penstock.testing.source_suite import digest; print(digest(pickle.load(sys.stdin.buffer)[:]))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], input=recipe, capture_output=True, timeout=DEADLINE_S, check=False)
+        assert done.stdout.decode().strip() == digest(expected), done.stderr.decode()
+
+    def test_fingerprints_are_equal_for_equal_data(self, source: Source, tmp_path: Path) -> None:
+        """The same data elsewhere has the same fingerprint."""
+        other = tmp_path / "other"
+        other.mkdir()
+        with self.make(other) as twin:
+            assert twin.fingerprint == source.fingerprint
+            assert len(source.fingerprint) >= 32
+
+    # Life
+
+    def test_closing_twice_does_no_harm(self, tmp_path: Path, expected: list[Record]) -> None:
+        """What was read stays valid; descriptors are given back."""
+        before = set(os.listdir("/proc/self/fd"))
+        with self.make(tmp_path) as source:
+            batch = source[:]
+        source.close()
+        assert set(os.listdir("/proc/self/fd")) <= before
+        assert_batch(batch, expected)
+
+    # Sources made of this one
+
+    def test_selections_are_sources(self, source: Source, expected: list[Record]) -> None:
+        """``select`` takes what indexing takes, and nothing is read before it is asked for."""
+        n = len(expected)
+        order = list(range(n))
+        random.Random(1).shuffle(order)
+        for key in [slice(2, None, 3), slice(None), order, np.arange(n) % 2 == 0]:
+            chosen = [expected[i] for i in np.arange(n)[key]] if n or isinstance(key, slice) else []
+            part = source.select(key)
+            assert len(part) == len(chosen)
+            assert_batch(part[:], chosen)
+            assert_batch(part[::-1], chosen[::-1])
+            assert part.blocks.of(np.arange(len(part))).size == len(part)
+
+
+def _in_fork(source: Source) -> str:
+    """The digest of a source as a forked child reads it."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, digest(source[:]).encode())
+        except BaseException as error:
+            os.write(writing, repr(error).encode()[:1000])
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        if not select.select([answer], [], [], DEADLINE_S)[0]:
+            os.kill(child, signal.SIGKILL)
+        text = answer.read()
+    os.waitpid(child, 0)
+    return text
+
+
+def rows(batch: Batch) -> list[Record]:
+    """A batch record by record."""
+    count = max((len(column) for column in batch.values()), default=0)
+    return [{name: _item(column, i) for name, column in batch.items()} for i in range(count)]
+
+
+def _item(column: Any, place: int) -> Any:
+    if isinstance(column, Ragged):
+        return column[place]
+    if isinstance(column, np.ma.MaskedArray):
+        return None if np.ma.getmaskarray(column)[place].any() else column.data[place]
+    return column[place]
+
+
+def digest(batch: Batch | Sequence[Record]) -> str:
+    """A text that equal records have, and others do not."""
+    found = hashlib.sha256()
+    for record in rows(batch) if isinstance(batch, dict) else batch:
+        for name, value in record.items():
+            array = None if value is None or isinstance(value, str | bytes) else np.asarray(value)
+            head = repr(value) if array is None else f"{array.dtype} {array.shape}"
+            found.update(f"{name} {head};".encode())
+            found.update(b"" if array is None else array.tobytes())
+    return found.hexdigest()
+
+
+def assert_batch(batch: Batch, expected: Sequence[Record]) -> None:
+    """A batch must hold those records."""
+    for name, column in batch.items():
+        assert len(column) == len(expected), f"field {name!r}: expected {len(expected)} records, got {len(column)}"
+    for found, record in zip(rows(batch), expected, strict=False):
+        assert_record(found, record)
+
+
+def assert_record(found: Record, expected: Record) -> None:
+    """Two records must be equal, with their types."""
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        assert_same(found[name], value)
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Two values must be equal: both missing, the same text, or arrays of one type and shape with the same bytes."""
+    if expected is None or isinstance(expected, str | bytes):
+        assert type(found) is type(expected)
+        assert found == expected
+        return
+    one, other = np.asarray(found), np.asarray(expected)
+    assert (one.dtype, one.shape) == (other.dtype, other.shape)
+    assert one.tobytes() == other.tobytes()
