@@ -2,16 +2,21 @@
 
 The public surface is small; see the reference for the whole of it:
 
-* ``create``, ``open``, ``convert``, ``rebalance``, ``verify``, ``gc``   the record store
+* ``open``              anything that holds records, as a ``Source``; a store for writing
+* ``create``, ``convert``, ``rebalance``, ``verify``, ``gc``   the record store
 * ``penstock.order``    pure arithmetic: (seed, epoch, position) -> record id
 * ``penstock.errors``   everything penstock raises that is not a plain ValueError, TypeError or IndexError
-* ``penstock.testing``  conformance suites for your own orders
+* ``penstock.source``   writers of foreign formats
+* ``penstock.testing``  conformance suites for your own orders and sources
 """
 
 from penstock.errors import PenstockError
 from penstock.order import Phase, Shard
 from penstock.ragged import Ragged
-from penstock.store import LZ4, Deflate, Field, Raw, Zstd, convert, create, gc, open, rebalance, train_dictionary, verify
+from penstock.records import Source
+from penstock.source.convert import convert
+from penstock.source.opening import open
+from penstock.store import LZ4, Deflate, Field, Raw, Zstd, create, gc, rebalance, train_dictionary, verify
 
 __all__ = [
     "LZ4",
@@ -22,6 +27,7 @@ __all__ = [
     "Ragged",
     "Raw",
     "Shard",
+    "Source",
     "Zstd",
     "convert",
     "create",

@@ -76,6 +76,19 @@ class Ragged:
         return out
 
     @classmethod
+    def join(cls, parts: Sequence["Ragged"]) -> "Ragged":
+        """The items of several, of one kind, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        values = np.concatenate([part.values[part.offsets[0] : part.offsets[-1]] for part in parts])
+        offsets = np.concatenate([[0], np.cumsum(np.concatenate([part.lengths for part in parts]))]).astype(np.int64)
+        shapes = None if parts[0].shapes is None else np.concatenate([part.shapes for part in parts if part.shapes is not None])
+        present = None
+        if any(part.present is not None for part in parts):
+            present = np.concatenate([np.ones(len(part), np.bool_) if part.present is None else part.present for part in parts])
+        return cls(values, offsets, parts[0].kind, shapes, present)
+
+    @classmethod
     def from_items(cls, items: Sequence[Any], *, dtype: npt.DTypeLike, kind: str = "array", ndim: int = 1) -> "Ragged":
         """Pack items; None is a missing one."""
         present = np.array([item is not None for item in items], np.bool_)

@@ -99,6 +99,10 @@ class Field:
             raise ValueError(f"a record of a field has at most {MAX_RECORD_BYTES} bytes, {shape} of {element} needs {self.stride}")
         return self
 
+    def with_codec(self, codec: Codec | None) -> "Field":
+        """The same field with another codec; with its own if None."""
+        return Field.__new__(Field)._set(self.kind, self.element, self.shape, self.ndim, self.codec if codec is None else codec)
+
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The element type."""

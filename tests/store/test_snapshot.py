@@ -17,7 +17,7 @@ from tests.store.records import FIELDS, assert_batch, assert_store, columns, dig
 
 import penstock as pen
 from penstock import Field, Ragged
-from penstock.errors import MissingError, SnapshotExpiredError
+from penstock.errors import MissingError, SnapshotExpiredError, SourceChangedError
 from penstock.store import Store
 
 N = 40
@@ -409,7 +409,7 @@ def test_pickle_of_another_store_at_the_same_path_is_refused(tmp_path: Path) -> 
     with pytest.raises(MissingError):
         pickle.loads(data)
     write(tmp_path / "a.pen", RECORDS[:5])
-    with pytest.raises(SnapshotExpiredError, match="is not the one that was pickled"):
+    with pytest.raises(SourceChangedError, match="not what it was when the source was pickled"):
         pickle.loads(data)
 
 

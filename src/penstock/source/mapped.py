@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import SchemaMismatchError
 from penstock.interfaces import IntArray
 from penstock.records import Batch, Blocks, Outputs, Recipe, Source, fixed_output, only
@@ -85,11 +87,14 @@ def _schema_of(source: Source, fn: Callable[[Record], Mapping[str, Any]]) -> dic
     record = fn(source[0])
     if not isinstance(record, Mapping):
         raise TypeError(f"fn must give a dict of fields, got {type(record).__name__}")
-    return {name: guess_field(name, [value]) if value is not None else _unknown(name) for name, value in record.items()}
+    return {name: _field_of(name, value) for name, value in record.items()}
 
 
-def _unknown(name: str) -> Field:
-    raise ValueError(f"field {name!r} is missing in record 0, so its type cannot be found out: give map(fn, schema={{...}})")
+def _field_of(name: str, value: Any) -> Field:
+    """The field of a value like this one; an array is taken for one of many of its shape."""
+    if value is None:
+        raise ValueError(f"field {name!r} is missing in record 0, so its type cannot be found out: give map(fn, schema={{...}})")
+    return Field(value.dtype, value.shape) if isinstance(value, np.ndarray) else guess_field(name, [value])
 
 
 def _item(column: Any, place: int) -> Any:

@@ -2,7 +2,6 @@
 
 from penstock.codec import LZ4, Codec, Deflate, Raw, Zstd, train_dictionary
 from penstock.schema import Field
-from penstock.store.convert import convert
 from penstock.store.create import create
 from penstock.store.maintenance import Collected, Problem, Rebalanced, Stats, gc, rebalance, stats, verify
 from penstock.store.opening import open
@@ -24,7 +23,6 @@ __all__ = [
     "Writer",
     "ZeroCopy",
     "Zstd",
-    "convert",
     "create",
     "gc",
     "open",

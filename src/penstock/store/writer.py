@@ -12,7 +12,7 @@ A commit is the exclusive creation of the next manifest::
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,17 +136,10 @@ class Writer:
     def commit(self) -> int:
         """Publish everything since the last commit, durably; returns the generation. Does nothing if nothing changed."""
         self._check()
-        try:
+        with self._or_discard():
             self._seal_all()
-            if not (self._changed or self._is_new):
-                return self._base.generation
-            self._publish()
-        except DurabilityError as error:
-            self._poison = str(error)
-            raise
-        except BaseException:
-            self._discard()
-            raise
+            if self._changed or self._is_new:
+                self._publish()
         return self._base.generation
 
     def abort(self) -> None:
@@ -193,6 +186,18 @@ class Writer:
         """Begin a transaction that replaces all records (rebalance)."""
         self._places = Places(0, (), {})
         self._rewrites = self._changed = True
+
+    @contextlib.contextmanager
+    def _or_discard(self) -> Iterator[None]:
+        """What fails inside ends the transaction; a disk that does not confirm ends the writer."""
+        try:
+            yield
+        except DurabilityError as error:
+            self._poison = str(error)
+            raise
+        except BaseException:
+            self._discard()
+            raise
 
     def _discard(self) -> None:
         """Back to the last commit; files of the transaction are removed where that is possible."""
@@ -291,14 +296,8 @@ class Writer:
 
     def _finish(self, job: Future[None]) -> None:
         """Wait for a chunk; if it failed, so has the transaction."""
-        try:
+        with self._or_discard():
             job.result()
-        except DurabilityError as error:
-            self._poison = str(error)
-            raise
-        except BaseException:
-            self._discard()
-            raise
         self._jobs.remove(job)
 
     def _seal_all(self) -> None:

@@ -1,5 +1,8 @@
 """convert: arrays and stores into new stores."""
 
+import importlib
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,11 @@ from tests.store.records import FIELDS, assert_store, digest, make_records, writ
 
 import penstock as pen
 from penstock import Field, Ragged
+from penstock.source.array import ArraySource
 from penstock.store import stats
 from penstock.store.generation import load_manifest
+
+conversion = importlib.import_module("penstock.source.convert")
 
 GUESSES: list[tuple[Any, Field]] = [
     (np.zeros((4, 2, 3), np.uint8), Field("u1", (2, 3))),
@@ -150,6 +156,101 @@ def test_dictionary_goes_with_the_field(tmp_path: Path) -> None:
 
 
 def test_existing_store_is_not_overwritten(tmp_path: Path, source: Path) -> None:
-    with pytest.raises(pen.PenstockError, match="there is a store already"):
+    with pytest.raises(pen.PenstockError, match="there is something already"):
         pen.convert({"x": np.zeros(3)}, source)
     assert len(pen.open(source)) == 38
+
+
+# Interruptions
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Flaky(ArraySource):
+    """Fails when a record from ``fails_at`` on is read."""
+
+    fails_at = 1 << 60
+
+    def _read(self, ids: Any, fields: Any, out: Any) -> Any:
+        if ids.size and ids.max() >= self.fails_at:
+            raise Interrupted
+        return super()._read(ids, fields, out)
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion, "BATCH_BYTES", 4000)
+    monkeypatch.setattr(conversion, "COMMIT_BYTES", 20_000)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_an_interrupted_conversion_goes_on_where_it_was(tmp_path: Path) -> None:
+    data = Flaky({"x": np.arange(20_000).reshape(-1, 4), "t": [str(i) for i in range(5_000)]})
+    lengths = []
+    for data.fails_at in (0, 1, 700, 1500, 1501, 4000, 4999):
+        with pytest.raises(Interrupted):
+            pen.convert(data, tmp_path / "a.pen")
+        assert not (tmp_path / "a.pen").exists()
+        lengths.append(len(pen.open(tmp_path / "a.pen.partial")) if is_published(tmp_path / "a.pen.partial") else 0)
+    assert lengths == sorted(lengths)
+    assert lengths[-1] > 3500
+    data.fails_at = 1 << 60
+    seen: list[int] = []
+    pen.convert(data, tmp_path / "a.pen", progress=lambda rows, size: seen.append(rows))
+    assert sum(seen) == 5_000 - lengths[-1]
+    store = pen.open(tmp_path / "a.pen")
+    assert np.array_equal(store["x"][:], data["x"][:])
+    assert store["t"][:].to_list() == [str(i) for i in range(5_000)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pen"]
+    assert pen.verify(tmp_path / "a.pen") == []
+
+
+def is_published(path: Path) -> bool:
+    return any((path / "manifest").glob("*.json"))
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_an_unfinished_conversion_of_other_data_is_not_touched(tmp_path: Path) -> None:
+    data = Flaky({"x": np.arange(10_000)})
+    data.fails_at = 8_000
+    with pytest.raises(Interrupted):
+        pen.convert(data, tmp_path / "a.pen")
+    for other in (
+        lambda: pen.convert({"x": np.arange(9_999)}, tmp_path / "a.pen"),
+        lambda: pen.convert(data, tmp_path / "a.pen", codec=pen.Zstd()),
+    ):
+        with pytest.raises(pen.PenstockError, match="unfinished conversion of other data or with other options"):
+            other()
+    assert len(pen.open(tmp_path / "a.pen.partial")) > 0
+
+
+def test_a_killed_conversion_goes_on(tmp_path: Path) -> None:
+    """A process that dies without a word, in the middle, several times."""
+    np.save(tmp_path / "x.npy", np.arange(400_000).reshape(-1, 4))
+    code = """
+import importlib, os, sys
+import penstock as pen
+module = importlib.import_module("penstock.source.convert")
+module.BATCH_BYTES, module.COMMIT_BYTES = 100_000, 400_000
+count = 0
+def progress(rows, size):
+    global count
+    count += 1
+    if count == int(sys.argv[3]):
+        os._exit(9)
+pen.convert(sys.argv[1], sys.argv[2], chunk_bytes=65536, progress=progress)
+"""
+    for kill_at, expected in ((1, 9), (5, 9), (17, 9), (1000, 0)):
+        arguments = [sys.executable, "-c", code, str(tmp_path / "x.npy"), str(tmp_path / "a.pen"), str(kill_at)]
+        assert subprocess.run(arguments, check=False, timeout=120).returncode == expected
+    assert np.array_equal(pen.open(tmp_path / "a.pen")["data"][:], np.arange(400_000).reshape(-1, 4))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pen", "x.npy"]
+
+
+def test_a_bar_is_drawn_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pen.convert({"x": np.arange(1000)}, tmp_path / "a.pen", progress=True)
+    assert "1000/1000" in capsys.readouterr().out
+    pen.convert({"x": np.arange(1000)}, tmp_path / "b.pen")
+    assert capsys.readouterr() == ("", "")

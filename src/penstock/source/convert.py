@@ -1,0 +1,180 @@
+"""convert: anything that can be opened into a new store, in one go or in several if it is interrupted."""
+
+import json
+import os
+import shutil
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.codec import Codec
+from penstock.errors import NotPublishedError, StoreError
+from penstock.progress import Progress, reporting
+from penstock.ragged import Ragged
+from penstock.records import Batch, Source
+from penstock.schema import Field, Schema, field_to_json
+from penstock.source.registry import open_source
+from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, append_to, create
+from penstock.store.filesystem import Filesystem
+from penstock.store.snapshot import Store, open_store
+from penstock.store.writer import Writer
+
+__all__ = ["convert"]
+
+BATCH_BYTES = 32 << 20
+COMMIT_BYTES = 2 << 30
+
+Spans = Generator[tuple[int, int], int, None]
+
+
+def convert(
+    source: Any,
+    path: str | os.PathLike[str],
+    *,
+    fields: Sequence[str] | None = None,
+    codec: Codec | Mapping[str, Codec] | None = None,
+    chunk_bytes: int | str = DEFAULT_CHUNK_BYTES,
+    chunk_records: int = DEFAULT_CHUNK_RECORDS,
+    threads: int = 2,
+    progress: Progress | bool | None = None,
+) -> None:
+    """Write a new store from anything that :func:`penstock.open` opens, or from a source.
+
+    ``fields`` picks some of them; ``codec`` is one for all, or a dict for some. ``progress`` is True for a bar, or a function that
+    is called with the records and bytes of every chunk written. The store appears under its name when it is complete; until then
+    it grows in ``<path>.partial``. A conversion that was interrupted goes on from there when it is started again.
+    """
+    opened = open_source(source)
+    try:
+        schema = _chosen(opened.schema, fields, codec)
+        options = {"chunk_bytes": chunk_bytes, "chunk_records": chunk_records}
+        _convert(opened, Path(path).absolute(), schema, options, threads, progress)
+    finally:
+        if opened is not source:
+            opened.close()
+
+
+def _convert(
+    source: Source,
+    path: Path,
+    schema: Mapping[str, Field],
+    options: Mapping[str, Any],
+    threads: int,
+    progress: Progress | bool | None,
+) -> None:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StoreError(f"{path}: there is something already; choose another name, or remove it")
+    partial = path.with_name(f"{path.name}.partial")
+    note = path.with_name(f"{path.name}.partial.json")
+    plan = {
+        "source": source.fingerprint,
+        "records": len(source),
+        "options": dict(options),
+        "fields": [field_to_json(name, number, schema[name]) for name, number in Schema.make(schema).numbers.items()],
+    }
+    done = _resume(partial, note, plan)
+    with reporting(progress, path.name, len(source), done=done) as report:
+        if done or (partial / "manifest").is_dir():
+            writer = append_to(partial, threads=threads, progress=report)
+        else:
+            writer = create(partial, schema, threads=threads, progress=report, **options)
+        with writer as out:
+            _copy(source, out, list(schema), done)
+    files = Filesystem()
+    if path.is_dir():
+        path.rmdir()
+    os.rename(partial, path)
+    files.sync_directory(path.parent)
+    note.unlink()
+
+
+def _resume(partial: Path, note: Path, plan: Mapping[str, Any]) -> int:
+    """How many records an interrupted conversion has written already; makes room for a new one if there was none."""
+    text = json.dumps(plan, indent=1)
+    if note.exists() and note.read_text() != text:
+        raise StoreError(
+            f"{partial}: this is an unfinished conversion of other data or with other options; remove it and {note.name}"
+        )
+    if not note.exists():
+        if partial.exists():
+            raise StoreError(f"{partial}: expected nothing here, for the store to grow in; remove it")
+        temporary = note.with_suffix(".tmp")
+        temporary.write_text(text)
+        os.replace(temporary, note)
+        return 0
+    try:
+        with open_store(partial) as written:
+            return len(written)
+    except NotPublishedError:
+        shutil.rmtree(partial)
+    except FileNotFoundError:
+        pass
+    return 0
+
+
+def _copy(source: Source, out: Writer, fields: Sequence[str], first: int) -> None:
+    """Batch after batch, the next one read while the last one is written; committed now and then, so that a restart loses little."""
+    since = 0
+    with ThreadPoolExecutor(1, thread_name_prefix="penstock-convert") as ahead, closing(_spans(source, fields, first)) as spans:
+        span = next(spans, None)
+        pending = None if span is None else ahead.submit(_load, source, *span, fields)
+        while pending is not None:
+            batch, size = pending.result()
+            span = _next_span(spans, size)
+            pending = None if span is None else ahead.submit(_load, source, *span, fields)
+            if isinstance(source, Store):
+                out.extend_columns(batch)
+            else:
+                out.extend(batch)
+            since += size
+            if since >= COMMIT_BYTES:
+                out.commit()
+                since = 0
+
+
+def _load(source: Source, low: int, high: int, fields: Sequence[str]) -> tuple[Any, int]:
+    """Records [low, high) and their size in bytes."""
+    ids = np.arange(low, high)
+    if isinstance(source, Store):
+        columns = source.columns(ids, fields)
+        return columns, sum(column.values.nbytes for column in columns.values())
+    batch: Batch = source.read(ids, fields)
+    return batch, sum(c.values.nbytes if isinstance(c, Ragged) else c.nbytes for c in batch.values())
+
+
+def _next_span(spans: Spans, size: int) -> tuple[int, int] | None:
+    try:
+        return spans.send(size)
+    except StopIteration:
+        return None
+
+
+def _spans(source: Source, fields: Sequence[str], first: int) -> Spans:
+    """Runs of records of about ``BATCH_BYTES``: as many as the size of the last run, which is sent in, suggests. They end where
+    blocks end if blocks are read as a whole.
+    """
+    low, total = first, len(source)
+    known = [source.schema[name] for name in fields]
+    step = 256 if not all(field.is_fixed for field in known) else max(1, BATCH_BYTES // max(1, sum(f.stride for f in known)))
+    blocks = source.blocks if source.reads_blocks else None
+    while low < total:
+        high = min(total, low + step)
+        if blocks is not None:
+            high = blocks[int(blocks.of(np.array([high - 1]))[0])].stop
+        size = yield low, high
+        step = max(1, min(4 * (high - low), int((high - low) * BATCH_BYTES / max(1, size))))
+        low = high
+
+
+def _chosen(
+    schema: Mapping[str, Field], fields: Sequence[str] | None, codec: Codec | Mapping[str, Codec] | None
+) -> dict[str, Field]:
+    chosen = list(schema) if fields is None else list(fields)
+    unknown = [name for name in [*chosen, *(codec if isinstance(codec, Mapping) else {})] if name not in schema]
+    if unknown:
+        raise ValueError(f"unknown fields {unknown}; the source has {list(schema)}")
+    return {name: schema[name].with_codec(codec.get(name) if isinstance(codec, Mapping) else codec) for name in chosen}

@@ -1,0 +1,199 @@
+"""Publishing new files, all or nothing: they grow in a hidden directory beside their place, and get their names at the end.
+
+::
+
+    .penstock-<hash of the target's name>-<random>.tmp/
+      lock                    held (flock) by the writer; who can take it knows that the writer is gone
+      files/<name>            the new files, made durable one by one
+
+Readers see neither. What a killed writer leaves behind, the next writer to the same target removes.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import DurabilityError, UnsupportedFilesystemError
+from penstock.store.filesystem import Filesystem, translated
+
+__all__ = ["NewFile", "Staging", "refuse_existing"]
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def refuse_existing(path: Path, remedy: str) -> None:
+    """FileExistsError if there is anything of that name."""
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, f"there is something of this name already; {remedy}", str(path))
+
+
+class NewFile:
+    """A file under way. Not thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.size = path, 0
+        with translated(path, "creating the file"):
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def write(self, data: bytes | bytearray | memoryview | npt.NDArray[np.generic]) -> None:
+        """Add bytes at the end."""
+        self.size += self.write_at(self.size, data)
+
+    def write_at(self, offset: int, data: bytes | bytearray | memoryview | npt.NDArray[np.generic]) -> int:
+        """Put bytes anywhere; returns how many."""
+        view = memoryview(data.reshape(-1).view(np.uint8)) if isinstance(data, np.ndarray) else memoryview(data)
+        done = 0
+        with translated(self.path, "writing"):
+            while done < len(view):
+                done += os.pwrite(self._descriptor, view[done:], offset + done)
+        return done
+
+    def finish(self) -> None:
+        """Make the bytes durable, and close the file."""
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise DurabilityError(error.errno, f"fsync failed: {error.strerror}; nothing was published", str(self.path)) from error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            with contextlib.suppress(OSError):  # after fsync there is nothing left to lose; without it the file is given up
+                os.close(descriptor)
+
+
+class Staging:
+    """The hidden directory in which the new files of one target grow. Leaving the ``with`` block removes it; what was not
+    published by then is gone. Not thread-safe.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self._target, self._files, self._current = target, Filesystem(), None
+        self._prefix = f".penstock-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}-"
+        self._current: NewFile | None = None
+
+    def __enter__(self) -> "Staging":
+        for leftover in self._leftovers():
+            _remove_if_unused(leftover)
+        self._directory, self._lock = self._make_locked()
+        self._files.make_directory(self._directory / "files")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._current is not None:
+            self._current.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        os.close(self._lock)
+
+    def new_file(self, name: str) -> NewFile:
+        """Begin a file, the one before being finished."""
+        self._current = NewFile(self._directory / "files" / name)
+        return self._current
+
+    def publish(self, finals: Sequence[Path], *, overwrite: bool = False) -> None:
+        """Give finished files the names under which they were begun, beside the target, one after the other.
+
+        FileExistsError if there is one already. If anything fails, none of the names stays. With ``overwrite`` a file is replaced.
+        """
+        pairs = [(self._directory / "files" / final.name, final) for final in finals]
+        try:
+            for temporary, final in pairs:
+                if overwrite:
+                    self._replace(temporary, final)
+                else:
+                    self._files.publish(temporary, final)
+        except BaseException:
+            for temporary, final in pairs:
+                if _is_same_file(temporary, final):
+                    self._files.remove(final)
+            raise
+
+    def publish_directory(self, *, overwrite: bool = False) -> None:
+        """Give the directory of all finished files the name of the target; FileExistsError if there is something already.
+
+        With ``overwrite`` a directory is replaced in one step, and the old one removed.
+        """
+        new = self._directory / "files"
+        self._files.sync_directory(new)
+        if overwrite and os.path.lexists(self._target):
+            _exchange(new, self._target)
+        else:
+            refuse_existing(self._target, "choose another name")
+            with translated(self._target, "publishing"):
+                os.rename(new, self._target)  # may replace an empty directory that was made just now, but nothing else
+        self._files.sync_directory(self._target.parent)
+
+    def _replace(self, temporary: Path, final: Path) -> None:
+        with translated(final, "publishing"):
+            os.replace(temporary, final)
+        self._files.sync_directory(final.parent)
+
+    def _leftovers(self) -> Iterator[Path]:
+        for name in self._files.names(self._target.parent):
+            if name.startswith(self._prefix) and name.endswith(".tmp"):
+                yield self._target.parent / name
+
+    def _make_locked(self) -> tuple[Path, int]:
+        """A new directory and the descriptor of its lock. Somebody who cleans up may take a new one for a leftover: then another."""
+        while True:
+            directory = self._target.parent / f"{self._prefix}{secrets.token_hex(8)}.tmp"
+            self._files.make_directory(directory)
+            with contextlib.suppress(FileNotFoundError):
+                lock = _open_lock(directory)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if os.fstat(lock).st_nlink > 0:
+                    return directory, lock
+                os.close(lock)
+
+
+def _open_lock(directory: Path) -> int:
+    return os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+
+
+def _remove_if_unused(leftover: Path) -> None:
+    """Remove what a killed writer left behind. Without the right to do so it stays: nobody is disturbed by it."""
+    with contextlib.suppress(OSError):
+        lock = _open_lock(leftover)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(leftover, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    except FileNotFoundError:
+        return False
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Let two directories swap names in one step. Python knows no call for it, Linux does."""
+    library = ctypes.CDLL(None, use_errno=True)
+    number = errno.ENOSYS
+    if hasattr(library, "renameat2"):
+        if library.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+            return
+        number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS):
+        raise UnsupportedFilesystemError(
+            number, "a directory cannot be replaced in one step here; remove it first, or choose another name", str(other)
+        )
+    with translated(other, "replacing the directory"):
+        raise OSError(number, os.strerror(number))

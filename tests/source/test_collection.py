@@ -1,0 +1,123 @@
+"""Collection files: parts by name, length and fingerprint."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as pen
+from penstock.errors import CorruptError, FormatError, MissingError, SourceChangedError, UnsafePathError, UnsupportedVersionError
+from penstock.records import Source
+from penstock.source import write_collection
+from penstock.testing import SourceSuite
+
+ROWS = np.random.default_rng(0).random((30, 3))
+
+
+def parts(directory: Path) -> list[Path]:
+    (directory / "sub").mkdir()
+    for name, low, high in (("a", 0, 11), ("sub/b", 11, 12), ("c", 12, 30)):
+        np.save(directory / f"{name}.npy", ROWS[low:high])
+    return [directory / "a.npy", directory / "sub/b.npy", directory / "c.npy"]
+
+
+class TestCollection(SourceSuite):
+    def make(self, directory: Path) -> Source:
+        write_collection(directory / "all.json", parts(directory))
+        source: Source = pen.open(directory / "all.json")
+        return source
+
+    def records(self) -> list[dict[str, Any]]:
+        return [{"data": row} for row in ROWS]
+
+
+def test_opening_a_collection_opens_none_of_its_parts(tmp_path: Path) -> None:
+    paths = parts(tmp_path)
+    write_collection(tmp_path / "all.json", paths)
+    paths[0].unlink()
+    np.save(paths[1], np.zeros((1, 3)))
+    source = pen.open(tmp_path / "all.json")
+    assert len(source) == 30
+    assert source[12]["data"].tolist() == ROWS[12].tolist()
+    with pytest.raises(MissingError, match=r"a\.npy"):
+        source[0]
+    with pytest.raises(SourceChangedError, match=r"b\.npy"):
+        source[11]
+
+
+def test_parts_lie_in_the_directory_of_the_collection(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    np.save(tmp_path / "outside.npy", ROWS)
+    with pytest.raises(UnsafePathError, match=r"outside\.npy"):
+        write_collection(tmp_path / "inside/all.json", [tmp_path / "outside.npy"])
+    np.save(tmp_path / "inside/a.npy", ROWS)
+    write_collection(tmp_path / "inside/all.json", [tmp_path / "inside/a.npy"])
+    (tmp_path / "inside/a.npy").unlink()
+    os.symlink(tmp_path / "outside.npy", tmp_path / "inside/a.npy")
+    with pytest.raises(UnsafePathError, match="leads out"):
+        pen.open(tmp_path / "inside/all.json")[0]
+
+
+def with_url(content: dict[str, Any], url: Any) -> dict[str, Any]:
+    return content | {"parts": [content["parts"][0] | {"url": url}]}
+
+
+def test_hostile_collections_are_refused(tmp_path: Path) -> None:
+    write_collection(tmp_path / "all.json", parts(tmp_path))
+    good = json.loads((tmp_path / "all.json").read_text())
+    part = good["parts"][0]
+    cases: list[tuple[Any, type[Exception]]] = [
+        *(
+            (with_url(good, url), UnsafePathError)
+            for url in ("../x.npy", "/etc/passwd", "a/../../x.npy", "s3://x/y.npy", "a\0.npy", "")
+        ),
+        *((with_url(good, url), CorruptError) for url in (None, 3, ["a.npy"])),
+        (good | {"version": 2}, UnsupportedVersionError),
+        (good | {"kind": "another"}, FormatError),
+        ([good], FormatError),
+        (good | {"parts": {"a": 1}}, CorruptError),
+        (good | {"parts": [part | {"length": -1}]}, CorruptError),
+        (good | {"parts": [part | {"length": 2**64}]}, CorruptError),
+        (good | {"parts": [part | {"length": True}]}, CorruptError),
+        (good | {"parts": [part | {"fingerprint": "x"}]}, CorruptError),
+        (
+            good | {"fields": [{"name": "x", "kind": "fixed", "codec": {"name": "raw"}, "dtype": "O", "shape": [], "number": 0}]},
+            CorruptError,
+        ),
+        (good | {"fields": "x"}, CorruptError),
+        ({key: value for key, value in good.items() if key != "fields"}, CorruptError),
+    ]
+    for content, error in cases:
+        (tmp_path / "bad.json").write_text(json.dumps(content))
+        with pytest.raises(error, match=r"bad\.json") as caught:
+            pen.open(tmp_path / "bad.json")
+        assert type(caught.value) is error, content
+    for text in ("{", "[" * 100_000, "\0", "NaN"):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(FormatError, match=r"bad\.json"):
+            pen.open(tmp_path / "bad.json")
+
+
+def test_ten_thousand_parts_open_with_few_descriptors(tmp_path: Path) -> None:
+    for i in range(10_000):
+        np.save(tmp_path / f"{i:05d}.npy", np.arange(2 * i, 2 * i + 2))
+    code = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+import penstock as pen
+from penstock.source import write_collection
+root = Path(sys.argv[1])
+write_collection(root / "all.json", sorted(root.glob("*.npy")))
+source = pen.open(root / "all.json")
+ids = np.random.default_rng(0).permutation(20_000)[:3000]
+assert len(source) == 20_000
+assert np.array_equal(source["data"][ids], ids)
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=300)
