@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import Neighbours, interleave, machine, progress, versions, write_json
-from penstock.store import open as open_store
-from penstock.store import stats
+from penstock.store import open_store, stats
 from store_case import Fixed, Ids, Text, Trial, disk_bytes, first_touch
 from store_limit import Crew
 from store_report import FULL, QUICK, Result, Settings, judge_goals, text

@@ -2,8 +2,10 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "bind/array.h"
-#include "core/buffer_pool.h"
+#include "bind/buffer.h"
 #include "core/row_reader.h"
 
 namespace penstock::bind {
@@ -54,24 +56,43 @@ void read_rows(const BoundRows& self, Ints starts, std::uint64_t run, Array<std:
   self.reader.read(span(starts), run, reinterpret_cast<std::byte*>(out.data()), pool);
 }
 
+void read_spans(const BoundRows& self, Ints starts, Ints offsets, Array<std::uint8_t> out, ThreadPool& pool) {
+  need_same_length(starts.size() + 1, offsets.size());
+  const std::int64_t* const at = offsets.data();
+  const auto length = static_cast<std::int64_t>(self.reader.length());
+  const nb::gil_scoped_release free;
+  std::uint64_t bytes = 0;
+  if (at[0] != 0 || !std::is_sorted(at, at + offsets.size()) ||
+      __builtin_mul_overflow(static_cast<std::uint64_t>(at[starts.size()]), self.reader.stride(), &bytes) ||
+      bytes != out.size()) {
+    throw std::invalid_argument("expected rising offsets from 0 to the number of rows in out");
+  }
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    const std::int64_t start = starts.data()[i];
+    if (start < 0 || start > length || at[i + 1] - at[i] > length - start) {
+      throw nb::index_error(("expected spans within [0, " + std::to_string(length) + "), got " +
+                             std::to_string(at[i + 1] - at[i]) + " rows from " + std::to_string(start))
+                                .c_str());
+    }
+  }
+  self.reader.read_spans(span(starts), span(offsets), reinterpret_cast<std::byte*>(out.data()), pool);
+}
+
 }  // namespace
 
 void bind_rows(nb::module_& m) {
-  nb::class_<BoundRows>(m, "RowReader", "Rows of one size, in files or in memory. Safe to use from several threads and after fork.")
+  nb::class_<BoundRows>(m, "RowReader",
+                        "Rows of one size, in files or in memory. Safe to use from several threads and after fork.")
       .def(nb::new_(&of_files), "paths"_a, "facts"_a.noconvert(), "stride"_a, "pread"_a)
       .def_static("of_memory", &of_memory, "arrays"_a, "stride"_a)
       .def_prop_ro("length", [](const BoundRows& self) { return self.reader.length(); })
       .def("read", &read_rows, "starts"_a.noconvert(), "run"_a, "out"_a.noconvert(), "pool"_a,
-           "Fill out with rows [start, start + run) of every start.");
+           "Fill out with rows [start, start + run) of every start.")
+      .def("read_spans", &read_spans, "starts"_a.noconvert(), "offsets"_a.noconvert(), "out"_a.noconvert(), "pool"_a,
+           "Fill out with rows [start, start + offsets[i + 1] - offsets[i]) of every start, at offsets[i].");
   m.def(
-      "empty",
-      [](std::size_t bytes) {
-        Buffer buffer = take_buffer(bytes);
-        std::byte* const data = buffer.get();
-        const nb::capsule owner(new Buffer(std::move(buffer)), [](void* p) noexcept { delete static_cast<Buffer*>(p); });
-        return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(data, {bytes}, owner);
-      },
-      "bytes"_a, "An array of bytes with whatever they held before, in memory that is used again when the array is gone.");
+      "empty", [](std::size_t bytes) { return as_array<std::uint8_t>(take_buffer(bytes), bytes); }, "bytes"_a,
+      "An array of bytes with whatever they held before, in memory that is used again when the array is gone.");
   m.def("kept_buffer_bytes", &kept_buffer_bytes, "Bytes kept for the next arrays of empty().");
 }
 

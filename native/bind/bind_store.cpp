@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "bind/array.h"
+#include "bind/buffer.h"
 #include "core/codec.h"
 #include "core/crc32c.h"
 #include "core/store_reader.h"
@@ -38,6 +39,8 @@ void translate(const std::exception_ptr& error, void*) {
     raise_as("TruncatedError", e.what());
   } catch (const CorruptError& e) {
     raise_as("CorruptError", e.what());
+  } catch (const BatchTooLargeError& e) {
+    raise_as("BatchTooLargeError", e.what());
   } catch (const SystemError& e) {
     const char* name = e.code == ENOENT ? "MissingError" : "ReadError";
     const nb::object made = nb::module_::import_("penstock.errors").attr(name)(e.code, std::strerror(e.code), e.path);
@@ -55,7 +58,7 @@ void check_ids(const StoreReader& reader, const Ints& ids) { need_below(span(ids
 
 std::unique_ptr<StoreReader> make_reader(const std::string& path, std::uint64_t length, const std::vector<std::string>& paths,
                                          const Words& chunks, const Words& segments, const nb::bytes& dataset, bool pread,
-                                         bool verify) {
+                                         bool verify, std::uint64_t batch_bytes) {
   if (chunks.shape(1) != 3 || chunks.shape(0) != paths.size() || segments.shape(1) != 4 || dataset.size() != 16) {
     throw std::invalid_argument("expected a path and three numbers per chunk, four per segment, and 16 bytes of identity");
   }
@@ -73,6 +76,7 @@ std::unique_ptr<StoreReader> make_reader(const std::string& path, std::uint64_t 
   std::copy_n(in_bytes(dataset).data(), 16, id.begin());
   StoreLimits limits;
   limits.verify = verify;
+  limits.batch_bytes = batch_bytes;
   return std::make_unique<StoreReader>(path, length, std::move(facts), std::move(pieces), id,
                                        pread ? FileAccess::pread : FileAccess::map, limits);
 }
@@ -101,10 +105,42 @@ nb::object view_record(const StoreReader& self, std::uint32_t field, std::uint64
   return nb::cast(nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>(data, {stride}, owner));
 }
 
+nb::tuple read_variable(const StoreReader& self, std::uint32_t field, std::uint8_t ndim, bool is_text, Ints ids,
+                        ThreadPool& pool) {
+  const std::size_t count = ids.size();
+  Buffer offsets;
+  Buffer values;
+  std::vector<std::int64_t> sizes(count);
+  std::vector<std::uint32_t> dims(count * ndim);
+  std::uint64_t missing = 0;
+  std::size_t bytes = 0;
+  {
+    const nb::gil_scoped_release free;
+    check_ids(self, ids);
+    missing = self.measure(field, ndim, span(ids), sizes.data(), ndim > 0 ? dims.data() : nullptr, pool);
+    offsets = take_buffer((count + 1) * sizeof(std::int64_t));
+    auto* const at = reinterpret_cast<std::int64_t*>(offsets.get());
+    self.add_up(sizes, at);
+    bytes = static_cast<std::size_t>(at[count]);
+    values = take_buffer(bytes);
+    if (count > 0) self.read_variable(field, is_text, span(ids), at, values.get(), pool);
+  }
+  nb::object present = nb::none();
+  if (missing > 0) {
+    Buffer flags = take_buffer(count);
+    std::transform(sizes.begin(), sizes.end(), flags.get(), [](std::int64_t size) { return std::byte{size >= 0}; });
+    present = nb::cast(as_array<bool>(std::move(flags), count));
+  }
+  Buffer shapes = take_buffer(dims.size() * sizeof(std::uint32_t));
+  std::memcpy(shapes.get(), dims.data(), dims.size() * sizeof(std::uint32_t));
+  return nb::make_tuple(as_array<std::uint8_t>(std::move(values), bytes), as_array<std::int64_t>(std::move(offsets), count + 1),
+                        present, as_array<std::uint32_t>(std::move(shapes), dims.size()));
+}
+
 void bind_reader(nb::module_& m) {
   nb::class_<StoreReader>(m, "StoreReader", "One generation of a store. Safe to use from several threads and after fork.")
       .def(nb::new_(&make_reader), "path"_a, "length"_a, "paths"_a, "chunks"_a.noconvert(), "segments"_a.noconvert(), "dataset"_a,
-           "pread"_a, "verify"_a)
+           "pread"_a, "verify"_a, "batch_bytes"_a)
       .def(
           "set_redirects",
           [](StoreReader& self, std::uint32_t field, Words rows) {
@@ -129,33 +165,9 @@ void bind_reader(nb::module_& m) {
           },
           "field"_a, "stride"_a, "ids"_a.noconvert(), "out"_a.noconvert(), "present"_a.noconvert(), "pool"_a,
           "Fill out with fixed records and present with which are there; returns how many are not.")
-      .def(
-          "measure",
-          [](const StoreReader& self, std::uint32_t field, std::uint8_t ndim, Ints ids, IntsOut sizes, Array<std::uint32_t> dims,
-             ThreadPool& pool) {
-            need_same_length(ids.size(), sizes.size());
-            need_same_length(ids.size() * ndim, dims.size());
-            const nb::gil_scoped_release free;
-            check_ids(self, ids);
-            return self.measure(field, ndim, span(ids), sizes.data(), ndim > 0 ? dims.data() : nullptr, pool);
-          },
-          "field"_a, "ndim"_a, "ids"_a.noconvert(), "sizes"_a.noconvert(), "dims"_a.noconvert(), "pool"_a,
-          "Fill sizes with decoded bytes, -1 for missing records, and dims with shapes.")
-      .def(
-          "read_variable",
-          [](const StoreReader& self, std::uint32_t field, bool is_text, Ints ids, Ints offsets, BytesOut out, ThreadPool& pool) {
-            need_same_length(ids.size() + 1, offsets.size());
-            const std::int64_t* at = offsets.data();
-            if (at[0] != 0 || !std::is_sorted(at, at + offsets.size()) ||
-                static_cast<std::size_t>(at[ids.size()]) != out.size()) {
-              throw std::invalid_argument("expected rising offsets from 0 to the size of out");
-            }
-            const nb::gil_scoped_release free;
-            check_ids(self, ids);
-            self.read_variable(field, is_text, span(ids), at, out_bytes(out), pool);
-          },
-          "field"_a, "is_text"_a, "ids"_a.noconvert(), "offsets"_a.noconvert(), "out"_a.noconvert(), "pool"_a,
-          "Fill out with decoded records.")
+      .def("read_variable", &read_variable, "field"_a, "ndim"_a, "is_text"_a, "ids"_a.noconvert(), "pool"_a,
+           "Records of varying length: their bytes, where each begins and the last ends, which are present (None: all), and ndim "
+           "dimensions of each.")
       .def(
           "verify_chunk",
           [](const StoreReader& self, std::uint32_t index) {

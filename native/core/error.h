@@ -27,4 +27,10 @@ class TruncatedError : public CorruptError {
   using CorruptError::CorruptError;
 };
 
+// More bytes than a batch may have.
+class BatchTooLargeError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 }  // namespace penstock

@@ -48,16 +48,22 @@ struct RowReader::Piece {
   std::uint64_t rows_left;  // in the part, this row included
 };
 
+// Rows [start, start + rows), and where they go.
+struct RowReader::Span {
+  std::uint64_t start;
+  std::uint64_t rows;
+  std::byte* to;
+};
+
 RowReader::RowReader(std::vector<RowPart> parts, std::uint64_t stride, FileAccess access, std::uint64_t open_files)
     : stride_(stride), access_(access), open_files_(open_file_limit(access, open_files)) {
   if (stride == 0) throw std::invalid_argument("rows must have at least 1 byte, got 0");
   for (RowPart& part : parts) {
     std::uint64_t bytes = 0;
     std::uint64_t end = 0;
-    const bool fits =
-        !__builtin_mul_overflow(part.rows, stride, &bytes) &&
-        (part.path.empty() ? part.memory != nullptr || part.rows == 0
-                           : !__builtin_add_overflow(part.offset, bytes, &end) && end <= part.file_bytes);
+    const bool fits = !__builtin_mul_overflow(part.rows, stride, &bytes) &&
+                      (part.path.empty() ? part.memory != nullptr || part.rows == 0
+                                         : !__builtin_add_overflow(part.offset, bytes, &end) && end <= part.file_bytes);
     if (!fits) throw CorruptError(part.path + ": the file has no room for its rows");
     if (part.rows == 0) continue;
     std::uint64_t next = 0;
@@ -73,8 +79,8 @@ RowReader::RowReader(std::vector<RowPart> parts, std::uint64_t stride, FileAcces
 
 std::size_t RowReader::part_of(std::uint64_t row) const {
   if (even_rows_) return even_rows_->quotient(row);
-  const auto after = std::upper_bound(parts_.begin(), parts_.end(), row,
-                                      [](std::uint64_t x, const Part& part) { return x < part.first_row; });
+  const auto after =
+      std::upper_bound(parts_.begin(), parts_.end(), row, [](std::uint64_t x, const Part& part) { return x < part.first_row; });
   return static_cast<std::size_t>(after - parts_.begin()) - 1;
 }
 
@@ -89,31 +95,33 @@ RowReader::Piece RowReader::locate(Files& files, std::uint64_t row) const {
   return {file.data() == nullptr ? nullptr : file.data() + offset, &file, offset, left};
 }
 
-// Single rows, a tile at a time: locate and prefetch, then copy, then see whether the files are still whole.
-void RowReader::read_rows(Files& files, const std::int64_t* starts, std::size_t count, std::byte* out) const {
+// Spans a tile at a time: locate and prefetch, then copy, then see whether the files are still whole. span(i) gives the first
+// row, the number of rows and where they go.
+template <class SpanOf>
+void RowReader::read_tiles(Files& files, std::size_t low, std::size_t high, const SpanOf& span_of) const {
   Piece tile[kTile];
-  for (std::size_t done = 0; done < count; done += kTile) {
-    const std::size_t size = std::min(kTile, count - done);
-    bool all_mapped = true;
+  Span spans[kTile];
+  for (std::size_t done = low; done < high; done += kTile) {
+    const std::size_t size = std::min(kTile, high - done);
+    bool simple = true;  // all mapped, and none crosses the end of its part
     for (std::size_t i = 0; i < size; ++i) {
-      tile[i] = locate(files, static_cast<std::uint64_t>(starts[done + i]));
-      all_mapped &= tile[i].from != nullptr;
-      for (std::uint64_t at = 0; at < std::min<std::uint64_t>(stride_, 256); at += 64) __builtin_prefetch(tile[i].from + at);
-    }
-    std::byte* const to = out + done * stride_;
-    if (!all_mapped) {
-      for (std::size_t i = 0; i < size; ++i) {
-        if (tile[i].file != nullptr) {
-          tile[i].file->read(tile[i].offset, {to + i * stride_, stride_});
-        } else {
-          copy_row(to + i * stride_, tile[i].from, stride_);
-        }
+      spans[i] = span_of(done + i);
+      if (spans[i].rows == 0) {
+        tile[i] = {};
+        continue;
       }
+      tile[i] = locate(files, spans[i].start);
+      simple &= tile[i].from != nullptr && spans[i].rows <= tile[i].rows_left;
+      const std::uint64_t bytes = std::min<std::uint64_t>(spans[i].rows * stride_, 256);
+      for (std::uint64_t at = 0; at < bytes; at += 64) __builtin_prefetch(tile[i].from + at);
+    }
+    if (!simple) {
+      for (std::size_t i = 0; i < size; ++i) read_run(files, spans[i].start, spans[i].rows, spans[i].to);
       continue;
     }
-    const File* last = nullptr;
     auto work = [&] {
-      for (std::size_t i = 0; i < size; ++i) copy_row(to + i * stride_, tile[i].from, stride_);
+      for (std::size_t i = 0; i < size; ++i) copy_row(spans[i].to, tile[i].from, spans[i].rows * stride_);
+      const File* last = nullptr;
       for (std::size_t i = 0; i < size; ++i) {
         const File* const file = tile[i].file;
         if (file == nullptr || file == last) continue;
@@ -121,16 +129,14 @@ void RowReader::read_rows(Files& files, const std::int64_t* starts, std::size_t 
         (void)*static_cast<const volatile std::byte*>(file->data() + file->size() - 1);
       }
     };
-    if (!run_guarded(work)) {
-      for (std::size_t i = 0; i < size; ++i) {
-        if (tile[i].file != nullptr && !tile[i].file->has_its_size()) cut(*tile[i].file);
-      }
-      cut(*tile[0].file);
-    }
+    const bool done_whole = run_guarded(work);
     for (std::size_t i = 0; i < size; ++i) {
       const File* const file = tile[i].file;
-      if (file != nullptr && tile[i].offset + stride_ > file->size() / kPage * kPage && !file->has_its_size()) cut(*file);
+      if (file == nullptr) continue;
+      const bool at_end = tile[i].offset + spans[i].rows * stride_ > file->size() / kPage * kPage;
+      if ((at_end || !done_whole) && !file->has_its_size()) cut(*file);
     }
+    if (!done_whole) throw TruncatedError("memory that is being read belongs to a file that was cut");
   }
 }
 
@@ -140,7 +146,8 @@ void RowReader::read_run(Files& files, std::uint64_t start, std::uint64_t run, s
     const std::uint64_t rows = std::min(run, piece.rows_left);
     const std::span<std::byte> to{out, rows * stride_};
     if (piece.file == nullptr) {
-      std::memcpy(to.data(), piece.from, to.size());
+      auto copy = [&] { std::memcpy(to.data(), piece.from, to.size()); };
+      if (!run_guarded(copy)) throw TruncatedError("memory that is being read belongs to a file that was cut");
     } else if (piece.from != nullptr) {
       copy_mapped(*piece.file, piece.offset, to);
     } else {
@@ -154,18 +161,29 @@ void RowReader::read_run(Files& files, std::uint64_t start, std::uint64_t run, s
 
 void RowReader::read(std::span<const std::int64_t> starts, std::uint64_t run, std::byte* out, ThreadPool& pool) const {
   if (run == 0 || starts.empty()) return;
+  const std::uint64_t bytes = run * stride_;
+  read_all(starts.size(), bytes, pool,
+           [=](std::size_t i) { return Span{static_cast<std::uint64_t>(starts[i]), run, out + i * bytes}; });
+}
+
+void RowReader::read_spans(std::span<const std::int64_t> starts, std::span<const std::int64_t> offsets, std::byte* out,
+                           ThreadPool& pool) const {
+  if (starts.empty()) return;
+  const auto total = static_cast<std::uint64_t>(offsets.back() - offsets.front());
+  read_all(starts.size(), total * stride_ / starts.size() + 1, pool, [=, this](std::size_t i) {
+    return Span{static_cast<std::uint64_t>(starts[i]), static_cast<std::uint64_t>(offsets[i + 1] - offsets[i]),
+                out + static_cast<std::uint64_t>(offsets[i]) * stride_};
+  });
+}
+
+template <class SpanOf>
+void RowReader::read_all(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const SpanOf& span_of) const {
   Files& files = files_.get(parts_.size());
-  in_slices(starts.size(), parts_.size(), open_files_, [&](std::size_t first, std::size_t count) {
+  in_slices(count, parts_.size(), open_files_, [&](std::size_t first, std::size_t size) {
     {
       const Files::Use use = files.use();
-      in_pieces(count, run * stride_, pool, [&](std::size_t low, std::size_t high) {
-        const std::int64_t* const from = starts.data() + first;
-        std::byte* const to = out + first * run * stride_;
-        if (run == 1) return read_rows(files, from + low, high - low, to + low * stride_);
-        for (std::size_t i = low; i < high; ++i) {
-          read_run(files, static_cast<std::uint64_t>(from[i]), run, to + i * run * stride_);
-        }
-      });
+      in_pieces(size, bytes_each, pool,
+                [&](std::size_t low, std::size_t high) { read_tiles(files, first + low, first + high, span_of); });
     }
     files.trim(open_files_, [](std::size_t) {});
   });

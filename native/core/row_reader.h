@@ -35,6 +35,9 @@ class RowReader {
 
   // For each start, rows [start, start + run) go to out + i * run * stride. Runs may cross parts, and must end by length().
   void read(std::span<const std::int64_t> starts, std::uint64_t run, std::byte* out, ThreadPool& pool) const;
+  // Runs of different lengths: rows [start, start + offsets[i + 1] - offsets[i]) go to out + offsets[i] * stride.
+  void read_spans(std::span<const std::int64_t> starts, std::span<const std::int64_t> offsets, std::byte* out,
+                  ThreadPool& pool) const;
 
  private:
   struct Part {
@@ -42,11 +45,15 @@ class RowReader {
     RowPart where;
   };
   struct Piece;
+  struct Span;
   using Files = SlotCache<File>;
 
   std::size_t part_of(std::uint64_t row) const;
   Piece locate(Files& files, std::uint64_t row) const;
-  void read_rows(Files& files, const std::int64_t* starts, std::size_t count, std::byte* out) const;
+  template <class SpanOf>
+  void read_all(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const SpanOf& span_of) const;
+  template <class SpanOf>
+  void read_tiles(Files& files, std::size_t low, std::size_t high, const SpanOf& span_of) const;
   void read_run(Files& files, std::uint64_t start, std::uint64_t run, std::byte* out) const;
 
   std::vector<Part> parts_;  // those with rows

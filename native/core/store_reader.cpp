@@ -439,6 +439,19 @@ std::uint64_t StoreReader::measure(std::uint32_t field, std::uint8_t ndim, std::
   return static_cast<std::uint64_t>(std::count(all_sizes, all_sizes + all_ids.size(), std::int64_t{-1}));
 }
 
+void StoreReader::add_up(std::span<const std::int64_t> sizes, std::int64_t* offsets) const {
+  std::uint64_t end = 0;  // cannot overflow: a record and the limit of a batch are far below 2^63
+  offsets[0] = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    end += static_cast<std::uint64_t>(std::max<std::int64_t>(sizes[i], 0));
+    if (end > limits_.batch_bytes) {
+      throw BatchTooLargeError(where() + "the first " + std::to_string(i + 1) + " of " + std::to_string(sizes.size()) +
+                               " records have " + std::to_string(end) + " bytes, more than the limit for a batch");
+    }
+    offsets[i + 1] = static_cast<std::int64_t>(end);
+  }
+}
+
 void StoreReader::read_variable(std::uint32_t field, bool is_text, std::span<const std::int64_t> all_ids,
                                 const std::int64_t* all_offsets, std::byte* out, ThreadPool& pool) const {
   in_slices(all_ids.size(), [&](std::size_t first, std::size_t count) {

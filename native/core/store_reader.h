@@ -35,6 +35,7 @@ struct Redirect {
 struct StoreLimits {
   std::uint64_t record_bytes = std::uint64_t{1} << 30;  // a decoded record may have at most so many bytes
   std::uint64_t open_chunks = 16'384;                   // chunks mapped at once; the system allows 65,530 maps
+  std::uint64_t batch_bytes = std::uint64_t{16} << 30;  // a batch of a field of varying length may have at most so many bytes
   bool verify = true;                                   // check a page's crc when it is first touched
 };
 
@@ -61,6 +62,8 @@ class StoreReader {
   // numbers per record.
   std::uint64_t measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> ids, std::int64_t* sizes,
                         std::uint32_t* dims, ThreadPool& pool) const;
+  // Ends of records one after the other, from 0 on, by their sizes; refused if they are more than the limit for a batch.
+  void add_up(std::span<const std::int64_t> sizes, std::int64_t* offsets) const;
   void read_variable(std::uint32_t field, bool is_text, std::span<const std::int64_t> ids, const std::int64_t* offsets,
                      std::byte* out, ThreadPool& pool) const;
 

@@ -5,6 +5,23 @@
 
 namespace penstock {
 
+namespace {
+
+// Vectors of two words, which every x86-64 and arm64 has.
+typedef std::uint64_t Words __attribute__((vector_size(16)));
+constexpr std::ptrdiff_t kStep = 128;
+
+bool is_ascii(const std::uint8_t* p) {
+  Words part[kStep / sizeof(Words)];
+  std::memcpy(part, p, sizeof(part));
+  for (std::size_t width = kStep / sizeof(Words) / 2; width > 0; width /= 2) {
+    for (std::size_t i = 0; i < width; ++i) part[i] |= part[i + width];
+  }
+  return ((part[0][0] | part[0][1]) & 0x8080'8080'8080'8080) == 0;
+}
+
+}  // namespace
+
 bool is_utf8(std::span<const std::byte> text) {
   const auto* p = reinterpret_cast<const std::uint8_t*>(text.data());
   const std::uint8_t* const end = p + text.size();
@@ -12,10 +29,11 @@ bool is_utf8(std::span<const std::byte> text) {
     return q < end && *q >= low && *q <= high;
   };
   while (p < end) {
-    std::uint64_t words[4];
-    if (end - p >= 32 &&
-        (std::memcpy(words, p, 32), ((words[0] | words[1] | words[2] | words[3]) & 0x8080'8080'8080'8080) == 0)) {
-      p += 32;
+    std::uint64_t word = 0;
+    if (end - p >= kStep && is_ascii(p)) {
+      p += kStep;
+    } else if (end - p >= 8 && (std::memcpy(&word, p, 8), (word & 0x8080'8080'8080'8080) == 0)) {
+      p += 8;
     } else if (*p < 0x80) {
       ++p;
     } else if (*p >= 0xC2 && *p <= 0xDF && continues(p + 1)) {

@@ -14,8 +14,8 @@ using namespace penstock;
 namespace {
 
 void a_buffer_is_large_enough_aligned_and_writable() {
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, std::size_t{4097}, std::size_t{100'000},
-                                  std::size_t{5} << 20}) {
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{4095}, std::size_t{4097}, std::size_t{100'000}, std::size_t{5} << 20}) {
     const Buffer buffer = take_buffer(bytes);
     check(buffer.get_deleter().capacity >= bytes, say("room for ", bytes));
     check(buffer.get_deleter().capacity <= std::max<std::size_t>(4096, bytes + bytes / 4 + 1), say("waste at ", bytes));

@@ -39,7 +39,8 @@ void check_rows(const RowReader& reader, const std::vector<std::int64_t>& starts
   for (std::size_t n = 0; n < starts.size(); ++n) {
     for (std::uint64_t r = 0; r < run; ++r) {
       for (std::uint64_t i = 0; i < kStride; ++i) {
-        check(out[(n * run + r) * kStride + i] == value_of(static_cast<std::uint64_t>(starts[n]) + r, i), say("row ", starts[n] + r));
+        check(out[(n * run + r) * kStride + i] == value_of(static_cast<std::uint64_t>(starts[n]) + r, i),
+              say("row ", starts[n] + r));
       }
     }
   }
@@ -58,6 +59,28 @@ void rows_and_runs_come_from_their_files(FileAccess access, std::uint64_t open_f
     check_rows(reader, {0, 490, 499, 506, 3497}, 10, pool);
     check_rows(reader, {0}, 3507, pool);
     check_rows(reader, {}, 1, pool);
+  }
+}
+
+void spans_have_lengths_of_their_own(FileAccess access) {
+  const RowFile a("sa", 128, 0, 50), b("sb", 32, 50, 7), c("sc", 0, 57, 300);
+  const RowReader reader({a.part(), b.part(), c.part()}, kStride, access);
+  std::vector<std::int64_t> starts, offsets{0};
+  for (std::int64_t i = 0; i < 700; ++i) {
+    starts.push_back(i * 37 % 357);
+    offsets.push_back(offsets.back() + std::min<std::int64_t>(i % 13 * (i % 3), 357 - starts.back()));
+  }
+  starts.push_back(357);  // an empty span may begin at the end
+  offsets.push_back(offsets.back());
+  ThreadPool pool(3);
+  std::vector<std::byte> out(static_cast<std::size_t>(offsets.back()) * kStride);
+  reader.read_spans(starts, offsets, out.data(), pool);
+  for (std::size_t n = 0; n < starts.size(); ++n) {
+    for (std::int64_t r = offsets[n]; r < offsets[n + 1]; ++r) {
+      const auto row = static_cast<std::uint64_t>(starts[n] + r - offsets[n]);
+      for (std::uint64_t i = 0; i < kStride; ++i)
+        check(out[static_cast<std::size_t>(r) * kStride + i] == value_of(row, i), say("span ", n, " row ", row));
+    }
   }
 }
 
@@ -82,6 +105,17 @@ void memory_is_read_like_files() {
   ThreadPool pool(2);
   check_rows(reader, {39, 0, 24, 25, 24}, 1, pool);
   check_rows(reader, {20, 0}, 20, pool);
+}
+
+void memory_of_a_file_that_was_cut_is_an_error() {
+  const RowFile file("mc", 0, 0, 4000);
+  const auto mapped = File::open(file.part().path, 4000 * kStride, FileAccess::map);
+  const RowReader reader({{"", 0, 0, 4000, mapped->data()}}, kStride, FileAccess::map);
+  file.cut(100);
+  ThreadPool pool(1);
+  std::vector<std::byte> out(2 * kStride);
+  check_throws<TruncatedError>([&] { reader.read(std::vector<std::int64_t>{3990}, 1, out.data(), pool); });
+  check_throws<TruncatedError>([&] { reader.read(std::vector<std::int64_t>{3990}, 2, out.data(), pool); });
 }
 
 void sizes_that_do_not_fit_are_refused() {
@@ -133,9 +167,11 @@ int main() {
     rows_and_runs_come_from_their_files(access, 16'384);
     rows_and_runs_come_from_their_files(access, 1);
     many_parts_need_few_files(access);
+    spans_have_lengths_of_their_own(access);
     a_file_cut_while_it_is_read_is_an_error(access);
   }
   memory_is_read_like_files();
+  memory_of_a_file_that_was_cut_is_an_error();
   sizes_that_do_not_fit_are_refused();
   threads_may_share_a_reader();
   return finish();

@@ -125,6 +125,11 @@ class RowReader:
     def read(self, starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], run: int, out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
         """Fill out with rows [start, start + run) of every start."""
 
+    def read_spans(self, starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
+        """
+        Fill out with rows [start, start + offsets[i + 1] - offsets[i]) of every start, at offsets[i].
+        """
+
 def empty(bytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
     """
     An array of bytes with whatever they held before, in memory that is used again when the array is gone.
@@ -138,7 +143,7 @@ class StoreReader:
     One generation of a store. Safe to use from several threads and after fork.
     """
 
-    def __init__(self, path: str, length: int, paths: Sequence[str], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool) -> None: ...
+    def __init__(self, path: str, length: int, paths: Sequence[str], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool, batch_bytes: int) -> None: ...
 
     def set_redirects(self, field: int, rows: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """Let records of a field point elsewhere; before the first read."""
@@ -148,13 +153,10 @@ class StoreReader:
         Fill out with fixed records and present with which are there; returns how many are not.
         """
 
-    def measure(self, field: int, ndim: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], dims: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> int:
+    def read_variable(self, field: int, ndim: int, is_text: bool, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], pool: ThreadPool) -> tuple:
         """
-        Fill sizes with decoded bytes, -1 for missing records, and dims with shapes.
+        Records of varying length: their bytes, where each begins and the last ends, which are present (None: all), and ndim dimensions of each.
         """
-
-    def read_variable(self, field: int, is_text: bool, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
-        """Fill out with decoded records."""
 
     def verify_chunk(self, index: int) -> list[str]:
         """Check every page of a chunk; returns what is wrong."""

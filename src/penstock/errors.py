@@ -17,6 +17,7 @@
     │   │   ├── NotPublishedError                       nothing was committed yet
     │   │   └── SnapshotExpiredError                    the generation was collected; open a newer one or keep more
     │   ├── UnsupportedVersionError                     a newer penstock wrote this
+    │   ├── BatchTooLargeError            (ValueError)  read fewer records at a time, or open with a larger max_batch_bytes
     │   ├── SourceChangedError                          the data is not what it was; open it anew
     │   ├── UnsafePathError               (ValueError)  a name in a file that leads out of its directory
     │   ├── UnsafeDataError               (ValueError)  data that would have to be executed to be read (pickle)
@@ -37,6 +38,7 @@ and the remedy where there is one.
 """
 
 __all__ = [
+    "BatchTooLargeError",
     "ConflictError",
     "CorruptError",
     "DurabilityError",
@@ -127,6 +129,10 @@ class SnapshotExpiredError(MissingError):
 
 class UnsupportedVersionError(ReadError):
     """A file of a newer version, or with a feature this version does not know."""
+
+
+class BatchTooLargeError(ReadError, ValueError):
+    """More bytes than a batch may have."""
 
 
 class SourceChangedError(ReadError):

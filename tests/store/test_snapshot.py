@@ -17,7 +17,7 @@ from tests.store.records import FIELDS, assert_batch, assert_store, columns, dig
 
 import penstock as pen
 from penstock import Field, Ragged
-from penstock.errors import MissingError, SnapshotExpiredError, SourceChangedError
+from penstock.errors import BatchTooLargeError, MissingError, SnapshotExpiredError, SourceChangedError
 from penstock.store import Store
 
 N = 40
@@ -331,7 +331,7 @@ def test_generations_can_be_listed_opened_and_refreshed(tmp_path: Path) -> None:
 
 def test_refresh_keeps_how_the_store_was_opened(path: Path) -> None:
     newer = pen.open(path, io="pread", threads=3, verify=False).refresh()
-    assert (newer._io, newer._threads, newer._verify) == ("pread", 3, False)
+    assert (newer._how.io, newer._how.threads, newer._how.verify) == ("pread", 3, False)
 
 
 def test_fingerprint_names_the_generation(tmp_path: Path) -> None:
@@ -396,7 +396,7 @@ def test_pickle_opens_the_same_generation_again(tmp_path: Path) -> None:
         out.append(RECORDS[5])
     again = pickle.loads(data)
     assert_store(again, RECORDS[:5])
-    assert (again.generation, again.fingerprint, again._io, again._threads) == (1, store.fingerprint, "pread", 3)
+    assert (again.generation, again.fingerprint, again._how.io, again._how.threads) == (1, store.fingerprint, "pread", 3)
     pen.gc(tmp_path / "a.pen", keep=1, keep_hours=0)
     with pytest.raises(SnapshotExpiredError):
         pickle.loads(data)
@@ -419,3 +419,15 @@ def test_pickle_works_from_another_directory(tmp_path: Path, monkeypatch: pytest
     data = pickle.dumps(pen.open("a.pen"))
     monkeypatch.chdir("/")
     assert_store(pickle.loads(data), RECORDS[:5])
+
+
+def test_a_batch_beyond_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with pen.create(tmp_path / "a.pen", {"x": pen.Field("u1", (1000,)), "t": pen.Field.text(codec=pen.Zstd())}) as out:
+        out.extend({"x": np.zeros((2, 1000), np.uint8), "t": ["a" * 1000, "b" * 50_000_000]})
+    store = pen.open(tmp_path / "a.pen", max_batch_bytes="100MB")
+    assert len(store["t"][[1]][0]) == 50_000_000
+    for ids, field in (([1] * 3, "t"), ([0, *[1] * 1_000_000], "t"), (np.zeros(100_001, np.int64), "x")):
+        with pytest.raises(BatchTooLargeError, match=r"a\.pen.* the limit for a batch"):
+            store.read(ids, [field])
+    assert store.read(np.zeros(100_000, np.int64), ["x"])["x"].nbytes == 100_000_000
+    assert pickle.loads(pickle.dumps(store))._how == store._how == store.refresh()._how

@@ -4,7 +4,7 @@ from typing import Any, Literal, overload
 
 from penstock.records import Source
 from penstock.source.registry import open_source
-from penstock.store.opening import open as open_store
+from penstock.store.create import append_to
 from penstock.store.writer import Writer
 
 __all__ = ["open"]
@@ -30,7 +30,7 @@ def open(what: Any, mode: str = "r", **options: Any) -> Source | Writer:
            [0, 1]])
     """
     if mode == "a":
-        return open_store(what, mode="a", **options)
+        return append_to(what, **options)
     if mode != "r":
         raise ValueError(f"mode must be 'r' or 'a', got {mode!r}")
     return open_source(what, **options)

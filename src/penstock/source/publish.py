@@ -53,7 +53,7 @@ class NewFile:
 
     def write_at(self, offset: int, data: bytes | bytearray | memoryview | npt.NDArray[np.generic]) -> int:
         """Put bytes anywhere; returns how many."""
-        view = memoryview(data.reshape(-1).view(np.uint8)) if isinstance(data, np.ndarray) else memoryview(data)
+        view = data.reshape(-1).view(np.uint8).data if isinstance(data, np.ndarray) else memoryview(data)
         done = 0
         with translated(self.path, "writing"):
             while done < len(view):
@@ -83,7 +83,7 @@ class Staging:
     """
 
     def __init__(self, target: Path) -> None:
-        self._target, self._files, self._current = target, Filesystem(), None
+        self._target, self._files = target, Filesystem()
         self._prefix = f".penstock-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}-"
         self._current: NewFile | None = None
 
@@ -91,7 +91,11 @@ class Staging:
         for leftover in self._leftovers():
             _remove_if_unused(leftover)
         self._directory, self._lock = self._make_locked()
-        self._files.make_directory(self._directory / "files")
+        try:
+            self._files.make_directory(self._directory / "files")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -149,31 +153,33 @@ class Staging:
                 yield self._target.parent / name
 
     def _make_locked(self) -> tuple[Path, int]:
-        """A new directory and the descriptor of its lock. Somebody who cleans up may take a new one for a leftover: then another."""
+        """A new directory and the descriptor of its lock. If somebody cleans up and takes it for a leftover, another one."""
         while True:
             directory = self._target.parent / f"{self._prefix}{secrets.token_hex(8)}.tmp"
             self._files.make_directory(directory)
-            with contextlib.suppress(FileNotFoundError):
-                lock = _open_lock(directory)
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with translated(directory, "locking"), contextlib.suppress(FileNotFoundError):
+                lock = _take_lock(directory, fcntl.LOCK_EX)
                 if os.fstat(lock).st_nlink > 0:
                     return directory, lock
                 os.close(lock)
 
 
-def _open_lock(directory: Path) -> int:
-    return os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+def _take_lock(directory: Path, how: int) -> int:
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    try:
+        fcntl.flock(lock, how)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
 
 
 def _remove_if_unused(leftover: Path) -> None:
-    """Remove what a killed writer left behind. Without the right to do so it stays: nobody is disturbed by it."""
+    """Remove what a killed writer left behind. Without the right to do so it stays, and disturbs nobody."""
     with contextlib.suppress(OSError):
-        lock = _open_lock(leftover)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(leftover, ignore_errors=True)
-        finally:
-            os.close(lock)
+        lock = _take_lock(leftover, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(leftover, ignore_errors=True)
+        os.close(lock)
 
 
 def _is_same_file(one: Path, other: Path) -> bool:

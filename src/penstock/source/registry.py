@@ -18,7 +18,7 @@ from penstock.source.aligned import Aligned
 from penstock.source.array import ArraySource, open_array
 from penstock.source.concat import Concat
 from penstock.source.paths import expand, file_size, has_pattern
-from penstock.store.generation import is_store
+from penstock.store.layout import LOCK_NAME, MANIFEST_DIRECTORY
 from penstock.store.snapshot import open_store
 
 __all__ = ["KINDS", "Kind", "open_source"]
@@ -186,9 +186,9 @@ def _kind_of_content(path: Path) -> Kind | None:
 
 
 def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
-    if is_store(path):
+    if any(os.path.lexists(path / name) for name in (LOCK_NAME, MANIFEST_DIRECTORY)):
         return open_store(path, **options)
-    names = [entry.name for entry in os.scandir(path) if not entry.name.startswith(".") and entry.is_file()]
+    names = [name for name in os.listdir(path) if not name.startswith(".") and (path / name).is_file()]
     kinds = {_kind_of_suffix(name) for name in names if Path(name).suffix.lower() not in REFUSED}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:
         return kind.open(path, **options)

@@ -49,6 +49,13 @@ class Rows:
         if self._reader is not None:
             self._reader.read(starts, run, out.reshape(-1).view(np.uint8), self._pool)
 
+    def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[np.generic]) -> None:
+        """Fill ``out`` with rows [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
+        if self._closed:
+            raise ValueError("the source is closed")
+        if self._reader is not None:
+            self._reader.read_spans(starts, offsets, out.reshape(-1).view(np.uint8), self._pool)
+
     def close(self) -> None:
         """Let go of the files. Idempotent."""
         self._reader, self._closed = None, True

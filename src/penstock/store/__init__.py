@@ -2,10 +2,9 @@
 
 from penstock.codec import LZ4, Codec, Deflate, Raw, Zstd, train_dictionary
 from penstock.schema import Field
-from penstock.store.create import create
+from penstock.store.create import append_to, create
 from penstock.store.maintenance import Collected, Problem, Rebalanced, Stats, gc, rebalance, stats, verify
-from penstock.store.opening import open
-from penstock.store.snapshot import Store, ZeroCopy
+from penstock.store.snapshot import Store, ZeroCopy, open_store
 from penstock.store.writer import Progress, Writer
 
 __all__ = [
@@ -23,9 +22,10 @@ __all__ = [
     "Writer",
     "ZeroCopy",
     "Zstd",
+    "append_to",
     "create",
     "gc",
-    "open",
+    "open_store",
     "rebalance",
     "stats",
     "train_dictionary",

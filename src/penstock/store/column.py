@@ -78,7 +78,8 @@ def as_batch(field: Field, column: Column) -> Any:
     if column.offsets is None:
         return masked(column.values.view(field.dtype).reshape(column.rows, *field.shape), column.present)
     kind = field.kind if field.kind in ("text", "bytes") else "array"
-    offsets = column.offsets // field.dtype.itemsize
+    itemsize = field.dtype.itemsize
+    offsets = column.offsets if itemsize == 1 else column.offsets // itemsize
     return Ragged(column.values.view(field.dtype), offsets, kind, column.shapes, column.present)
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock import _core
-from penstock.errors import CorruptError, MissingError, SnapshotExpiredError
+from penstock.argument import byte_size
+from penstock.errors import BatchTooLargeError, CorruptError, MissingError, SnapshotExpiredError
 from penstock.index import as_ids
 from penstock.interfaces import IntArray
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output, masked
+from penstock.records import Batch, Blocks, Outputs, Recipe, Source, fixed_output, masked
 from penstock.schema import Field
 from penstock.store.column import Column, as_batch
 from penstock.store.generation import generations, load_manifest, load_redirects, newest_generation
@@ -25,9 +27,8 @@ __all__ = ["Store", "ZeroCopy", "open_store"]
 class Store(Source):
     """One generation of a record store; see :class:`~penstock.Source` for how it is read."""
 
-    def __init__(self, path: Path, manifest: Manifest, *, threads: int, io: str, verify: bool) -> None:
-        self._path, self._manifest = path, manifest
-        self._threads, self._io, self._verify = threads, io, verify
+    def __init__(self, path: Path, manifest: Manifest, how: "Reading") -> None:
+        self._path, self._manifest, self._how = path, manifest, how
         index = {chunk.number: place for place, chunk in enumerate(manifest.chunks)}
         self._reader: _core.StoreReader | None = _core.StoreReader(
             str(path),
@@ -38,14 +39,15 @@ class Store(Source):
                 [[s.first_id, s.count, index.get(s.chunk, len(index)), s.first_row] for s in manifest.segments], np.uint64
             ).reshape(-1, 4),
             bytes.fromhex(manifest.dataset),
-            io == "pread",
-            verify,
+            how.io == "pread",
+            how.verify,
+            how.max_batch_bytes,
         )
         for number, table in load_redirects(path, manifest).items():
             if table.size:
                 places = np.array([index[c] for c in table["chunk"].tolist()], np.uint64)
                 self._reader.set_redirects(number, np.stack([table["id"], places, table["row"].astype(np.uint64)], axis=1))
-        self._pool = _core.ThreadPool(threads)
+        self._pool = _core.ThreadPool(how.threads)
 
     # What there is
 
@@ -83,7 +85,7 @@ class Store(Source):
 
     def refresh(self) -> "Store":
         """A reader of the newest generation; this one stays as it is."""
-        return open_store(self._path, threads=self._threads, io=self._io, verify=self._verify)
+        return _open(self._path, None, self._how)
 
     @property
     def blocks(self) -> Blocks:
@@ -134,21 +136,19 @@ class Store(Source):
     def _read_fixed(self, name: str, ids: IntArray, out: Outputs) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8] | None]:
         """Records, and which are present if not all are."""
         number, field = self._manifest.numbers[name], self._manifest.fields[name]
+        if ids.size * field.stride > self._how.max_batch_bytes:
+            raise BatchTooLargeError(
+                f"{self._path}: {ids.size} records of {field.stride} bytes are more than the limit for a batch, "
+                f"{self._how.max_batch_bytes} bytes"
+            )
         array, present = fixed_output(name, field, ids.size, out), np.empty(ids.size, np.uint8)
         missing = self._native().read_fixed(number, field.stride, ids, array.reshape(-1).view(np.uint8), present, self._pool)
         return array, present if missing else None
 
     def _read_variable(self, name: str, ids: IntArray) -> Column:
         field, number = self._manifest.fields[name], self._manifest.numbers[name]
-        sizes = np.empty(ids.size, np.int64)
         ndim = field.ndim if field.kind == "ragged" and field.ndim > 1 else 0
-        dims = np.empty(ids.size * ndim, np.uint32)
-        missing = self._native().measure(number, ndim, ids, sizes, dims, self._pool)
-        present = sizes >= 0 if missing else None
-        offsets = np.zeros(ids.size + 1, np.int64)
-        np.cumsum(np.maximum(sizes, 0) if missing else sizes, out=offsets[1:])
-        values = empty((int(offsets[-1]),), np.dtype(np.uint8))
-        self._native().read_variable(number, field.kind == "text", ids, offsets, values, self._pool)
+        values, offsets, present, dims = self._native().read_variable(number, ndim, field.kind == "text", ids, self._pool)
         itemsize = field.dtype.itemsize
         if itemsize > 1 and np.any(offsets % itemsize):
             raise CorruptError(f"{self._path}: the size of a record of field {name!r} is not a multiple of its element's")
@@ -168,7 +168,7 @@ class Store(Source):
         self._reader = None
 
     def _recipe(self) -> Recipe:
-        return (_reopen, (str(self._path.absolute()), self.generation, self._threads, self._io, self._verify))
+        return (_open, (self._path.absolute(), self.generation, self._how))
 
 
 class ZeroCopy:
@@ -176,7 +176,7 @@ class ZeroCopy:
 
     def __init__(self, store: Store, name: str) -> None:
         field = store.schema[name]
-        if not field.is_fixed or field.codec.number != 0 or store._io == "pread":
+        if not field.is_fixed or field.codec.number != 0 or store._how.io == "pread":
             raise ValueError(f"field {name!r} ({field!r}) cannot be viewed: only fixed, uncompressed fields of mapped files can")
         self._store, self._field, self._number = store, field, store._manifest.numbers[name]
 
@@ -191,28 +191,48 @@ class ZeroCopy:
         return np.asarray(data).view(self._field.dtype).reshape(self._field.shape)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How a store is read."""
+
+    threads: int
+    io: str
+    verify: bool
+    max_batch_bytes: int
+
+
 def open_store(
-    path: Path, *, generation: int | None = None, threads: int | None = None, io: str = "auto", verify: bool = True
+    path: str | os.PathLike[str],
+    *,
+    generation: int | None = None,
+    threads: int | None = None,
+    io: str = "auto",
+    verify: bool = True,
+    max_batch_bytes: int | str = "16GiB",
 ) -> Store:
-    """Open a generation for reading, the newest unless given."""
+    """Open a store for reading, at its newest ``generation`` unless one is given.
+
+    ``io`` is "map" (memory-mapped, for local disks), "pread" (for network filesystems) or "auto". ``verify=False`` skips the
+    checksum of each page when it is first touched. A batch that would need more than ``max_batch_bytes`` is refused before it is
+    read: in a store from a stranger, a few bytes can stand for very many.
+    """
     if io not in ("auto", "map", "pread"):
         raise ValueError(f"io must be 'auto', 'map' or 'pread', got {io!r}")
     if io == "auto":
-        io = "pread" if _core.is_network_filesystem(str(path)) else "map"
+        io = "pread" if _core.is_network_filesystem(os.fspath(path)) else "map"
+    most = byte_size("max_batch_bytes", max_batch_bytes)
+    return _open(Path(path), generation, Reading(threads or min(8, os.cpu_count() or 1), io, verify, most))
+
+
+def _open(path: Path, generation: int | None, how: Reading) -> Store:
     for _ in range(3):  # a writer may commit and collect between our listing and our reading
         wanted = newest_generation(path) if generation is None else generation
         try:
-            return Store(
-                path, load_manifest(path, generation), threads=threads or min(8, os.cpu_count() or 1), io=io, verify=verify
-            )
+            return Store(path, load_manifest(path, generation), how)
         except MissingError:
             if generation is not None or newest_generation(path) == wanted:
                 raise
-    return Store(path, load_manifest(path, generation), threads=threads or min(8, os.cpu_count() or 1), io=io, verify=verify)
-
-
-def _reopen(path: str, generation: int, threads: int, io: str, verify: bool) -> Store:
-    return open_store(Path(path), generation=generation, threads=threads, io=io, verify=verify)
+    return Store(path, load_manifest(path, generation), how)
 
 
 def _shapes_fit(shapes: npt.NDArray[np.uint32], lengths: IntArray) -> bool:

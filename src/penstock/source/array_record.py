@@ -1,0 +1,216 @@
+"""ArrayRecord files: thousands of shards as one source of byte strings, read through the array_record package."""
+
+import os
+import re
+import resource
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import CorruptError, FormatError, SourceChangedError, TruncatedError
+from penstock.interfaces import IntArray
+from penstock.ragged import Ragged
+from penstock.records import Batch, Blocks, Outputs, Recipe, Source
+from penstock.schema import Field
+from penstock.source.decoding import Decode, Decoder, run_each
+from penstock.source.fingerprint import fingerprint_files
+from penstock.source.mapped import collect
+from penstock.source.optional import need
+from penstock.source.paths import expand, file_size
+from penstock.source.rows_in_files import default_threads
+
+__all__ = ["ArrayRecordSource", "open_array_record"]
+
+SUFFIXES = (".array_record", ".arrayrecord", ".ar")
+MAGIC = bytes.fromhex(
+    "83af70d10d884a3f 0000000000000000 4000000000000000 91bac23c9287e1a9 0000000000000000 e19f13c0e9b1c372 7300000000000000"
+    "0000000000000000"
+)
+"""The first 64 bytes of every file in the Riegeli format, which ArrayRecord is made of."""
+
+MIN_BYTES = 1 << 16
+MAX_READERS = 1024
+OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+"""For random access."""
+
+
+def open_array_record(
+    what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    field: str = "data",
+    decode: Decode | None = None,
+    schema: Mapping[str, Field] | None = None,
+    threads: int | None = None,
+) -> "ArrayRecordSource":
+    """One ArrayRecord file, or many as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
+
+    A record is a byte string, the field ``field``. ``decode`` turns it into an array, or into a dict whose fields replace it;
+    ``schema`` says what comes out, which is found out from the first record otherwise.
+    """
+    paths = [str(path) for path in expand(what, SUFFIXES)]
+    return ArrayRecordSource(paths, field, decode, schema, default_threads(threads))
+
+
+class ArrayRecordSource(Source):
+    """The records of ArrayRecord files, one file after the other. Only some of the files are open at any time."""
+
+    def __init__(
+        self, paths: Sequence[str], field: str, decode: Decode | None, schema: Mapping[str, Field] | None, threads: int
+    ) -> None:
+        self._paths, self._name, self._decode, self._given, self._threads = list(paths), field, decode, schema, threads
+        need("array_record.python.array_record_module", "arrayrecord")
+        heads = run_each(lambda shard: _head(self._paths[shard]), len(self._paths), threads)
+        self._counts, self._groups = [count for count, _ in heads], [group for _, group in heads]
+        self._ends = np.cumsum(self._counts, dtype=np.int64)
+        self._readers: _Readers | None = _Readers(self._paths, self._counts)
+        try:
+            self._decoder = Decoder(field, decode, schema, self._first)
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The byte string, or what it is decoded to."""
+        return dict(self._decoder.schema)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of names, sizes and samples of the files."""
+        return fingerprint_files("array_record", self._paths, self._name, self._decoder.identity)
+
+    @property
+    def blocks(self) -> Blocks:
+        """The groups of records that were compressed together; where there are none, the files."""
+        if not self.reads_blocks:
+            return Blocks.of_counts(self._counts) if len(self._counts) > 1 else super().blocks
+        sizes = [np.diff(np.append(np.arange(0, n, group), n)) for n, group in zip(self._counts, self._groups, strict=True)]
+        return Blocks.of_counts(np.concatenate(sizes))
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether records were compressed in groups."""
+        return max(self._groups) > 1
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        wanted = {name: one for name, one in self._decoder.schema.items() if name in fields}
+        if not wanted:
+            return {}
+        records = self._records(ids)
+        if self._decoder.is_plain:
+            return {self._name: Ragged.from_items([record[self._name] for record in records], dtype=np.uint8, kind="bytes")}
+        return {name: column for name, column in collect(records, {name: wanted[name] for name in fields}, out).items()}
+
+    def _records(self, ids: IntArray) -> list[Mapping[str, Any]]:
+        """The decoded records. Every file is asked once for all that is wanted of it."""
+        if self._readers is None:
+            raise ValueError("the source is closed")
+        readers, shards = self._readers, np.searchsorted(self._ends, ids, side="right")
+        order = np.argsort(shards, kind="stable")
+        edges = np.flatnonzero(np.diff(shards[order], prepend=-1, append=-1)).tolist()
+
+        def work(part: int) -> list[Mapping[str, Any]]:
+            places = order[edges[part] : edges[part + 1]]
+            shard = int(shards[places[0]])
+            local = (ids[places] - (self._ends[shard] - self._counts[shard])).tolist()
+            path = self._paths[shard]
+            items = zip(local, _read(path, readers.get(shard), local), strict=True)
+            return [self._decoder(f"{path}, record {number}", data) for number, data in items]
+
+        parts = run_each(work, max(0, len(edges) - 1), self._threads)
+        found: list[Mapping[str, Any]] = [{}] * ids.size
+        for place, record in zip(order.tolist(), (record for part in parts for record in part), strict=True):
+            found[place] = record
+        return found
+
+    def _first(self) -> tuple[str, bytes] | None:
+        if len(self) == 0 or self._readers is None:
+            return None
+        shard = int(np.flatnonzero(self._counts)[0])
+        return f"{self._paths[shard]}, record 0", _read(self._paths[shard], self._readers.get(shard), [0])[0]
+
+    def close(self) -> None:
+        """Let go of the files: nothing can be read any more."""
+        if self._readers is not None:
+            self._readers.close()
+            self._readers = None
+
+    def _recipe(self) -> Recipe:
+        return (ArrayRecordSource, (self._paths, self._name, self._decode, self._given, self._threads))
+
+
+class _Readers:
+    """The readers used last. One that is dropped closes its file when the last thread is done with it."""
+
+    def __init__(self, paths: Sequence[str], counts: Sequence[int]) -> None:
+        self._paths, self._counts = paths, counts
+        self._limit = max(1, min(MAX_READERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+        self._inherited: list[Any] = []
+        self._start()
+
+    def _start(self) -> None:
+        self._process, self._lock = os.getpid(), threading.Lock()
+        self._open: OrderedDict[int, Any] = OrderedDict()
+
+    def get(self, shard: int) -> Any:
+        """The reader of a file, opened if need be."""
+        if self._process != os.getpid():  # a forked child shares neither locks nor places in files with its parent
+            self._inherited.append(self._open)
+            self._start()
+        with self._lock:
+            if shard in self._open:
+                self._open.move_to_end(shard)
+                return self._open[shard]
+        reader = _open(self._paths[shard])
+        if reader.num_records() != self._counts[shard]:
+            path, found = self._paths[shard], reader.num_records()
+            raise SourceChangedError(f"{path}: expected {self._counts[shard]} records as at opening, found {found}; open it anew")
+        with self._lock:
+            self._open[shard] = reader
+            while len(self._open) > self._limit:
+                self._open.popitem(last=False)
+        return reader
+
+    def close(self) -> None:
+        self._open.clear()
+
+
+def _open(path: str) -> Any:
+    """A reader of a file that was looked at before."""
+    size = file_size(Path(path))
+    with open(path, "rb") as file:
+        start = file.read(len(MAGIC))
+    if not start.startswith(MAGIC[: len(start)]):
+        raise FormatError(f"{path}: expected an ArrayRecord file beginning with {MAGIC[:8].hex()}, found {start[:8].hex()}")
+    if size < MIN_BYTES:
+        raise TruncatedError(f"{path}: expected an ArrayRecord file of at least {MIN_BYTES} bytes, found {size}")
+    module = need("array_record.python.array_record_module", "arrayrecord")
+    reader = module.ArrayRecordReader(path, OPTIONS, file_reader_buffer_size=32768)
+    if not reader.ok():
+        _read(path, reader, [0])
+        raise CorruptError(f"{path}: expected an ArrayRecord file, found one that cannot be read")
+    return reader
+
+
+def _head(path: str) -> tuple[int, int]:
+    """How many records a file has, and how many of them were compressed together."""
+    reader = _open(path)
+    group = re.search(r"group_size:(\d+)", reader.writer_options_string())
+    count = reader.num_records()
+    reader.close()
+    return count, max(1, int(group[1])) if group else 1
+
+
+def _read(path: str, reader: Any, numbers: list[int]) -> list[bytes]:
+    try:
+        found: list[bytes] = reader.read(numbers)
+    except RuntimeError as error:
+        raise CorruptError(f"{path}: {error}") from error
+    return found

@@ -1,0 +1,298 @@
+"""A folder as a source: every file is a record, and the sub-folders may be its labels."""
+
+import errno
+import hashlib
+import os
+import stat
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+
+from penstock.errors import FormatError, MissingError, NoMatchError, SizeOverflowError, SourceChangedError, UnsafePathError
+from penstock.interfaces import IntArray
+from penstock.ragged import Ragged
+from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output, masked
+from penstock.schema import MAX_RECORD_BYTES, Field
+from penstock.source.decoding import Decode, Decoder, run_each
+from penstock.source.fingerprint import fingerprint_files, fingerprint_of
+from penstock.source.images import decode_image
+from penstock.source.mapped import collect
+from penstock.source.optional import need
+from penstock.source.rows_in_files import default_threads
+
+__all__ = ["DirectorySource", "open_directory"]
+
+SAMPLED_FILES = 32
+"""So many files, evenly spread, give their bytes to the fingerprint."""
+
+
+def open_directory(
+    path: str | os.PathLike[str],
+    *,
+    label: str | None = "label",
+    data: str = "data",
+    decode: Decode | str | None = None,
+    size: tuple[int, int] | None = None,
+    schema: Mapping[str, Field] | None = None,
+    suffixes: Sequence[str] | None = None,
+    threads: int | None = None,
+) -> "DirectorySource":
+    """All files under a folder, in the order of the name bytes at every level; hidden ones are left out.
+
+    A record has its bytes as ``data``, its ``path`` below the folder and, if there are sub-folders, the number of the first one as
+    ``label``. ``decode`` turns the bytes into an array, or into a dict whose fields replace ``data``; ``schema`` says what comes
+    out, which is found out from the first file otherwise. ``decode="image"`` gives pixels, resized to ``size`` (height, width) if
+    given. ``suffixes`` chooses files. Links that lead out of the folder are refused.
+    """
+    chosen = None if suffixes is None else tuple([suffixes] if isinstance(suffixes, str) else suffixes)
+    function, fields = _decoding(decode, data, size, schema)
+    options = _Options(label, data, function, fields, chosen, default_threads(threads))
+    return DirectorySource(_root(path), options)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How a folder is read."""
+
+    label: str | None
+    data: str
+    decode: Decode | None
+    schema: Mapping[str, Field] | None
+    suffixes: tuple[str, ...] | None
+    threads: int
+
+
+class DirectorySource(Source):
+    """The files under a folder. Nothing is held open. :func:`open_directory` makes it."""
+
+    def __init__(self, root: str, options: _Options) -> None:
+        self._root, self._options = root, options
+        self._listing = listing = _scan(os.fsencode(root), options.suffixes)
+        self._ends, self._sizes = np.frombuffer(listing.ends, np.int64), np.frombuffer(listing.sizes, np.int64)
+        self._runs, self._labels = Blocks.of_counts(listing.counts), np.array(listing.labels, np.int32)
+        self._label = options.label if listing.label_names else None
+        self._decoder = Decoder(options.data, options.decode, options.schema, self._first)
+        names = list(self.schema)
+        if len(names) < len(self._decoder.schema) + 1 + (self._label is not None):
+            raise ValueError(f"fields must have different names, got {[*self._decoder.schema, 'path', self._label]}")
+
+    def __len__(self) -> int:
+        return self._sizes.size
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """What is read of a file, its path and its label."""
+        labels = {} if self._label is None else {self._label: Field("i4")}
+        return {**self._decoder.schema, "path": Field.text(), **labels}
+
+    @property
+    def label_names(self) -> list[str]:
+        """The first-level sub-folders; label i stands for name i."""
+        return [_text(name) for name in self._listing.label_names]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all names and sizes, and of samples of some files."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        listing = self._listing
+        tables = [hashlib.sha256(part).hexdigest() for part in (listing.names, listing.ends, listing.sizes)]
+        places = np.linspace(0, len(self) - 1, min(SAMPLED_FILES, len(self))).astype(np.int64)
+        samples = fingerprint_files("sample", map(os.fsdecode, self._paths(places)))
+        shape = (listing.folders, listing.counts.tolist(), listing.label_names, list(self.schema), self._decoder.identity)
+        return fingerprint_of("directory", tables, shape, samples)
+
+    @property
+    def blocks(self) -> Blocks:
+        """Files of one folder that follow each other."""
+        return self._runs
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        wanted = {name: one for name, one in self._decoder.schema.items() if name in fields}
+        batch = self._contents(ids, wanted, out) if wanted else {}
+        if "path" in fields:
+            batch["path"] = Ragged.from_items([_text(path) for path in self._names(ids)], dtype=np.uint8, kind="text")
+        if self._label is not None and self._label in fields:
+            labels = fixed_output(self._label, Field("i4"), ids.size, out)
+            labels[...] = self._labels[self._runs.of(ids)]
+            batch[self._label] = masked(labels, None if np.all(labels >= 0) else labels >= 0)
+        return {name: batch[name] for name in fields}
+
+    def _contents(self, ids: IntArray, wanted: Mapping[str, Field], out: Outputs) -> Batch:
+        paths, sizes, threads = self._paths(ids), self._sizes[ids], self._options.threads
+        if not self._decoder.is_plain:
+            records = run_each(lambda i: self._decoder(*_content(paths[i], int(sizes[i]))), ids.size, threads)
+            return collect(records, wanted, {name: array for name, array in out.items() if name in wanted})
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        values, ends = empty((int(offsets[-1]),), np.dtype(np.uint8)), offsets.tolist()
+        run_each(lambda i: _fill(paths[i], values.data[ends[i] : ends[i + 1]]), ids.size, threads)
+        return {next(iter(wanted)): Ragged(values, offsets, "bytes")}
+
+    def _first(self) -> tuple[str, bytes]:
+        return _content(self._paths(np.zeros(1, np.int64))[0], int(self._sizes[0]))
+
+    def _names(self, ids: IntArray) -> list[bytes]:
+        """The paths below the root."""
+        names, folders = self._listing.names, self._listing.folders
+        starts = np.where(ids > 0, self._ends[ids - 1], 0)
+        places = zip(self._runs.of(ids).tolist(), starts.tolist(), self._ends[ids].tolist(), strict=True)
+        return [os.path.join(folders[run], bytes(names[low:high])) for run, low, high in places]
+
+    def _paths(self, ids: IntArray) -> list[bytes]:
+        """What to open."""
+        root, links = self._listing.root, self._listing.links
+        return [links.get(i) or os.path.join(root, name) for i, name in zip(ids.tolist(), self._names(ids), strict=True)]
+
+    def _recipe(self) -> Recipe:
+        return (DirectorySource, (self._root, self._options))
+
+
+def _decoding(
+    decode: Decode | str | None, data: str, size: tuple[int, int] | None, schema: Mapping[str, Field] | None
+) -> tuple[Decode | None, Mapping[str, Field] | None]:
+    """The function and what it gives, where that is known."""
+    if not isinstance(decode, str):
+        if size is not None:
+            raise ValueError("size is for decode='image' only")
+        return decode, schema
+    if decode != "image" or schema is not None:
+        raise ValueError(f"decode must be a function or 'image', which needs no schema; got {decode!r}")
+    need("PIL.Image", "image")
+    if size is None:
+        return decode_image, {data: Field.ragged("u1", 3)}
+    height, width = size
+    return partial(decode_image, size=(height, width)), {data: Field("u1", (height, width, 3))}
+
+
+@dataclass
+class _Listing:
+    """The files of a folder. A million names in one buffer need some 30 MB, as a list of bytes or paths three to ten times that."""
+
+    root: bytes
+    names: bytearray = field(default_factory=bytearray)
+    ends: "array[int]" = field(default_factory=lambda: array("q"))  # of each name
+    sizes: "array[int]" = field(default_factory=lambda: array("q"))
+    folders: list[bytes] = field(default_factory=list)  # of each run of files
+    counts: "array[int]" = field(default_factory=lambda: array("q"))
+    labels: "array[int]" = field(default_factory=lambda: array("q"))  # -1 where files lie beside the sub-folders
+    label_names: list[bytes] = field(default_factory=list)
+    links: dict[int, bytes] = field(default_factory=dict)
+
+    def add(self, folder: bytes, name: bytes, size: int) -> None:
+        """One more file."""
+        if not self.folders or self.folders[-1] != folder:
+            self.folders.append(folder)
+            self.counts.append(0)
+            self.labels.append(len(self.label_names) - 1 if folder else -1)
+        self.counts[-1] += 1
+        self.names += name
+        self.ends.append(len(self.names))
+        self.sizes.append(size)
+
+
+def _root(path: str | os.PathLike[str]) -> str:
+    if not Path(path).exists():
+        raise MissingError(f"{path}: there is no such folder")
+    if not Path(path).is_dir():
+        raise FormatError(f"{path}: expected a folder, found a file")
+    return os.path.realpath(path)
+
+
+def _scan(root: bytes, suffixes: tuple[str, ...] | None) -> _Listing:
+    listing = _Listing(root)
+    endings = None if suffixes is None else tuple(os.fsencode(suffix.lower()) for suffix in suffixes)
+    levels = [_entries(root, b"", endings)]
+    while levels:
+        for folder, name, kind in levels[-1]:
+            if kind == stat.S_IFDIR:
+                if not folder:
+                    listing.label_names.append(name)
+                levels.append(_entries(root, os.path.join(folder, name), endings))
+                break
+            _add(listing, folder, name, kind)
+        else:
+            levels.pop()
+    if not listing.sizes:
+        among = "" if suffixes is None else f" named {' or '.join('*' + suffix for suffix in suffixes)}"
+        raise NoMatchError(f"{os.fsdecode(root)}: expected files{among} under this folder, found none")
+    return listing
+
+
+def _entries(root: bytes, folder: bytes, endings: tuple[bytes, ...] | None) -> Iterator[tuple[bytes, bytes, int]]:
+    """Folder, name and kind (folder, link or file) of what lies in a folder, in the order of the name bytes."""
+    others: dict[bytes, int] = {}
+    names = []
+    with os.scandir(os.path.join(root, folder)) as entries:
+        for entry in entries:
+            is_folder, is_link = entry.is_dir(follow_symlinks=False), entry.is_symlink()
+            chosen = is_folder or endings is None or entry.name.lower().endswith(endings)
+            if entry.name.startswith(b".") or not chosen or not (is_folder or is_link or entry.is_file(follow_symlinks=False)):
+                continue
+            names.append(entry.name)
+            if is_folder or is_link:
+                others[entry.name] = stat.S_IFDIR if is_folder else stat.S_IFLNK
+    names.sort()
+    return ((folder, name, others.get(name, stat.S_IFREG)) for name in names)
+
+
+def _add(listing: _Listing, folder: bytes, name: bytes, kind: int) -> None:
+    path = os.path.join(listing.root, folder, name)
+    if kind == stat.S_IFLNK:
+        path = listing.links[len(listing.sizes)] = _target(listing.root, path)
+    size = os.stat(path, follow_symlinks=False).st_size
+    if size > MAX_RECORD_BYTES:
+        raise SizeOverflowError(f"{_text(path)}: expected at most {MAX_RECORD_BYTES} bytes, found {size}; choose files by suffixes")
+    listing.add(folder, name, size)
+
+
+def _target(root: bytes, path: bytes) -> bytes:
+    """The file a link leads to, which must lie under the root. Links to folders could lead in circles, so they are refused too."""
+    target = os.path.realpath(path)
+    if os.path.commonpath([root, target]) != root:
+        raise UnsafePathError(f"{_text(path)}: the link leads out of the folder, to {_text(target)}; copy the file instead")
+    if os.path.isdir(target):
+        raise UnsafePathError(f"{_text(path)}: expected a file, found a link to a folder; open that folder by itself")
+    if not os.path.isfile(target):
+        raise MissingError(f"{_text(path)}: the link leads to {_text(target)}, which is not a file")
+    return target
+
+
+def _content(path: bytes, size: int) -> tuple[str, bytes]:
+    """The name of a file and its bytes."""
+    content = bytearray(size)
+    _fill(path, memoryview(content))
+    return _text(path), bytes(content)
+
+
+def _fill(path: bytes, view: memoryview) -> None:
+    """Read a whole file, which must still be as long as the view."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError as error:
+        raise MissingError(f"{_text(path)}: the file was there when the folder was opened, but no longer is") from error
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
+            raise
+        raise SourceChangedError(f"{_text(path)}: expected a file, as when the folder was opened, found something else") from error
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode) or info.st_size != len(view):
+            raise SourceChangedError(f"{_text(path)}: expected {len(view)} bytes as at opening, found {info.st_size}; open it anew")
+        while view:
+            count = os.readv(descriptor, [view])
+            if count == 0:
+                raise SourceChangedError(f"{_text(path)}: the file was cut while it was read")
+            view = view[count:]
+    finally:
+        os.close(descriptor)
+
+
+def _text(path: bytes) -> str:
+    """A name as text; bytes that are not UTF-8 are written as escapes."""
+    return path.decode("utf-8", "backslashreplace")

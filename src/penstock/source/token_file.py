@@ -1,0 +1,184 @@
+"""The format of token blocks: footers, indices and names of .rox files.
+
+::
+
+    file   = data index footer
+    data   = elements, block after block
+    index  = for every block the byte behind its last one, i64
+    footer = blocks i64 | bytes of data i64 | name of the element type, 8 bytes, NUL-padded | "ROXXEL02"      32 bytes
+
+All numbers are little-endian; the elements are as their type says. ``docs/reference/foreign-formats.md`` has an example.
+"""
+
+import os
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import (
+    EmptySourceError,
+    FormatError,
+    SchemaMismatchError,
+    SizeOverflowError,
+    TrailingBytesError,
+    TruncatedError,
+    UnsupportedTypeError,
+)
+from penstock.interfaces import IntArray
+from penstock.schema import Field
+from penstock.source.paths import file_size
+
+__all__ = [
+    "DTYPES",
+    "END",
+    "FOOTER",
+    "MAGIC",
+    "SUFFIX",
+    "BlockRuns",
+    "TokenFile",
+    "encode_footer",
+    "heads_of",
+    "numbered_shards",
+    "read_footers",
+]
+
+MAGIC = b"ROXXEL02"
+FOOTER = struct.Struct("<qq8s8s")
+END = np.dtype("<i8")
+SUFFIX = ".rox"
+
+_PLAIN = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16", "float32", "float64")
+_ORDERED = (order + kind + size for order in "<>" for kind in "iuf" for size in "248")
+DTYPES = frozenset((*_PLAIN, *_ORDERED, "bfloat16"))
+"""The names of element types that a file may have; anything else is refused."""
+
+INDEX_PIECE = 1 << 20
+"""So many ends of blocks are looked at at a time."""
+
+
+def numbered_shards(prefix: Path) -> list[tuple[int, Path]]:
+    """The files ``<prefix>_<number>.rox`` and their numbers, in that order; a prefix may end in .rox."""
+    pattern = re.compile(re.escape(prefix.name.removesuffix(SUFFIX)) + r"_([0-9]+)\.rox")
+    names = os.listdir(prefix.parent) if prefix.parent.is_dir() else []
+    found = ((int(match[1]), prefix.with_name(name)) for name in names if (match := pattern.fullmatch(name)))
+    return sorted(found, key=lambda one: (one[0], os.fsencode(one[1])))
+
+
+def encode_footer(blocks: int, data_bytes: int, dtype: np.dtype[Any]) -> bytes:
+    """The footer of a file."""
+    return FOOTER.pack(blocks, data_bytes, str(dtype).encode(), MAGIC)
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """What the footer of a file says, checked against its size."""
+
+    path: str
+    size: int
+    blocks: int
+    data_bytes: int
+    dtype: np.dtype[Any]
+
+
+def _read_footer(path: str) -> TokenFile:
+    size = file_size(Path(path))
+    if size < FOOTER.size:
+        raise TruncatedError(f"{path}: expected a footer of {FOOTER.size} bytes, found a file of {size}")
+    with open(path, "rb") as file:
+        file.seek(size - FOOTER.size)
+        footer = file.read(FOOTER.size)
+    if len(footer) < FOOTER.size:
+        raise TruncatedError(f"{path}: expected {size} bytes, the file was cut while it was read")
+    blocks, data_bytes, name, magic = FOOTER.unpack(footer)
+    if magic != MAGIC:
+        raise FormatError(f"{path}: expected {MAGIC!r} at the end of {size} bytes, found {magic!r}; not token blocks, or cut off")
+    if blocks < 0 or data_bytes < 0:
+        raise FormatError(f"{path}: expected counts of blocks and bytes in the footer, found {blocks} and {data_bytes}")
+    whole = data_bytes + blocks * END.itemsize + FOOTER.size
+    if whole >= 2**63:
+        raise SizeOverflowError(f"{path}: {blocks} blocks and {data_bytes} bytes of data are beyond what a file can have")
+    if size != whole:
+        kind = TruncatedError if size < whole else TrailingBytesError
+        raise kind(f"{path}: expected {whole} bytes for {blocks} blocks and {data_bytes} bytes of data, found {size}")
+    return TokenFile(path, size, blocks, data_bytes, _dtype(path, name))
+
+
+def _dtype(path: str, raw: bytes) -> np.dtype[Any]:
+    name = raw.rstrip(b"\0").decode("ascii", "replace")
+    if name not in DTYPES:
+        raise UnsupportedTypeError(f"{path}: expected an element type such as uint16 or float32, found {raw!r}")
+    return Field("bf16").dtype if name == "bfloat16" else np.dtype(name)
+
+
+def read_footers(paths: Sequence[str]) -> list[TokenFile]:
+    """The footers of files that must fit together."""
+    if not paths:
+        raise EmptySourceError(f"expected at least one {SUFFIX} file, got an empty list")
+    files = [_read_footer(path) for path in paths]
+    for file in files:
+        if file.dtype != files[0].dtype:
+            raise SchemaMismatchError(f"{file.path}: expected {files[0].dtype} elements as in {paths[0]}, found {file.dtype}")
+    return files
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRuns:
+    """The blocks of all files as runs of one size: run i begins with block ``ids[i]``, at token ``starts[i]``.
+
+    Files have one or two runs each, so this is small where a table of all blocks would not be.
+    """
+
+    ids: IntArray
+    starts: IntArray
+    sizes: IntArray
+
+    @classmethod
+    def of(cls, files: Sequence[TokenFile]) -> "BlockRuns":
+        """Of the indices of files, checked."""
+        none = np.empty(0, np.int64)
+        parts = [part for file in files for part in _block_runs(file)]
+        counts = np.concatenate([none, *(counts for counts, _ in parts)])
+        sizes = np.concatenate([none, *(sizes for _, sizes in parts)])
+        heads = heads_of(sizes)
+        counts = np.add.reduceat(counts, heads) if heads.size else none
+        sizes = sizes[heads]
+        return cls(np.cumsum(counts) - counts, np.cumsum(counts * sizes) - counts * sizes, sizes)
+
+    def locate(self, ids: IntArray) -> tuple[IntArray, IntArray]:
+        """The first token and the size of blocks."""
+        run = np.searchsorted(self.ids, ids, side="right") - 1
+        sizes = self.sizes[run]
+        return self.starts[run] + (ids - self.ids[run]) * sizes, sizes
+
+
+def heads_of(values: IntArray) -> IntArray:
+    """Where runs of equal values begin."""
+    return np.concatenate([np.arange(min(1, values.size)), np.flatnonzero(values[1:] != values[:-1]) + 1])
+
+
+def _block_runs(file: TokenFile) -> Iterator[tuple[IntArray, IntArray]]:
+    """How many blocks of which size follow one another, a part of the index at a time."""
+    last = 0
+    for low in range(0, file.blocks, INDEX_PIECE):
+        count = min(INDEX_PIECE, file.blocks - low)
+        ends = np.fromfile(file.path, END, count, offset=file.data_bytes + low * END.itemsize)
+        if ends.size < count:
+            raise TruncatedError(f"{file.path}: expected {file.size} bytes, the file was cut while it was read")
+        before = np.concatenate([[last], ends[:-1]])
+        bad = np.flatnonzero((ends < before) | (ends > file.data_bytes) | (ends % file.dtype.itemsize != 0))
+        if bad.size:
+            raise FormatError(
+                f"{file.path}: block {low + bad[0]} must end between {before[bad[0]]} and {file.data_bytes}, "
+                f"behind a whole {file.dtype}, found {ends[bad[0]]}"
+            )
+        sizes = (ends - before) // file.dtype.itemsize
+        heads = heads_of(sizes)
+        yield np.diff(heads, append=count), sizes[heads]
+        last = int(ends[-1])
+    if last != file.data_bytes:
+        raise FormatError(f"{file.path}: expected the last block to end at {file.data_bytes}, found {last}")

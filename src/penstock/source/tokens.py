@@ -1,0 +1,226 @@
+"""Token blocks: files of elements of one type cut into blocks, read as blocks or as one long line of tokens."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.argument import check_positions, whole_number
+from penstock.errors import NoMatchError
+from penstock.interfaces import IntArray
+from penstock.ragged import Ragged
+from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output
+from penstock.schema import MAX_RECORD_BYTES, Field
+from penstock.source.fingerprint import fingerprint_files
+from penstock.source.paths import expand, has_pattern
+from penstock.source.rows_in_files import FileRows, default_threads, reader_of_files, use_pread
+from penstock.source.token_file import SUFFIX, BlockRuns, heads_of, numbered_shards, read_footers
+from penstock.store.column import make_column
+
+__all__ = ["TokenBlocks", "as_elements", "open_tokens"]
+
+SCAN_BYTES = 8 << 20
+"""So many bytes are searched for separators at a time."""
+
+FEW_RUNS = 64
+"""Up to so many runs of records of one length, each is read where it belongs; more are read by length and put in place."""
+
+
+def open_tokens(
+    what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    field: str = "tokens",
+    threads: int | None = None,
+    io: str = "auto",
+) -> "TokenBlocks":
+    """One .rox file, or many as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
+
+    A name that is no file is a prefix: ``x`` and ``x.rox`` stand for the shards ``x_<number>.rox``, in the order of their numbers.
+    """
+    return TokenBlocks([str(path) for path in _expand(what)], field, default_threads(threads), io)
+
+
+class TokenBlocks(Source):
+    """The blocks of .rox files, one file after the other, as one field; all of one size, or ragged if some block is shorter.
+
+    Together the blocks are one line of tokens, which :meth:`read_tokens` reads wherever blocks and shards end.
+    """
+
+    def __init__(self, paths: Sequence[str], field: str, threads: int, io: str) -> None:
+        self._paths, self._name, self._threads, self._io = list(paths), field, threads, io
+        files = read_footers(paths)
+        self._stored = files[0].dtype
+        self._counts = [file.blocks for file in files]
+        self._runs = BlockRuns.of(files)
+        self._num_tokens = sum(file.data_bytes for file in files) // self._stored.itemsize
+        is_even = len(self._runs.sizes) == 1 and self.block_size * self._stored.itemsize <= MAX_RECORD_BYTES
+        self._field = Field(self._stored, (self.block_size,)) if is_even else Field.ragged(self._stored)
+        parts = [FileRows(Path(os.path.realpath(f.path)), f.size, 0, f.data_bytes // self._stored.itemsize) for f in files]
+        self._elements = reader_of_files(parts, self._stored.itemsize, pread=use_pread(io, Path(paths[0])), threads=threads)
+
+    def __len__(self) -> int:
+        return sum(self._counts)
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The one field."""
+        return {self._name: self._field}
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type, in the byte order of the machine."""
+        return self._field.dtype
+
+    @property
+    def num_tokens(self) -> int:
+        """Elements in all blocks."""
+        return self._num_tokens
+
+    @property
+    def block_size(self) -> int:
+        """Elements of the largest block."""
+        return int(self._runs.sizes.max(initial=0))
+
+    @property
+    def fingerprint(self) -> str:
+        """Of names, sizes and samples of the files."""
+        return fingerprint_files("tokens", self._paths, self._name)
+
+    @property
+    def blocks(self) -> Blocks:
+        """The shards, where there are several; runs of about 1 MiB in a single one."""
+        if len(self._counts) > 1:
+            return Blocks.of_counts(self._counts)
+        return Blocks(len(self), max(1, (1 << 20) // max(1, self.block_size * self.dtype.itemsize)))
+
+    def steps_per_epoch(self, batch_size: int, seq_len: int) -> int:
+        """Full batches of ``batch_size`` sequences of ``seq_len`` tokens."""
+        return self._num_tokens // (whole_number("batch_size", batch_size, least=1) * whole_number("seq_len", seq_len, least=1))
+
+    def read_tokens(self, starts: npt.ArrayLike, length: int, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """For each start the ``length`` tokens from there on, as the rows of one array. Runs may cross blocks and shards."""
+        run = whole_number("length", length)
+        places = check_positions("starts", starts, max(0, self._num_tokens - run + 1))
+        array = fixed_output("tokens", Field(self.dtype, (run,)), places.size, {} if out is None else {"tokens": out})
+        self._fill(places, array, run)
+        return array
+
+    def documents(self, separator: object) -> IntArray:
+        """The token positions (start, stop) of every document, a row each, without the separator that ends it.
+
+        ``separator`` is an element, or a sequence of them. Empty documents count; tokens behind the last separator are a document.
+        """
+        wanted = self._bits(as_elements("separator", separator, self.dtype))
+        if wanted.size == 0:
+            raise ValueError("separator must have at least one element, got none")
+        found = _apart(np.concatenate([np.empty(0, np.int64), *self._matches(wanted)]), wanted.size)
+        starts, stops = np.concatenate([[0], found + wanted.size]), np.concatenate([found, [self._num_tokens]])
+        ranges = np.stack([starts, stops], axis=1)
+        return ranges[:-1] if starts[-1] == self._num_tokens else ranges
+
+    def _matches(self, wanted: npt.NDArray[Any]) -> Iterator[IntArray]:
+        """Where the separator is, overlapping or not, piece by piece; pieces overlap so that none is missed between them."""
+        step = SCAN_BYTES // self.dtype.itemsize
+        for low in range(0, self._num_tokens - wanted.size + 1, step):
+            piece = self._bits(self.read_tokens([low], min(step + wanted.size - 1, self._num_tokens - low))[0])
+            places = np.flatnonzero(piece[: piece.size - wanted.size + 1] == wanted[0])
+            for number in range(1, wanted.size):
+                places = places[piece[places + number] == wanted[number]]
+            yield places + low
+
+    def _bits(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Elements as whole numbers, which are equal if the bits are: NaN is itself, and zero is not minus zero."""
+        return array.view(f"u{self.dtype.itemsize}")
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        if not fields:
+            return {}
+        if not self._field.is_fixed:
+            return {self._name: self._read_ragged(*self._runs.locate(ids))}
+        array = fixed_output(self._name, self._field, ids.size, out)
+        self._fill(ids * self.block_size, array, self.block_size)
+        return {self._name: array}
+
+    def _read_ragged(self, starts: IntArray, lengths: IntArray) -> Ragged:
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        values = empty((int(offsets[-1]),), self.dtype)
+        heads = heads_of(lengths)
+        if heads.size <= FEW_RUNS:
+            for low, high in pairwise([*heads.tolist(), lengths.size]):
+                self._fill(starts[low:high], values[offsets[low] : offsets[high]], int(lengths[low]))
+            return Ragged(values, offsets)
+        order = np.argsort(lengths, kind="stable")
+        for places in np.split(order, heads_of(lengths[order])[1:]):
+            part = empty((places.size, int(lengths[places[0]])), self.dtype)
+            self._fill(starts[places], part, part.shape[1])
+            values[offsets[places][:, None] + np.arange(part.shape[1])] = part
+        return Ragged(values, offsets)
+
+    def _fill(self, starts: IntArray, out: npt.NDArray[Any], run: int) -> None:
+        self._elements.read(starts, out, run)
+        if not self._stored.isnative:
+            out.byteswap(inplace=True)
+
+    def _recipe(self) -> Recipe:
+        return (TokenBlocks, (self._paths, self._name, self._threads, self._io))
+
+    def close(self) -> None:
+        """Let go of the files: nothing can be read any more."""
+        self._elements.close()
+
+
+def as_elements(name: str, value: object, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Elements of a type: a number, a sequence of numbers, or for uint8 a text or byte string. ValueError if one does not fit."""
+    if isinstance(value, str | bytes | bytearray):
+        if dtype != np.uint8:
+            raise TypeError(f"{name}: expected elements of {dtype}, got a {type(value).__name__}")
+        return np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
+    try:
+        array = np.atleast_1d(np.asarray(value))
+        if array.dtype == dtype and array.ndim == 1:
+            return array
+        if array.ndim != 1 or isinstance(value, np.ma.MaskedArray):
+            raise TypeError(f"expected plain elements in one dimension, got {type(value).__name__} of shape {array.shape}")
+        if array.dtype.hasobject and all(isinstance(item, int) for item in array):
+            raise ValueError(f"whole numbers do not fit {dtype}: for example {max(array, key=abs)}")
+        if array.dtype.kind in "iu" and dtype.kind in "iu" and _is_within(array, dtype):
+            return array.astype(dtype)
+        field = Field(dtype)
+        return make_column("tokens", field, array).values.view(field.dtype).astype(dtype, copy=False)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from error
+
+
+def _is_within(numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether whole numbers are in the range of a type; a quick look, because tokenizers give int64."""
+    limit = np.iinfo(dtype)
+    return numbers.size == 0 or (int(numbers.min()) >= limit.min and int(numbers.max()) <= limit.max)
+
+
+def _expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
+    if not isinstance(what, str | os.PathLike):
+        return [path for one in what for path in _expand(one)]
+    path = Path(what).absolute()
+    if os.path.lexists(path) or has_pattern(os.fspath(what)):
+        return expand(what, (SUFFIX,))
+    found = [shard for _, shard in numbered_shards(path)]
+    if not found:
+        shards = f"{path.name.removesuffix(SUFFIX)}_<number>{SUFFIX}"
+        raise NoMatchError(f"{path}: there is no such file, and there are no shards {shards}")
+    return found
+
+
+def _apart(places: IntArray, width: int) -> IntArray:
+    """Of the matches those that do not begin inside the one before, from left to right."""
+    if np.all(np.diff(places) >= width):
+        return places
+    kept, free = [], 0
+    for place in places.tolist():
+        if place >= free:
+            kept.append(place)
+            free = place + width
+    return np.array(kept, np.int64)
