@@ -6,7 +6,7 @@
 
 #include "bind/array.h"
 #include "bind/buffer.h"
-#include "core/row_reader.h"
+#include "bind/rows.h"
 
 namespace penstock::bind {
 
@@ -15,13 +15,7 @@ using namespace nb::literals;
 namespace {
 
 using Words = nb::ndarray<const std::uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Rows = Array<const std::uint8_t>;
-
-// A reader and the arrays whose memory it reads.
-struct BoundRows {
-  RowReader reader;
-  std::vector<Rows> kept;
-};
+using Rows = BoundRows::Array;
 
 std::unique_ptr<BoundRows> of_files(const std::vector<std::string>& paths, const Words& facts, std::uint64_t stride, bool pread) {
   if (facts.shape(0) != paths.size() || facts.shape(1) != 3) throw std::invalid_argument("expected three numbers per file");

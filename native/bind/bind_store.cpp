@@ -165,6 +165,16 @@ void bind_reader(nb::module_& m) {
           },
           "field"_a, "stride"_a, "ids"_a.noconvert(), "out"_a.noconvert(), "present"_a.noconvert(), "pool"_a,
           "Fill out with fixed records and present with which are there; returns how many are not.")
+      .def(
+          "measure",
+          [](const StoreReader& self, std::uint32_t field, Ints ids, IntsOut sizes, ThreadPool& pool) {
+            need_same_length(ids.size(), sizes.size());
+            const nb::gil_scoped_release free;
+            check_ids(self, ids);
+            self.measure(field, 0, span(ids), sizes.data(), nullptr, pool);
+          },
+          "field"_a, "ids"_a.noconvert(), "sizes"_a.noconvert(), "pool"_a,
+          "Fill sizes with the decoded bytes of records of varying length, -1 for missing ones.")
       .def("read_variable", &read_variable, "field"_a, "ndim"_a, "is_text"_a, "ids"_a.noconvert(), "pool"_a,
            "Records of varying length: their bytes, where each begins and the last ends, which are present (None: all), and ndim "
            "dimensions of each.")

@@ -3,6 +3,7 @@
 
 namespace penstock::bind {
 void bind_checksum(nanobind::module_& m);
+void bind_loader(nanobind::module_& m);
 void bind_order(nanobind::module_& m);
 void bind_permutation(nanobind::module_& m);
 void bind_rows(nanobind::module_& m);
@@ -16,4 +17,5 @@ NB_MODULE(_core, m) {
   penstock::bind::bind_checksum(m);
   penstock::bind::bind_rows(m);
   penstock::bind::bind_store(m);
+  penstock::bind::bind_loader(m);
 }

@@ -11,27 +11,32 @@ The public surface is small; see the reference for the whole of it:
 """
 
 from penstock.errors import PenstockError
+from penstock.loader import Loader
 from penstock.order import Phase, Shard
 from penstock.ragged import Ragged
 from penstock.records import Source
 from penstock.source.convert import convert
 from penstock.source.opening import open
 from penstock.store import LZ4, Deflate, Field, Raw, Zstd, create, gc, rebalance, train_dictionary, verify
+from penstock.stream import Stream, mix
 
 __all__ = [
     "LZ4",
     "Deflate",
     "Field",
+    "Loader",
     "PenstockError",
     "Phase",
     "Ragged",
     "Raw",
     "Shard",
     "Source",
+    "Stream",
     "Zstd",
     "convert",
     "create",
     "gc",
+    "mix",
     "open",
     "rebalance",
     "train_dictionary",

@@ -153,6 +153,11 @@ class StoreReader:
         Fill out with fixed records and present with which are there; returns how many are not.
         """
 
+    def measure(self, field: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
+        """
+        Fill sizes with the decoded bytes of records of varying length, -1 for missing ones.
+        """
+
     def read_variable(self, field: int, ndim: int, is_text: bool, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], pool: ThreadPool) -> tuple:
         """
         Records of varying length: their bytes, where each begins and the last ends, which are present (None: all), and ndim dimensions of each.
@@ -183,3 +188,21 @@ def is_network_filesystem(path: str) -> bool:
     """
     Whether files there come over a network (NFS, SMB, FUSE, Lustre, 9p, Ceph, AFS), where maps are unsafe.
     """
+
+class BatchRing:
+    """
+    Batches of fixed records read ahead, in order. For one thread; not for forked children.
+    """
+
+    def __init__(self, fields: list, threads: int) -> None: ...
+
+    def put(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Ask for a batch. The ids must exist."""
+
+    def take(self) -> tuple:
+        """
+        The oldest batch asked for: a list of bytes and one of what is present (None: all).
+        """
+
+    @property
+    def size(self) -> int: ...

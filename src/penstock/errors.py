@@ -5,6 +5,9 @@
     PenstockError                         catch this to catch them all
     ├── FullPassError                     (ValueError)  draw a designed sample, or ask for the full pass by name
     ├── StateError                        (ValueError)  a saved state cannot be used here; start anew or fix the pipeline
+    │   └── StateMismatchError                          the state is of other data or another order; the differences are listed
+    ├── BatchError                        (RuntimeError)  a batch could not be made; step, records and cause are named
+    │   └── WorkerDiedError                             a process that made batches is gone
     ├── ReadError                         (OSError)     bytes could not be read; look at the disk
     │   ├── CorruptError                  (ValueError)  bytes are not what was written; restore the file or open an older generation
     │   │   ├── TruncatedError                          a file is shorter than it says, or was cut while it was read
@@ -38,6 +41,7 @@ and the remedy where there is one.
 """
 
 __all__ = [
+    "BatchError",
     "BatchTooLargeError",
     "ConflictError",
     "CorruptError",
@@ -59,6 +63,7 @@ __all__ = [
     "SnapshotExpiredError",
     "SourceChangedError",
     "StateError",
+    "StateMismatchError",
     "StoreError",
     "StorePermissionError",
     "TrailingBytesError",
@@ -68,6 +73,7 @@ __all__ = [
     "UnsupportedFilesystemError",
     "UnsupportedTypeError",
     "UnsupportedVersionError",
+    "WorkerDiedError",
 ]
 
 
@@ -81,6 +87,18 @@ class FullPassError(PenstockError, ValueError):
 
 class StateError(PenstockError, ValueError):
     """A saved state that is damaged, from another version, or of another pipeline."""
+
+
+class StateMismatchError(StateError):
+    """A saved state of other data, or of another order."""
+
+
+class BatchError(PenstockError, RuntimeError):
+    """A batch that could not be made."""
+
+
+class WorkerDiedError(BatchError):
+    """A worker that is gone, with the batch it was making."""
 
 
 class ReadError(PenstockError, OSError):

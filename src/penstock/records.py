@@ -24,6 +24,8 @@ from penstock.schema import Field
 if TYPE_CHECKING:
     from typing import Self
 
+    from penstock.stream.stream import RecordStream
+
 __all__ = ["Batch", "Blocks", "FieldView", "Outputs", "Recipe", "Source", "empty", "fixed_output", "masked"]
 
 RECYCLED_BYTES = 32 << 10
@@ -141,6 +143,68 @@ class Source(ABC):
             return FieldView(self, key)
         batch = self.read(as_ids(key, len(self)))
         return {name: only(column) for name, column in batch.items()} if is_single(key) else batch
+
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        """A native reader of a fixed field and the field's number in it (-1: it has only one), for the loader; None if there is
+        none, and the loader then calls ``read``.
+        """
+        return None
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        """Elements of records of a field of varying length; 0 for missing ones. Sources that know them need not read the records."""
+        lengths: IntArray = self.read(ids, [field])[field].lengths
+        return lengths
+
+    # Streams: this source in an order. They live in higher layers, which is why they are imported late.
+
+    def in_order(self) -> "RecordStream":
+        """Record after record."""
+        from penstock.stream.stream import in_order
+
+        return in_order(self)
+
+    def shuffle(self, *, seed: int, block: int | None = None, window: int | None = None, lanes: int = 1) -> "RecordStream":
+        """Every record once per epoch, in a fresh random order each time.
+
+        Where single records are cheap to read the shuffle is global. Where they are dear (compressed HDF5 chunks, row groups), or
+        if ``block``, ``window`` or ``lanes`` is given, blocks of ``block`` records are permuted, ``window`` of them at a time are
+        shuffled together (16 unless given), and ``lanes`` of such groups are read side by side, so that ranks need not read the
+        same blocks.
+        """
+        from penstock.stream.stream import shuffled
+
+        return shuffled(self, seed, block, window, lanes)
+
+    def slide(self, window: int, stride: int | None = None) -> "RecordStream":
+        """Windows of ``window`` records, each ``stride`` after the one before (``window`` unless given), around the data."""
+        from penstock.stream.stream import sliding
+
+        return sliding(self, window, stride)
+
+    def sample(self, *, seed: int) -> "RecordStream":
+        """Records drawn at random with replacement: one in three does not come in an epoch."""
+        from penstock.stream.stream import sampled
+
+        return sampled(self, seed)
+
+    def design(
+        self,
+        *,
+        seed: int,
+        size: int | None = None,
+        fraction: float | None = None,
+        strata: int | Sequence[int] | None = None,
+        masses: npt.ArrayLike | None = None,
+        full_pass: bool = False,
+    ) -> "RecordStream":
+        """A sample with known probabilities, for estimates: batches have a field ``weight``, one over the probability.
+
+        ``size`` records, or a ``fraction`` of them; spread evenly over ``strata`` (blocks of so many records, or their lengths), or
+        in proportion to ``masses`` (of records, or of strata). See :class:`penstock.order.Design`.
+        """
+        from penstock.stream.stream import designed
+
+        return designed(self, seed, size, fraction, strata, masses, full_pass)
 
     # Other sources made of this one. They live in higher layers, which is why they are imported late.
 

@@ -20,6 +20,8 @@ class Purpose(IntEnum):
     DESIGN = 6
     DESIGN_SEQUENCE = 7
     DESIGN_OFFSET = 8
+    SUBSTITUTE = 9
+    TRANSFORM = 10
 
 
 def derive_root(seed: int, epoch: int, purpose: Purpose) -> int:

@@ -79,6 +79,12 @@ class ArraySource(Source):
         missing = np.ma.getmaskarray(column)[ids].any(axis=tuple(range(1, column.ndim)))
         return masked(array, np.logical_not(missing) if missing.any() else None)
 
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        """The reader of an array without missing values."""
+        if field not in self._rows or isinstance(self._columns[field], np.ma.MaskedArray):
+            return None
+        return self._rows[field].native()
+
     def _recipe(self) -> Recipe:
         return (_rebuild, (self._columns, self._threads))
 

@@ -6,6 +6,8 @@ import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ MAGIC = bytes.fromhex(
 MIN_BYTES = 1 << 16
 MAX_READERS = 1024
 OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+BUFFER_BYTES = 1 << 15
 """For random access."""
 
 
@@ -100,33 +103,34 @@ class ArrayRecordSource(Source):
         return max(self._groups) > 1
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
-        wanted = {name: one for name, one in self._decoder.schema.items() if name in fields}
+        wanted = {name: self._decoder.schema[name] for name in fields}
         if not wanted:
             return {}
         records = self._records(ids)
         if self._decoder.is_plain:
-            return {self._name: Ragged.from_items([record[self._name] for record in records], dtype=np.uint8, kind="bytes")}
-        return {name: column for name, column in collect(records, {name: wanted[name] for name in fields}, out).items()}
+            return {self._name: Ragged.from_items(records, dtype=np.uint8, kind="bytes")}
+        return collect(records, wanted, out)
 
-    def _records(self, ids: IntArray) -> list[Mapping[str, Any]]:
-        """The decoded records. Every file is asked once for all that is wanted of it."""
+    def _records(self, ids: IntArray) -> list[Any]:
+        """The byte strings, or what they are decoded to. Every file is asked once for all that is wanted of it."""
         if self._readers is None:
             raise ValueError("the source is closed")
         readers, shards = self._readers, np.searchsorted(self._ends, ids, side="right")
         order = np.argsort(shards, kind="stable")
         edges = np.flatnonzero(np.diff(shards[order], prepend=-1, append=-1)).tolist()
 
-        def work(part: int) -> list[Mapping[str, Any]]:
+        def work(part: int) -> list[Any]:
             places = order[edges[part] : edges[part + 1]]
             shard = int(shards[places[0]])
-            local = (ids[places] - (self._ends[shard] - self._counts[shard])).tolist()
-            path = self._paths[shard]
-            items = zip(local, _read(path, readers.get(shard), local), strict=True)
-            return [self._decoder(f"{path}, record {number}", data) for number, data in items]
+            path, local = self._paths[shard], (ids[places] - (self._ends[shard] - self._counts[shard])).tolist()
+            items = _read(path, readers.get(shard), local)
+            if self._decoder.is_plain:
+                return items
+            return [self._decoder(f"{path}, record {number}", data) for number, data in zip(local, items, strict=True)]
 
         parts = run_each(work, max(0, len(edges) - 1), self._threads)
-        found: list[Mapping[str, Any]] = [{}] * ids.size
-        for place, record in zip(order.tolist(), (record for part in parts for record in part), strict=True):
+        found: list[Any] = [None] * ids.size
+        for place, record in zip(order.tolist(), chain.from_iterable(parts), strict=True):
             found[place] = record
         return found
 
@@ -152,7 +156,6 @@ class _Readers:
     def __init__(self, paths: Sequence[str], counts: Sequence[int]) -> None:
         self._paths, self._counts = paths, counts
         self._limit = max(1, min(MAX_READERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
-        self._inherited: list[Any] = []
         self._start()
 
     def _start(self) -> None:
@@ -161,8 +164,7 @@ class _Readers:
 
     def get(self, shard: int) -> Any:
         """The reader of a file, opened if need be."""
-        if self._process != os.getpid():  # a forked child shares neither locks nor places in files with its parent
-            self._inherited.append(self._open)
+        if self._process != os.getpid():  # a forked child shares neither locks nor files with its parent
             self._start()
         with self._lock:
             if shard in self._open:
@@ -179,11 +181,47 @@ class _Readers:
         return reader
 
     def close(self) -> None:
+        """Drop all readers."""
         self._open.clear()
 
 
+class _Gate:
+    """Lets no fork happen while the package reads: its threads hold locks that a child would find locked for ever."""
+
+    def __init__(self) -> None:
+        self._changed, self._readers, self._forking = threading.Condition(threading.Lock()), 0, False
+        os.register_at_fork(before=self._before, after_in_parent=self._after, after_in_child=self._after)
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._forking:
+                self._changed.wait()
+            self._readers += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._readers -= 1
+            self._changed.notify_all()
+
+    def _before(self) -> None:
+        self._changed.acquire()
+        self._forking = True
+        while self._readers:
+            self._changed.wait()
+
+    def _after(self) -> None:
+        self._forking = False
+        self._changed.notify_all()
+        self._changed.release()
+
+
+@cache
+def _gate() -> _Gate:
+    return _Gate()
+
+
 def _open(path: str) -> Any:
-    """A reader of a file that was looked at before."""
+    """A reader of a file. The package itself finds fault with a bad one only when it is read, so it is looked at before."""
     size = file_size(Path(path))
     with open(path, "rb") as file:
         start = file.read(len(MAGIC))
@@ -192,7 +230,8 @@ def _open(path: str) -> Any:
     if size < MIN_BYTES:
         raise TruncatedError(f"{path}: expected an ArrayRecord file of at least {MIN_BYTES} bytes, found {size}")
     module = need("array_record.python.array_record_module", "arrayrecord")
-    reader = module.ArrayRecordReader(path, OPTIONS, file_reader_buffer_size=32768)
+    with _gate():
+        reader = module.ArrayRecordReader(path, OPTIONS, file_reader_buffer_size=BUFFER_BYTES)
     if not reader.ok():
         _read(path, reader, [0])
         raise CorruptError(f"{path}: expected an ArrayRecord file, found one that cannot be read")
@@ -210,7 +249,8 @@ def _head(path: str) -> tuple[int, int]:
 
 def _read(path: str, reader: Any, numbers: list[int]) -> list[bytes]:
     try:
-        found: list[bytes] = reader.read(numbers)
+        with _gate():
+            found: list[bytes] = reader.read(numbers)
     except RuntimeError as error:
         raise CorruptError(f"{path}: {error}") from error
     return found

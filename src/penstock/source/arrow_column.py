@@ -1,7 +1,7 @@
 """Columns of Arrow arrays: records read by id straight from the buffers, with every offset in them checked."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,10 @@ import numpy.typing as npt
 from penstock.errors import CorruptError, SizeOverflowError, UnsupportedTypeError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.records import Outputs, empty, fixed_output, masked
+from penstock.records import Blocks, Outputs, empty, fixed_output, masked
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.source.arrow_memory import Bytes, Memory, ranges
-from penstock.source.arrow_type import Leaf, storage_type
+from penstock.source.arrow_type import Leaf, plain, storage, storage_type
 from penstock.source.optional import need
 
 __all__ = ["Column", "make_column"]
@@ -24,27 +24,20 @@ Describe = Callable[[int], str]
 
 def make_column(name: str, leaf: Leaf, memory: Memory, describe: Describe) -> "Column":
     """A column of no records, to which arrays are added. ``describe`` says where a record is, for messages."""
-    return _make(name, leaf.path, leaf.type, leaf.field, memory, describe)
-
-
-def _make(name: str, path: tuple[str, ...], kind: Any, field: Field, memory: Memory, describe: Describe) -> "Column":
     types = need("pyarrow", "arrow").types
-    plain = storage_type(kind)
-    if types.is_dictionary(plain):
-        codes = Field(plain.index_type.to_pandas_dtype())
-        values = _make(name, (), plain.value_type, field, memory, describe)
-        return DictionaryColumn(name, path, field, memory, describe, FixedColumn(name, path, codes, memory, describe), values)
-    if not field.is_fixed:
-        return SpanColumn(name, path, field, memory, describe)
-    return (BitColumn if field.element == "bool" else FixedColumn)(name, path, field, memory, describe)
+    if types.is_dictionary(storage_type(leaf.type)):
+        return DictionaryColumn(name, leaf, memory, describe)
+    if not leaf.field.is_fixed:
+        return SpanColumn(name, leaf, memory, describe)
+    return (BitColumn if leaf.field.element == "bool" else FixedColumn)(name, leaf, memory, describe)
 
 
 class Column(ABC):
     """One field of arrays one after the other. Add arrays, ``seal``, read. Sealed columns are safe to use from several threads."""
 
-    def __init__(self, name: str, path: tuple[str, ...], field: Field, memory: Memory, describe: Describe) -> None:
-        self.field = field
-        self._name, self._path, self._memory, self._describe = name, path, memory, describe
+    def __init__(self, name: str, leaf: Leaf, memory: Memory, describe: Describe) -> None:
+        self.field = leaf.field
+        self._name, self._path, self._memory, self._describe = name, leaf.path, memory, describe
         self._lengths: list[int] = []
         self._added: list[tuple[list[int], list[int]]] = []
 
@@ -54,11 +47,12 @@ class Column(ABC):
         """The next array of the column, with the structs above it."""
         if len(array) == 0:
             return
-        levels = [_bits_of(array, self._memory)]
-        for member in self._path[1:]:
-            array = _storage(array).field(member)
-            levels.append(_bits_of(array, self._memory))
-        self._added.append((levels, self._place(_plain(array))))
+        levels = []
+        for depth, member in enumerate(self._path):
+            if depth > 0:
+                array = storage(array).field(member)
+            levels.append(self._memory.null_bits(array))
+        self._added.append((levels, self._place(plain(array))))
         self._lengths.append(len(array))
 
     @abstractmethod
@@ -67,16 +61,15 @@ class Column(ABC):
 
     def seal(self) -> None:
         """No more arrays will come."""
-        lengths = np.array(self._lengths, np.int64)
-        self._ends = np.cumsum(lengths)
-        self._firsts = self._ends - lengths
-        levels = np.array([one for one, _ in self._added], np.int64).reshape(lengths.size, -1)
+        self._arrays = Blocks.of_counts(self._lengths)
+        self._firsts = np.concatenate([[0], np.cumsum(self._lengths[:-1])]).astype(np.int64)
+        levels = np.array([level for level, _ in self._added], np.int64)
         self._levels = [level for level in levels.T.copy() if np.any(level >= 0)]
-        self._facts = np.array([one for _, one in self._added], np.int64).reshape(lengths.size, -1).T.copy()
-        self._added.clear()
+        self._facts = np.array([facts for _, facts in self._added], np.int64).T.copy()
+        self._lengths, self._added = [], []
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if self._ends.size else 0
+        return self._arrays.length
 
     # Reading
 
@@ -103,16 +96,13 @@ class Column(ABC):
         """Values and lengths of records of varying length, and which are present; those that are not have no values."""
         raise NotImplementedError
 
-    def _chunks(self, ids: IntArray) -> IntArray:
-        return np.searchsorted(self._ends, ids, side="right") if self._ends.size > 1 else np.zeros(ids.size, np.int64)
-
-    def _present(self, ids: IntArray, chunks: IntArray) -> Present:
+    def _present(self, ids: IntArray, which: IntArray) -> Present:
         present: Present = None
         for level in self._levels:
-            at = level[chunks]
+            at = level[which]
             chosen = np.flatnonzero(at >= 0)
             found = np.ones(ids.size, np.bool_)
-            found[chosen] = self._memory.bits(at[chosen] + (ids - self._firsts[chunks])[chosen])
+            found[chosen] = self._memory.bits(at[chosen] + (ids - self._firsts[which])[chosen])
             present = found if present is None else present & found
         return present
 
@@ -150,52 +140,59 @@ class Column(ABC):
 class FixedColumn(Column):
     """Records of one size: numbers, and fixed lists of numbers."""
 
-    def _place(self, array: Any) -> list[int]:
-        array, first, inner = _innermost(array, self._memory)
-        address = self._memory.place(_need(array.buffers()[1]))
-        return [address + (array.offset + first) * self._width(array), *inner]
+    _counts: Sequence[int] = ()  # elements of a record at every level of lists
+    _nulls: Sequence[tuple[int, IntArray]] = ()  # the same, where some are null, with the place of the first null bit
 
-    def _width(self, array: Any) -> int:
-        """Bytes of an element."""
-        return int(array.type.bit_width) // 8
+    def _place(self, array: Any) -> list[int]:
+        first, count, counts, nulls = 0, 1, [], []
+        while need("pyarrow", "arrow").types.is_fixed_size_list(array.type):
+            first = (array.offset + first) * array.type.list_size
+            count *= array.type.list_size
+            array = plain(array.values)
+            bits = self._memory.null_bits(array)
+            counts.append(count)
+            nulls.append(bits if bits < 0 else bits + first)
+        self._counts = counts
+        if self.field.stride == 0:
+            return [0, *nulls]
+        return [self._address(self._memory.place(array.buffers()[1]), array.offset + first, array.type), *nulls]
+
+    def _address(self, address: int, number: int, kind: Any) -> int:
+        """The place of an element of a buffer."""
+        return address + number * (int(kind.bit_width) // 8)
 
     def seal(self) -> None:
         """No more arrays will come."""
         super().seal()
-        if self._ends.size:
-            self._facts[0] -= self._firsts * self._stride
-
-    @property
-    def _stride(self) -> int:
-        return self.field.stride
+        if len(self):
+            self._facts[0] -= self._firsts * self.field.stride
+            levels = zip(self._counts, self._facts[1:], strict=True)
+            self._nulls = [(count, nulls) for count, nulls in levels if np.any(nulls >= 0)]
 
     def fill(self, ids: IntArray, out: npt.NDArray[Any]) -> Present:
         """Copy the records."""
         if ids.size == 0:
             return None
-        chunks = self._chunks(ids)
-        self._copy(self._facts[0][chunks] + ids * self._stride, out)
-        present = self._present(ids, chunks)
-        count = 1
-        for size, at in zip(self.field.shape, self._facts[1:], strict=False):
-            count *= size
+        which = self._arrays.of(ids)
+        self._copy(self._facts[0][which] + ids * self.field.stride, out)
+        present = self._present(ids, which)
+        for count, nulls in self._nulls:
             lengths = np.full(ids.size, count) if present is None else np.where(present, count, 0)
-            self._check_elements(ids, at[chunks], (ids - self._firsts[chunks]) * count, lengths)
+            self._check_elements(ids, nulls[which], (ids - self._firsts[which]) * count, lengths)
         return present
 
     def _copy(self, places: IntArray, out: npt.NDArray[Any]) -> None:
-        self._memory.fill(places, out, self._stride)
+        self._memory.fill(places, out, self.field.stride)
 
 
 class BitColumn(FixedColumn):
     """Booleans, which Arrow packs: places are numbers of bits here."""
 
-    def _place(self, array: Any) -> list[int]:
-        array, first, inner = _innermost(array, self._memory)
-        return [8 * self._memory.place(_need(array.buffers()[1])) + array.offset + first, *inner]
+    def _address(self, address: int, number: int, kind: Any) -> int:
+        return 8 * address + number
 
     def _copy(self, places: IntArray, out: npt.NDArray[Any]) -> None:
-        out.reshape(-1)[:] = self._memory.bits((places[:, None] + np.arange(self._stride)).reshape(-1))
+        out.reshape(-1)[:] = self._memory.bits((places[:, None] + np.arange(self.field.stride)).reshape(-1))
 
 
 class SpanColumn(Column):
@@ -206,17 +203,16 @@ class SpanColumn(Column):
     def _place(self, array: Any) -> list[int]:
         types = need("pyarrow", "arrow").types
         buffers = array.buffers()
-        is_list = self.field.kind == "ragged"
         large = types.is_large_list(array.type) or types.is_large_string(array.type) or types.is_large_binary(array.type)
         self._width = 8 if large else 4
-        offsets = self._memory.place(_need(buffers[1])) + array.offset * self._width
-        if not is_list:
+        offsets = self._memory.place(buffers[1]) + array.offset * self._width
+        if self.field.kind != "ragged":
             return [offsets, -1, 0, 0] if buffers[2] is None else [offsets, -1, self._memory.place(buffers[2]), buffers[2].size]
-        values = _plain(array.values)
+        values = plain(array.values)
         buffer = values.buffers()[1]
         address = 0 if buffer is None else self._memory.place(buffer)
         first = 8 * address + values.offset if self._packed else address + values.offset * self.field.dtype.itemsize
-        return [offsets, _bits_of(values, self._memory), first, len(values)]
+        return [offsets, self._memory.null_bits(values), first, len(values)]
 
     @property
     def _packed(self) -> bool:
@@ -227,10 +223,10 @@ class SpanColumn(Column):
         dtype = self.field.dtype
         if ids.size == 0:
             return np.empty(0, dtype), np.empty(0, np.int64), None
-        chunks = self._chunks(ids)
-        present = self._present(ids, chunks)
-        offsets, inner, first, limit = (fact[chunks] for fact in self._facts)
-        edges = self._memory.read(offsets + (ids - self._firsts[chunks]) * self._width, 2 * self._width)
+        which = self._arrays.of(ids)
+        present = self._present(ids, which)
+        offsets, inner, first, limit = (fact[which] for fact in self._facts)
+        edges = self._memory.read(offsets + (ids - self._firsts[which]) * self._width, 2 * self._width)
         starts, ends = edges.view(f"<i{self._width}").astype(np.int64).T
         if present is not None:
             starts, ends = np.where(present, starts, 0), np.where(present, ends, 0)
@@ -265,33 +261,89 @@ class SpanColumn(Column):
 class DictionaryColumn(Column):
     """Records that are numbers of values in a dictionary; every array may have another one."""
 
-    def __init__(
-        self,
-        name: str,
-        path: tuple[str, ...],
-        field: Field,
-        memory: Memory,
-        describe: Describe,
-        codes: FixedColumn,
-        values: Column,
-    ) -> None:
-        super().__init__(name, path, field, memory, describe)
-        self._codes, self._values = codes, values
-        self._dictionaries: dict[tuple[int, ...], int] = {}
-        self._num_values = 0
+    def __init__(self, name: str, leaf: Leaf, memory: Memory, describe: Describe) -> None:
+        super().__init__(name, leaf, memory, describe)
+        kind = storage_type(leaf.type)
+        codes = Leaf((), kind.index_type, Field(kind.index_type.to_pandas_dtype()))
+        self._codes = FixedColumn(name, codes, memory, describe)
+        self._values = make_column(name, Leaf(("values",), kind.value_type, leaf.field), memory, self._describe_value)
+        self._known: dict[tuple[int, ...], int] = {}
+        self._num_values, self._num_records = 0, 0
+        self._users: list[tuple[int, int]] = []  # the first value of every dictionary, and the first record that has it
 
     def _place(self, array: Any) -> list[int]:
-        self._codes.add_plain(array.indices)
-        return []
+        self._codes.add(array.indices)
+        values = array.dictionary
+        key = (values.offset, len(values), *(self._memory.place(one) for one in values.buffers() if one is not None))
+        if key not in self._known:
+            self._known[key] = self._num_values
+            self._users.append((self._num_values, self._num_records))
+            self._values.add(values)
+            self._num_values += len(values)
+        self._num_records += len(array)
+        return [self._known[key], len(values)]
+
+    def _describe_value(self, value: int) -> str:
+        """Where the first record is that has the dictionary of a value."""
+        record = next(record for first, record in reversed(self._users) if first <= value)
+        return f"{self._describe(record)}, value {value} of the dictionaries"
+
+    def seal(self) -> None:
+        """No more arrays will come."""
+        super().seal()
+        self._codes.seal()
+        self._values.seal()
+
+    def fill(self, ids: IntArray, out: npt.NDArray[Any]) -> Present:
+        """Copy the values of the records that are present."""
+        values, there = self._lookup(ids)
+        if there is None:
+            return self._values.fill(values, out)
+        part = empty((values.size, *self.field.shape), self.field.dtype)
+        found = self._values.fill(values, part)
+        out[there] = part
+        return _within(there, found)
+
+    def spans(self, ids: IntArray) -> tuple[npt.NDArray[Any], IntArray, Present]:
+        """Copy the values of the records that are present."""
+        values, there = self._lookup(ids)
+        if there is None:
+            return self._values.spans(values)
+        data, found_lengths, found = self._values.spans(values)
+        lengths = np.zeros(ids.size, np.int64)
+        lengths[there] = found_lengths
+        return data, lengths, _within(there, found)
+
+    def _lookup(self, ids: IntArray) -> tuple[IntArray, Present]:
+        """The numbers of the values of the records that are present, and which these are."""
+        codes = np.empty(ids.size, self._codes.field.dtype)
+        self._codes.fill(ids, codes)
+        if ids.size == 0:
+            return codes.astype(np.int64), None
+        which = self._arrays.of(ids)
+        there = self._present(ids, which)
+        first, count = (fact[which] for fact in self._facts)
+        numbers = codes.astype(np.int64)  # the largest uint64 become negative, and are refused as such
+        bad = (numbers < 0) | (numbers >= count)
+        if there is not None:
+            bad &= there
+        if bad.any():
+            one = int(np.argmax(bad))
+            raise CorruptError(
+                f"{self._describe(int(ids[one]))}: field {self._name!r}: expected a number below {count[one]}, "
+                f"the size of its dictionary, found {codes[one]}"
+            )
+        return (first + numbers if there is None else (first + numbers)[there]), there
 
 
-def _innermost(array: Any, memory: Memory) -> tuple[Any, int, list[int]]:
-    """The array of elements below fixed lists, the number of its first element, and the null bits of every level below."""
-    types = need("pyarrow", "arrow").types
-    first, inner = 0, []
-    while types.is_fixed_size_list(array.type):
-        first = (array.offset + first) * array.type.list_size
-        array = _plain(array.values)
-        bits = _bits_of(array, memory)
-        inner.append(bits if bits < 0 else bits + first)
-    return array, first, inner
+def _within(outer: npt.NDArray[np.bool_], inner: Present) -> Present:
+    """What is present of the records that are present."""
+    if inner is None:
+        return outer
+    result = outer.copy()
+    result[outer] = inner
+    return result
+
+
+def _none_if_all(present: Present) -> Present:
+    return None if present is None or present.all() else present

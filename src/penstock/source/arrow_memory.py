@@ -1,7 +1,7 @@
 """The bytes of Arrow buffers, in files or in memory, addressed as one long run and read by native threads."""
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from penstock.source.rows_in_files import FileRows, Rows, reader_of_files, reade
 __all__ = ["BufferMemory", "Bytes", "FileMemory", "Memory", "NotInFileError", "gather_spans", "ranges"]
 
 Bytes = npt.NDArray[np.uint8]
-PIECES = (4096, 256, 16, 1)
 
 
 class NotInFileError(Exception):
@@ -49,6 +48,11 @@ class Memory(ABC):
         """Bits by their number from the first bit of the memory on."""
         found = self.read(places >> 3, 1).reshape(-1) >> (places & 7).astype(np.uint8)
         return (found & 1).astype(np.bool_)
+
+    def null_bits(self, array: Any) -> int:
+        """Place the bits that say which elements of an array are there: the number of the first, or -1 if no element is null."""
+        bitmap = array.buffers()[0] if array.null_count else None
+        return -1 if bitmap is None else 8 * self.place(bitmap) + int(array.offset)
 
     def spans(self, addresses: IntArray, sizes: IntArray) -> Bytes:
         """So many bytes from every address on, one after the other."""
@@ -91,9 +95,9 @@ class FileMemory(Memory):
         self._files: list[FileRows] = []
 
     def add_file(self, path: str, whole: Any) -> None:
-        """Buffers placed from now on lie in this file; ``whole`` is the buffer of all its bytes."""
+        """Buffers placed from now on lie in this file, which may be a link; ``whole`` is the buffer of all its bytes."""
         self._start, self._base, self._size = whole.address, self._end, whole.size
-        self._files.append(FileRows(Path(path), whole.size, 0, whole.size))
+        self._files.append(FileRows(Path(os.path.realpath(path)), whole.size, 0, whole.size))
         self._end += whole.size
 
     def place(self, buffer: Any) -> int:
@@ -113,27 +117,14 @@ class FileMemory(Memory):
 def ranges(starts: IntArray, lengths: IntArray) -> IntArray:
     """start, start + 1, ... of every start, one after the other."""
     ends = np.cumsum(lengths)
-    return np.arange(int(ends[-1]) if ends.size else 0) + np.repeat(starts - (ends - lengths), lengths)
+    places: IntArray = np.arange(int(ends[-1]) if ends.size else 0, dtype=np.int64)
+    places += np.repeat(starts - (ends - lengths), lengths)
+    return places
 
 
 def gather_spans(rows: Rows, addresses: IntArray, sizes: IntArray) -> Bytes:
     """Runs of different sizes, one after the other. ``rows`` has rows of one byte."""
-    ends = np.cumsum(sizes)
-    out = empty((int(ends[-1]) if ends.size else 0,), np.dtype(np.uint8))
-    below = np.iinfo(np.int64).max
-    for piece in PIECES:
-        chosen = np.flatnonzero((sizes >= piece) & (sizes < below))
-        below = piece
-        if chosen.size:
-            _copy_pieces(rows, addresses[chosen], sizes[chosen], (ends - sizes)[chosen], piece, out)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    out = empty((int(offsets[-1]),), np.dtype(np.uint8))
+    rows.read_spans(addresses, offsets, out)
     return out
-
-
-def _copy_pieces(rows: Rows, addresses: IntArray, sizes: IntArray, targets: IntArray, piece: int, out: Bytes) -> None:
-    """Copy runs of at least one piece in pieces of one size; the last piece of a run overlaps the one before."""
-    counts = -(-sizes // piece)
-    which = np.repeat(np.arange(sizes.size), counts)
-    shift = np.minimum(ranges(np.zeros_like(counts), counts) * piece, sizes[which] - piece)
-    found = empty((which.size, piece), np.dtype(np.uint8))
-    rows.read(addresses[which] + shift, found, piece)
-    np.lib.stride_tricks.sliding_window_view(out, piece, writeable=True)[targets[which] + shift] = found

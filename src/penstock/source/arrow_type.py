@@ -11,7 +11,7 @@ from penstock.errors import SchemaMismatchError, SizeOverflowError, UnsupportedT
 from penstock.schema import Field, Schema
 from penstock.source.optional import need
 
-__all__ = ["Fields", "Leaf", "choose", "need_agreement", "storage_type"]
+__all__ = ["Fields", "Leaf", "choose", "need_agreement", "plain", "plain_fields", "storage", "storage_type"]
 
 Fields = Sequence[str] | Mapping[str, str]
 """Names of columns, or new names with the names of the columns they stand for."""
@@ -26,6 +26,13 @@ class Leaf:
     field: Field
 
 
+def plain_fields(fields: Fields | None) -> Fields | None:
+    """What the user gave, as a dict or a list that can be pickled."""
+    if isinstance(fields, str):
+        raise TypeError(f"fields must be a list of names or a dict of new and old ones, got {fields!r}")
+    return fields if fields is None else dict(fields) if isinstance(fields, Mapping) else list(fields)
+
+
 def choose(schema: Any, fields: Fields | None, where: str) -> dict[str, Leaf]:
     """The wanted columns of an Arrow schema by the names of their fields. Members of structs are columns called ``a.b``.
 
@@ -36,11 +43,11 @@ def choose(schema: Any, fields: Fields | None, where: str) -> dict[str, Leaf]:
         there.setdefault(".".join(path), []).append((path, kind))
     chosen: dict[str, Leaf] = {}
     for name, old in _wanted(list(there), fields, where):
-        if len(there[old]) > 1:
-            raise SchemaMismatchError(f"{where}: expected one column {old!r}, found {len(there[old])}; choose others: fields=[...]")
-        if name in chosen:
-            raise ValueError(f"fields names {name!r} twice")
         path, kind = there[old][0]
+        if len(there[old]) > 1 or schema.names.count(path[0]) > 1:
+            raise SchemaMismatchError(f"{where}: expected one column {old!r}, found several; choose the others: fields=[...]")
+        if name in chosen:
+            raise ValueError(f"fields must have every name once, got {name!r} twice")
         chosen[name] = Leaf(path, kind, _field_or_error(old, kind, where))
         try:
             Schema.make({name: chosen[name].field})
@@ -70,6 +77,25 @@ def storage_type(kind: Any) -> Any:
     return kind
 
 
+def storage(array: Any) -> Any:
+    """An array below its extension types."""
+    kind = need("pyarrow", "arrow").ExtensionArray
+    while isinstance(array, kind):
+        array = array.storage
+    return array
+
+
+def plain(array: Any) -> Any:
+    """An array without extension types and views, which are converted."""
+    pa = need("pyarrow", "arrow")
+    array = storage(array)
+    target = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}.get(str(array.type))
+    if target is None:
+        return array
+    array.validate(full=True)  # the conversion trusts its input
+    return array.cast(target)
+
+
 def _columns(parent: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Path and type of everything below a schema or struct that is not a struct itself."""
     types = need("pyarrow", "arrow").types
@@ -87,8 +113,6 @@ def _wanted(names: Sequence[str], fields: Fields | None, where: str) -> Iterator
     if fields is None:
         yield from ((name, name) for name in names)
         return
-    if isinstance(fields, str):
-        raise TypeError(f"fields must be a list of names or a dict of new and old ones, got {fields!r}")
     for new, old in fields.items() if isinstance(fields, Mapping) else ((name, name) for name in fields):
         found = [name for name in names if name == old or name.startswith(f"{old}.")]
         if not found:
@@ -111,30 +135,30 @@ def _field_or_error(name: str, kind: Any, where: str) -> Field:
 
 def _field(kind: Any) -> Field | None:
     types = need("pyarrow", "arrow").types
-    plain = storage_type(kind)
-    if types.is_string(plain) or types.is_large_string(plain) or str(plain) == "string_view":
+    inner = storage_type(kind)
+    if types.is_string(inner) or types.is_large_string(inner) or str(inner) == "string_view":
         return Field.text()
-    if types.is_binary(plain) or types.is_large_binary(plain) or str(plain) == "binary_view":
+    if types.is_binary(inner) or types.is_large_binary(inner) or str(inner) == "binary_view":
         return Field.bytes()
-    if types.is_list(plain) or types.is_large_list(plain):
-        element = _number(storage_type(plain.value_type))
+    if types.is_list(inner) or types.is_large_list(inner):
+        element = _number(storage_type(inner.value_type))
         return None if element is None else Field.ragged(element)
-    if types.is_dictionary(plain):
-        return _field(plain.value_type)
+    if types.is_dictionary(inner):
+        return _field(inner.value_type)
     return _fixed(kind)
 
 
 def _fixed(kind: Any) -> Field | None:
     pa = need("pyarrow", "arrow")
     sizes: list[int] = []
-    plain = storage_type(kind)
-    while pa.types.is_fixed_size_list(plain):
-        sizes.append(plain.list_size)
-        plain = storage_type(plain.value_type)
-    element = _number(plain)
-    if pa.types.is_fixed_size_binary(plain):
+    inner = storage_type(kind)
+    while pa.types.is_fixed_size_list(inner):
+        sizes.append(inner.list_size)
+        inner = storage_type(inner.value_type)
+    element = _number(inner)
+    if pa.types.is_fixed_size_binary(inner):
         element = np.dtype(np.uint8)
-        sizes.append(plain.byte_width)
+        sizes.append(inner.byte_width)
     if element is None:
         return None
     if isinstance(kind, pa.FixedShapeTensorType):
@@ -147,6 +171,7 @@ def _fixed(kind: Any) -> Field | None:
 
 def _number(kind: Any) -> np.dtype[Any] | None:
     types = need("pyarrow", "arrow").types
-    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
-        return np.dtype(kind.to_pandas_dtype())
-    return None
+    if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
+        return None
+    element: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    return element

@@ -96,6 +96,10 @@ class NpySource(Source):
             array.byteswap(inplace=True)
         return {self._name: array}
 
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        """The reader of the files."""
+        return None if self._swapped else self._rows.native()
+
     def _recipe(self) -> Recipe:
         return (NpySource, (self._paths, self._name, self._threads, self._io))
 

@@ -49,6 +49,10 @@ class Rows:
         if self._reader is not None:
             self._reader.read(starts, run, out.reshape(-1).view(np.uint8), self._pool)
 
+    def native(self) -> tuple[_core.RowReader, int] | None:
+        """The native reader, as :meth:`penstock.Source.native_reader` gives it."""
+        return None if self._reader is None else (self._reader, -1)
+
     def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[np.generic]) -> None:
         """Fill ``out`` with rows [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
         if self._closed:

@@ -42,7 +42,6 @@ __all__ = [
     "BlockRuns",
     "TokenFile",
     "encode_footer",
-    "heads_of",
     "numbered_shards",
     "read_footers",
 ]
@@ -144,7 +143,7 @@ class BlockRuns:
         parts = [part for file in files for part in _block_runs(file)]
         counts = np.concatenate([none, *(counts for counts, _ in parts)])
         sizes = np.concatenate([none, *(sizes for _, sizes in parts)])
-        heads = heads_of(sizes)
+        heads = _heads(sizes)
         counts = np.add.reduceat(counts, heads) if heads.size else none
         sizes = sizes[heads]
         return cls(np.cumsum(counts) - counts, np.cumsum(counts * sizes) - counts * sizes, sizes)
@@ -156,7 +155,7 @@ class BlockRuns:
         return self.starts[run] + (ids - self.ids[run]) * sizes, sizes
 
 
-def heads_of(values: IntArray) -> IntArray:
+def _heads(values: IntArray) -> IntArray:
     """Where runs of equal values begin."""
     return np.concatenate([np.arange(min(1, values.size)), np.flatnonzero(values[1:] != values[:-1]) + 1])
 
@@ -177,7 +176,7 @@ def _block_runs(file: TokenFile) -> Iterator[tuple[IntArray, IntArray]]:
                 f"behind a whole {file.dtype}, found {ends[bad[0]]}"
             )
         sizes = (ends - before) // file.dtype.itemsize
-        heads = heads_of(sizes)
+        heads = _heads(sizes)
         yield np.diff(heads, append=count), sizes[heads]
         last = int(ends[-1])
     if last != file.data_bytes:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,13 @@ from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.source.fingerprint import fingerprint_files
 from penstock.source.paths import expand, has_pattern
 from penstock.source.rows_in_files import FileRows, default_threads, reader_of_files, use_pread
-from penstock.source.token_file import SUFFIX, BlockRuns, heads_of, numbered_shards, read_footers
+from penstock.source.token_file import SUFFIX, BlockRuns, numbered_shards, read_footers
 from penstock.store.column import make_column
 
 __all__ = ["TokenBlocks", "as_elements", "open_tokens"]
 
 SCAN_BYTES = 8 << 20
 """So many bytes are searched for separators at a time."""
-
-FEW_RUNS = 64
-"""Up to so many runs of records of one length, each is read where it belongs; more are read by length and put in place."""
 
 
 def open_tokens(
@@ -106,8 +102,8 @@ class TokenBlocks(Source):
         run = whole_number("length", length)
         places = check_positions("starts", starts, max(0, self._num_tokens - run + 1))
         array = fixed_output("tokens", Field(self.dtype, (run,)), places.size, {} if out is None else {"tokens": out})
-        self._fill(places, array, run)
-        return array
+        self._elements.read(places, array, run)
+        return self._native(array)
 
     def documents(self, separator: object) -> IntArray:
         """The token positions (start, stop) of every document, a row each, without the separator that ends it.
@@ -142,28 +138,18 @@ class TokenBlocks(Source):
         if not self._field.is_fixed:
             return {self._name: self._read_ragged(*self._runs.locate(ids))}
         array = fixed_output(self._name, self._field, ids.size, out)
-        self._fill(ids * self.block_size, array, self.block_size)
-        return {self._name: array}
+        self._elements.read(ids * self.block_size, array, self.block_size)
+        return {self._name: self._native(array)}
 
     def _read_ragged(self, starts: IntArray, lengths: IntArray) -> Ragged:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         values = empty((int(offsets[-1]),), self.dtype)
-        heads = heads_of(lengths)
-        if heads.size <= FEW_RUNS:
-            for low, high in pairwise([*heads.tolist(), lengths.size]):
-                self._fill(starts[low:high], values[offsets[low] : offsets[high]], int(lengths[low]))
-            return Ragged(values, offsets)
-        order = np.argsort(lengths, kind="stable")
-        for places in np.split(order, heads_of(lengths[order])[1:]):
-            part = empty((places.size, int(lengths[places[0]])), self.dtype)
-            self._fill(starts[places], part, part.shape[1])
-            values[offsets[places][:, None] + np.arange(part.shape[1])] = part
-        return Ragged(values, offsets)
+        self._elements.read_spans(starts, offsets, values)
+        return Ragged(self._native(values), offsets)
 
-    def _fill(self, starts: IntArray, out: npt.NDArray[Any], run: int) -> None:
-        self._elements.read(starts, out, run)
-        if not self._stored.isnative:
-            out.byteswap(inplace=True)
+    def _native(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Elements in the byte order of the machine, in place."""
+        return array if self._stored.isnative else array.byteswap(inplace=True)
 
     def _recipe(self) -> Recipe:
         return (TokenBlocks, (self._paths, self._name, self._threads, self._io))

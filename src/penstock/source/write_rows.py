@@ -176,7 +176,9 @@ def _as_stored(rows: Rows, first: int, allow_overflow: bool) -> Rows:
     with np.errstate(over="ignore", invalid="ignore"):
         stored = np.ascontiguousarray(rows, STORED)
         if rows.dtype.kind == "f":
-            changed = np.isinf(stored) & np.isfinite(rows)
+            changed = np.isinf(stored)
+            if changed.any():
+                changed &= np.isfinite(rows)
         else:  # the largest whole numbers are rounded up, out of the range of their type
             changed = (stored >= float(np.iinfo(rows.dtype).max)) | (stored.astype(rows.dtype) != rows)
     if changed.any() and not (allow_overflow and rows.dtype.kind == "f"):

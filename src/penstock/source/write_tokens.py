@@ -87,7 +87,7 @@ def _write_all(documents: Iterable[Document], encoder: "_Encoder", shards: "_Sha
                 progress(waiting, taken)
             waiting = 0
     shards.finish(pending)
-    if progress is not None and waiting:
+    if progress is not None and (waiting or pending):
         progress(waiting, len(pending))
 
 
@@ -124,12 +124,14 @@ class _Target:
         files = read_footers([str(path) for _, path in self._old])
         if dtype is not None and dtype != files[0].dtype:
             raise SchemaMismatchError(f"{files[0].path}: expected shards of {dtype} to append to, found {files[0].dtype}")
-        for file in files:
+        for file in reversed(files):  # only the last block of a shard may be short, so one with several tells their size
             sizes = BlockRuns.of([file]).sizes
             if sizes.max(initial=0) > block_size or (file.blocks > 1 and sizes[0] != block_size):
                 raise SchemaMismatchError(
                     f"{file.path}: expected blocks of {block_size} elements to append to, found blocks of {sizes.max()}"
                 )
+            if file.blocks > 1:
+                break
         return files[0].dtype
 
     def publish(self, staging: Staging, names: list[str]) -> list[Path]:

@@ -100,6 +100,18 @@ class Store(Source):
         except MissingError as error:
             raise self._expired(error) from error
 
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        """The reader of this generation."""
+        return (self._native(), self._manifest.numbers[field]) if self._manifest.fields[field].is_fixed else None
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        """Elements of records of a field of varying length, from the index alone."""
+        if field not in self._manifest.fields or self._manifest.fields[field].is_fixed:
+            return super().lengths(field, ids)
+        sizes = np.empty(len(wanted := as_ids(ids, len(self))), np.int64)
+        self._native().measure(self._manifest.numbers[field], wanted, sizes, self._pool)
+        return np.maximum(sizes, 0) // self._manifest.fields[field].dtype.itemsize
+
     def columns(self, ids: Any, fields: Sequence[str]) -> dict[str, Column]:
         """Records as a writer takes them, to be written to another store: nothing is lost on the way."""
         wanted = as_ids(ids, len(self))

@@ -1,0 +1,114 @@
+#include "core/batch_ring.h"
+
+#include <chrono>
+#include <cstring>
+#include <numeric>
+
+#include "check.h"
+
+using namespace penstock;
+
+namespace {
+
+// Records of eight bytes: the id times three. Odd ids of the second field are missing; id 666 fails.
+std::vector<RingField> fields(bool slow = false) {
+  const auto fill = [slow](const std::int64_t* ids, std::size_t low, std::size_t high, std::byte* out, std::uint8_t* present) {
+    for (std::size_t i = low; i < high; ++i) {
+      if (ids[i] == 666) throw std::runtime_error("record 666");
+      if (slow && i == low) std::this_thread::sleep_for(std::chrono::microseconds(ids[i] % 7 * 300));
+      const std::int64_t value = ids[i] * 3;
+      std::memcpy(out + i * 8, &value, 8);
+      (void)present;
+    }
+  };
+  const auto maybe = [](const std::int64_t* ids, std::size_t low, std::size_t high, std::byte* out, std::uint8_t* present) {
+    for (std::size_t i = low; i < high; ++i) {
+      present[i] = ids[i] % 2 == 0;
+      out[i] = static_cast<std::byte>(ids[i]);
+    }
+  };
+  return {{8, fill}, {1, maybe}};
+}
+
+std::vector<std::int64_t> some_ids(std::int64_t first, std::size_t count) {
+  std::vector<std::int64_t> ids(count);
+  std::iota(ids.begin(), ids.end(), first);
+  return ids;
+}
+
+std::unique_ptr<RingBatch> wait(BatchRing& ring) {
+  std::unique_ptr<RingBatch> batch;
+  while (batch == nullptr) batch = ring.take(10);
+  return batch;
+}
+
+void check_batch(const RingBatch& batch, std::int64_t first, std::size_t count) {
+  check_equal(batch.ids, some_ids(first, count), "ids");
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int64_t id = first + static_cast<std::int64_t>(i);
+    std::int64_t value = 0;
+    std::memcpy(&value, batch.values[0].get() + 8 * i, 8);
+    check_equal(value, 3 * id, say("record ", id));
+    check(batch.present[0].get()[i] == std::byte{1}, "present");
+    check(batch.present[1].get()[i] == std::byte{id % 2 == 0}, "missing");
+  }
+}
+
+void batches_come_out_in_order() {
+  for (const std::size_t threads : {1, 2, 5}) {
+    BatchRing ring(fields(true), threads);
+    std::int64_t asked = 0;
+    std::int64_t taken = 0;
+    while (taken < 60) {
+      for (; asked < 60 && ring.size() < 8; ++asked) ring.put(some_ids(1000 * asked, static_cast<std::size_t>(asked * 31 % 50)));
+      check_batch(*wait(ring), 1000 * taken, static_cast<std::size_t>(taken * 31 % 50));
+      ++taken;
+    }
+    check_equal(ring.size(), std::size_t{0}, "nothing left");
+  }
+}
+
+void large_batches_are_shared_between_threads() {
+  BatchRing ring(fields(), 3);
+  ring.put(some_ids(5'000'000, 400'000));
+  check_batch(*wait(ring), 5'000'000, 400'000);
+}
+
+void an_error_comes_out_at_its_place() {
+  BatchRing ring(fields(true), 2);
+  ring.put(some_ids(0, 10));
+  ring.put(some_ids(660, 10));
+  ring.put(some_ids(100, 10));
+  check_batch(*wait(ring), 0, 10);
+  check(wait(ring)->error != nullptr, "the second one fails");
+  check_batch(*wait(ring), 100, 10);
+}
+
+void a_ring_may_be_left_with_work_in_it() {
+  for (int round = 0; round < 30; ++round) {
+    BatchRing ring(fields(true), static_cast<std::size_t>(1 + round % 4));
+    for (int i = 0; i < 20; ++i) ring.put(some_ids(i * 10, 10));
+    if (round % 2 == 0) (void)wait(ring);
+  }
+}
+
+void waiting_ends_after_a_while() {
+  const auto block = [](const std::int64_t*, std::size_t, std::size_t, std::byte*, std::uint8_t*) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  };
+  BatchRing ring({{1, block}}, 1);
+  ring.put(some_ids(0, 1));
+  check(ring.take(5) == nullptr, "not ready yet");
+  (void)wait(ring);
+}
+
+}  // namespace
+
+int main() {
+  batches_come_out_in_order();
+  large_batches_are_shared_between_threads();
+  an_error_comes_out_at_its_place();
+  a_ring_may_be_left_with_work_in_it();
+  waiting_ends_after_a_while();
+  return finish();
+}

@@ -1,0 +1,7 @@
+"""The loader: positions -> ids -> bytes -> batches, ahead of time, in order, bounded in bytes."""
+
+from penstock.loader.loader import Batches, Loader
+from penstock.loader.stats import Stats
+from penstock.loader.work import Info, seed_for
+
+__all__ = ["Batches", "Info", "Loader", "Stats", "seed_for"]

@@ -1,0 +1,388 @@
+"""Loader: executes a stream. It holds the only thing that changes, a cursor."""
+
+import atexit
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from penstock.argument import byte_size, whole_number
+from penstock.errors import StateError, StateMismatchError
+from penstock.interfaces import IntArray
+from penstock.loader.engine import Engine, make_engine
+from penstock.loader.schedule import TAILS, EpochSchedule, PhaseSchedule, Place, Schedule
+from penstock.loader.state import check_state, make_state
+from penstock.loader.stats import Meter, Stats
+from penstock.loader.work import OnError, Work, seed_for
+from penstock.order import Cursor, Phase, Shard
+from penstock.records import Source
+from penstock.source.fingerprint import fingerprint_of
+from penstock.stream import Stream
+
+__all__ = ["Batches", "Loader"]
+
+
+class Loader:
+    """Batches of a stream, in order, read ahead of time.
+
+    ``for batch in loader`` gives the rest of the epoch; the next ``for`` is the next epoch. ``loader.forever()`` never ends. A batch
+    is a dict of arrays; fields of varying length are :class:`~penstock.Ragged`.
+
+    * ``batch_size``  samples of a batch of the whole job; ``shard`` takes this rank's part of it
+    * ``tail``        what happens to a last, short batch: "keep" it, "drop" it, "pad" it (batches then have a field ``valid``), or
+      "wrap" around into the next epoch
+    * ``prefetch``    bytes that may be read ahead, such as "64MB"
+    * ``threads``     how many read and transform; 0 reads in the caller's thread, when asked
+    * ``transform``   ``fn(batch)``, or ``fn(batch, info)`` with ``info.step``, ``.epoch``, ``.ids`` and ``.seeds``, one per sample
+    * ``executor``    any ``concurrent.futures.Executor``, for transforms that hold the interpreter
+    * ``ids``         the name of a field to add, with the record ids
+    * ``on_error``    "raise", "skip" (unreadable records are replaced by others, the same in every run), or a function that is told
+    * ``phases``      a curriculum, instead of ``batch_size``
+
+    >>> import numpy as np, penstock as pen
+    >>> loader = pen.Loader(pen.open(np.arange(10), field="x").shuffle(seed=7), batch_size=4)
+    >>> [len(batch["x"]) for batch in loader]
+    [4, 4, 2]
+    >>> state = loader.state_dict()
+    >>> loader.epoch, loader.step
+    (1, 3)
+    """
+
+    def __init__(
+        self,
+        stream: Stream | Source,
+        batch_size: int | None = None,
+        *,
+        shard: Shard | None = None,
+        tail: str = "keep",
+        prefetch: int | str = "64MB",
+        threads: int | None = None,
+        transform: Callable[..., Any] | None = None,
+        executor: Executor | None = None,
+        ids: str | None = None,
+        on_error: OnError = "raise",
+        phases: Sequence[Phase] | None = None,
+    ) -> None:
+        if isinstance(stream, Source):
+            stream = stream.in_order()
+        if not isinstance(stream, Stream):
+            raise TypeError(f"expected a stream, such as source.shuffle(seed=7), or a source, got {type(stream).__name__}")
+        if tail not in TAILS:
+            raise ValueError(f"tail must be one of {', '.join(TAILS)}, got {tail!r}")
+        if on_error not in ("raise", "skip") and not callable(on_error):
+            raise ValueError(f"on_error must be 'raise', 'skip' or a function, got {on_error!r}")
+        self._shard = Shard() if shard is None else shard
+        self._zero = _make_schedule(stream, batch_size, phases, tail, self._shard)
+        self._schedule = self._zero
+        self._batch_size = batch_size
+        self._phases = None if phases is None else tuple(phases)
+        stream = self._zero.stream
+        if ids is not None and ids in stream.schema:
+            raise ValueError(f"the stream has a field {ids!r} already; choose another name for the ids")
+        self._work = Work(stream, transform, ids, on_error, tail == "pad")
+        self._budget = byte_size("prefetch", prefetch, least=0)
+        self._threads = min(8, os.cpu_count() or 1) if threads is None else whole_number("threads", threads, most=1024)
+        self._executor = executor
+        self._meter = Meter()
+        self._step, self._epoch, self._position = 0, 0, 0
+        self._moves = 0  # how often the cursor was set; batches under way are then worth nothing
+
+    # Where the run stands
+
+    @property
+    def stream(self) -> Stream:
+        """What is loaded."""
+        return self._work.stream
+
+    @property
+    def shard(self) -> Shard:
+        """This rank's part of every batch."""
+        return self._shard
+
+    @property
+    def step(self) -> int:
+        """The step of the next batch: batches delivered so far, in this run and those it goes on from."""
+        return self._step
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return self._epoch
+
+    def __len__(self) -> int:
+        """Batches of the current epoch, those already delivered included."""
+        return self._schedule.steps_in(self._epoch) if self._phases is None else len(self._phase_schedule.curriculum)
+
+    @property
+    def _phase_schedule(self) -> PhaseSchedule:
+        assert isinstance(self._schedule, PhaseSchedule)
+        return self._schedule
+
+    def seek(self, step: int) -> None:
+        """Go to any step, in the past or the future; it costs the same wherever it is."""
+        step = whole_number("step", step)
+        if step == self._schedule.total:
+            self._move(step, *self._end(step))
+            return
+        place = self._schedule.place(step)
+        self._move(step, place.epoch, place.position)
+
+    def _end(self, step: int) -> tuple[int, int]:
+        if step == 0:
+            return 0, 0
+        last = self._schedule.place(step - 1)
+        return last.next_epoch, last.next_position
+
+    def _move(self, step: int, epoch: int, position: int) -> None:
+        self._step, self._epoch, self._position = step, epoch, position
+        self._moves += 1
+
+    # Batches
+
+    def __iter__(self) -> "Batches":
+        return Batches(self, endless=False)
+
+    def forever(self) -> "Batches":
+        """Batches without end, epoch after epoch; with phases, until the last one is over."""
+        if self._phases is None and not self._schedule.is_endless:
+            raise ValueError(
+                f"an epoch has no batch ({len(self.stream)} samples, batches of {self._batch_size}): nothing would ever come"
+            )
+        return Batches(self, endless=True)
+
+    def _places(self, first: int, end: int | None) -> Iterator[Place]:
+        step = first
+        while end is None or step < end:
+            yield self._schedule.place(step)
+            step += 1
+
+    def _start(self, first: int, end: int | None) -> Engine:
+        return make_engine(
+            self._work,
+            self._places(first, end),
+            budget=self._budget,
+            threads=self._threads,
+            executor=self._executor,
+            meter=self._meter,
+        )
+
+    def _delivered(self, place: Place) -> None:
+        self._step, self._epoch, self._position = place.step + 1, place.next_epoch, place.next_position
+
+    # State
+
+    @property
+    def cursor(self) -> Cursor:
+        """Seed, epoch and position, in 24 bytes."""
+        return Cursor(self.stream.seed, self._epoch, self._position)
+
+    def _plan(self) -> dict[str, str]:
+        plan = {key: str(value) for key, value in self.stream.plan().items()}
+        if self._phases is not None:
+            plan["phases"] = repr(self._phases) if len(self._phases) < 9 else fingerprint_of(repr(self._phases))
+        return plan
+
+    def _identity(self) -> tuple[str, dict[str, str]]:
+        """Fingerprint of the data and plan; computed once, because files are looked at for it."""
+        if not hasattr(self, "_known_identity"):
+            self._known_identity = (self.stream.data_fingerprint, self._plan())
+        return self._known_identity
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as plain JSON types. It counts what was delivered, never what was read ahead."""
+        data, plan = self._identity()
+        return make_state(self.cursor, self._step, self._batch_size or 0, data, plan)
+
+    def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Go on where a run stood. The number of ranks and the batch size may be others; data and order may not.
+
+        ``strict=False`` takes the state of other data or another order; only position and step are then used.
+        """
+        cursor, step, _ = check_state(state, *self._identity(), strict=strict)
+        if strict and cursor.seed != self.stream.seed:
+            raise StateMismatchError(f"the state has the seed {cursor.seed}, this loader {self.stream.seed}")
+        self._go_on(step, cursor.epoch, cursor.position)
+
+    def get_state(self) -> bytes:
+        """The 24-byte cursor."""
+        return bytes(self.cursor)
+
+    def set_state(self, state: bytes) -> None:
+        """Go to the place of a cursor that :meth:`get_state` gave. Only its seed is compared: use :meth:`load_state_dict` to be sure."""
+        cursor = Cursor.from_bytes(state)
+        if cursor.seed != self.stream.seed:
+            raise StateMismatchError(f"the state has the seed {cursor.seed}, this loader {self.stream.seed}")
+        self._go_on(None, cursor.epoch, cursor.position)
+
+    def _go_on(self, step: int | None, epoch: int, position: int) -> None:
+        zero = self._zero
+        if isinstance(zero, PhaseSchedule):
+            self._go_on_in_phases(zero, step, epoch, position)
+            return
+        if position > zero.stream.axis or (position and position == zero.stream.axis):
+            raise StateError(f"damaged state: position {position} of an epoch of {zero.stream.axis}")
+        expected = zero.first_step(epoch) + -(-position // max(1, (self._batch_size or 1) * zero.stream.stride))
+        for candidate in (expected, expected - 1):
+            if candidate >= 0 and (step is None or candidate == step) and _stands_at(zero, candidate, epoch, position):
+                self._schedule = zero
+                self._move(candidate, epoch, position)
+                return
+        anchor = expected if step is None else step
+        self._schedule = replace(zero, start=anchor, epoch=epoch, position=position)
+        self._move(anchor, epoch, position)
+
+    def _go_on_in_phases(self, zero: PhaseSchedule, step: int | None, epoch: int, position: int) -> None:
+        total = zero.total
+        if step is None:
+            line = position if zero.stream.counts_samples else epoch * zero.stream.axis + position
+            low, high = 0, total
+            while low < high:
+                middle = (low + high) // 2
+                place = zero.place(middle)
+                at = place.position if zero.stream.counts_samples else place.epoch * zero.stream.axis + place.position
+                low, high = (middle + 1, high) if at < line else (low, middle)
+            step = low
+        if step > total:
+            raise StateError(f"damaged state: step {step} of a curriculum of {total}")
+        place_epoch, place_position = self._end(step) if step == total else (zero.place(step).epoch, zero.place(step).position)
+        if (place_epoch, place_position) != (epoch, position):
+            raise StateMismatchError(
+                f"step {step} of these phases stands at {(place_epoch, place_position)}, the state at {(epoch, position)}"
+            )
+        self._move(step, epoch, position)
+
+    # Questions
+
+    def explain(self, step: int) -> dict[str, Any]:
+        """What is in the batch of any step, past or future, on all ranks together; nothing is read."""
+        schedule = replace(self._schedule, shard=Shard())
+        place = schedule.place(whole_number("step", step))
+        picks = self._work.picks(place)
+        return {"step": place.step, "epoch": place.epoch, "position": place.position, **picks.describe()}
+
+    def where(self, id: Any, *, epochs: range | None = None) -> list[dict[str, int]]:
+        """Epoch, position and step of every time a record comes in those epochs (the current one unless given)."""
+        if not isinstance(self._schedule, EpochSchedule):
+            raise TypeError("with phases, ask the stream: loader.stream.where(id)")
+        found = []
+        for epoch, position in self.stream.where(id, epochs=range(self._epoch, self._epoch + 1) if epochs is None else epochs):
+            found.append({"epoch": epoch, "position": position, "step": self._schedule.step_of(epoch, position)})
+        return found
+
+    def seed_for(self, ids: IntArray, *, epoch: int | None = None) -> Any:
+        """A seed for each record, different in every epoch, for random transforms that can be repeated."""
+        return seed_for(self.stream.seed, self._epoch if epoch is None else epoch, ids)
+
+    def stats(self) -> Stats:
+        """Where the time goes, and one sentence of advice."""
+        return self._meter.read(self._threads)
+
+    def __repr__(self) -> str:
+        return f"<penstock Loader: step {self._step}, epoch {self._epoch}, batches of {self._batch_size}, {self.stream!r}>"
+
+
+class Batches:
+    """An iterator over the batches of a loader. It follows the loader's cursor: after ``seek`` the next batch is that step's."""
+
+    def __init__(self, loader: Loader, *, endless: bool) -> None:
+        self._loader, self._endless = loader, endless
+        self._engine: Engine | None = None
+        self._process, self._moves = os.getpid(), -1
+        self._end: int | None = None
+        self._failure: BaseException | None = None
+        self._aim()
+        _open.add(self)
+
+    def _aim(self) -> None:
+        """Begin, or begin anew, at the loader's cursor."""
+        self._drop()
+        loader = self._loader
+        self._process, self._moves = os.getpid(), loader._moves
+        schedule = loader._schedule
+        if self._endless or loader._phases is not None:
+            self._end = schedule.total
+        else:
+            self._end = schedule.first_step(loader._epoch + 1)
+            if loader._step >= self._end:  # nothing is left of this epoch
+                loader._epoch, loader._position = loader._epoch + 1, 0
+
+    def __iter__(self) -> "Batches":
+        return self
+
+    def __next__(self) -> Any:
+        loader = self._loader
+        loader._meter.enter()
+        if self._failure is not None:
+            raise self._failure
+        if self._moves != loader._moves or self._process != os.getpid():
+            self._aim()
+        if self._end is not None and loader._step >= self._end:
+            self._drop()
+            raise StopIteration
+        if self._engine is None:
+            self._engine = loader._start(loader._step, self._end)
+        try:
+            place, batch = self._engine.take()
+        except BaseException as error:
+            self._drop()
+            if isinstance(error, Exception):
+                self._failure = error
+            raise
+        if place.step != loader._step:  # another iterator took batches meanwhile
+            loader._moves += 1
+            return self.__next__()
+        loader._delivered(place)
+        loader._meter.leave(sum(len(span.run) for span in place.spans))
+        return batch
+
+    def close(self) -> None:
+        """Stop reading ahead. Idempotent; a later ``next`` begins again."""
+        self._drop()
+
+    def _drop(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None and self._process == os.getpid():
+            engine.close()
+
+    def __enter__(self) -> "Batches":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_engine"):
+            self._drop()
+
+
+_open: "weakref.WeakSet[Batches]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Threads end before the interpreter does."""
+    for batches in list(_open):
+        batches.close()
+
+
+def _make_schedule(stream: Stream, batch_size: int | None, phases: Sequence[Phase] | None, tail: str, shard: Shard) -> Schedule:
+    if (batch_size is None) == (phases is None):
+        raise ValueError("a loader needs either a batch_size or phases")
+    if phases is not None:
+        return PhaseSchedule.of(stream, phases, shard)
+    size = whole_number("batch_size", batch_size, least=1)  # type: ignore[arg-type]
+    if size % shard.world:
+        raise ValueError(f"batch_size is that of the whole job: {size} cannot be divided among {shard.world} ranks")
+    return EpochSchedule(stream, size, tail, shard)
+
+
+def _stands_at(schedule: EpochSchedule, step: int, epoch: int, position: int) -> bool:
+    """Whether the batch of a step begins there."""
+    try:
+        place = schedule.place(step)
+    except IndexError:
+        return False
+    return (place.epoch, place.position) == (epoch, position)

@@ -1,0 +1,208 @@
+"""Schedule: which positions of which epoch are in the batch of a step. Pure arithmetic, the same on every rank."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.order import Curriculum, Phase, Shard
+from penstock.stream import Stream
+
+__all__ = ["TAILS", "EpochSchedule", "PhaseSchedule", "Place", "Schedule", "Span"]
+
+TAILS = ("keep", "drop", "pad", "wrap")
+
+
+class Span(NamedTuple):
+    """Positions of one epoch at which samples begin."""
+
+    epoch: int
+    run: range
+
+
+@dataclass(frozen=True)
+class Place:
+    """The batch of a step: the global one is ``size`` samples from ``position`` of ``epoch`` on; ``spans`` are this rank's, of which
+    the last ``padding`` are there only to fill the batch up. After it, the run stands at (``next_epoch``, ``next_position``).
+    ``seq_len`` is set where a phase says how long samples are.
+    """
+
+    step: int
+    epoch: int
+    position: int
+    seq_len: int | None
+    spans: tuple[Span, ...]
+    padding: int
+    next_epoch: int
+    next_position: int
+
+
+@dataclass(frozen=True)
+class EpochSchedule:
+    """Batches of one shape, epoch after epoch. ``start`` is the step at which the run stood at ``position`` of ``epoch``: there a
+    run with another batch size may have ended, and the batches of this one begin.
+    """
+
+    stream: Stream
+    batch_size: int
+    tail: str
+    shard: Shard
+    start: int = 0
+    epoch: int = 0
+    position: int = 0
+
+    @property
+    def _width(self) -> int:
+        """Positions of a global batch."""
+        return self.batch_size * self.stream.stride
+
+    def _steps(self, positions: int) -> int:
+        """Batches in so many positions of one epoch."""
+        samples = positions // self.stream.stride
+        return samples // self.batch_size if self.tail == "drop" else -(-samples // self.batch_size)
+
+    @property
+    def _axis(self) -> int:
+        """Positions of an epoch that are used: what does not fill a sample is not."""
+        return len(self.stream) * self.stream.stride
+
+    def first_step(self, epoch: int) -> int:
+        """The step with which an epoch begins (the one at which this schedule starts, for the epoch in which it does)."""
+        ahead = epoch - self.epoch
+        if self.tail == "wrap":
+            return self.start + max(0, -(-(ahead * self._axis - self.position) // self._width)) if self._axis else self.start
+        if ahead <= 0:
+            return self.start
+        return self.start + self._steps(self._axis - self.position) + (ahead - 1) * self._steps(self._axis)
+
+    def steps_in(self, epoch: int) -> int:
+        """Batches of an epoch."""
+        return self.first_step(epoch + 1) - self.first_step(epoch)
+
+    def step_of(self, epoch: int, position: int) -> int:
+        """The step whose batch holds a position."""
+        if self.tail == "wrap":
+            line = (epoch - self.epoch) * self._axis + position - self.position
+            return self.start + line // self._width
+        begin = self.position if epoch == self.epoch else 0
+        return self.first_step(epoch) + (position - begin) // self._width
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether there is always a next batch: not if an epoch has none."""
+        return self._steps(self._axis) > 0 or (self.tail == "wrap" and self._axis > 0)
+
+    @property
+    def total(self) -> int | None:
+        """Steps of the whole run; None if it does not end."""
+        return None if self.is_endless else self.start + self._steps(self._axis - self.position)
+
+    def place(self, step: int) -> Place:
+        """The batch of a step from ``start`` on."""
+        if step < self.start:
+            raise IndexError(f"this run begins at step {self.start}, where the batch size changed; got step {step}")
+        if self.tail == "wrap":
+            return self._place_on_line(step)
+        ahead, here = step - self.start, self._steps(self._axis - self.position)
+        if ahead < here:
+            epoch, position, last = self.epoch, self.position + ahead * self._width, ahead == here - 1
+        else:
+            each = self._steps(self._axis)
+            if each == 0:
+                raise IndexError(f"an epoch has no batch, so there is no step {step}")
+            turn, number = divmod(ahead - here, each)
+            epoch, position, last = self.epoch + 1 + turn, number * self._width, number == each - 1
+        stop = min(position + self._width, self._axis)
+        spans, padding = self._mine(epoch, position, stop)
+        after = (epoch + 1, 0) if last else (epoch, stop)
+        return Place(step, epoch, position, None, spans, padding, *after)
+
+    def _mine(self, epoch: int, position: int, stop: int) -> tuple[tuple[Span, ...], int]:
+        """This rank's samples of positions [position, stop) and, if batches are padded, what fills its part of the batch up."""
+        stride, world = self.stream.stride, self.shard.world
+        samples = self.shard.run(0, (stop - position) // stride)
+        spans = [Span(epoch, range(position + samples.start * stride, max(position, stop - stride + 1), world * stride))]
+        missing = self.batch_size // world - len(spans[0].run) if self.tail == "pad" else 0
+        if missing:
+            again = self.shard.run((stop - position) // stride, self.batch_size)
+            number = len(self.stream)
+            spans += [Span(epoch, range(p % number * stride, p % number * stride + 1, stride)) for p in again]
+        return tuple(spans), missing
+
+    def _place_on_line(self, step: int) -> Place:
+        stride, axis = self.stream.stride, self._axis
+        if axis == 0:
+            raise IndexError(f"the data is empty, so there is no step {step}")
+        begin = self.epoch * axis + self.position + (step - self.start) * self._width
+        samples = self.shard.run(0, self.batch_size)
+        spans: list[Span] = []
+        at = begin + samples.start * stride
+        end = begin + self._width
+        while at < end:
+            epoch, position = divmod(at, axis)
+            count = min(-(-(axis - position) // (stride * self.shard.world)), -(-(end - at) // (stride * self.shard.world)))
+            jump = count * stride * self.shard.world
+            spans.append(Span(epoch, range(position, min(position + jump, axis), stride * self.shard.world)))
+            at += jump
+        after = divmod(end, axis)
+        return Place(step, begin // axis, begin % axis, None, tuple(spans), 0, *after)
+
+
+@dataclass(frozen=True)
+class PhaseSchedule:
+    """Batches whose shape changes from phase to phase, on one continuous line; the run ends with the last phase."""
+
+    stream: Stream
+    curriculum: Curriculum
+    shard: Shard
+
+    @classmethod
+    def of(cls, stream: Stream, phases: Sequence[Phase], shard: Shard) -> "PhaseSchedule":
+        """A schedule for phases; a mixture draws by their weights."""
+        curriculum = Curriculum(phases, length=stream.axis)
+        for phase in curriculum.phases:
+            if phase.batch_size % shard.world:
+                raise ValueError(f"a batch of {phase.batch_size} cannot be divided among {shard.world} ranks")
+        return cls(stream.with_phases(curriculum.phases), curriculum, shard)
+
+    @property
+    def is_endless(self) -> bool:
+        """A curriculum ends."""
+        return False
+
+    @property
+    def total(self) -> int:
+        """Steps of all phases."""
+        return len(self.curriculum)
+
+    def first_step(self, epoch: int) -> int:
+        """All phases are one epoch."""
+        return 0 if epoch == 0 else self.total
+
+    def steps_in(self, epoch: int) -> int:
+        """All phases are one epoch."""
+        return self.total if epoch == 0 else 0
+
+    def place(self, step: int) -> Place:
+        """The batch of a step."""
+        found = self.curriculum.place(step)
+        phase = self.curriculum.phases[found.phase]
+        counts_samples = self.stream.counts_samples
+        first, scale = (found.sample, 1) if counts_samples else (found.element, phase.seq_len)
+        samples = self.shard.run(0, phase.batch_size)
+        spans: list[Span] = []
+        for sample in samples:  # rarely more than one span: only where an epoch ends
+            epoch, position = (0, first + sample) if counts_samples else divmod(first + sample * scale, self.stream.axis)
+            step_by = scale * self.shard.world
+            last = spans[-1] if spans else None
+            if last is not None and last.epoch == epoch and position == last.run.start + len(last.run) * step_by:
+                spans[-1] = Span(epoch, range(last.run.start, position + 1, step_by))
+            else:
+                spans.append(Span(epoch, range(position, position + 1, step_by)))
+        begin = first if counts_samples else found.element
+        end = begin + phase.batch_size * scale
+        axis = max(1, self.stream.axis)
+        here, after = ((0, begin), (0, end)) if counts_samples else (divmod(begin, axis), divmod(end, axis))
+        return Place(step, *here, phase.seq_len, tuple(spans), 0, *after)
+
+
+Schedule = EpochSchedule | PhaseSchedule

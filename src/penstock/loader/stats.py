@@ -1,0 +1,92 @@
+"""Where the time of a loader goes."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+__all__ = ["Meter", "Stats"]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Figures since the loader was made, and what to do about them.
+
+    ``wait_s`` is the time the trainer waited for batches, ``busy_s`` the time it did something else, ``make_s`` the time that
+    threads spent on making batches (not known where they are read natively).
+    """
+
+    batches: int
+    samples: int
+    bytes: int
+    wait_s: float
+    busy_s: float
+    make_s: float
+    advice: str
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples delivered per second of running time."""
+        total = self.wait_s + self.busy_s
+        return self.samples / total if total > 0 else 0.0
+
+
+class Meter:
+    """Adds up times; cheap, and safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.batches = self.samples = self.bytes = 0
+        self.wait_s = self.busy_s = self.make_s = 0.0
+        self._left: float | None = None
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        """Time spent on making a batch."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.make_s += time.perf_counter() - began
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time the trainer waits."""
+        began = time.perf_counter()
+        yield
+        self.wait_s += time.perf_counter() - began
+
+    def made(self, size: int) -> None:
+        """A batch is about to be given out."""
+        self.batches += 1
+        self.bytes += size
+
+    def enter(self) -> None:
+        """The trainer is back."""
+        if self._left is not None:
+            self.busy_s += time.perf_counter() - self._left
+            self._left = None
+
+    def leave(self, samples: int) -> None:
+        """The trainer goes, with so many samples."""
+        self.samples += samples
+        self._left = time.perf_counter()
+
+    def read(self, threads: int) -> Stats:
+        """The figures so far."""
+        return Stats(self.batches, self.samples, self.bytes, self.wait_s, self.busy_s, self.make_s, self._advice(threads))
+
+    def _advice(self, threads: int) -> str:
+        total = self.wait_s + self.busy_s
+        if self.batches < 2 or total == 0:
+            return "Too little has happened for advice."
+        share = self.wait_s / total
+        if share < 0.05:
+            return f"The trainer waits {share:.0%} of the time: the loader is fast enough."
+        if threads == 0:
+            return f"The trainer waits {share:.0%} of the time: let threads read ahead (threads=2 or more)."
+        if self.make_s > 0.7 * threads * total:
+            return f"The trainer waits {share:.0%} of the time and all {threads} threads are busy: use more threads, or an executor for slow transforms."
+        return f"The trainer waits {share:.0%} of the time although threads are idle: raise prefetch, or look at the disk."

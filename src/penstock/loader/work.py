@@ -1,0 +1,177 @@
+"""Work: from a place in the schedule to a finished batch. Done by any thread, or in another process; always with the same result."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _core
+from penstock.errors import BatchError
+from penstock.interfaces import IntArray
+from penstock.loader.schedule import Place
+from penstock.order.seed import Purpose, derive_root
+from penstock.ragged import Ragged
+from penstock.records import Batch, Outputs
+from penstock.stream import RecordStream, Stream
+from penstock.stream.picks import MixedPicks, Picks, RecordPicks, SpanPicks, join
+from penstock.stream.stream import substitute
+
+__all__ = ["Info", "Work", "batch_bytes", "seed_for"]
+
+VALID = "valid"
+"""The field that says which samples of a padded batch are real."""
+
+
+def seed_for(seed: int, epoch: int, ids: IntArray) -> npt.NDArray[np.uint64]:
+    """A seed for each record, different in every epoch: what a random transform of the record should start from."""
+    root = derive_root(seed, epoch, Purpose.TRANSFORM)
+    return np.array([_core.absorb(root, int(id)) for id in ids], np.uint64)
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a transform may ask about its batch."""
+
+    step: int
+    epoch: int
+    ids: IntArray
+    seed: int = field(repr=False)
+
+    @cached_property
+    def seeds(self) -> npt.NDArray[np.uint64]:
+        """A seed for each sample, the same in every run."""
+        return seed_for(self.seed, self.epoch, self.ids)
+
+
+Transform = Callable[..., Any]
+OnError = str | Callable[[BaseException, IntArray], None]
+
+
+@dataclass(frozen=True)
+class Work:
+    """How batches are made: the stream, what is done with a batch, and what happens when a record cannot be read."""
+
+    stream: Stream
+    transform: Transform | None = None
+    ids: str | None = None
+    on_error: OnError = "raise"
+    pads: bool = False
+    _sized: dict[int, Stream] = field(default_factory=dict, repr=False, compare=False)
+
+    def stream_for(self, place: Place) -> Stream:
+        """The stream, cut into samples of the length that the phase says."""
+        if place.seq_len is None:
+            return self.stream
+        if place.seq_len not in self._sized:
+            self._sized[place.seq_len] = self.stream.sized(place.seq_len)
+        return self._sized[place.seq_len]
+
+    def picks(self, place: Place) -> Picks:
+        """What is in the batch; nothing is read."""
+        stream = self.stream_for(place)
+        if not place.spans:
+            return stream.locate(place.epoch, range(0), place.step)
+        found: Picks = join([stream.locate(span.epoch, span.run, place.step) for span in place.spans])
+        return found
+
+    def make(self, place: Place, out: Outputs | None = None) -> Any:
+        """The finished batch."""
+        picks = self.picks(place)
+        stream = self.stream_for(place)
+        try:
+            batch = stream.fetch(picks, out)
+        except Exception as error:
+            if self.on_error == "raise" or not isinstance(stream, RecordStream) or not isinstance(picks, RecordPicks):
+                raise BatchError(_failed(place, picks, error)) from error
+            picks, batch = self._refill(place, stream, picks)
+        return self.finish(place, picks, batch)
+
+    def finish(self, place: Place, picks: Picks, batch: Batch) -> Any:
+        """A batch as it was read, with what was asked for beside its fields, transformed."""
+        if self.ids is not None:
+            batch[self.ids] = ids_of(picks)
+        if self.pads:
+            batch[VALID] = np.arange(len(picks)) < len(picks) - place.padding
+        if self.transform is None:
+            return batch
+        try:
+            if _takes_two(self.transform):
+                return self.transform(batch, Info(place.step, place.epoch, ids_of(picks), self.stream.seed))
+            return self.transform(batch)
+        except Exception as error:
+            raise BatchError(f"the transform failed on {_failed(place, picks, error)}") from error
+
+    def _refill(self, place: Place, stream: RecordStream, picks: RecordPicks) -> tuple[RecordPicks, Batch]:
+        """Records that cannot be read are replaced by others, the same on every rank and in every run."""
+        ids = picks.ids.copy()
+        positions = [(span.epoch, position) for span in place.spans for position in span.run]
+        known_bad: set[int] = set()
+        for turn in range(100):
+            bad = [(number, error) for number, id in enumerate(ids.tolist()) if (error := _error_of(stream, id)) is not None]
+            if not bad:
+                fixed = RecordPicks(ids, picks.weights)
+                return fixed, stream.fetch(fixed)
+            if callable(self.on_error):
+                self.on_error(bad[0][1], ids[[number for number, _ in bad]])
+            known_bad |= {int(ids[number]) for number, _ in bad}
+            banned = np.array(sorted(known_bad), np.int64)
+            if banned.size >= len(stream.source):
+                break
+            for number, _ in bad:
+                ids[number] = substitute(stream.seed, *positions[number], len(stream.source), banned)
+        raise BatchError(
+            f"step {place.step}: no readable record was found in {turn + 1} rounds; records {sorted(known_bad)[:10]} failed"
+        )
+
+
+def _error_of(stream: RecordStream, id: int) -> Exception | None:
+    try:
+        stream.source.read(np.array([id]), list(stream.source.schema))
+    except Exception as error:
+        return error
+    return None
+
+
+def _takes_two(transform: Transform) -> bool:
+    """Whether a transform wants to know about its batch: fn(batch, info)."""
+    try:
+        parameters = inspect.signature(transform).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    needed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty]
+    return len(needed) == 2
+
+
+def ids_of(picks: Picks) -> IntArray:
+    """The record of each sample; the first token of a sequence; the record within its own stream for a mixture."""
+    if isinstance(picks, RecordPicks):
+        return picks.ids
+    if isinstance(picks, SpanPicks):
+        return picks.starts[picks.first[:-1]]
+    ids = np.empty(len(picks), np.int64)
+    for number, part in enumerate(picks.parts):
+        if part is not None:
+            ids[picks.which == number] = ids_of(part)
+    return ids
+
+
+def _failed(place: Place, picks: Picks, error: BaseException) -> str:
+    ids = ids_of(picks)
+    shown = f"{ids[:8].tolist()}{' ...' if ids.size > 8 else ''}"
+    mixed = " of a mixture" if isinstance(picks, MixedPicks) else ""
+    return f"step {place.step}, epoch {place.epoch}, records {shown}{mixed}: {type(error).__name__}: {error}"
+
+
+def batch_bytes(batch: Any) -> int:
+    """Bytes of the arrays of a batch."""
+    if isinstance(batch, Mapping):
+        return sum(batch_bytes(value) for value in batch.values())
+    if isinstance(batch, list | tuple):
+        return sum(batch_bytes(value) for value in batch)
+    if isinstance(batch, Ragged):
+        return int(batch.values.nbytes + batch.offsets.nbytes)
+    return int(getattr(batch, "nbytes", 64))

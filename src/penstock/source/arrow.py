@@ -1,0 +1,248 @@
+"""Arrow: IPC files, tables in memory and Hugging Face data sets, with columns as fields."""
+
+import os
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.interfaces import IntArray
+from penstock.ragged import Ragged
+from penstock.records import Batch, Blocks, Outputs, Recipe, Source
+from penstock.schema import Field
+from penstock.source.arrow_column import Column, make_column
+from penstock.source.arrow_file import (
+    SUFFIXES,
+    is_compressed,
+    is_stream,
+    mapped_bytes,
+    read_batch,
+    read_batches,
+    read_row_counts,
+    read_schema,
+    translated,
+)
+from penstock.source.arrow_group import CACHE_BYTES, Group, GroupSource, blocks_of
+from penstock.source.arrow_memory import BufferMemory, FileMemory, Memory, NotInFileError
+from penstock.source.arrow_type import Fields, Leaf, choose, need_agreement, plain_fields
+from penstock.source.fingerprint import WHOLE_BYTES, fingerprint_arrays, fingerprint_files, fingerprint_of
+from penstock.source.optional import need
+from penstock.source.paths import expand
+from penstock.source.rows_in_files import default_threads
+
+__all__ = ["ArrowSource", "ArrowTable", "CompressedArrow", "MappedArrow", "open_arrow", "open_huggingface", "open_table"]
+
+SAMPLED_RECORDS = 16
+"""What the fingerprint of a table looks at of a field of varying length, at the beginning, in the middle and at the end."""
+
+BLOCK_BYTES = 1 << 20
+
+
+def open_arrow(
+    what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    fields: Fields | None = None,
+    threads: int | None = None,
+) -> Source:
+    """Arrow IPC files (.arrow, .feather), in the file or the stream format, one or many as one source.
+
+    A list keeps its order, a pattern or a directory gives that of the name bytes. ``fields`` are the wanted columns, or a dict of
+    new names and columns. Files that are not compressed are mapped; of others, record batches are decoded when they are touched.
+    """
+    need("pyarrow", "arrow")
+    return _open_files([str(path) for path in expand(what, SUFFIXES)], plain_fields(fields), default_threads(threads))
+
+
+def open_table(table: Any, *, fields: Fields | None = None, threads: int | None = None) -> "ArrowTable":
+    """A ``pyarrow.Table`` or ``RecordBatch`` as a source. It is not copied; a pickle of the source has the data in it."""
+    pa = need("pyarrow", "arrow")
+    whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    if not isinstance(whole, pa.Table):
+        raise TypeError(f"expected a pyarrow.Table or RecordBatch, got {type(table).__name__}")
+    return ArrowTable(whole, plain_fields(fields), default_threads(threads))
+
+
+def open_huggingface(dataset: Any, *, fields: Fields | None = None, threads: int | None = None) -> Source:
+    """A Hugging Face ``datasets.Dataset`` as a source, in the order it was shuffled or selected into.
+
+    Features are taken as they are stored: an image is the fields ``image.bytes`` and ``image.path``. Formats and transforms of the
+    data set do not apply. A pickle of the source has a pickle of the data set in it, which names its files.
+    """
+    if not hasattr(dataset, "_indices") or not hasattr(dataset, "data"):
+        raise TypeError(f"expected a datasets.Dataset, got {type(dataset).__name__}: choose a split, and do not stream")
+    source = _open_data(dataset.data, plain_fields(fields), default_threads(threads))
+    if dataset._indices is None:
+        return source
+    return source.select(dataset._indices.table.column(0).to_numpy().astype(np.int64))
+
+
+class ArrowSource(Source):
+    """Columns whose records are read by native threads, straight from the buffers, wherever these lie."""
+
+    def __init__(self, columns: Mapping[str, Column], memory: Memory, blocks: Blocks) -> None:
+        for column in columns.values():
+            column.seal()
+        memory.seal()
+        self._columns, self._memory, self._blocks = dict(columns), memory, blocks
+
+    def __len__(self) -> int:
+        return self._blocks.length
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The fields by name."""
+        return {name: column.field for name, column in self._columns.items()}
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Of the data."""
+
+    @property
+    def blocks(self) -> Blocks:
+        """The record batches of files; runs of about 1 MiB in memory."""
+        return self._blocks
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        return {name: self._columns[name].read(ids, out) for name in fields}
+
+    def close(self) -> None:
+        """Let go of the data: nothing can be read any more."""
+        self._memory.close()
+
+
+class ArrowTable(ArrowSource):
+    """A table in memory, or mapped by whoever made it. ``data`` is an object with the table that is pickled instead of it."""
+
+    def __init__(self, table: Any, fields: Fields | None, threads: int, data: Any = None) -> None:
+        self._table, self._fields, self._threads, self._data = table, fields, threads, data
+        self._fingerprint: str | None = None
+        with translated("the table"):
+            table.validate()
+            memory = BufferMemory(threads)
+            columns: dict[str, Column] = {}
+            for name, leaf in choose(table.schema, fields, "the table").items():
+                columns[name] = make_column(name, leaf, memory, lambda record: f"the table: record {record}")
+                for array in table.column(leaf.path[0]).chunks:
+                    columns[name].add(array)
+        row_bytes = table.nbytes // max(1, len(table))
+        super().__init__(columns, memory, Blocks(len(table), max(1, BLOCK_BYTES // max(1, row_bytes))))
+
+    @property
+    def fingerprint(self) -> str:
+        """Of types and samples of the records."""
+        if self._fingerprint is None:
+            parts = [(name, repr(field), self._sample(name, field)) for name, field in self.schema.items()]
+            self._fingerprint = fingerprint_of("arrow table", len(self), parts)
+        return self._fingerprint
+
+    def _sample(self, name: str, field: Field) -> str:
+        count = min(len(self), max(1, WHOLE_BYTES // max(1, field.stride)) if field.is_fixed else SAMPLED_RECORDS)
+        starts = np.array([0, (len(self) - count) // 2, len(self) - count])
+        column = self.read(np.unique(starts[:, None] + np.arange(count)), [name])[name]
+        if isinstance(column, Ragged):
+            parts = [column.values, column.offsets, *([] if column.present is None else [column.present])]
+        else:
+            parts = [np.ma.getdata(column), np.ma.getmaskarray(column)]
+        return fingerprint_arrays("column", parts)
+
+    def _recipe(self) -> Recipe:
+        if self._data is not None:
+            return (_open_data, (self._data, self._fields, self._threads))
+        pa = need("pyarrow", "arrow")
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._table.schema) as writer:
+            writer.write_table(self._table)
+        return (_open_bytes, (sink.getvalue().to_pybytes(), self._fields, self._threads))
+
+
+class MappedArrow(ArrowSource):
+    """Files that are not compressed. Nothing is held open but by the native reader."""
+
+    def __init__(self, paths: Sequence[str], fields: Fields | None, threads: int) -> None:
+        self._paths, self._fields, self._threads = list(paths), fields, threads
+        self._file_ends: list[int] = []
+        memory = FileMemory(threads)
+        columns: dict[str, Column] = {}
+        first: dict[str, Leaf] = {}
+        counts: list[int] = []
+        num_records = 0
+        for path in paths:
+            stream = is_stream(path)
+            with translated(path), mapped_bytes(path) as whole:
+                leaves = choose(read_schema(stream, whole), fields, path)
+                first = first or leaves
+                need_agreement(first, leaves, (paths[0], path), exact=True)
+                columns = columns or {name: make_column(name, leaf, memory, self._describe) for name, leaf in leaves.items()}
+                if is_compressed(stream, whole):
+                    raise NotInFileError
+                memory.add_file(path, whole)
+                for batch in read_batches(stream, whole):
+                    counts.append(batch.num_rows)
+                    num_records += batch.num_rows
+                    for name, leaf in leaves.items():
+                        columns[name].add(batch.column(leaf.path[0]))
+            self._file_ends.append(num_records)
+        super().__init__(columns, memory, blocks_of(counts, paths[0]))
+
+    def _describe(self, record: int) -> str:
+        return f"{self._paths[bisect_right(self._file_ends, record)]}: record {record}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Of names, sizes and samples of the files."""
+        return fingerprint_files("arrow", self._paths, self._fields)
+
+    def _recipe(self) -> Recipe:
+        return (_open_files, (self._paths, self._fields, self._threads))
+
+
+class CompressedArrow(GroupSource):
+    """Files that have to be decoded. A group is a record batch of a file, or a whole stream."""
+
+    def __init__(self, paths: Sequence[str], fields: Fields | None, threads: int) -> None:
+        self._paths, self._fields = list(paths), fields
+        self._streams: dict[str, bool] = {}
+        first: dict[str, Leaf] = {}
+        counts: list[tuple[str, list[int]]] = []
+        for path in paths:
+            stream = self._streams[path] = is_stream(path)
+            with translated(path), mapped_bytes(path) as whole:
+                leaves = choose(read_schema(stream, whole), fields, path)
+                first = first or leaves
+                need_agreement(first, leaves, (paths[0], path), exact=False)
+                sizes = read_row_counts(stream, whole)
+                counts.append((path, [sum(sizes)] if stream else sizes))
+        super().__init__(first, counts, threads, CACHE_BYTES)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of names, sizes and samples of the files."""
+        return fingerprint_files("arrow", self._paths, self._fields)
+
+    def _decode(self, group: Group, leaf: Leaf) -> list[Any]:
+        name = leaf.path[0]
+        with translated(group.path), need("pyarrow", "arrow").OSFile(group.path) as file:
+            if self._streams[group.path]:
+                return [batch.column(name) for batch in read_batches(True, file, [name])]
+            return [read_batch(file, group.number, [name]).column(name)]
+
+    def _recipe(self) -> Recipe:
+        return (_open_files, (self._paths, self._fields, self._threads))
+
+
+def _open_files(paths: Sequence[str], fields: Fields | None, threads: int) -> Source:
+    try:
+        return MappedArrow(paths, fields, threads)
+    except NotInFileError:
+        return CompressedArrow(paths, fields, threads)
+
+
+def _open_bytes(data: bytes, fields: Fields | None, threads: int) -> ArrowTable:
+    return ArrowTable(need("pyarrow", "arrow").ipc.open_stream(data).read_all(), fields, threads)
+
+
+def _open_data(data: Any, fields: Fields | None, threads: int) -> ArrowTable:
+    return ArrowTable(data.table, fields, threads, data)

@@ -1,0 +1,7 @@
+"""Streams: a source in an order, mixed with others, or cut into sequences."""
+
+from penstock.stream.mixed import MixedStream, mix
+from penstock.stream.sequence import SequenceStream, TokenLine
+from penstock.stream.stream import RecordStream, Stream
+
+__all__ = ["MixedStream", "RecordStream", "SequenceStream", "Stream", "TokenLine", "mix"]

@@ -1,0 +1,216 @@
+"""MixedStream: several streams drawn from by weight."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import SchemaMismatchError
+from penstock.interfaces import IntArray
+from penstock.order import Mixture, Phase
+from penstock.order.mixture import StagedWeights
+from penstock.order.phase import Weights
+from penstock.ragged import Ragged
+from penstock.records import Batch, Outputs, fixed_output, masked
+from penstock.schema import Field
+from penstock.source.fingerprint import fingerprint_of
+from penstock.stream.picks import MixedPicks, Picks, join
+from penstock.stream.stream import Stream
+
+__all__ = ["MixedStream", "mix"]
+
+
+def mix(
+    streams: Mapping[str, Stream],
+    *,
+    seed: int,
+    weights: Weights | StagedWeights | None = None,
+    stop: str = "first_exhausted",
+    unit: str = "sample",
+    batch_size: int = 1,
+    period: int = 1024,
+) -> "MixedStream":
+    """Streams drawn from by weight, in closed form: any step of the mixture is found at once.
+
+    ``weights`` are numbers by name (those of the lengths if left out), or ``[(step, weights), ...]`` with ``batch_size`` samples to
+    a step. ``stop`` says when an epoch ends: "first_exhausted", "all_exhausted" (smaller ones start over, reshuffled),
+    "all_exhausted_without_replacement" (every record once) or "forever". ``unit="batch"`` draws whole batches of ``batch_size``
+    samples. Every record comes with its stream's fields; all streams must have the same ones.
+    """
+    return MixedStream(streams, seed=seed, weights=weights, stop=stop, unit=unit, batch_size=batch_size, period=period)
+
+
+class MixedStream(Stream):
+    """Samples of several streams; made by :func:`mix`."""
+
+    def __init__(self, streams: Mapping[str, Stream], *, phases: Sequence[Phase] | None = None, **options: Any) -> None:
+        if not isinstance(streams, Mapping) or not streams:
+            raise ValueError(f"expected a dict of streams by name, got {streams!r}")
+        for name, stream in streams.items():
+            if not isinstance(stream, Stream):
+                raise TypeError(f"{name!r} must be a stream, such as source.shuffle(seed=7), got {type(stream).__name__}")
+        self._streams, self._options, self._phases = dict(streams), options, None if phases is None else tuple(phases)
+        _check_schemas(self._streams)
+        lengths = {name: stream.axis if phases is not None else len(stream) for name, stream in streams.items()}
+        self._mixture = Mixture(lengths, phases=self._phases, **options)
+
+    @property
+    def axis(self) -> int:
+        """Samples of an epoch."""
+        return len(self._mixture)
+
+    @property
+    def counts_samples(self) -> bool:
+        """Positions are numbers of samples."""
+        return True
+
+    @property
+    def seed(self) -> int:
+        """The seed of the mixture."""
+        return self._mixture.seed
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The streams in their order."""
+        return self._mixture.names
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The fields that all streams have."""
+        return next(iter(self._streams.values())).schema
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Of all streams and their names."""
+        return fingerprint_of("mixed", [(name, stream.data_fingerprint) for name, stream in self._streams.items()])
+
+    def plan(self) -> dict[str, Any]:
+        """Weights, and the plan of every stream."""
+        plan: dict[str, Any] = {f"mixture {key}": repr(value) for key, value in self._options.items() if key != "seed"}
+        plan["mixture seed"] = str(self.seed)
+        for name, stream in self._streams.items():
+            plan |= {f"{name}: {key}": value for key, value in stream.plan().items()} | {f"{name}: samples": str(len(stream))}
+        return plan
+
+    def with_phases(self, phases: Sequence[Phase]) -> "MixedStream":
+        """The same mixture for batches whose shape, and perhaps weights, change during the run."""
+        return MixedStream(self._streams, phases=phases, **self._options)
+
+    def sized(self, seq_len: int) -> "MixedStream":
+        """The same mixture of samples of another length."""
+        streams = {name: stream.sized(seq_len) for name, stream in self._streams.items()}
+        return MixedStream(streams, phases=self._phases, **self._options)
+
+    def locate(self, epoch: int, run: range, step: int = 0) -> MixedPicks:
+        """The samples at positions ``run``."""
+        which, element = self._mixture.choose(epoch, run.start, run.stop, run.step)
+        parts = [self._locate_part(number, element[which == number], step) for number in range(len(self.names))]
+        return MixedPicks(self.names, which, tuple(parts))
+
+    def _locate_part(self, number: int, elements: IntArray, step: int) -> Picks | None:
+        """Samples of one stream, by their elements on its endless line: positions with phases, otherwise whole samples."""
+        if elements.size == 0:
+            return None
+        stream = self._streams[self.names[number]]
+        scale = 1 if self._phases is not None else stream.stride
+        length = stream.axis if self._phases is not None else len(stream)
+        epochs, places = np.divmod(elements, length)
+        found: list[tuple[IntArray, Picks]] = []
+        for epoch in np.unique(epochs):
+            mine = np.flatnonzero(epochs == epoch)
+            found.append((mine, _locate_places(stream, int(epoch), places[mine] * scale, step)))
+        if len(found) == 1:
+            return found[0][1]
+        back = np.empty(elements.size, np.int64)
+        back[np.concatenate([mine for mine, _ in found])] = np.arange(elements.size)
+        joined: Picks = join([picks for _, picks in found]).take(back)
+        return joined
+
+    def fetch(self, picks: MixedPicks, out: Outputs | None = None) -> Batch:
+        """Read every stream's samples, and put them in their places."""
+        batches = [
+            (np.flatnonzero(picks.which == number), self._streams[name].fetch(part))
+            for number, (name, part) in enumerate(zip(self.names, picks.parts, strict=True))
+            if part is not None
+        ]
+        if len(batches) == 1 and not out:
+            return batches[0][1]
+        schema = self.schema
+        names = list(batches[0][1]) if batches else list(schema)
+        return {name: _merge(name, schema, [(m, b[name]) for m, b in batches], len(picks), out or {}) for name in names}
+
+    def without(self, ids: Mapping[str, Any], *, from_step: int = 0) -> "MixedStream":
+        """The same mixture in which records, given by the name of their stream, no longer come from ``from_step`` on."""
+        unknown = [name for name in ids if name not in self._streams]
+        if unknown:
+            raise KeyError(f"unknown streams {unknown}; there are {list(self._streams)}")
+        streams = dict(self._streams)
+        for name, banned in ids.items():
+            stream = streams[name]
+            if not hasattr(stream, "without"):
+                raise TypeError(f"stream {name!r} has no single records to leave out")
+            streams[name] = stream.without(banned, from_step=from_step)
+        return MixedStream(streams, phases=self._phases, **self._options)
+
+    def where(self, id: int | tuple[str, int], *, epochs: range = range(1)) -> list[tuple[int, int]]:
+        """(epoch, position) of every time a record comes in those epochs; the record is given as (name of its stream, id)."""
+        if not isinstance(id, tuple):
+            raise TypeError(f"a record of a mixture is named by (stream, id), got {id!r}")
+        number = self.names.index(id[0])
+        stream, given = self._streams[id[0]], self._mixture.plan.given[number]
+        found: list[tuple[int, int]] = []
+        for epoch in epochs:
+            own = range(epoch * given // len(stream), -(-(epoch + 1) * given // len(stream)))
+            for own_epoch, position in stream.where(id[1], epochs=own):
+                place = self._mixture.position_of(epoch, number, own_epoch * len(stream) + position)
+                if place is not None:
+                    found.append((epoch, place))
+        return found
+
+    def close(self) -> None:
+        """Close every stream."""
+        for stream in self._streams.values():
+            stream.close()
+
+
+def _locate_places(stream: Stream, epoch: int, places: IntArray, step: int) -> Picks:
+    """Samples at scattered places of an epoch. They lie close together, so a run that holds them all is computed if it is short."""
+    scale, order = stream.stride, np.argsort(places, kind="stable")
+    low, high = int(places.min()), int(places.max()) + scale
+    if (high - low) // scale <= 4 * places.size + 64 and np.all((places - low) % scale == 0):
+        run: Picks = stream.locate(epoch, range(low, high, scale), step)
+        return run.take((places - low) // scale)
+    singles = [stream.locate(epoch, range(int(p), int(p) + scale, scale), step) for p in places[order]]
+    back = np.empty(places.size, np.int64)
+    back[order] = np.arange(places.size)
+    joined: Picks = join(singles).take(back)
+    return joined
+
+
+def _merge(name: str, schema: Mapping[str, Field], parts: list[tuple[IntArray, Any]], count: int, out: Outputs) -> Any:
+    first = parts[0][1]
+    if isinstance(first, Ragged):
+        back = np.empty(count, np.int64)
+        back[np.concatenate([mine for mine, _ in parts])] = np.arange(count)
+        return Ragged.join([column for _, column in parts]).take(back)
+    if name in schema:
+        array = fixed_output(name, schema[name], count, out)
+    else:
+        array = np.empty((count, *first.shape[1:]), first.dtype)
+    present = np.ones(count, np.bool_)
+    for mine, column in parts:
+        if isinstance(column, np.ma.MaskedArray):
+            present[mine] = ~np.ma.getmaskarray(column).any(axis=tuple(range(1, column.ndim)))
+        array[mine] = np.asarray(column)
+    return masked(array, None if present.all() else present)
+
+
+def _check_schemas(streams: Mapping[str, Stream]) -> None:
+    plain = {name: [(n, f.kind, f.element, f.shape, f.ndim) for n, f in stream.schema.items()] for name, stream in streams.items()}
+    first = next(iter(plain))
+    for name, fields in plain.items():
+        if fields != plain[first]:
+            raise SchemaMismatchError(
+                f"streams of a mixture must have the same fields: {first!r} has {dict(streams[first].schema)}, "
+                f"{name!r} has {dict(streams[name].schema)}"
+            )

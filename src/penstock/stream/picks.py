@@ -1,0 +1,109 @@
+"""Picks: what the samples of a batch are, before anything is read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.interfaces import IntArray
+
+__all__ = ["MixedPicks", "Picks", "RecordPicks", "SpanPicks", "join"]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RecordPicks:
+    """Records of one source, each a sample; ``weights`` where the order is a design."""
+
+    ids: IntArray
+    weights: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, places: IntArray) -> "RecordPicks":
+        """The samples at those places."""
+        return RecordPicks(self.ids[places], None if self.weights is None else self.weights[places])
+
+    def describe(self) -> dict[str, Any]:
+        """As ``explain`` shows them."""
+        return {"ids": self.ids} if self.weights is None else {"ids": self.ids, "weights": self.weights}
+
+
+@dataclass(frozen=True, eq=False)
+class SpanPicks:
+    """Sequences of ``size`` tokens, each put together from runs: sample i has the runs ``first[i]:first[i + 1]``."""
+
+    size: int
+    starts: IntArray
+    counts: IntArray
+    first: IntArray
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def take(self, places: IntArray) -> "SpanPicks":
+        """The samples at those places."""
+        runs = np.diff(self.first)[places]
+        first = np.concatenate([[0], np.cumsum(runs)]).astype(np.int64)
+        chosen = np.arange(first[-1]) + np.repeat(self.first[:-1][places] - first[:-1], runs)
+        return SpanPicks(self.size, self.starts[chosen], self.counts[chosen], first)
+
+    def describe(self) -> dict[str, Any]:
+        """As ``explain`` shows them: the runs of tokens of each sample."""
+        pairs = np.stack([self.starts, self.starts + self.counts], axis=1)
+        return {"tokens": [pairs[low:high] for low, high in zip(self.first[:-1], self.first[1:], strict=True)]}
+
+
+@dataclass(frozen=True, eq=False)
+class MixedPicks:
+    """Samples of several streams: sample i is of number ``which[i]``; ``parts[k]`` has those of number k in their order."""
+
+    names: tuple[str, ...]
+    which: npt.NDArray[np.int32]
+    parts: "tuple[Picks | None, ...]"
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def take(self, places: IntArray) -> "MixedPicks":
+        """The samples at those places."""
+        which = self.which[places]
+        rank = np.empty(len(self), np.int64)
+        for number in range(len(self.parts)):
+            mine = np.flatnonzero(self.which == number)
+            rank[mine] = np.arange(mine.size)
+        chosen = rank[places]
+        parts = tuple(None if part is None else part.take(chosen[which == k]) for k, part in enumerate(self.parts))
+        return MixedPicks(self.names, which, parts)
+
+    def describe(self) -> dict[str, Any]:
+        """As ``explain`` shows them."""
+        names = np.array(self.names)[self.which]
+        return {"source": names, "parts": {n: p.describe() for n, p in zip(self.names, self.parts, strict=True) if p is not None}}
+
+
+Picks = RecordPicks | SpanPicks | MixedPicks
+
+
+def join(parts: Sequence[Any]) -> Any:
+    """Picks of one stream one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], RecordPicks):
+        weights = None if parts[0].weights is None else np.concatenate([part.weights for part in parts])
+        return RecordPicks(np.concatenate([part.ids for part in parts]), weights)
+    if isinstance(parts[0], SpanPicks):
+        runs = np.concatenate([np.diff(part.first) for part in parts])
+        return SpanPicks(
+            parts[0].size,
+            np.concatenate([part.starts for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+            np.concatenate([[0], np.cumsum(runs)]).astype(np.int64),
+        )
+    columns = zip(*(part.parts for part in parts), strict=True)
+    joined = tuple(join(there) if (there := [one for one in column if one is not None]) else None for column in columns)
+    return MixedPicks(parts[0].names, np.concatenate([part.which for part in parts]), joined)

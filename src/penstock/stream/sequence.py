@@ -1,0 +1,177 @@
+"""SequenceStream: the tokens of a source as one long line of pages in some order, cut into sequences."""
+
+from collections.abc import Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.argument import whole_number
+from penstock.interfaces import IntArray, Order
+from penstock.records import Batch, Outputs, Source, fixed_output
+from penstock.schema import Field
+from penstock.stream.picks import SpanPicks, join
+from penstock.stream.stream import Stream, _describe
+
+__all__ = ["SequenceStream", "TokenLine"]
+
+TOKENS = "tokens"
+
+
+@runtime_checkable
+class TokenLine(Protocol):
+    """Tokens one after the other, read by place."""
+
+    @property
+    def num_tokens(self) -> int:
+        """How many there are."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens that are best read together."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Their type."""
+
+    def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[Any]) -> None:
+        """Fill ``out`` with tokens [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
+
+
+class SequenceStream(Stream):
+    """Sequences of ``seq_len`` tokens. The line of an epoch is made of pages of the source's block size: full pages in the order
+    of the stream, what is left at the end of the data last. Sequences run across pages; the tokens of an epoch that do not fill a
+    sequence are left out of it.
+
+    With a ``separator`` (a token, or several) and ``documents=True`` every sequence comes with ``segment``, the number of each
+    token's document within the sequence, and ``position``, the place of the token in its document as far as the sequence shows it.
+    """
+
+    def __init__(
+        self, source: Source, line: TokenLine, order: Order, seq_len: int, *, separator: Any = None, documents: bool = False
+    ) -> None:
+        self._source, self._line, self._given = source, line, order
+        self._seq_len = whole_number("seq_len", seq_len, least=1)
+        self._page = max(1, min(line.block_size, line.num_tokens))
+        self._pages = line.num_tokens // self._page
+        if not is_dataclass(order) or not hasattr(order, "n") or isinstance(order, type):
+            raise TypeError(f"the pages of tokens cannot be put in the order {order!r}")
+        self._order: Order = replace(order, n=self._pages)
+        if documents and separator is None:
+            raise ValueError("documents=True needs the separator that stands between documents")
+        self._documents = documents
+        self._separator = None if separator is None else np.atleast_1d(np.asarray(separator, line.dtype))
+
+    @classmethod
+    def of_source(
+        cls, source: Source, order: Order, seq_len: int, *, field: str | None = None, separator: Any = None, documents: bool = False
+    ) -> "SequenceStream":
+        """Sequences over token blocks, or over the texts or ragged arrays of a field."""
+        if isinstance(source, TokenLine):
+            return cls(source, source, order, seq_len, separator=separator, documents=documents)
+        from penstock.stream.ragged_line import RaggedLine
+
+        line = RaggedLine(source, field, separator)
+        return cls(source, line, order, seq_len, separator=separator, documents=documents)
+
+    @property
+    def axis(self) -> int:
+        """Tokens of an epoch."""
+        return self._line.num_tokens
+
+    @property
+    def stride(self) -> int:
+        """Tokens of a sequence."""
+        return self._seq_len
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order of pages."""
+        return int(getattr(self._order, "seed", 0))
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """Tokens, and what was asked for beside them."""
+        schema = {TOKENS: Field(self._line.dtype, (self._seq_len,))}
+        if self._documents:
+            schema |= {"segment": Field("i4", (self._seq_len,)), "position": Field("i4", (self._seq_len,))}
+        return schema
+
+    @property
+    def data_fingerprint(self) -> str:
+        """That of the source."""
+        return self._source.fingerprint
+
+    def plan(self) -> dict[str, Any]:
+        """The order of the pages, their size, and the separator."""
+        separator = "" if self._separator is None else str(self._separator.tolist())
+        return {"order": _describe(self._order), "page": str(self._page), "separator": separator, "documents": str(self._documents)}
+
+    def sized(self, seq_len: int) -> "SequenceStream":
+        """The same line cut into sequences of another length."""
+        return SequenceStream(self._source, self._line, self._given, seq_len, separator=self._separator, documents=self._documents)
+
+    def locate(self, epoch: int, run: range, step: int = 0) -> SpanPicks:
+        """The sequences that begin at tokens ``run`` of the line of an epoch. One that passes the end goes on in the next epoch."""
+        starts = np.arange(run.start, run.stop, run.step, dtype=np.int64)
+        inside = starts[starts + self._seq_len <= self.axis]
+        parts = [self._locate(epoch, inside, self._seq_len)]
+        for start in starts[inside.size :].tolist():
+            pieces, left = [], self._seq_len
+            while left > 0:
+                count = min(left, self.axis - start)
+                pieces.append(self._locate(epoch, np.array([start]), count))
+                epoch, start, left = epoch + 1, 0, left - count
+            both = join(pieces)
+            parts.append(SpanPicks(self._seq_len, both.starts, both.counts, np.array([0, both.starts.size])))
+            epoch -= len(pieces)
+        return join(parts)  # type: ignore[no-any-return]
+
+    def _locate(self, epoch: int, starts: IntArray, size: int) -> SpanPicks:
+        """Runs of ``size`` tokens within an epoch's line, each cut where pages end."""
+        page, most = self._page, (size + self._page - 2) // self._page + 1
+        begin = starts[:, None] // page * page + np.arange(most, dtype=np.int64) * page  # of every page that is touched
+        low = np.maximum(begin, starts[:, None])
+        high = np.minimum(begin + page, starts[:, None] + size)
+        touched = high > low
+        number = (begin // page)[touched]
+        full = number < self._pages
+        place = number.copy()
+        if full.any():
+            wanted, back = np.unique(number[full], return_inverse=True)
+            place[full] = self._order.at(epoch, wanted)[back]
+        first = np.concatenate([[0], np.cumsum(touched.sum(axis=1))]).astype(np.int64)
+        return SpanPicks(self._seq_len, place * page + low[touched] - number * page, (high - low)[touched], first)
+
+    def fetch(self, picks: SpanPicks, out: Outputs | None = None) -> Batch:
+        """Read sequences."""
+        tokens = fixed_output(TOKENS, self.schema[TOKENS], len(picks), out or {})
+        offsets = np.concatenate([[0], np.cumsum(picks.counts)]).astype(np.int64)
+        self._line.read_spans(picks.starts, offsets, tokens)
+        batch: Batch = {TOKENS: tokens}
+        if self._documents:
+            batch |= self._document_fields(tokens)
+        return batch
+
+    def _document_fields(self, tokens: npt.NDArray[Any]) -> Batch:
+        """Which document each token belongs to; a separator belongs to the document it ends."""
+        separator = self._separator
+        assert separator is not None
+        width = separator.size
+        ends = np.zeros(tokens.shape, np.bool_)
+        if tokens.shape[1] >= width:
+            match = np.ones((tokens.shape[0], tokens.shape[1] - width + 1), np.bool_)
+            for i, token in enumerate(separator):
+                match &= tokens[:, i : tokens.shape[1] - width + 1 + i] == token
+            ends[:, width - 1 :] = match
+        begins = np.zeros(tokens.shape, np.bool_)
+        begins[:, 1:] = ends[:, :-1]
+        segment = np.cumsum(begins, axis=1, dtype=np.int32)
+        at = np.arange(tokens.shape[1], dtype=np.int32)
+        last = np.maximum.accumulate(np.where(begins, at, 0), axis=1)
+        return {"segment": segment, "position": (at - last).astype(np.int32)}
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()

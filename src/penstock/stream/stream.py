@@ -1,0 +1,274 @@
+"""Stream: a source in an order. Sample p of epoch e is a pure function of (data, seed, e, p)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from penstock import _core
+from penstock.index import as_ids
+from penstock.interfaces import IntArray, InvertibleOrder, Order
+from penstock.order import BlockShuffle, Design, Phase, Random, Sequential, Shuffle, Sliding
+from penstock.order.seed import Purpose, derive_root
+from penstock.records import Batch, Outputs, Source
+from penstock.schema import Field
+from penstock.source.fingerprint import fingerprint_arrays, fingerprint_of
+from penstock.stream.picks import Picks, RecordPicks
+
+if TYPE_CHECKING:
+    from penstock.stream.sequence import SequenceStream
+
+__all__ = ["RecordStream", "Stream", "designed", "in_order", "is_in", "sampled", "shuffled", "sliding", "substitute"]
+
+WEIGHT = "weight"
+"""The field that a design adds."""
+
+
+class Stream(ABC):
+    """An addressable, endless sequence of samples, immutable and picklable.
+
+    An epoch is a line of ``axis`` positions; a sample takes ``stride`` of them (the length of a sequence, 1 for a record).
+    """
+
+    @property
+    @abstractmethod
+    def axis(self) -> int:
+        """Positions of an epoch."""
+
+    @property
+    def stride(self) -> int:
+        """Positions of a sample."""
+        return 1
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether positions are numbers of samples even where samples change their length, as in a mixture."""
+        return False
+
+    def __len__(self) -> int:
+        """Samples of an epoch."""
+        return self.axis // self.stride
+
+    @property
+    @abstractmethod
+    def seed(self) -> int:
+        """The seed of the order, as the cursor carries it."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> Mapping[str, Field]:
+        """The fields of a sample."""
+
+    @property
+    @abstractmethod
+    def data_fingerprint(self) -> str:
+        """Of the data alone."""
+
+    @abstractmethod
+    def plan(self) -> dict[str, Any]:
+        """What the order follows from, in plain JSON types: two streams with equal data and plans give equal samples."""
+
+    @abstractmethod
+    def locate(self, epoch: int, run: range, step: int = 0) -> Picks:
+        """The samples that begin at positions ``run`` of an epoch, for a batch at ``step``. Nothing is read."""
+
+    @abstractmethod
+    def fetch(self, picks: Any, out: Outputs | None = None) -> Batch:
+        """Read samples."""
+
+    def with_phases(self, phases: Sequence[Phase]) -> "Stream":
+        """The same stream for batches whose shape changes during the run."""
+        return self
+
+    @abstractmethod
+    def sized(self, seq_len: int) -> "Stream":
+        """The same line cut into samples of another length."""
+
+    def where(self, id: int, *, epochs: range = range(1)) -> list[tuple[int, int]]:
+        """(epoch, position) of every time a record comes in those epochs."""
+        raise TypeError(f"{type(self).__name__} cannot say where a record stands")
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the sources."""
+
+    def __repr__(self) -> str:
+        return f"<penstock {type(self).__name__}: {len(self)} samples an epoch, fields {dict(self.schema)}>"
+
+
+class RecordStream(Stream):
+    """The records of one source in an order."""
+
+    def __init__(self, source: Source, order: Order, *, bans: tuple[tuple[int, IntArray], ...] = ()) -> None:
+        if int(getattr(order, "n", len(order))) > len(source):
+            raise ValueError(f"the order has ids up to {getattr(order, 'n', len(order))}, the source only {len(source)} records")
+        self.source, self.order, self.bans = source, order, bans
+
+    @property
+    def axis(self) -> int:
+        """Positions of an epoch."""
+        return len(self.order)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the order; 0 for an order without one."""
+        return int(getattr(self.order, "seed", 0))
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The fields of the source, and the weight where the order is a design."""
+        schema = dict(self.source.schema)
+        if isinstance(self.order, Design):
+            if WEIGHT in schema:
+                raise ValueError(f"the source has a field {WEIGHT!r} already: choose other fields")
+            schema[WEIGHT] = Field("f8")
+        return schema
+
+    @cached_property
+    def _fields(self) -> list[str]:
+        return list(self.source.schema)
+
+    @property
+    def data_fingerprint(self) -> str:
+        """That of the source."""
+        return self.source.fingerprint
+
+    def plan(self) -> dict[str, Any]:
+        """The order and the bans."""
+        plan: dict[str, Any] = {"order": _describe(self.order)}
+        for number, (step, ids) in enumerate(self.bans):
+            plan[f"ban {number}"] = f"{len(ids)} records from step {step} on: {fingerprint_arrays('ban', [ids])[:16]}"
+        return plan
+
+    def locate(self, epoch: int, run: range, step: int = 0) -> RecordPicks:
+        """The records at positions ``run``."""
+        ids = self.order.indices(epoch, run.start, run.stop, run.step)
+        if self.bans:
+            ids = self._replace(epoch, run, step, ids)
+        if isinstance(self.order, Design):
+            return RecordPicks(ids, self.order.weights(run.start, run.stop, run.step))
+        return RecordPicks(ids)
+
+    def fetch(self, picks: RecordPicks, out: Outputs | None = None) -> Batch:
+        """Read records."""
+        batch = self.source.read(picks.ids, self._fields, out)
+        if picks.weights is not None:
+            batch[WEIGHT] = picks.weights
+        return batch
+
+    def sized(self, seq_len: int) -> "RecordStream":
+        """A record is one sample, whatever it holds."""
+        if seq_len != 1:
+            raise ValueError(f"a phase of sequences of {seq_len} needs a stream of tokens: use .sequences(seq_len)")
+        return self
+
+    def sequences(
+        self, seq_len: int, *, field: str | None = None, separator: Any = None, documents: bool = False
+    ) -> "SequenceStream":
+        """The tokens of the source, its blocks in this order, cut into sequences of ``seq_len``; see :class:`SequenceStream`."""
+        from penstock.stream.sequence import SequenceStream
+
+        return SequenceStream.of_source(self.source, self.order, seq_len, field=field, separator=separator, documents=documents)
+
+    def without(self, ids: Any, *, from_step: int = 0) -> "RecordStream":
+        """The same stream in which records no longer come from ``from_step`` on. At each of their places comes another record, the
+        same on every rank and in every run, so that batches stay full.
+        """
+        banned = np.unique(as_ids(ids, len(self.source)))
+        if banned.size >= len(self.source):
+            raise ValueError("every record is banned, so there is nothing to take instead")
+        return RecordStream(self.source, self.order, bans=(*self.bans, (int(from_step), banned)))
+
+    def _replace(self, epoch: int, run: range, step: int, ids: IntArray) -> IntArray:
+        active = [banned for from_step, banned in self.bans if step >= from_step]
+        if not active:
+            return ids
+        banned = active[0] if len(active) == 1 else np.unique(np.concatenate(active))
+        if banned.size >= len(self.source):
+            raise ValueError("every record is banned, so there is nothing to take instead")
+        for place in np.flatnonzero(is_in(ids, banned)):
+            ids[place] = substitute(self.seed, epoch, run[int(place)], len(self.source), banned)
+        return ids
+
+    def where(self, id: int, *, epochs: range = range(1)) -> list[tuple[int, int]]:
+        """(epoch, position) of every time a record comes in those epochs. Records that stand in for banned ones are not found."""
+        number = int(as_ids(id, len(self.source))[0])
+        if not isinstance(self.order, InvertibleOrder):
+            raise TypeError(f"{self.order!r} has no inverse, so it cannot say where a record stands")
+        return [(epoch, int(self.order.positions(epoch, [number])[0])) for epoch in epochs]
+
+    def close(self) -> None:
+        """Close the source."""
+        self.source.close()
+
+
+def is_in(ids: IntArray, banned: IntArray) -> Any:
+    """Which ids are among the banned ones, which are sorted."""
+    places = np.minimum(np.searchsorted(banned, ids), banned.size - 1)
+    return banned[places] == ids
+
+
+def substitute(seed: int, epoch: int, position: int, n: int, banned: IntArray) -> int:
+    """The record that comes instead of a banned one at a position: the first of a row of random records that is not banned."""
+    root = _core.absorb(derive_root(seed, epoch, Purpose.SUBSTITUTE), position)
+    attempt = 0
+    while True:
+        candidate = (_core.absorb(root, attempt) * n) >> 64
+        if not is_in(np.array([candidate]), banned)[0]:
+            return int(candidate)
+        attempt += 1
+
+
+def _describe(order: Order) -> str:
+    """An order as a text: its repr where that is short, otherwise a digest of it."""
+    text = repr(order)
+    return text if len(text) <= 200 else fingerprint_of(text)
+
+
+# The orders of a source, as its methods give them
+
+
+def in_order(source: Source) -> RecordStream:
+    """Record after record."""
+    return RecordStream(source, Sequential(len(source)))
+
+
+def shuffled(source: Source, seed: int, block: int | None, window: int | None, lanes: int) -> RecordStream:
+    """Shuffled as a whole, or block by block where single records are dear to read."""
+    if block is None and (source.reads_blocks or window is not None or lanes > 1):
+        block = source.blocks.size
+    if block is None:
+        return RecordStream(source, Shuffle(len(source), seed=seed))
+    return RecordStream(
+        source, BlockShuffle(len(source), block=block, window=16 if window is None else window, lanes=lanes, seed=seed)
+    )
+
+
+def sliding(source: Source, window: int, stride: int | None) -> RecordStream:
+    """Windows of records, one after the other."""
+    return RecordStream(source, Sliding(len(source), window=window, stride=stride))
+
+
+def sampled(source: Source, seed: int) -> RecordStream:
+    """Records drawn with replacement."""
+    return RecordStream(source, Random(len(source), seed=seed))
+
+
+def designed(
+    source: Source, seed: int, size: int | None, fraction: float | None, strata: Any, masses: Any, full_pass: bool
+) -> RecordStream:
+    """A sample with known probabilities."""
+    n = len(source)
+    if fraction is not None:
+        if size is not None or strata is not None or masses is not None:
+            raise ValueError("a fraction excludes size, strata and masses")
+        return RecordStream(source, Design.fraction(n, fraction, seed=seed, full_pass=full_pass))
+    if masses is not None:
+        design = Design.proportional(n, masses=masses, strata=strata, size=size, seed=seed, full_pass=full_pass)
+    elif strata is not None:
+        design = Design.stratified(n, strata=strata, size=size, seed=seed, full_pass=full_pass)
+    else:
+        design = Design.simple(n, size=size, seed=seed, full_pass=full_pass)
+    return RecordStream(source, design)
