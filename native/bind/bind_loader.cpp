@@ -1,4 +1,7 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -18,10 +21,10 @@ namespace {
 // A ring and the readers it reads with. In a forked child, which has none of its threads, it is left alone.
 class BoundRing {
  public:
-  BoundRing(const nb::list& fields, std::size_t threads) : process_(getpid()) {
+  using Fields = std::vector<std::tuple<nb::object, std::int64_t, std::uint64_t>>;
+  BoundRing(const Fields& fields, std::size_t threads) : process_(getpid()) {
     std::vector<RingField> made;
-    for (const nb::handle one : fields) {
-      const auto [reader, number, stride] = nb::cast<std::tuple<nb::object, std::int64_t, std::uint64_t>>(one);
+    for (const auto& [reader, number, stride] : fields) {
       kept_.push_back(reader);
       if (number >= 0) {
         made.push_back(of_store(nb::cast<const StoreReader&>(reader), static_cast<std::uint32_t>(number), stride));
@@ -38,7 +41,9 @@ class BoundRing {
   void put(Ints ids) { ring_->put({ids.data(), ids.data() + ids.size()}); }
   std::size_t size() const { return ring_->size(); }
 
-  nb::tuple take() {
+  using Values = nb::typed<nb::list, OwnArray<std::uint8_t>>;
+  using Flags = nb::typed<nb::list, std::optional<OwnArray<bool>>>;
+  std::pair<Values, Flags> take() {
     if (ring_->size() == 0) throw std::invalid_argument("the ring is empty");
     std::unique_ptr<RingBatch> batch;
     while (batch == nullptr) {
@@ -50,8 +55,8 @@ class BoundRing {
     }
     if (batch->error != nullptr) std::rethrow_exception(batch->error);
     const std::size_t count = batch->ids.size();
-    nb::list values;
-    nb::list present;
+    Values values;
+    Flags present;
     for (std::size_t i = 0; i < batch->values.size(); ++i) {
       const auto* flags = reinterpret_cast<const std::uint8_t*>(batch->present[i].get());
       const bool all = std::memchr(flags, 0, count) == nullptr;
@@ -59,7 +64,7 @@ class BoundRing {
       values.append(as_array<std::uint8_t>(std::move(batch->values[i]), bytes));
       present.append(all ? nb::none() : nb::cast(as_array<bool>(std::move(batch->present[i]), count)));
     }
-    return nb::make_tuple(values, present);
+    return {values, present};
   }
 
  private:
@@ -89,7 +94,7 @@ class BoundRing {
 
 void bind_loader(nb::module_& m) {
   nb::class_<BoundRing>(m, "BatchRing", "Batches of fixed records read ahead, in order. For one thread; not for forked children.")
-      .def(nb::init<const nb::list&, std::size_t>(), "fields"_a, "threads"_a)
+      .def(nb::init<const BoundRing::Fields&, std::size_t>(), "fields"_a, "threads"_a)
       .def("put", &BoundRing::put, "ids"_a.noconvert(), "Ask for a batch. The ids must exist.")
       .def("take", &BoundRing::take, "The oldest batch asked for: a list of bytes and one of what is present (None: all).")
       .def_prop_ro("size", &BoundRing::size);

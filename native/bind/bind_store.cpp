@@ -1,5 +1,7 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 #include <sys/vfs.h>
@@ -105,8 +107,11 @@ nb::object view_record(const StoreReader& self, std::uint32_t field, std::uint64
   return nb::cast(nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>(data, {stride}, owner));
 }
 
-nb::tuple read_variable(const StoreReader& self, std::uint32_t field, std::uint8_t ndim, bool is_text, Ints ids,
-                        ThreadPool& pool) {
+using VariableRecords =
+    std::tuple<OwnArray<std::uint8_t>, OwnArray<std::int64_t>, std::optional<OwnArray<bool>>, OwnArray<std::uint32_t>>;
+
+VariableRecords read_variable(const StoreReader& self, std::uint32_t field, std::uint8_t ndim, bool is_text, Ints ids,
+                              ThreadPool& pool) {
   const std::size_t count = ids.size();
   Buffer offsets;
   Buffer values;
@@ -125,16 +130,16 @@ nb::tuple read_variable(const StoreReader& self, std::uint32_t field, std::uint8
     values = take_buffer(bytes);
     if (count > 0) self.read_variable(field, is_text, span(ids), at, values.get(), pool);
   }
-  nb::object present = nb::none();
+  std::optional<OwnArray<bool>> present;
   if (missing > 0) {
     Buffer flags = take_buffer(count);
     std::transform(sizes.begin(), sizes.end(), flags.get(), [](std::int64_t size) { return std::byte{size >= 0}; });
-    present = nb::cast(as_array<bool>(std::move(flags), count));
+    present = as_array<bool>(std::move(flags), count);
   }
   Buffer shapes = take_buffer(dims.size() * sizeof(std::uint32_t));
   std::memcpy(shapes.get(), dims.data(), dims.size() * sizeof(std::uint32_t));
-  return nb::make_tuple(as_array<std::uint8_t>(std::move(values), bytes), as_array<std::int64_t>(std::move(offsets), count + 1),
-                        present, as_array<std::uint32_t>(std::move(shapes), dims.size()));
+  return {as_array<std::uint8_t>(std::move(values), bytes), as_array<std::int64_t>(std::move(offsets), count + 1), present,
+          as_array<std::uint32_t>(std::move(shapes), dims.size())};
 }
 
 void bind_reader(nb::module_& m) {

@@ -158,7 +158,7 @@ class StoreReader:
         Fill sizes with the decoded bytes of records of varying length, -1 for missing ones.
         """
 
-    def read_variable(self, field: int, ndim: int, is_text: bool, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], pool: ThreadPool) -> tuple:
+    def read_variable(self, field: int, ndim: int, is_text: bool, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], pool: ThreadPool) -> tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,))], Annotated[NDArray[numpy.int64], dict(shape=(None,))], Annotated[NDArray[numpy.bool_], dict(shape=(None,))] | None, Annotated[NDArray[numpy.uint32], dict(shape=(None,))]]:
         """
         Records of varying length: their bytes, where each begins and the last ends, which are present (None: all), and ndim dimensions of each.
         """
@@ -194,12 +194,12 @@ class BatchRing:
     Batches of fixed records read ahead, in order. For one thread; not for forked children.
     """
 
-    def __init__(self, fields: list, threads: int) -> None: ...
+    def __init__(self, fields: Sequence[tuple[object, int, int]], threads: int) -> None: ...
 
     def put(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """Ask for a batch. The ids must exist."""
 
-    def take(self) -> tuple:
+    def take(self) -> tuple[list[Annotated[NDArray[numpy.uint8], dict(shape=(None,))]], list[Annotated[NDArray[numpy.bool_], dict(shape=(None,))] | None]]:
         """
         The oldest batch asked for: a list of bytes and one of what is present (None: all).
         """

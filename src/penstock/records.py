@@ -151,7 +151,7 @@ class Source(ABC):
         return None
 
     def lengths(self, field: str, ids: Any) -> IntArray:
-        """Elements of records of a field of varying length; 0 for missing ones. Sources that know them need not read the records."""
+        """Elements of records of a field of varying length; 0 for missing ones. Sources that know them do not read the records."""
         lengths: IntArray = self.read(ids, [field])[field].lengths
         return lengths
 

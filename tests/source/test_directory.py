@@ -47,17 +47,18 @@ def png(pixels: np.ndarray[Any, Any], kind: str = "PNG") -> bytes:
     return file.getvalue()
 
 
+FLAT = {f"{i}.bin": bytes(range(i)) for i in range(12)}
+
+
 class TestFlat(SourceSuite):
     """No sub-folders, so no labels; one file is empty, one hidden."""
 
-    FILES = {f"{i}.bin": bytes(range(i)) for i in range(12)}
-
     def make(self, directory: Path) -> Source:
-        write(directory / "files", self.FILES | {".hidden": b"x", "z.txt": b"x"})
+        write(directory / "files", FLAT | {".hidden": b"x", "z.txt": b"x"})
         return open_directory(directory / "files", suffixes=[".bin"])
 
     def records(self) -> list[Record]:
-        return [{"data": self.FILES[name], "path": name} for name in sorted(self.FILES)]
+        return [{"data": FLAT[name], "path": name} for name in sorted(FLAT)]
 
 
 class TestNested(SourceSuite):
@@ -178,8 +179,10 @@ def test_a_folder_deeper_than_the_recursion_limit_is_read(tmp_path: Path) -> Non
         here = deeper
     os.close(os.open("x", os.O_CREAT | os.O_WRONLY, dir_fd=here))
     os.close(here)
-    assert open_directory(tmp_path)["path"][0] == "d/" * depth + "x"
-    subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)  # pytest would not get to its bottom
+    try:
+        assert open_directory(tmp_path)["path"][0] == "d/" * depth + "x"
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)  # pytest would not get to its bottom
 
 
 # Decoding
@@ -310,7 +313,7 @@ def test_things_that_are_not_files_are_left_out(tmp_path: Path) -> None:
 
 
 def test_files_that_change_after_opening_are_noticed(tmp_path: Path) -> None:
-    write(tmp_path, {name: b"12345" for name in "abcdef"})
+    write(tmp_path, dict.fromkeys("abcdef", b"12345"))
     source = open_directory(tmp_path)
     os.truncate(tmp_path / "a", 3)
     (tmp_path / "b").write_bytes(b"123456")

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Executor, Future
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -188,7 +189,7 @@ class NativeEngine(_Ahead):
     """Records of fixed size, read by native threads while Python does other things."""
 
     def __init__(
-        self, work: Work, fields: list["_core_field"], places: Iterator[Place], budget: int, threads: int, meter: Meter
+        self, work: Work, fields: list["_NativeField"], places: Iterator[Place], budget: int, threads: int, meter: Meter
     ) -> None:
         super().__init__(places, budget, threads, meter)
         self._work, self._fields, self._process = work, fields, os.getpid()
@@ -223,22 +224,26 @@ class NativeEngine(_Ahead):
         self._under_way.clear()
 
 
-class _core_field:
+@dataclass(frozen=True)
+class _NativeField:
     """A field that the native ring can read."""
 
-    def __init__(self, name: str, reader: Any, number: int, stride: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        self.name, self.reader, self.number = name, reader, number
-        self.stride, self.dtype, self.shape = stride, dtype, shape
+    name: str
+    reader: Any
+    number: int
+    stride: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
 
 
-def _native_fields(source: Source) -> list[_core_field] | None:
+def _native_fields(source: Source) -> list[_NativeField] | None:
     """The fields of a source as the ring reads them; None if it cannot read all of them."""
-    fields: list[_core_field] = []
+    fields: list[_NativeField] = []
     for name, field in source.schema.items():
         found = source.native_reader(name)
         if found is None or field.stride == 0:
             return None
-        fields.append(_core_field(name, *found, field.stride, field.dtype, field.shape))
+        fields.append(_NativeField(name, *found, field.stride, field.dtype, field.shape))
     return fields
 
 

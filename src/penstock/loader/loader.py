@@ -28,8 +28,8 @@ __all__ = ["Batches", "Loader"]
 class Loader:
     """Batches of a stream, in order, read ahead of time.
 
-    ``for batch in loader`` gives the rest of the epoch; the next ``for`` is the next epoch. ``loader.forever()`` never ends. A batch
-    is a dict of arrays; fields of varying length are :class:`~penstock.Ragged`.
+    ``for batch in loader`` gives the rest of the epoch; the next ``for`` is the next epoch. ``loader.forever()`` never ends. A
+    batch is a dict of arrays; fields of varying length are :class:`~penstock.Ragged`.
 
     * ``batch_size``  samples of a batch of the whole job; ``shard`` takes this rank's part of it
     * ``tail``        what happens to a last, short batch: "keep" it, "drop" it, "pad" it (batches then have a field ``valid``), or
@@ -211,7 +211,7 @@ class Loader:
         return bytes(self.cursor)
 
     def set_state(self, state: bytes) -> None:
-        """Go to the place of a cursor that :meth:`get_state` gave. Only its seed is compared: use :meth:`load_state_dict` to be sure."""
+        """Go to the place of a cursor that :meth:`get_state` gave. Only its seed is compared; :meth:`load_state_dict` is sure."""
         cursor = Cursor.from_bytes(state)
         if cursor.seed != self.stream.seed:
             raise StateMismatchError(f"the state has the seed {cursor.seed}, this loader {self.stream.seed}")
@@ -263,12 +263,12 @@ class Loader:
         picks = self._work.picks(place)
         return {"step": place.step, "epoch": place.epoch, "position": place.position, **picks.describe()}
 
-    def where(self, id: Any, *, epochs: range | None = None) -> list[dict[str, int]]:
+    def where(self, record: Any, *, epochs: range | None = None) -> list[dict[str, int]]:
         """Epoch, position and step of every time a record comes in those epochs (the current one unless given)."""
         if not isinstance(self._schedule, EpochSchedule):
-            raise TypeError("with phases, ask the stream: loader.stream.where(id)")
+            raise TypeError("with phases, ask the stream: loader.stream.where(record)")
         found = []
-        for epoch, position in self.stream.where(id, epochs=range(self._epoch, self._epoch + 1) if epochs is None else epochs):
+        for epoch, position in self.stream.where(record, epochs=range(self._epoch, self._epoch + 1) if epochs is None else epochs):
             found.append({"epoch": epoch, "position": position, "step": self._schedule.step_of(epoch, position)})
         return found
 

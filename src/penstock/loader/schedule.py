@@ -21,8 +21,8 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """The batch of a step: the global one is ``size`` samples from ``position`` of ``epoch`` on; ``spans`` are this rank's, of which
-    the last ``padding`` are there only to fill the batch up. After it, the run stands at (``next_epoch``, ``next_position``).
+    """The batch of a step: it begins at ``position`` of ``epoch``; ``spans`` are this rank's samples, of which the last ``padding``
+    are there only to fill the batch up. After it, the run stands at (``next_epoch``, ``next_position``).
     ``seq_len`` is set where a phase says how long samples are.
     """
 

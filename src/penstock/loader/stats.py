@@ -88,5 +88,6 @@ class Meter:
         if threads == 0:
             return f"The trainer waits {share:.0%} of the time: let threads read ahead (threads=2 or more)."
         if self.make_s > 0.7 * threads * total:
-            return f"The trainer waits {share:.0%} of the time and all {threads} threads are busy: use more threads, or an executor for slow transforms."
+            more = "use more threads, or an executor for slow transforms"
+            return f"The trainer waits {share:.0%} of the time and all {threads} threads are busy: {more}."
         return f"The trainer waits {share:.0%} of the time although threads are idle: raise prefetch, or look at the disk."

@@ -1,4 +1,4 @@
-"""Work: from a place in the schedule to a finished batch. Done by any thread, or in another process; always with the same result."""
+"""Work: from a place in the schedule to a finished batch, by any thread or process, always with the same result."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -21,6 +21,8 @@ from penstock.stream.picks import MixedPicks, Picks, RecordPicks, SpanPicks, joi
 from penstock.stream.stream import substitute
 
 __all__ = ["Info", "Work", "batch_bytes", "seed_for"]
+
+MOST_ROUNDS = 100
 
 VALID = "valid"
 """The field that says which samples of a padded batch are real."""
@@ -110,8 +112,8 @@ class Work:
         ids = picks.ids.copy()
         positions = [(span.epoch, position) for span in place.spans for position in span.run]
         known_bad: set[int] = set()
-        for turn in range(100):
-            bad = [(number, error) for number, id in enumerate(ids.tolist()) if (error := _error_of(stream, id)) is not None]
+        for _ in range(MOST_ROUNDS):
+            bad = [(number, error) for number, one in enumerate(ids.tolist()) if (error := _error_of(stream, one)) is not None]
             if not bad:
                 fixed = RecordPicks(ids, picks.weights)
                 return fixed, stream.fetch(fixed)
@@ -123,14 +125,12 @@ class Work:
                 break
             for number, _ in bad:
                 ids[number] = substitute(stream.seed, *positions[number], len(stream.source), banned)
-        raise BatchError(
-            f"step {place.step}: no readable record was found in {turn + 1} rounds; records {sorted(known_bad)[:10]} failed"
-        )
+        raise BatchError(f"step {place.step}: too few records can be read; records {sorted(known_bad)[:10]} ... failed")
 
 
-def _error_of(stream: RecordStream, id: int) -> Exception | None:
+def _error_of(stream: RecordStream, record: int) -> Exception | None:
     try:
-        stream.source.read(np.array([id]), list(stream.source.schema))
+        stream.source.read(np.array([record]), list(stream.source.schema))
     except Exception as error:
         return error
     return None

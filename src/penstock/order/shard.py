@@ -1,5 +1,7 @@
 """Shard: which positions of a global batch are this rank's."""
 
+import os
+import sys
 from dataclasses import dataclass
 
 from penstock.argument import set_whole, whole_number
@@ -31,8 +33,34 @@ class Shard:
         if self.rank >= self.world:
             raise ValueError(f"rank must be in [0, {self.world}), got {self.rank}")
 
+    @classmethod
+    def from_environment(cls) -> "Shard":
+        """This process's rank and the number of ranks, as torchrun (RANK, WORLD_SIZE), a started ``jax.distributed`` or SLURM
+        (SLURM_PROCID, SLURM_NTASKS) say, in that order; rank 0 of 1 where nobody says anything.
+        """
+        for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+            if rank == "SLURM_PROCID" and (found := _of_jax()) is not None:
+                return cls(*found)
+            if rank in os.environ and world in os.environ:
+                try:
+                    return cls(int(os.environ[rank]), int(os.environ[world]))
+                except ValueError as error:
+                    raise ValueError(
+                        f"{rank}={os.environ[rank]!r} and {world}={os.environ[world]!r} name no rank: {error}"
+                    ) from error
+        return cls()
+
     def run(self, start: int, stop: int) -> range:
         """This rank's positions within [start, stop), as a range that fits ``order.indices(epoch, r.start, r.stop, r.step)``."""
         start, stop = whole_number("start", start), whole_number("stop", stop)
         first = start + (self.rank - start) % self.world
         return range(min(first, stop), stop, self.world)
+
+
+def _of_jax() -> tuple[int, int] | None:
+    """Rank and world of jax.distributed, if the program uses jax and has started it. jax is not imported for that."""
+    distributed = getattr(sys.modules.get("jax"), "distributed", None)
+    if distributed is None or not distributed.is_initialized():
+        return None
+    jax = sys.modules["jax"]
+    return jax.process_index(), jax.process_count()

@@ -171,8 +171,9 @@ class _Readers:
                 self._open.move_to_end(shard)
                 return self._open[shard]
         reader = _open(self._paths[shard])
-        if reader.num_records() != self._counts[shard]:
-            path, found = self._paths[shard], reader.num_records()
+        found, path = reader.num_records(), self._paths[shard]
+        if found != self._counts[shard]:
+            reader.close()
             raise SourceChangedError(f"{path}: expected {self._counts[shard]} records as at opening, found {found}; open it anew")
         with self._lock:
             self._open[shard] = reader
@@ -233,9 +234,17 @@ def _open(path: str) -> Any:
     with _gate():
         reader = module.ArrayRecordReader(path, OPTIONS, file_reader_buffer_size=BUFFER_BYTES)
     if not reader.ok():
-        _read(path, reader, [0])
-        raise CorruptError(f"{path}: expected an ArrayRecord file, found one that cannot be read")
+        raise CorruptError(f"{path}: expected an ArrayRecord file, found a broken one: {_fault(reader)}")
     return reader
+
+
+def _fault(reader: Any) -> str:
+    """What is wrong with a file; its reader is closed. Only a failing call tells."""
+    try:
+        reader.close()
+    except RuntimeError as error:
+        return str(error) or "its end is missing"
+    return "no reason given"
 
 
 def _head(path: str) -> tuple[int, int]:

@@ -224,7 +224,7 @@ class CompressedArrow(GroupSource):
 
     def _decode(self, group: Group, leaf: Leaf) -> list[Any]:
         name = leaf.path[0]
-        with translated(group.path), need("pyarrow", "arrow").OSFile(group.path) as file:
+        with need("pyarrow", "arrow").OSFile(group.path) as file:
             if self._streams[group.path]:
                 return [batch.column(name) for batch in read_batches(True, file, [name])]
             return [read_batch(file, group.number, [name]).column(name)]

@@ -18,6 +18,7 @@ from penstock.ragged import Ragged
 from penstock.records import Batch, Blocks, Outputs, Source, fixed_output
 from penstock.schema import Field
 from penstock.source.arrow_column import Column, make_column
+from penstock.source.arrow_file import translated
 from penstock.source.arrow_memory import BufferMemory, gather_spans
 from penstock.source.arrow_type import Leaf
 from penstock.source.rows_in_files import reader_of_memory
@@ -189,8 +190,9 @@ class GroupSource(Source):
 
     def _make(self, number: int, name: str) -> tuple[Column, int]:
         group, leaf = self._groups[number], self._leaves[name]
-        arrays = self._decode(group, leaf)
-        column = _sealed(name, leaf, arrays, lambda record: f"{group.path}: record {group.first + record}")
+        with translated(group.path):
+            arrays = self._decode(group, leaf)
+            column = _sealed(name, leaf, arrays, lambda record: f"{group.path}: record {group.first + record}")
         if len(column) != group.rows:
             raise CorruptError(
                 f"{group.path}: expected {group.rows} records in group {group.number}, found {len(column)} of {name!r}"

@@ -63,7 +63,9 @@ class NpySource(Source):
             raise UnsupportedTypeError(f"{paths[0]}: {error}") from error
         self._swapped = not heads[0].dtype.isnative
         self._counts = [head.shape[0] for head in heads]
-        files = [FileRows(Path(path), head.size, head.offset, head.shape[0]) for path, head in zip(paths, heads, strict=True)]
+        files = [
+            FileRows(Path(path).resolve(), head.size, head.offset, head.shape[0]) for path, head in zip(paths, heads, strict=True)
+        ]
         self._length = sum(self._counts)
         self._rows = reader_of_files(files, self._field.stride, pread=use_pread(io, Path(paths[0])), threads=threads)
 

@@ -58,12 +58,11 @@ class ParquetSource(GroupSource):
 
     def _decode(self, group: Group, leaf: Leaf) -> list[Any]:
         parquet = need("pyarrow.parquet", "arrow")
-        with translated(group.path):
-            metadata = self._recent.get(group.path, lambda: _metadata(group.path))
-            with parquet.ParquetFile(group.path, metadata=metadata, page_checksum_verification=True) as file:
-                table = file.read_row_group(group.number, [".".join(leaf.path)], use_threads=False)
-            table.validate()
-            return list(table.column(leaf.path[0]).chunks)
+        metadata = self._recent.get(group.path, lambda: _metadata(group.path))
+        with parquet.ParquetFile(group.path, metadata=metadata, page_checksum_verification=True) as file:
+            table = file.read_row_group(group.number, [".".join(leaf.path)], use_threads=False)
+        table.validate()
+        return list(table.column(leaf.path[0]).chunks)
 
     def _recipe(self) -> Recipe:
         return (ParquetSource, (self._paths, self._fields, self._threads, self._cache_bytes))

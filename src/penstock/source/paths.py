@@ -26,7 +26,10 @@ def expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suff
     A list keeps its order; what a pattern or a directory gives is sorted by the bytes of the names.
     """
     if not isinstance(what, str | os.PathLike):
-        return [path for one in what for path in expand(one, suffixes)]
+        found = [path for one in what for path in expand(one, suffixes)]
+        if not found:
+            raise ValueError("expected at least one file, got an empty list")
+        return found
     text = os.fspath(what)
     if has_pattern(text) and not os.path.lexists(text):
         found = sorted(map(Path, glob.glob(text, recursive=True)), key=name_key)

@@ -105,6 +105,11 @@ class TokenBlocks(Source):
         self._elements.read(places, array, run)
         return self._native(array)
 
+    def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[Any]) -> None:
+        """Fill ``out`` with tokens [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
+        self._elements.read_spans(starts, offsets, out)
+        self._native(out)
+
     def documents(self, separator: object) -> IntArray:
         """The token positions (start, stop) of every document, a row each, without the separator that ends it.
 

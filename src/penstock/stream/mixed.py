@@ -152,16 +152,16 @@ class MixedStream(Stream):
             streams[name] = stream.without(banned, from_step=from_step)
         return MixedStream(streams, phases=self._phases, **self._options)
 
-    def where(self, id: int | tuple[str, int], *, epochs: range = range(1)) -> list[tuple[int, int]]:
+    def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
         """(epoch, position) of every time a record comes in those epochs; the record is given as (name of its stream, id)."""
-        if not isinstance(id, tuple):
-            raise TypeError(f"a record of a mixture is named by (stream, id), got {id!r}")
-        number = self.names.index(id[0])
-        stream, given = self._streams[id[0]], self._mixture.plan.given[number]
+        if not isinstance(record, tuple):
+            raise TypeError(f"a record of a mixture is named by (stream, id), got {record!r}")
+        number = self.names.index(record[0])
+        stream, given = self._streams[record[0]], self._mixture.plan.given[number]
         found: list[tuple[int, int]] = []
         for epoch in epochs:
             own = range(epoch * given // len(stream), -(-(epoch + 1) * given // len(stream)))
-            for own_epoch, position in stream.where(id[1], epochs=own):
+            for own_epoch, position in stream.where(record[1], epochs=own):
                 place = self._mixture.position_of(epoch, number, own_epoch * len(stream) + position)
                 if place is not None:
                     found.append((epoch, place))
@@ -193,10 +193,7 @@ def _merge(name: str, schema: Mapping[str, Field], parts: list[tuple[IntArray, A
         back = np.empty(count, np.int64)
         back[np.concatenate([mine for mine, _ in parts])] = np.arange(count)
         return Ragged.join([column for _, column in parts]).take(back)
-    if name in schema:
-        array = fixed_output(name, schema[name], count, out)
-    else:
-        array = np.empty((count, *first.shape[1:]), first.dtype)
+    array = fixed_output(name, schema[name], count, out)
     present = np.ones(count, np.bool_)
     for mine, column in parts:
         if isinstance(column, np.ma.MaskedArray):

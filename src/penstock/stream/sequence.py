@@ -60,8 +60,8 @@ class SequenceStream(Stream):
         self._order: Order = replace(order, n=self._pages)
         if documents and separator is None:
             raise ValueError("documents=True needs the separator that stands between documents")
-        self._documents = documents
-        self._separator = None if separator is None else np.atleast_1d(np.asarray(separator, line.dtype))
+        self._documents: bool = documents
+        self._separator: npt.NDArray[Any] | None = None if separator is None else np.atleast_1d(np.asarray(separator, line.dtype))
 
     @classmethod
     def of_source(

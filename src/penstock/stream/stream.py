@@ -86,7 +86,7 @@ class Stream(ABC):
     def sized(self, seq_len: int) -> "Stream":
         """The same line cut into samples of another length."""
 
-    def where(self, id: int, *, epochs: range = range(1)) -> list[tuple[int, int]]:
+    def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
         """(epoch, position) of every time a record comes in those epochs."""
         raise TypeError(f"{type(self).__name__} cannot say where a record stands")
 
@@ -192,9 +192,9 @@ class RecordStream(Stream):
             ids[place] = substitute(self.seed, epoch, run[int(place)], len(self.source), banned)
         return ids
 
-    def where(self, id: int, *, epochs: range = range(1)) -> list[tuple[int, int]]:
+    def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
         """(epoch, position) of every time a record comes in those epochs. Records that stand in for banned ones are not found."""
-        number = int(as_ids(id, len(self.source))[0])
+        number = int(as_ids(record, len(self.source))[0])
         if not isinstance(self.order, InvertibleOrder):
             raise TypeError(f"{self.order!r} has no inverse, so it cannot say where a record stands")
         return [(epoch, int(self.order.positions(epoch, [number])[0])) for epoch in epochs]
