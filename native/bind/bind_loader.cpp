@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "bind/array.h"
@@ -38,7 +39,12 @@ class BoundRing {
     if (getpid() != process_) (void)ring_.release();
   }
 
-  void put(Ints ids) { ring_->put({ids.data(), ids.data() + ids.size()}); }
+  void put(Ints ids, std::size_t batch) {
+    for (std::size_t low = 0; low < ids.size() || low == 0; low += std::max<std::size_t>(batch, 1)) {
+      const std::size_t high = std::min(ids.size(), low + batch);
+      ring_->put({ids.data() + low, ids.data() + high});
+    }
+  }
   std::size_t size() const { return ring_->size(); }
 
   using Values = nb::typed<nb::list, OwnArray<std::uint8_t>>;
@@ -57,14 +63,16 @@ class BoundRing {
     const std::size_t count = batch->ids.size();
     Values values;
     Flags present;
+    bool some_missing = false;
     for (std::size_t i = 0; i < batch->values.size(); ++i) {
       const auto* flags = reinterpret_cast<const std::uint8_t*>(batch->present[i].get());
       const bool all = std::memchr(flags, 0, count) == nullptr;
+      some_missing |= !all;
       const std::size_t bytes = count * strides_[i];
       values.append(as_array<std::uint8_t>(std::move(batch->values[i]), bytes));
       present.append(all ? nb::none() : nb::cast(as_array<bool>(std::move(batch->present[i]), count)));
     }
-    return {values, present};
+    return {values, some_missing ? present : Flags()};
   }
 
  private:
@@ -95,8 +103,10 @@ class BoundRing {
 void bind_loader(nb::module_& m) {
   nb::class_<BoundRing>(m, "BatchRing", "Batches of fixed records read ahead, in order. For one thread; not for forked children.")
       .def(nb::init<const BoundRing::Fields&, std::size_t>(), "fields"_a, "threads"_a)
-      .def("put", &BoundRing::put, "ids"_a.noconvert(), "Ask for a batch. The ids must exist.")
-      .def("take", &BoundRing::take, "The oldest batch asked for: a list of bytes and one of what is present (None: all).")
+      .def("put", &BoundRing::put, "ids"_a.noconvert(), "batch"_a, "Ask for batches of so many ids each. The ids must exist.")
+      .def("take", &BoundRing::take,
+           "The oldest batch asked for: the bytes of each field, and what is present of each (nothing if all is; None for a "
+           "field of which all is).")
       .def_prop_ro("size", &BoundRing::size);
 }
 

@@ -196,12 +196,12 @@ class BatchRing:
 
     def __init__(self, fields: Sequence[tuple[object, int, int]], threads: int) -> None: ...
 
-    def put(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
-        """Ask for a batch. The ids must exist."""
+    def put(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], batch: int) -> None:
+        """Ask for batches of so many ids each. The ids must exist."""
 
     def take(self) -> tuple[list[Annotated[NDArray[numpy.uint8], dict(shape=(None,))]], list[Annotated[NDArray[numpy.bool_], dict(shape=(None,))] | None]]:
         """
-        The oldest batch asked for: a list of bytes and one of what is present (None: all).
+        The oldest batch asked for: the bytes of each field, and what is present of each (nothing if all is; None for a field of which all is).
         """
 
     @property

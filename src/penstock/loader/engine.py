@@ -1,6 +1,5 @@
 """Engines: who makes the batches, and how far ahead. All deliver in the order of the steps."""
 
-import os
 import queue
 import threading
 import time
@@ -14,14 +13,17 @@ from typing import Any
 import numpy as np
 
 from penstock import _core
+from penstock.argument import MAX_LENGTH
 from penstock.errors import BatchError, WorkerDiedError
 from penstock.loader.remote import make_elsewhere, pack
-from penstock.loader.schedule import Place
+from penstock.loader.schedule import EpochSchedule, Place, Schedule, Span
 from penstock.loader.stats import Meter
 from penstock.loader.work import Work, batch_bytes
+from penstock.order import Design
 from penstock.records import Batch, Source, masked
 from penstock.stream import RecordStream
 from penstock.stream.picks import RecordPicks
+from penstock.stream.stream import WEIGHT
 
 __all__ = ["Engine", "make_engine"]
 
@@ -185,43 +187,104 @@ class ExecutorEngine(_Ahead):
         self._under_way.clear()
 
 
-class NativeEngine(_Ahead):
-    """Records of fixed size, read by native threads while Python does other things."""
+class NativeEngine(Engine):
+    """Records of fixed size, read by native threads while Python does other things. It only says which, many batches at once."""
 
     def __init__(
-        self, work: Work, fields: list["_NativeField"], places: Iterator[Place], budget: int, threads: int, meter: Meter
+        self,
+        work: Work,
+        fields: list["_NativeField"],
+        schedule: EpochSchedule,
+        steps: range,
+        budget: int,
+        threads: int,
+        meter: Meter,
     ) -> None:
-        super().__init__(places, budget, threads, meter)
-        self._work, self._fields, self._process = work, fields, os.getpid()
+        self._work, self._fields, self._schedule, self._steps, self._meter = work, fields, schedule, steps, meter
         self._ring: _core.BatchRing | None = _core.BatchRing([(f.reader, f.number, f.stride) for f in fields], threads)
-        self._size = 0
+        self._bytes = max(1, sum(f.stride for f in fields) * schedule.batch_size // schedule.shard.world)
+        self._depth = max(1, min(MOST_AHEAD, budget // self._bytes))
+        self._asked = steps.start
+        self._stretches: deque[_Stretch] = deque()
+        stream = work.stream
+        assert isinstance(stream, RecordStream)
+        self._stream = stream
+        self._is_plain = not stream.bans and not isinstance(stream.order, Design)
 
-    def _begin(self, place: Place) -> RecordPicks:
-        picks = self._work.picks(place)
-        assert isinstance(picks, RecordPicks)
+    def _ask(self, most: int) -> None:
+        """Ask for batches: a run of whole ones together, others one by one."""
         assert self._ring is not None
-        self._ring.put(picks.ids)
-        return picks
+        schedule, first = self._schedule, self._schedule.place(self._asked)
+        count = min(most, schedule.stretch(self._asked)) if self._is_plain else 0
+        if count <= 1:
+            picks = self._work.picks(first)
+            assert isinstance(picks, RecordPicks)
+            self._ring.put(picks.ids, len(picks.ids))
+            self._stretches.append(_Stretch(first, 1, picks))
+            self._asked += 1
+            return
+        run = first.spans[0].run
+        size = schedule.batch_size // schedule.shard.world
+        ids = self._stream.order.indices(first.epoch, run.start, run.start + (count * size - 1) * run.step + 1, run.step)
+        self._ring.put(ids, size)
+        self._stretches.append(_Stretch(first, count, RecordPicks(ids)))
+        self._asked += count
 
-    def _wait(self, place: Place, token: RecordPicks) -> Any:
+    def take(self) -> tuple[Place, Any]:
+        """The next batch; when half of what may be under way is, more is asked for."""
         assert self._ring is not None
+        if (ready := self._ring.size) <= self._depth // 2:
+            while ready < self._depth and self._asked < self._steps.stop:
+                self._ask(self._depth - ready)
+                ready = self._ring.size
+        if not self._stretches:
+            raise StopIteration
+        stretch = self._stretches[0]
+        place, picks = stretch.next(self._schedule)
+        if stretch.taken == stretch.count:
+            self._stretches.popleft()
+        began = time.perf_counter()
         try:
             values, present = self._ring.take()
         except Exception:
-            return self._work.make(place)  # again, by the way that knows what to do about errors
-        count = len(token.ids)
-        batch: Batch = {
-            f.name: masked(value.view(f.dtype).reshape(count, *f.shape), there)
-            for f, value, there in zip(self._fields, values, present, strict=True)
-        }
-        if token.weights is not None:
-            batch["weight"] = token.weights
-        return self._work.finish(place, token, batch)
+            return place, self._work.make(place)  # again, by the way that knows what to do about errors
+        self._meter.wait_s += time.perf_counter() - began
+        self._meter.made(self._bytes)
+        count = len(picks.ids)
+        batch: Batch = {f.name: value.view(f.dtype).reshape(count, *f.shape) for f, value in zip(self._fields, values, strict=True)}
+        for f, there in zip(self._fields, present, strict=False):
+            batch[f.name] = masked(batch[f.name], there)
+        if picks.weights is not None:
+            batch[WEIGHT] = picks.weights
+        return place, self._work.finish(place, picks, batch)
 
     def close(self) -> None:
         """Let the threads end."""
         self._ring = None
-        self._under_way.clear()
+        self._stretches.clear()
+
+
+@dataclass
+class _Stretch:
+    """Batches that were asked for together: ``count`` from that of ``first`` on."""
+
+    first: Place
+    count: int
+    picks: RecordPicks
+    taken: int = 0
+
+    def next(self, schedule: EpochSchedule) -> tuple[Place, RecordPicks]:
+        """The place of the next batch, and what is in it."""
+        number, self.taken = self.taken, self.taken + 1
+        first = self.first
+        if self.count == 1:
+            return first, self.picks
+        width = schedule.batch_size * schedule.stream.stride
+        position, size = first.position + number * width, len(self.picks.ids) // self.count
+        begin, by = first.spans[0].run.start + number * width, first.spans[0].run.step
+        spans = (Span(first.epoch, range(begin, begin + (size - 1) * by + 1, by)),)
+        place = Place(first.step + number, first.epoch, position, None, spans, 0, first.epoch, position + width)
+        return place, RecordPicks(self.picks.ids[number * size : (number + 1) * size])
 
 
 @dataclass(frozen=True)
@@ -248,15 +311,25 @@ def _native_fields(source: Source) -> list[_NativeField] | None:
 
 
 def make_engine(
-    work: Work, places: Iterator[Place], *, budget: int, threads: int, executor: Executor | None, meter: Meter
+    work: Work,
+    schedule: Schedule,
+    first: int,
+    end: int | None,
+    *,
+    budget: int,
+    threads: int,
+    executor: Executor | None,
+    meter: Meter,
 ) -> Engine:
-    """The engine that fits."""
+    """The engine that fits, for steps from ``first`` on; until ``end``, if there is one."""
+    steps = range(first, MAX_LENGTH if end is None else end)
+    places = map(schedule.place, steps)
     if executor is not None:
         return ExecutorEngine(work, places, budget, executor, meter)
     if threads == 0:
         return PlainEngine(work, places, meter)
-    if work.transform is None and isinstance(work.stream, RecordStream):
+    if work.transform is None and isinstance(work.stream, RecordStream) and isinstance(schedule, EpochSchedule):
         fields = _native_fields(work.stream.source)
         if fields is not None:
-            return NativeEngine(work, fields, places, budget, threads, meter)
+            return NativeEngine(work, fields, schedule, steps, budget, threads, meter)
     return ThreadEngine(work, places, budget, threads, meter)

@@ -3,7 +3,7 @@
 import atexit
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from types import TracebackType
@@ -153,16 +153,12 @@ class Loader:
             )
         return Batches(self, endless=True)
 
-    def _places(self, first: int, end: int | None) -> Iterator[Place]:
-        step = first
-        while end is None or step < end:
-            yield self._schedule.place(step)
-            step += 1
-
     def _start(self, first: int, end: int | None) -> Engine:
         return make_engine(
             self._work,
-            self._places(first, end),
+            self._schedule,
+            first,
+            end,
             budget=self._budget,
             threads=self._threads,
             executor=self._executor,

@@ -96,6 +96,17 @@ class EpochSchedule:
         """Steps of the whole run; None if it does not end."""
         return None if self.is_endless else self.start + self._steps(self._axis - self.position)
 
+    def stretch(self, step: int) -> int:
+        """How many batches from a step on are whole, of one epoch, and not the last of it. They lie one after the other."""
+        if self.tail == "wrap":
+            position = (self.epoch * self._axis + self.position + (step - self.start) * self._width) % max(1, self._axis)
+            return max(0, self._axis - position - 1) // self._width
+        ahead, here = step - self.start, self._steps(self._axis - self.position)
+        if ahead < here:
+            return here - ahead - 1
+        each = self._steps(self._axis)
+        return each - (ahead - here) % each - 1 if each else 0
+
     def place(self, step: int) -> Place:
         """The batch of a step from ``start`` on."""
         if step < self.start:

@@ -1,6 +1,6 @@
-"""HDF5 files: data sets of one length as fields. Those that lie in the file as they are, are read by native threads, others by h5py.
+"""HDF5 files: data sets of one length as fields. Native threads read those that lie in the file as they are, h5py the others.
 
-The HDF5 library parses the files. It is not made for hostile ones: open only what you trust as much as a program.
+The HDF5 library parses the files. It is not made for hostile ones: open only what you trust.
 """
 
 import math
@@ -8,7 +8,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,43 +15,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import (
-    CorruptError,
-    FormatError,
-    PenstockError,
-    ReadError,
-    SchemaMismatchError,
-    SizeOverflowError,
-    SourceChangedError,
-    TruncatedError,
-    UnsafePathError,
-    UnsupportedTypeError,
-    UnsupportedVersionError,
-)
+from penstock.errors import CorruptError, SourceChangedError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
 from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_files
+from penstock.source.hdf5_layout import LEAST_CACHE_BYTES, Fields, Part, inspect, naming, need_same, open_file
 from penstock.source.optional import need
 from penstock.source.paths import expand, file_size
-from penstock.source.rows_in_files import FileRows, Rows, default_threads, reader_of_files, use_pread
+from penstock.source.rows_in_files import FileRows, default_threads, reader_of_files, use_pread
 from penstock.store.column import as_batch, make_column
 
 __all__ = ["Hdf5Source", "open_hdf5"]
 
 SUFFIXES = (".h5", ".hdf5", ".he5")
-MAX_LINKS = 16
 MAX_FILES = 64
 """Files that h5py holds open."""
 
-CACHE_BYTES = (1 << 20, 1 << 24)
-"""The least and the most that HDF5 keeps of the decoded chunks of a data set."""
+MOST_CACHE_BYTES = 1 << 24
+"""What HDF5 keeps at most of the decoded chunks of a data set."""
 
 MAX_BLOCKS = 1 << 22
 BLOCK_BYTES = 1 << 20
-
-Fields = Sequence[str] | Mapping[str, str]
 
 
 def open_hdf5(
@@ -80,8 +65,8 @@ class Hdf5Source(Source):
         self._paths, self._fields, self._threads, self._io = list(paths), fields, threads, io
         pread = use_pread(io, Path(paths[0]))
         self._sizes = [file_size(Path(path)) for path in paths]
-        tables = [_inspect(path, size, fields) for path, size in zip(paths, self._sizes, strict=True)]
-        _need_same(self._paths, tables)
+        tables = [inspect(path, size, fields) for path, size in zip(paths, self._sizes, strict=True)]
+        need_same(self._paths, tables)
         self._parts = {name: [table[name] for table in tables] for name in tables[0]}
         self._schema = {name: part.field for name, part in tables[0].items()}
         self._counts = [next(iter(table.values())).length for table in tables]
@@ -93,7 +78,7 @@ class Hdf5Source(Source):
             if all(part.places is not None and part.dtype == parts[0].dtype for part in parts)
         }
         chunk_bytes = max(part.chunk_bytes for parts in self._parts.values() for part in parts)
-        self._files: _Files | None = _Files(self._paths, self._sizes, min(max(chunk_bytes, CACHE_BYTES[0]), CACHE_BYTES[1]))
+        self._files: _Files | None = _Files(self._paths, self._sizes, min(max(chunk_bytes, LEAST_CACHE_BYTES), MOST_CACHE_BYTES))
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -130,33 +115,156 @@ class Hdf5Source(Source):
         return {name: self._read_field(name, ids, out) for name in fields}
 
     def _read_field(self, name: str, ids: IntArray, out: Outputs) -> Any:
-        field = self._schema[name]
         if self._files is None:
             raise ValueError("the source is closed")
+        field = self._schema[name]
         if not field.is_fixed:
-            dtype = self._parts[name][0].dtype
-            items = (
-                np.empty(ids.size, dtype) if len({part.dtype for part in self._parts[name]}) == 1 else np.empty(ids.size, object)
-            )
-            self._fetch(name, ids, items)
-            return self._ragged(name, field, items)
+            items = np.empty(ids.size, object)
+            self._fetch(self._files, name, ids, items)
+            return self._ragged(name, ids, items)
         array = fixed_output(name, field, ids.size, out)
         if name in self._plain:
             self._plain[name].read(ids, array)
         elif array.size:
-            self._fetch(name, ids, array)
+            self._fetch(self._files, name, ids, array)
         return array
 
-    def _fetch(self, name: str, ids: IntArray, out: npt.NDArray[Any]) -> None:
+    def _fetch(self, files: "_Files", name: str, ids: IntArray, out: npt.NDArray[Any]) -> None:
         """Through h5py, file by file."""
-        assert self._files is not None
-        if len(self._counts) == 1:
-            self._files.read(0, self._parts[name][0], ids, out)
-            return
         numbers = np.searchsorted(self._ends, ids, side="right")
-        for number in np.unique(numbers).tolist():
-            places = np.flatnonzero(numbers == number)
-            part = self._parts[name][number]
-            rows = np.empty((places.size, *out.shape[1:]), part.dtype if out.dtype.hasobject else out.dtype)
-            self._files.read(number, part, ids[places] - (self._ends[number] - part.length), rows)
-            out[places] = rows
+        touched = np.unique(numbers).tolist()
+        for number in touched:
+            part, places = self._parts[name][number], np.flatnonzero(numbers == number)
+            direct = len(touched) == 1 and out.dtype != object
+            rows = out if direct else np.empty((places.size, *out.shape[1:]), part.dtype if out.dtype == object else out.dtype)
+            files.read(number, part, ids[places] - (self._ends[number] - part.length), rows)
+            if not direct:
+                out[places] = rows
+
+    def _ragged(self, name: str, ids: IntArray, items: npt.NDArray[Any]) -> Any:
+        field = self._schema[name]
+        if field.kind == "ragged":
+            return Ragged.from_items(items.tolist(), dtype=field.dtype)
+        try:
+            return as_batch(field, make_column(name, field, Ragged.from_items(items.tolist(), dtype=np.uint8, kind=field.kind)))
+        except ValueError as error:
+            bad = next(i for i, item in enumerate(items) if "\ufffd" in item.decode(errors="replace"))
+            path = self._paths[int(np.searchsorted(self._ends, ids[bad], side="right"))]
+            raise CorruptError(f"{path}: data set {name!r}: expected UTF-8, found {items[bad][:80]!r}") from error
+
+    def close(self) -> None:
+        """Let go of the files: nothing can be read any more."""
+        for rows in self._plain.values():
+            rows.close()
+        if self._files is not None:
+            self._files.close()
+            self._files = None
+
+    def _recipe(self) -> Recipe:
+        return (Hdf5Source, (self._paths, self._fields, self._threads, self._io))
+
+
+class _PlainRows:
+    """Rows that lie in files as they are, in chunks or as a whole.
+
+    A file is one row of units, so that thousands of chunks need one map. The unit is the row itself where the places of the chunks
+    allow it, and the largest part of it that all of them are multiples of otherwise.
+    """
+
+    def __init__(self, files: Sequence[tuple[str, int]], parts: Sequence[Part], *, pread: bool, threads: int) -> None:
+        field, found = parts[0].field, [np.asarray(part.places) for part in parts]
+        unit = math.gcd(field.stride, *(int(np.gcd.reduce(places - places[0])) for places in found if places.size))
+        bases = [int(places[0]) % unit if places.size else 0 for places in found]
+        rows = [FileRows(Path(path), size, base, (size - base) // unit) for (path, size), base in zip(files, bases, strict=True)]
+        firsts = np.cumsum([0, *(one.rows for one in rows)])
+        starts = [first + (places - base) // unit for first, places, base in zip(firsts, found, bases, strict=False)]
+        self._run, self._swapped = field.stride // unit, not parts[0].dtype.isnative
+        self._runs = Blocks.of_counts(np.concatenate([part.counts for part in parts]))
+        ends = np.cumsum(np.concatenate([part.counts for part in parts]))
+        self._shifts = np.concatenate(starts) - np.concatenate([[0], ends[:-1]]) * self._run
+        self._rows = reader_of_files(rows, unit, pread=pread, threads=threads)
+
+    def read(self, ids: IntArray, out: npt.NDArray[Any]) -> None:
+        """Fill ``out`` with rows."""
+        shifts = self._shifts[0] if self._shifts.size == 1 else self._shifts[self._runs.of(ids)]
+        self._rows.read(ids * self._run + shifts, out, self._run)
+        if self._swapped:
+            out.byteswap(inplace=True)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._rows.close()
+
+
+class _Files:
+    """The files that h5py holds open: those used last, each process its own. One thread reads at a time, as h5py wants it."""
+
+    def __init__(self, paths: Sequence[str], sizes: Sequence[int], cache_bytes: int) -> None:
+        self._paths, self._sizes, self._cache_bytes = paths, sizes, cache_bytes
+        self._inherited: list[Any] = []
+        self._start()
+
+    def _start(self) -> None:
+        self._process, self._lock = os.getpid(), threading.Lock()
+        self._open: OrderedDict[int, tuple[Any, dict[str, Any]]] = OrderedDict()
+
+    def read(self, number: int, part: Part, ids: IntArray, out: npt.NDArray[Any]) -> None:
+        """Fill ``out`` with rows of one data set of one file."""
+        if self._process != os.getpid():
+            self._inherited.append(self._open)  # to close them would unlock the files of the parent
+            self._start()
+        with self._lock, naming(self._paths[number]):
+            _fill(self._data_set(number, part.path), part.rows or 1, ids, out)
+
+    def _data_set(self, number: int, name: str) -> Any:
+        if number not in self._open:
+            found = file_size(Path(self._paths[number]))
+            if found != self._sizes[number]:
+                raise SourceChangedError(
+                    f"{self._paths[number]}: expected {self._sizes[number]} bytes as at opening, found {found}; open it anew"
+                )
+            self._open[number] = (open_file(self._paths[number], self._cache_bytes), {})
+            while len(self._open) > MAX_FILES:
+                self._open.popitem(last=False)[1][0].close()
+        self._open.move_to_end(number)
+        file, known = self._open[number]
+        if name not in known:
+            known[name] = file[name]
+        return known[name]
+
+    def close(self) -> None:
+        """Close the files of this process."""
+        if self._process == os.getpid():
+            with self._lock:
+                for file, _ in self._open.values():
+                    file.close()
+                self._open.clear()
+
+
+def _fill(data: Any, chunk_rows: int, ids: IntArray, out: npt.NDArray[Any]) -> None:
+    """Rows of a data set in the order of ``ids``. Every chunk is read once."""
+    if ids[-1] - ids[0] == ids.size - 1 and np.all(np.diff(ids) == 1):
+        return _read_run(data, int(ids[0]), out)
+    if out.ndim == 1:
+        return _transfer(data, out, lambda space: space.select_elements(ids.astype(np.uint64).reshape(-1, 1)))
+    order = np.argsort(ids, kind="stable")
+    ranked = ids[order]
+    for low, high in pairwise(np.flatnonzero(np.diff(ranked // chunk_rows, prepend=-1, append=-1)).tolist()):
+        first, places = int(ranked[low]), order[low:high]
+        if places.size == 1:
+            _read_run(data, first, out[places[0] : places[0] + 1])
+        else:
+            rows = empty((int(ranked[high - 1]) - first + 1, *out.shape[1:]), out.dtype)
+            _read_run(data, first, rows)
+            out[places] = rows[ranked[low:high] - first]
+
+
+def _read_run(data: Any, start: int, out: npt.NDArray[Any]) -> None:
+    _transfer(data, out, lambda space: space.select_hyperslab((start, *[0] * (out.ndim - 1)), out.shape))
+
+
+def _transfer(data: Any, out: npt.NDArray[Any], select: Callable[[Any], None]) -> None:
+    h5py = need("h5py", "hdf5")
+    space = data.id.get_space()
+    select(space)
+    data.id.read(h5py.h5s.create_simple(out.shape), space, out, h5py.h5t.py_create(out.dtype))

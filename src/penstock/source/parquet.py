@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.argument import whole_number
-from penstock.errors import CorruptError, FormatError, TruncatedError
+from penstock.errors import CorruptError, FormatError, SizeOverflowError, TruncatedError
 from penstock.records import Recipe
 from penstock.source.arrow_file import translated
 from penstock.source.arrow_group import CACHE_BYTES, Group, GroupSource
@@ -22,6 +22,8 @@ __all__ = ["ParquetSource", "open_parquet"]
 
 SUFFIXES = (".parquet",)
 MAGIC = b"PAR1"
+MOST_GROUP_RECORDS = 1 << 28
+"""Arrow reserves memory for as many records as the footer says. Real row groups are far smaller."""
 
 
 def open_parquet(
@@ -84,6 +86,10 @@ def _head(path: str, fields: Fields | None) -> tuple[dict[str, Leaf], list[int]]
         sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         if min(sizes, default=0) < 0 or sum(sizes) != metadata.num_rows:
             raise CorruptError(f"{path}: expected row groups of {metadata.num_rows} records together, found {str(sizes)[:100]}")
+        if max(sizes, default=0) > MOST_GROUP_RECORDS:
+            raise SizeOverflowError(
+                f"{path}: expected at most {MOST_GROUP_RECORDS} records in a row group, found {max(sizes)}; write smaller row groups"
+            )
         return choose(metadata.schema.to_arrow_schema(), fields, path), sizes
 
 

@@ -20,7 +20,7 @@ from penstock.stream.picks import Picks, RecordPicks
 if TYPE_CHECKING:
     from penstock.stream.sequence import SequenceStream
 
-__all__ = ["RecordStream", "Stream", "designed", "in_order", "is_in", "sampled", "shuffled", "sliding", "substitute"]
+__all__ = ["WEIGHT", "RecordStream", "Stream", "designed", "in_order", "is_in", "sampled", "shuffled", "sliding", "substitute"]
 
 WEIGHT = "weight"
 """The field that a design adds."""
