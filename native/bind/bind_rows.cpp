@@ -85,8 +85,13 @@ void bind_rows(nb::module_& m) {
       .def("read_spans", &read_spans, "starts"_a.noconvert(), "offsets"_a.noconvert(), "out"_a.noconvert(), "pool"_a,
            "Fill out with rows [start, start + offsets[i + 1] - offsets[i]) of every start, at offsets[i].");
   m.def(
-      "empty", [](std::size_t bytes) { return as_array<std::uint8_t>(take_buffer(bytes), bytes); }, "bytes"_a,
-      "An array of bytes with whatever they held before, in memory that is used again when the array is gone.");
+      "empty",
+      [](std::size_t rows, std::size_t stride) {
+        std::size_t bytes = 0;
+        if (__builtin_mul_overflow(rows, stride, &bytes)) throw std::bad_alloc();
+        return as_array<std::uint8_t, 2>(take_buffer(bytes), {rows, stride});
+      },
+      "rows"_a, "stride"_a, "Rows of bytes with whatever they held before, in memory that is used again when the array is gone.");
   m.def("kept_buffer_bytes", &kept_buffer_bytes, "Bytes kept for the next arrays of empty().");
 }
 

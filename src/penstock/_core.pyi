@@ -130,9 +130,9 @@ class RowReader:
         Fill out with rows [start, start + offsets[i + 1] - offsets[i]) of every start, at offsets[i].
         """
 
-def empty(bytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
+def empty(rows: int, stride: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None))]:
     """
-    An array of bytes with whatever they held before, in memory that is used again when the array is gone.
+    Rows of bytes with whatever they held before, in memory that is used again when the array is gone.
     """
 
 def kept_buffer_bytes() -> int:

@@ -123,7 +123,10 @@ class Source(ABC):
 
     def read(self, ids: Any, fields: Sequence[str] | None = None, out: Outputs | None = None) -> Batch:
         """A batch of records in the order of ``ids``. Arrays in ``out``, for fixed fields, are filled instead of new ones."""
-        wanted, schema, given = as_ids(ids, len(self)), self.schema, {} if out is None else out
+        wanted, schema = as_ids(ids, len(self)), self.schema
+        if fields is None and out is None:  # what a loader asks for, in a hurry
+            return self._read(wanted, list(schema), {})
+        given = {} if out is None else out
         if isinstance(fields, str):
             raise TypeError(f"fields must be a list of names, got {fields!r}")
         names = list(schema) if fields is None else list(fields)
@@ -285,8 +288,12 @@ def only(column: Any) -> Any:
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """A new array, as numpy.empty gives it; large ones in memory that was used before, which saves the page faults."""
-    size = math.prod(shape) * dtype.itemsize
-    return np.empty(shape, dtype) if size < RECYCLED_BYTES else _core.empty(size).view(dtype).reshape(shape)
+    rows = shape[0] if shape else 1
+    stride = math.prod(shape[1:]) * dtype.itemsize
+    if rows * stride < RECYCLED_BYTES:
+        return np.empty(shape, dtype)
+    array = _core.empty(rows, stride).view(dtype)
+    return array if array.shape == shape else array.reshape(shape)
 
 
 def fixed_output(name: str, field: Field, count: int, out: Outputs) -> npt.NDArray[Any]:

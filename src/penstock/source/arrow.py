@@ -15,6 +15,7 @@ from penstock.schema import Field
 from penstock.source.arrow_column import Column, make_column
 from penstock.source.arrow_file import (
     SUFFIXES,
+    files_of,
     is_compressed,
     is_stream,
     mapped_bytes,
@@ -29,7 +30,6 @@ from penstock.source.arrow_memory import BufferMemory, FileMemory, Memory, NotIn
 from penstock.source.arrow_type import Fields, Leaf, choose, need_agreement, plain_fields
 from penstock.source.fingerprint import WHOLE_BYTES, fingerprint_arrays, fingerprint_files, fingerprint_of
 from penstock.source.optional import need
-from penstock.source.paths import expand
 from penstock.source.rows_in_files import default_threads
 
 __all__ = ["ArrowSource", "ArrowTable", "CompressedArrow", "MappedArrow", "open_arrow", "open_huggingface", "open_table"]
@@ -52,7 +52,7 @@ def open_arrow(
     new names and columns. Files that are not compressed are mapped; of others, record batches are decoded when they are touched.
     """
     need("pyarrow", "arrow")
-    return _open_files([str(path) for path in expand(what, SUFFIXES)], plain_fields(fields), default_threads(threads))
+    return _open_files(files_of(what, SUFFIXES), plain_fields(fields), default_threads(threads))
 
 
 def open_table(table: Any, *, fields: Fields | None = None, threads: int | None = None) -> "ArrowTable":

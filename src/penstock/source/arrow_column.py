@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import CorruptError, SizeOverflowError, UnsupportedTypeError
+from penstock.errors import BatchTooLargeError, CorruptError, SizeOverflowError, UnsupportedTypeError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
 from penstock.records import Blocks, Outputs, empty, fixed_output, masked
@@ -17,6 +17,8 @@ from penstock.source.arrow_type import Leaf, plain, storage, storage_type
 from penstock.source.optional import need
 
 __all__ = ["Column", "make_column"]
+
+MAX_BATCH_BYTES = 16 << 30
 
 Present = npt.NDArray[np.bool_] | None
 Describe = Callable[[int], str]
@@ -239,7 +241,7 @@ class SpanColumn(Column):
         return values.view(dtype), lengths, present
 
     def _check_edges(self, ids: IntArray, starts: IntArray, ends: IntArray, limit: IntArray) -> None:
-        """Every record must lie within the values of its array, and all together must not be larger than the values."""
+        """Every record must lie within the values of its array, and the batch must not be larger than anybody wants."""
         bad = np.flatnonzero((starts < 0) | (ends < starts) | (ends > limit))
         if bad.size:
             one = bad[0]
@@ -247,15 +249,15 @@ class SpanColumn(Column):
                 f"{self._describe(int(ids[one]))}: field {self._name!r}: expected offsets that rise within [0, {limit[one]}], "
                 f"found {starts[one]} and {ends[one]}"
             )
-        most = MAX_RECORD_BYTES // self.field.dtype.itemsize
-        long = np.flatnonzero(ends - starts > most)
-        if long.size:
-            raise SizeOverflowError(
-                f"{self._describe(int(ids[long[0]]))}: field {self._name!r}: a record has at most {MAX_RECORD_BYTES} bytes"
+        sizes = (ends - starts) * self.field.dtype.itemsize
+        if sizes.max() > MAX_RECORD_BYTES:
+            where = self._describe(int(ids[np.argmax(sizes)]))
+            raise SizeOverflowError(f"{where}: field {self._name!r} has {sizes.max()} bytes, expected {MAX_RECORD_BYTES} at most")
+        if sizes.sum() > MAX_BATCH_BYTES:
+            raise BatchTooLargeError(
+                f"{self._describe(int(ids[0]))} and others: field {self._name!r} has {sizes.sum()} bytes, expected "
+                f"{MAX_BATCH_BYTES} at most; read fewer records at a time"
             )
-        lengths = ends - starts
-        if lengths.sum() > most and lengths[np.unique(ids, return_index=True)[1]].sum() > self._facts[3].sum():
-            raise CorruptError(f"{self._describe(int(ids[0]))}: field {self._name!r}: records overlap")
 
 
 class DictionaryColumn(Column):

@@ -1,7 +1,8 @@
 """Arrow IPC files, as files or streams: schema and record batches, with errors that name the file."""
 
+import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ from penstock.errors import (
     UnsupportedVersionError,
 )
 from penstock.source.optional import need
-from penstock.source.paths import file_size
+from penstock.source.paths import expand, file_size
 
 __all__ = [
     "SUFFIXES",
@@ -36,6 +37,14 @@ MAGIC = b"ARROW1"
 MESSAGE = b"\xff\xff\xff\xff"
 END_OF_STREAM = MESSAGE + b"\0\0\0\0"
 CUT = ("Expected to read", "Expected to be able to read", "Corrupted metadata length", "too small", "Unexpected end of stream")
+
+
+def files_of(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suffixes: tuple[str, ...]) -> list[str]:
+    """The absolute paths of at least one file."""
+    paths = [str(path) for path in expand(what, suffixes)]
+    if not paths:
+        raise ValueError("expected at least one file, got an empty list")
+    return paths
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from penstock.schema import Field
 from penstock.source.arrow_column import Column, make_column
 from penstock.source.arrow_file import translated
 from penstock.source.arrow_memory import BufferMemory, gather_spans
-from penstock.source.arrow_type import Leaf
+from penstock.source.arrow_type import Leaf, refitted
 from penstock.source.rows_in_files import reader_of_memory
 
 __all__ = ["CACHE_BYTES", "Group", "GroupSource", "Recent", "blocks_of"]
@@ -192,7 +192,8 @@ class GroupSource(Source):
         group, leaf = self._groups[number], self._leaves[name]
         with translated(group.path):
             arrays = self._decode(group, leaf)
-            column = _sealed(name, leaf, arrays, lambda record: f"{group.path}: record {group.first + record}")
+            fitting = refitted(leaf, arrays[0].type, group.path) if arrays else leaf
+            column = _sealed(name, fitting, arrays, lambda record: f"{group.path}: record {group.first + record}")
         if len(column) != group.rows:
             raise CorruptError(
                 f"{group.path}: expected {group.rows} records in group {group.number}, found {len(column)} of {name!r}"

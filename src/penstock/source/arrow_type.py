@@ -11,7 +11,7 @@ from penstock.errors import SchemaMismatchError, SizeOverflowError, UnsupportedT
 from penstock.schema import Field, Schema
 from penstock.source.optional import need
 
-__all__ = ["Fields", "Leaf", "choose", "need_agreement", "plain", "plain_fields", "storage", "storage_type"]
+__all__ = ["Fields", "Leaf", "choose", "need_agreement", "plain", "plain_fields", "refitted", "storage", "storage_type"]
 
 Fields = Sequence[str] | Mapping[str, str]
 """Names of columns, or new names with the names of the columns they stand for."""
@@ -67,6 +67,15 @@ def need_agreement(first: Mapping[str, Leaf], other: Mapping[str, Leaf], paths: 
             raise SchemaMismatchError(
                 f"{paths[1]}: expected {leaf.type} in column {name!r} as in {paths[0]}, found {other[name].type}"
             )
+
+
+def refitted(leaf: Leaf, column: Any, where: str) -> Leaf:
+    """The leaf for a column as a file has it: its type may differ from that in other files, what it becomes may not."""
+    for member in leaf.path[1:]:
+        column = storage_type(column).field(member).type
+    if _field(column) != leaf.field:
+        raise SchemaMismatchError(f"{where}: expected {leaf.type} in column {'.'.join(leaf.path)!r}, found {column}")
+    return Leaf(leaf.path, column, leaf.field)
 
 
 def storage_type(kind: Any) -> Any:

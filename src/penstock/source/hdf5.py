@@ -103,7 +103,7 @@ class Hdf5Source(Source):
             return Blocks(len(self), first.rows or max(1, BLOCK_BYTES // max(1, first.field.stride)))
         if not first.rows:
             return Blocks.of_counts(self._counts)
-        rows = first.rows * -(-len(self) // (first.rows * MAX_BLOCKS) or 1)
+        rows = first.rows * max(1, len(self) // (first.rows * MAX_BLOCKS))  # a table of blocks must fit into memory
         return Blocks.of_counts(np.concatenate([np.diff(np.append(np.arange(0, count, rows), count)) for count in self._counts]))
 
     @property

@@ -1,4 +1,4 @@
-"""What lies in an HDF5 file: its data sets, their types, and where their rows are. Nothing that leads to other files is followed."""
+"""What lies in an HDF5 file: its data sets, their types, and where their rows are. Nothing leads from it to other files."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

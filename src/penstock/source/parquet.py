@@ -10,12 +10,12 @@ from typing import Any
 from penstock.argument import whole_number
 from penstock.errors import CorruptError, FormatError, SizeOverflowError, TruncatedError
 from penstock.records import Recipe
-from penstock.source.arrow_file import translated
+from penstock.source.arrow_file import files_of, translated
 from penstock.source.arrow_group import CACHE_BYTES, Group, GroupSource
 from penstock.source.arrow_type import Fields, Leaf, choose, need_agreement, plain_fields
 from penstock.source.fingerprint import fingerprint_files
 from penstock.source.optional import need
-from penstock.source.paths import expand, file_size
+from penstock.source.paths import file_size
 from penstock.source.rows_in_files import default_threads
 
 __all__ = ["ParquetSource", "open_parquet"]
@@ -38,8 +38,9 @@ def open_parquet(
     ``fields`` are the wanted columns, or a dict of new names and columns. Decoded row groups are kept up to ``cache_bytes``.
     """
     need("pyarrow", "arrow")
-    paths = [str(path) for path in expand(what, SUFFIXES)]
-    return ParquetSource(paths, plain_fields(fields), default_threads(threads), whole_number("cache_bytes", cache_bytes))
+    return ParquetSource(
+        files_of(what, SUFFIXES), plain_fields(fields), default_threads(threads), whole_number("cache_bytes", cache_bytes)
+    )
 
 
 class ParquetSource(GroupSource):
@@ -88,7 +89,7 @@ def _head(path: str, fields: Fields | None) -> tuple[dict[str, Leaf], list[int]]
             raise CorruptError(f"{path}: expected row groups of {metadata.num_rows} records together, found {str(sizes)[:100]}")
         if max(sizes, default=0) > MOST_GROUP_RECORDS:
             raise SizeOverflowError(
-                f"{path}: expected at most {MOST_GROUP_RECORDS} records in a row group, found {max(sizes)}; write smaller row groups"
+                f"{path}: expected row groups of at most {MOST_GROUP_RECORDS} records, found {max(sizes)}; write smaller ones"
             )
         return choose(metadata.schema.to_arrow_schema(), fields, path), sizes
 

@@ -17,6 +17,7 @@ __all__ = [
     "Bytes",
     "Column",
     "as_batch",
+    "checked_cast",
     "guess_field",
     "join_columns",
     "join_present",
@@ -150,11 +151,11 @@ def _fixed(field: Field, data: Any) -> Column:
         there = [item for item in data if item is not None]
         array = np.zeros((len(data), *field.shape), field.dtype)
         if there:
-            array[present] = _cast(np.asarray(there), field.dtype)
+            array[present] = checked_cast(np.asarray(there), field.dtype)
         data = array
     elif isinstance(data, list | tuple) and not data:
         data = np.empty((0, *field.shape), field.dtype)
-    array = _cast(np.asarray(data), field.dtype)
+    array = checked_cast(np.asarray(data), field.dtype)
     if array.ndim == 0 or array.shape[1:] != field.shape:
         raise ValueError(f"expected shape (n, {', '.join(map(str, field.shape))}), got {array.shape}")
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -171,7 +172,7 @@ def _kind(dtype: np.dtype[Any]) -> str:
     return "f" if dtype.name in _FLOATS else {"b": "b", "i": "i", "u": "i", "f": "f", "c": "c"}.get(dtype.kind, "")
 
 
-def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def checked_cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """``array`` as ``dtype`` if every value keeps its meaning; ValueError otherwise.
 
     A float may be rounded to a shorter one, which is what the field asks for. It may not become infinite or NaN, and a whole number
@@ -187,7 +188,7 @@ def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     if source == "c" and target != "c":
         if np.any(array.imag != 0):
             raise ValueError(f"complex values do not fit {dtype}: for example {array[array.imag != 0].flat[0]}")
-        return _cast(array.real, dtype)
+        return checked_cast(array.real, dtype)
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
         if target in "fc" and source in "fc":
@@ -214,7 +215,7 @@ def _cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 def _variable(field: Field, data: Any) -> Column:
     ragged = data if isinstance(data, Ragged) else _pack(field, data)
     offsets, present, shapes = _checked(field, ragged)
-    values = np.ascontiguousarray(_cast(ragged.values, field.dtype)).view(np.uint8)
+    values = np.ascontiguousarray(checked_cast(ragged.values, field.dtype)).view(np.uint8)
     ends = offsets * field.dtype.itemsize
     if np.any(np.diff(ends) > MAX_RECORD_BYTES):
         raise ValueError(f"a record of a field has at most {MAX_RECORD_BYTES} bytes")
@@ -241,7 +242,7 @@ def _checked(field: Field, ragged: Ragged) -> tuple[IntArray, npt.NDArray[np.boo
         return offsets, present, None
     if ragged.shapes is None or ragged.shapes.shape != (offsets.size - 1, field.ndim):
         raise ValueError(f"items must have {field.ndim} dimensions")
-    shapes = _cast(ragged.shapes, np.dtype(np.uint32))
+    shapes = checked_cast(ragged.shapes, np.dtype(np.uint32))
     if not np.array_equal(np.prod(shapes.astype(object), axis=1), np.diff(offsets).astype(object)):
         raise ValueError("a shape does not fit the length of its item")
     return offsets, present, shapes
@@ -267,6 +268,6 @@ def _pack(field: Field, data: Any) -> Ragged:
         for item in items:
             if item is not None and np.asarray(item).ndim != field.ndim:
                 raise ValueError(f"items must have {field.ndim} dimensions, got shape {np.asarray(item).shape}")
-        arrays = [None if item is None else _cast(np.asarray(item), field.dtype) for item in items]
+        arrays = [None if item is None else checked_cast(np.asarray(item), field.dtype) for item in items]
         return Ragged.from_items(arrays, dtype=field.dtype, ndim=field.ndim)
     return Ragged.from_items(items, dtype=np.uint8, kind=field.kind)
