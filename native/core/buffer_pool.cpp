@@ -26,10 +26,14 @@ std::size_t size_class(std::size_t bytes) {
 }
 
 std::byte* allocate(std::size_t capacity) {
-  const std::size_t alignment = capacity >= kHuge ? kHuge : capacity >= (32 << 10) ? 4096 : 64;
+  const std::size_t alignment = capacity >= (32 << 10) ? 4096 : 64;
   void* const made = std::aligned_alloc(alignment, (capacity + alignment - 1) / alignment * alignment);
   if (made == nullptr) throw std::bad_alloc();
-  if (capacity >= kHuge) madvise(made, capacity, MADV_HUGEPAGE);  // advice only
+  if (capacity >= kHuge) {  // advice only, for the pages that lie wholly inside
+    const auto low = (reinterpret_cast<std::uintptr_t>(made) + kHuge - 1) / kHuge * kHuge;
+    const auto high = (reinterpret_cast<std::uintptr_t>(made) + capacity) / kHuge * kHuge;
+    if (high > low) madvise(reinterpret_cast<void*>(low), high - low, MADV_HUGEPAGE);
+  }
   return static_cast<std::byte*>(made);
 }
 

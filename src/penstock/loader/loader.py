@@ -34,7 +34,7 @@ class Loader:
     * ``batch_size``  samples of a batch of the whole job; ``shard`` takes this rank's part of it
     * ``tail``        what happens to a last, short batch: "keep" it, "drop" it, "pad" it (batches then have a field ``valid``), or
       "wrap" around into the next epoch
-    * ``prefetch``    bytes that may be read ahead, such as "64MB"
+    * ``prefetch``    bytes that may be read ahead, such as "64MB"; left out, as many as are useful
     * ``threads``     how many read and transform; 0 reads in the caller's thread, when asked
     * ``transform``   ``fn(batch)``, or ``fn(batch, info)`` with ``info.step``, ``.epoch``, ``.ids`` and ``.seeds``, one per sample
     * ``executor``    any ``concurrent.futures.Executor``, for transforms that hold the interpreter
@@ -58,7 +58,7 @@ class Loader:
         *,
         shard: Shard | None = None,
         tail: str = "keep",
-        prefetch: int | str = "64MB",
+        prefetch: int | str | None = None,
         threads: int | None = None,
         transform: Callable[..., Any] | None = None,
         executor: Executor | None = None,
@@ -83,7 +83,7 @@ class Loader:
         if ids is not None and ids in stream.schema:
             raise ValueError(f"the stream has a field {ids!r} already; choose another name for the ids")
         self._work = Work(stream, transform, ids, on_error, tail == "pad")
-        self._budget = byte_size("prefetch", prefetch, least=0)
+        self._budget = None if prefetch is None else byte_size("prefetch", prefetch, least=0)
         self._threads = min(8, os.cpu_count() or 1) if threads is None else whole_number("threads", threads, most=1024)
         self._executor = executor
         self._meter = Meter()

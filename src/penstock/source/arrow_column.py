@@ -203,10 +203,8 @@ class SpanColumn(Column):
     _width = 4
 
     def _place(self, array: Any) -> list[int]:
-        types = need("pyarrow", "arrow").types
         buffers = array.buffers()
-        large = types.is_large_list(array.type) or types.is_large_string(array.type) or types.is_large_binary(array.type)
-        self._width = 8 if large else 4
+        self._width = 8 if str(array.type).startswith("large_") else 4
         offsets = self._memory.place(buffers[1]) + array.offset * self._width
         if self.field.kind != "ragged":
             return [offsets, -1, 0, 0] if buffers[2] is None else [offsets, -1, self._memory.place(buffers[2]), buffers[2].size]

@@ -1,0 +1,171 @@
+"""Tokens as one line of pages, cut into sequences, beside plain lists."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.stream.tokens import make_tokens, naive_documents, naive_line, shuffled_line
+
+import penstock as pen
+from penstock.order import Sequential, Shuffle
+from penstock.ragged import Ragged
+from penstock.source.array import ArraySource
+from penstock.source.write_tokens import write_tokens
+from penstock.stream import SequenceStream, Stream
+
+
+def rows(stream: Stream, epoch: int) -> list[list[int]]:
+    """All sequences of an epoch."""
+    found: list[list[int]] = stream.fetch(stream.locate(epoch, range(0, len(stream) * stream.stride, stream.stride)))[
+        "tokens"
+    ].tolist()
+    return found
+
+
+@pytest.mark.parametrize(("count", "page"), [(100, 1), (100, 4), (100, 7), (97, 8), (97, 100), (16, 16), (16, 7), (5, 4), (1, 1)])
+def test_sequences_are_cut_from_the_line_of_pages(tmp_path: Path, count: int, page: int) -> None:
+    with make_tokens(tmp_path, count, page) as source:
+        for seq_len in (1, 3, 8, 16, 20, 100, 101):
+            stream = source.shuffle(seed=5).sequences(seq_len)
+            assert (stream.axis, len(stream)) == (count, count // seq_len)
+            order = Shuffle(count // min(page, count), seed=5)
+            for epoch in (0, 1, 9):
+                line = naive_line(range(count), page, order, epoch)
+                assert rows(stream, epoch) == [line[i : i + seq_len] for i in range(0, count - seq_len + 1, seq_len)]
+
+
+def test_any_start_and_stride_give_their_part_of_the_line(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 97, 8) as source:
+        stream = source.shuffle(seed=5).sequences(10)
+        endless = shuffled_line(range(97), 8, 5, 6)
+        for start in range(97):
+            for step in (10, 20, 30, 7):
+                run = range(start, min(97, start + 40), step)
+                found = stream.fetch(stream.locate(2, run))["tokens"].tolist()
+                assert found == [endless[2 * 97 + p : 2 * 97 + p + 10] for p in run], run
+
+
+def test_a_sequence_longer_than_the_data_goes_on_through_epochs(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 7, 3) as source:
+        stream = source.shuffle(seed=5).sequences(20)
+        assert len(stream) == 0
+        endless = shuffled_line(range(7), 3, 5, 12)
+        for start in range(7):
+            assert stream.fetch(stream.locate(1, range(start, start + 1)))["tokens"].tolist() == [endless[7 + start : 27 + start]]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "int64", "float32"])
+def test_token_types_are_kept(tmp_path: Path, dtype: str) -> None:
+    with make_tokens(tmp_path, 100, 8, dtype=dtype) as source:
+        batch = source.shuffle(seed=1).sequences(10).fetch(source.shuffle(seed=1).sequences(10).locate(0, range(0, 100, 10)))
+        assert batch["tokens"].dtype == dtype
+        assert batch["tokens"].shape == (10, 10)
+
+
+def test_shards_are_one_line(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 1000, 16, dtype="uint16", shards="600B") as source:
+        stream = source.shuffle(seed=5).sequences(24)
+        line = naive_line(range(1000), 16, Shuffle(62, seed=5), 3)
+        assert [t for row in rows(stream, 3) for t in row] == line[: len(stream) * 24]
+
+
+def test_in_order_the_line_is_the_data(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 97, 8) as source:
+        assert [t for row in rows(source.in_order().sequences(4), 7) for t in row] == list(range(96))
+
+
+def test_other_lengths_are_cut_from_the_same_line(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 96, 8) as source:
+        stream = source.shuffle(seed=5).sequences(4)
+        flat = [t for row in rows(stream, 1) for t in row]
+        for seq_len in (1, 2, 3, 12, 96):
+            assert [t for row in rows(stream.sized(seq_len), 1) for t in row] == flat
+
+
+# Documents
+
+
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    separator=st.sampled_from([[0], [0, 1], [1, 1], [0, 0, 0]]),
+    seq_len=st.integers(1, 30),
+    seed=st.integers(0, 99),
+)
+def test_segments_and_positions_are_those_of_a_plain_count(
+    lengths: list[int], separator: list[int], seq_len: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    source = ArraySource({"doc": Ragged.from_items([rng.integers(0, 4, n) for n in lengths], dtype="i4")})
+    stream = source.shuffle(seed=seed).sequences(seq_len, separator=separator, documents=True)
+    batch = stream.fetch(stream.locate(0, range(0, len(stream) * seq_len, seq_len)))
+    assert list(batch) == list(stream.schema) == ["tokens", "segment", "position"]
+    for row, segment, position in zip(batch["tokens"], batch["segment"], batch["position"], strict=True):
+        assert naive_documents(row, separator) == (segment.tolist(), position.tolist())
+    assert batch["segment"].dtype == batch["position"].dtype == np.int32
+
+
+def test_documents_of_a_token_file(tmp_path: Path) -> None:
+    write_tokens([[5, 6, 7], [8], [], [9, 9]], tmp_path / "a.rox", dtype="uint16", separator=0, block_size=4)
+    with pen.open(tmp_path / "a.rox") as source:
+        stream = source.in_order().sequences(10, separator=0, documents=True)
+        batch = stream.fetch(stream.locate(0, range(0, 1, 10)))
+    assert batch["tokens"].tolist() == [[5, 6, 7, 0, 8, 0, 0, 9, 9, 0]]
+    assert batch["segment"].tolist() == [[0, 0, 0, 0, 1, 1, 2, 3, 3, 3]]
+    assert batch["position"].tolist() == [[0, 1, 2, 3, 0, 1, 0, 0, 1, 2]]
+
+
+def test_documents_need_a_separator() -> None:
+    with pytest.raises(ValueError, match="needs the separator"):
+        ArraySource({"doc": ["ab", "c"]}).in_order().sequences(2, documents=True)
+
+
+# What a stream says of itself
+
+
+def test_plans_tell_streams_apart(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 96, 8) as source, make_tokens(tmp_path, 96, 16) as other:
+        plans = [
+            source.shuffle(seed=1).sequences(8).plan(),
+            source.shuffle(seed=2).sequences(8).plan(),
+            source.in_order().sequences(8).plan(),
+            other.shuffle(seed=1).sequences(8).plan(),
+            source.shuffle(seed=1).sequences(8, separator=3, documents=True).plan(),
+        ]
+    assert len({str(plan) for plan in plans}) == len(plans)
+
+
+def test_streams_survive_pickling(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 97, 8) as source:
+        stream = source.shuffle(seed=5).sequences(10, separator=3, documents=True)
+        twin = pickle.loads(pickle.dumps(stream))
+        assert rows(twin, 2) == rows(stream, 2)
+        assert twin.plan() == stream.plan()
+        twin.close()
+
+
+def test_bad_orders_and_fields_are_refused(tmp_path: Path) -> None:
+    source = ArraySource({"x": np.arange(9), "a": ["p", "q"] * 4 + ["r"], "b": [b"1"] * 9, "grid": [np.ones((2, 2))] * 9})
+    with pytest.raises(ValueError, match="choose field= among"):
+        source.in_order().sequences(2)
+    with pytest.raises(KeyError, match="unknown field"):
+        source.in_order().sequences(2, field="c")
+    for field in ("x", "grid"):
+        with pytest.raises(ValueError, match="of one dimension"):
+            source.in_order().sequences(2, field=field)
+    with pytest.raises(ValueError, match="seq_len"):
+        source.in_order().sequences(0, field="a")
+    with pytest.raises(TypeError, match="cannot be put in the order"):
+        source.design(seed=1, size=3).sequences(2, field="a")
+    assert isinstance(source.in_order().sequences(2, field="a"), SequenceStream)
+
+
+def test_empty_data_has_no_sequences() -> None:
+    for items in ([], ["", ""]):
+        source = ArraySource({"doc": Ragged.from_items(items, dtype="u1", kind="text")})
+        stream = source.shuffle(seed=1).sequences(4)
+        assert (stream.axis, len(stream)) == (0, 0)
+        assert stream.fetch(stream.locate(0, range(0)))["tokens"].shape == (0, 4)
+    assert Sequential(0).indices(0, 0, 0).size == 0
