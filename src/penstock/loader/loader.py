@@ -121,6 +121,11 @@ class Loader:
         assert isinstance(self._schedule, PhaseSchedule)
         return self._schedule
 
+    def remaining(self) -> range:
+        """The steps that ``for batch in loader`` gives next: the rest of the epoch, or of all phases."""
+        end = self._phase_schedule.total if self._phases is not None else self._schedule.first_step(self._epoch + 1)
+        return range(self._step, max(self._step, end))
+
     def seek(self, step: int) -> None:
         """Go to any step, in the past or the future; it costs the same wherever it is."""
         step = whole_number("step", step)
@@ -276,6 +281,14 @@ class Loader:
         """Where the time goes, and one sentence of advice."""
         return self._meter.read(self._threads)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: everything but the figures, and the executor, which is this process's."""
+        return {**self.__dict__, "_meter": None, "_executor": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._meter = Meter()
+
     def __repr__(self) -> str:
         return f"<penstock Loader: step {self._step}, epoch {self._epoch}, batches of {self._batch_size}, {self.stream!r}>"
 
@@ -297,13 +310,12 @@ class Batches:
         self._drop()
         loader = self._loader
         self._process, self._moves = os.getpid(), loader._moves
-        schedule = loader._schedule
-        if self._endless or loader._phases is not None:
-            self._end = schedule.total
-        else:
-            self._end = schedule.first_step(loader._epoch + 1)
-            if loader._step >= self._end:  # nothing is left of this epoch
-                loader._epoch, loader._position = loader._epoch + 1, 0
+        if self._endless:
+            self._end = loader._schedule.total
+            return
+        self._end = loader.remaining().stop
+        if loader._step >= self._end and loader._phases is None:  # nothing is left of this epoch
+            loader._epoch, loader._position = loader._epoch + 1, 0
 
     def __iter__(self) -> "Batches":
         return self

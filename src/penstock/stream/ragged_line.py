@@ -8,6 +8,7 @@ import numpy.typing as npt
 from penstock.interfaces import IntArray
 from penstock.records import Source
 from penstock.schema import Field
+from penstock.source.tokens import as_elements
 
 __all__ = ["RaggedLine"]
 
@@ -23,7 +24,7 @@ class RaggedLine:
     def __init__(self, source: Source, field: str | None, separator: Any) -> None:
         self._source, self._name = source, _choose(source, field)
         self._dtype = source.schema[self._name].dtype
-        self._separator = np.empty(0, self._dtype) if separator is None else np.atleast_1d(np.asarray(separator, self._dtype))
+        self._separator = as_elements("separator", [] if separator is None else separator, self._dtype)
         sums = [0]
         for low in range(0, len(source), MARK):
             sums.append(sums[-1] + int(self._lengths(low, min(low + MARK, len(source))).sum()))

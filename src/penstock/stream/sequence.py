@@ -11,6 +11,7 @@ from penstock.argument import whole_number
 from penstock.interfaces import IntArray, Order
 from penstock.records import Batch, Outputs, Source, fixed_output
 from penstock.schema import Field
+from penstock.source.tokens import as_elements
 from penstock.stream.picks import SpanPicks, join
 from penstock.stream.stream import Stream, _describe
 
@@ -61,7 +62,7 @@ class SequenceStream(Stream):
         if documents and separator is None:
             raise ValueError("documents=True needs the separator that stands between documents")
         self._documents: bool = documents
-        self._separator: npt.NDArray[Any] | None = None if separator is None else np.atleast_1d(np.asarray(separator, line.dtype))
+        self._separator: npt.NDArray[Any] | None = None if separator is None else as_elements("separator", separator, line.dtype)
 
     @classmethod
     def of_source(

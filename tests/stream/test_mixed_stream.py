@@ -1,0 +1,235 @@
+"""Several streams drawn from by weight, beside the mixture of their orders."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.loader.model import assert_equal_batches, make_stream
+from tests.stream.tokens import make_tokens, shuffled_line
+
+import penstock as pen
+from penstock.errors import SchemaMismatchError
+from penstock.order import Mixture, Phase, Shuffle
+from penstock.order.mixture_plan import STOP_POLICIES
+from penstock.ragged import Ragged
+from penstock.source.array import ArraySource
+from penstock.stream import MixedStream, RecordStream
+from penstock.stream.stream import Stream
+
+LENGTHS = {"a": 40, "b": 97, "c": 8}
+WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
+
+
+def parts(kinds: tuple[str, ...] = ("shuffle", "blocks", "sequential")) -> dict[str, Stream]:
+    return {name: make_stream(n, kind, seed=n, texts=True) for (name, n), kind in zip(LENGTHS.items(), kinds, strict=True)}
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"weights": WEIGHTS},
+    {},
+    {"weights": {"a": 1, "b": 0, "c": 1}},
+    {"weights": WEIGHTS, "unit": "batch", "batch_size": 4},
+    {"weights": [(0, WEIGHTS), (3, {"a": 0, "b": 1, "c": 0}), (9, {"a": 1, "b": 1, "c": 1})], "batch_size": 5},
+    {"weights": [(0, WEIGHTS), (2, {"a": 1, "b": 1, "c": 0})], "batch_size": 6, "unit": "batch"},
+    {"weights": WEIGHTS, "period": 7},
+]
+
+
+@pytest.mark.parametrize("stop", STOP_POLICIES)
+@pytest.mark.parametrize("options", OPTIONS, ids=range(len(OPTIONS)))
+def test_samples_are_those_of_the_mixture_of_orders(options: dict[str, Any], stop: str) -> None:
+    streams = parts()
+    mixed = pen.mix(streams, seed=3, stop=stop, **options)
+    orders = {name: stream.order for name, stream in streams.items()}  # type: ignore[attr-defined]
+    mixture = Mixture(orders, seed=3, stop=stop, **options)
+    assert len(mixed) == mixed.axis == len(mixture)
+    firsts = dict(zip(LENGTHS, np.cumsum([0, *LENGTHS.values()]).tolist(), strict=False))
+    runs = [range(0, 60), range(5, 6), range(3, 50, 4), range(0, 0), range(20, 60, 8)]
+    for epoch in (0, 1, 4):
+        for run in runs:
+            picks = mixed.locate(epoch, run)
+            expected = mixture.indices(epoch, run.start, run.stop, run.step)
+            described = picks.describe()
+            rows = {name: iter(part["ids"].tolist()) for name, part in described["parts"].items()}
+            assert [firsts[name] + next(rows[name]) for name in described["source"]] == expected.tolist()
+            batch = mixed.fetch(picks)
+            assert list(batch) == ["x", "pair", "text"]
+            wanted = [(name, int(i) - firsts[name]) for name, i in zip(described["source"].tolist(), expected, strict=True)]
+            assert batch["x"].tolist() == [10 * i for _, i in wanted]
+            assert batch["pair"].tolist() == [[2 * i, 2 * i + 1] for _, i in wanted]
+            assert batch["text"].to_list() == [f"record {i}" * (i % 3) for _, i in wanted]
+
+
+def test_missing_values_stay_missing() -> None:
+    def source(n: int, every: int) -> ArraySource:
+        values = np.ma.MaskedArray(np.arange(n, dtype=np.int64), mask=np.arange(n) % every == 0)
+        texts = [None if i % every == 1 else str(i) for i in range(n)]
+        return ArraySource({"v": values, "t": Ragged.from_items(texts, dtype="u1", kind="text")})
+
+    one, other = source(30, 3), source(20, 5)
+    mixed = pen.mix({"one": one.in_order(), "other": other.in_order()}, seed=1, stop="all_exhausted_without_replacement")
+    picks = mixed.locate(0, range(50))
+    batch, described = mixed.fetch(picks), picks.describe()
+    seen = {"one": iter(described["parts"]["one"]["ids"]), "other": iter(described["parts"]["other"]["ids"])}
+    for place, name in enumerate(described["source"]):
+        i = int(next(seen[name]))
+        every = 3 if name == "one" else 5
+        assert batch["t"][place] == (None if i % every == 1 else str(i))
+        assert np.ma.getmaskarray(batch["v"])[place] == (i % every == 0)
+        assert i % every == 0 or batch["v"][place] == i
+
+
+def test_all_without_replacement_gives_every_record_once() -> None:
+    mixed = pen.mix(parts(), seed=3, weights=WEIGHTS, stop="all_exhausted_without_replacement")
+    assert len(mixed) == sum(LENGTHS.values())
+    for epoch in range(3):
+        described = mixed.locate(epoch, range(len(mixed))).describe()["parts"]
+        assert {name: sorted(part["ids"].tolist()) for name, part in described.items()} == {
+            name: list(range(n)) for name, n in LENGTHS.items()
+        }
+
+
+@pytest.mark.parametrize("stop", STOP_POLICIES)
+@pytest.mark.parametrize("unit", ["sample", "batch"])
+def test_where_finds_every_time_a_record_comes(stop: str, unit: str) -> None:
+    mixed = pen.mix(parts(("shuffle", "blocks", "shuffle")), seed=3, weights=WEIGHTS, stop=stop, unit=unit, batch_size=3)
+    looked_at = min(len(mixed), 400)
+    seen: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for epoch in (0, 1, 2):
+        described = mixed.locate(epoch, range(looked_at)).describe()
+        rows = {name: iter(part["ids"].tolist()) for name, part in described["parts"].items()}
+        for position, name in enumerate(described["source"].tolist()):
+            seen.setdefault((name, next(rows[name])), []).append((epoch, position))
+    epochs = range(3) if stop != "forever" else range(1)
+    for name, n in LENGTHS.items():
+        for record in range(0, n, 3):
+            if stop == "forever":
+                continue
+            found = [place for place in mixed.where((name, record), epochs=epochs) if place[1] < looked_at]
+            assert sorted(found) == seen.get((name, record), []), (name, record)
+
+
+def test_where_in_a_mixture_names_stream_and_record() -> None:
+    mixed = pen.mix(parts(), seed=3)
+    with pytest.raises(TypeError, match="named by"):
+        mixed.where(3)
+    with pytest.raises((KeyError, ValueError), match="zzz"):
+        mixed.where(("zzz", 3))
+
+
+def test_banned_records_of_a_mixture_no_longer_come() -> None:
+    mixed = pen.mix(parts(), seed=3, weights=WEIGHTS, stop="all_exhausted")
+    banned = mixed.without({"a": range(0, 40, 2), "c": [1, 2]}, from_step=5)
+    for step in (4, 5):
+        before, after = (one.locate(0, range(len(mixed)), step).describe() for one in (mixed, banned))
+        assert before["source"].tolist() == after["source"].tolist()
+        for name in LENGTHS:
+            old, new = before["parts"][name]["ids"], after["parts"][name]["ids"]
+            gone = {"a": set(range(0, 40, 2)), "c": {1, 2}}.get(name, set()) if step == 5 else set()
+            kept = ~np.isin(old, sorted(gone))
+            assert np.array_equal(old[kept], new[kept])
+            assert not gone & set(new.tolist())
+    with pytest.raises(KeyError, match="unknown streams"):
+        mixed.without({"d": [1]})
+
+
+def test_mixtures_of_mixtures(tmp_path: Path) -> None:
+    inner = pen.mix({"p": make_stream(10, seed=1), "q": make_stream(20, seed=2)}, seed=5, stop="all_exhausted_without_replacement")
+    outer = pen.mix({"in": inner, "r": make_stream(30, seed=3)}, seed=6, stop="all_exhausted_without_replacement")
+    picks = outer.locate(0, range(len(outer)))
+    described = picks.describe()["parts"]
+    assert sorted(described["r"]["ids"].tolist()) == list(range(30))
+    assert sorted(described["in"]["parts"]["p"]["ids"].tolist()) == list(range(10))
+    assert sorted(described["in"]["parts"]["q"]["ids"].tolist()) == list(range(20))
+    assert len(outer.fetch(picks)["x"]) == 60
+
+
+@pytest.mark.parametrize("stop", STOP_POLICIES)
+def test_mixtures_of_sequences_take_each_line_in_order(tmp_path: Path, stop: str) -> None:
+    with make_tokens(tmp_path, 100, 8) as one, make_tokens(tmp_path, 333, 16) as other:
+        streams = {"one": one.shuffle(seed=1).sequences(10), "other": other.shuffle(seed=2).sequences(10)}
+        mixed = pen.mix(streams, seed=4, weights={"one": 1, "other": 1}, stop=stop)
+        lines = {"one": shuffled_line(range(100), 8, 1, 30), "other": shuffled_line(range(333), 16, 2, 30)}
+        used = {"one": 100, "other": 330}
+        counts = {"one": 0, "other": 0}
+        length = min(len(mixed), 80)
+        for epoch in range(2):
+            if stop == "forever" and epoch == 1:
+                break
+            picks = mixed.locate(epoch, range(length))
+            for name, row in zip(picks.describe()["source"].tolist(), mixed.fetch(picks)["tokens"].tolist(), strict=True):
+                turn, place = divmod(10 * counts[name], used[name])
+                size = 100 if name == "one" else 333
+                assert row == lines[name][turn * size + place : turn * size + place + 10]
+                counts[name] += 1
+
+
+def test_phases_of_a_mixture_of_sequences_use_each_line_without_gaps(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 1000, 8) as one, make_tokens(tmp_path, 1333, 16) as other:
+        streams = {"one": one.shuffle(seed=1).sequences(8), "other": other.shuffle(seed=2).sequences(8)}
+        mixed = pen.mix(streams, seed=4, weights={"one": 1, "other": 1})
+        phases = [Phase(5, 4, 8), Phase(3, 2, 16), Phase(2, 8, 4)]
+        phased = mixed.with_phases(phases)
+        assert len(phased) == 20 + 6 + 16
+        lines = {"one": shuffled_line(range(1000), 8, 1, 1), "other": shuffled_line(range(1333), 16, 2, 1)}
+        given: dict[str, list[int]] = {"one": [], "other": []}
+        first = 0
+        for phase in phases:
+            count = (phase.steps or 0) * phase.batch_size
+            sized = phased.sized(phase.seq_len)
+            picks = sized.locate(0, range(first, first + count))
+            for name, row in zip(picks.describe()["source"].tolist(), sized.fetch(picks)["tokens"].tolist(), strict=True):
+                assert len(row) == phase.seq_len
+                given[name] += row
+            first += count
+        for name, tokens in given.items():
+            assert tokens == lines[name][: len(tokens)]
+
+
+def test_streams_survive_pickling() -> None:
+    mixed = pen.mix(parts(), seed=3, weights=WEIGHTS, stop="all_exhausted")
+    twin = pickle.loads(pickle.dumps(mixed))
+    assert (twin.plan(), twin.data_fingerprint) == (mixed.plan(), mixed.data_fingerprint)
+    assert_equal_batches(mixed.fetch(mixed.locate(3, range(50))), twin.fetch(twin.locate(3, range(50))))
+
+
+def test_plans_tell_mixtures_apart() -> None:
+    plans = [
+        pen.mix(parts(), seed=3).plan(),
+        pen.mix(parts(), seed=4).plan(),
+        pen.mix(parts(), seed=3, stop="forever").plan(),
+        pen.mix(parts(), seed=3, weights=WEIGHTS).plan(),
+        pen.mix(parts(), seed=3, unit="batch", batch_size=4).plan(),
+        pen.mix(parts(), seed=3, batch_size=4).plan(),
+        pen.mix(parts(), seed=3, period=9).plan(),
+        pen.mix(parts(("shuffle", "shuffle", "sequential")), seed=3).plan(),
+    ]
+    assert len({str(sorted(plan.items())) for plan in plans}) == len(plans)
+
+
+def test_equal_weights_make_equal_plans_in_any_order_of_their_names() -> None:
+    one = pen.mix(parts(), seed=3, weights={"a": 1, "b": 2, "c": 3})
+    other = pen.mix(parts(), seed=3, weights={"c": 3, "b": 2, "a": 1})
+    assert one.plan() == other.plan()
+
+
+def test_bad_mixtures_are_refused() -> None:
+    with pytest.raises(ValueError, match="dict of streams"):
+        pen.mix({}, seed=1)
+    with pytest.raises(TypeError, match="must be a stream"):
+        pen.mix({"a": ArraySource({"x": np.arange(3)})}, seed=1)  # type: ignore[dict-item]
+    with pytest.raises(SchemaMismatchError, match="same fields"):
+        pen.mix({"a": make_stream(3), "b": make_stream(3, texts=True)}, seed=1)
+    for weights in ({"a": 1}, {"a": 1, "b": 1, "c": 1, "d": 1}, {"a": 1, "b": 1, "z": 1}):
+        with pytest.raises(ValueError, match="weights must name"):
+            pen.mix(parts(), seed=1, weights=weights)
+    assert isinstance(pen.mix({"only": RecordStream(ArraySource({"x": np.arange(3)}), Shuffle(3, seed=1))}, seed=1), MixedStream)
+
+
+def test_an_empty_batch_has_all_fields() -> None:
+    for stream in (pen.mix(parts(), seed=1), pen.mix({"a": make_stream(0), "b": make_stream(0)}, seed=1)):
+        batch = stream.fetch(stream.locate(0, range(0)))
+        assert list(batch) == list(stream.schema)
+        assert {len(column) for column in batch.values()} == {0}
