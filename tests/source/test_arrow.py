@@ -387,7 +387,7 @@ def bad_files() -> list[tuple[bytes, type[PenstockError]]]:
         (b"ARROW1\0\0ARROW1", TruncatedError),
         (file[:-1], TruncatedError),
         (file[: len(file) // 2], TruncatedError),
-        (file[:8] + file[-footer - 10 :], TruncatedError),
+        (file[:8] + file[-footer - 10 :], CorruptError),
         (file[:-10] + struct.pack("<i", 2**31 - 1) + b"ARROW1", CorruptError),
         (file[:-10] + struct.pack("<i", -5) + b"ARROW1", CorruptError),
         (file[: -footer - 10] + b"\xff" * footer + file[-10:], CorruptError),

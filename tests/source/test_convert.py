@@ -164,7 +164,7 @@ def test_existing_store_is_not_overwritten(tmp_path: Path, source: Path) -> None
 # Interruptions
 
 
-class Interrupted(Exception):
+class StoppedError(Exception):
     pass
 
 
@@ -175,7 +175,7 @@ class Flaky(ArraySource):
 
     def _read(self, ids: Any, fields: Any, out: Any) -> Any:
         if ids.size and ids.max() >= self.fails_at:
-            raise Interrupted
+            raise StoppedError
         return super()._read(ids, fields, out)
 
 
@@ -190,7 +190,7 @@ def test_an_interrupted_conversion_goes_on_where_it_was(tmp_path: Path) -> None:
     data = Flaky({"x": np.arange(20_000).reshape(-1, 4), "t": [str(i) for i in range(5_000)]})
     lengths = []
     for data.fails_at in (0, 1, 700, 1500, 1501, 4000, 4999):
-        with pytest.raises(Interrupted):
+        with pytest.raises(StoppedError):
             pen.convert(data, tmp_path / "a.pen")
         assert not (tmp_path / "a.pen").exists()
         lengths.append(len(pen.open(tmp_path / "a.pen.partial")) if is_published(tmp_path / "a.pen.partial") else 0)
@@ -215,7 +215,7 @@ def is_published(path: Path) -> bool:
 def test_an_unfinished_conversion_of_other_data_is_not_touched(tmp_path: Path) -> None:
     data = Flaky({"x": np.arange(10_000)})
     data.fails_at = 8_000
-    with pytest.raises(Interrupted):
+    with pytest.raises(StoppedError):
         pen.convert(data, tmp_path / "a.pen")
     for other in (
         lambda: pen.convert({"x": np.arange(9_999)}, tmp_path / "a.pen"),
@@ -254,3 +254,33 @@ def test_a_bar_is_drawn_on_request(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "1000/1000" in capsys.readouterr().out
     pen.convert({"x": np.arange(1000)}, tmp_path / "b.pen")
     assert capsys.readouterr() == ("", "")
+
+
+# Other formats
+
+
+def test_rows_and_tokens_are_written_from_any_source(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).random((3000, 5), np.float32)
+    pen.convert({"row": rows, "label": np.arange(3000)}, tmp_path / "a.pen")
+    pen.convert(tmp_path / "a.pen", tmp_path / "a.shard", fields=["row"])
+    assert np.array_equal(pen.open(tmp_path / "a.shard")["row"][:], rows)
+    documents = [np.arange(i % 7, dtype=np.uint16) for i in range(500)]
+    pen.convert({"ids": documents}, tmp_path / "a.rox", separator=60_000)
+    joined = np.concatenate([np.append(one, 60_000) for one in documents])
+    tokens = pen.open(tmp_path / "a.rox")
+    assert tokens.dtype == np.uint16
+    assert np.array_equal(tokens.read_tokens([0], tokens.num_tokens)[0], joined)
+    pen.convert({"text": ["ab", "", "c"]}, tmp_path / "t.rox", separator="\n")
+    assert pen.open(tmp_path / "t.rox").read_tokens([0], 6).tobytes() == b"ab\n\nc\n"
+
+
+def test_rows_and_tokens_need_one_field_that_fits(tmp_path: Path) -> None:
+    two = {"row": np.zeros((3, 2), np.float32), "label": np.arange(3)}
+    for name in ("a.shard", "a.rox"):
+        with pytest.raises(ValueError, match="choose one"):
+            pen.convert(two, tmp_path / name)
+    with pytest.raises(ValueError, match="one dimension"):
+        pen.convert({"x": np.zeros((3, 2, 2))}, tmp_path / "a.rox")
+    with pytest.raises(ValueError, match=r"."):
+        pen.convert({"x": np.zeros((3, 2, 2), np.float32)}, tmp_path / "a.shard")
+    assert list(tmp_path.iterdir()) == []

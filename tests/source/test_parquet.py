@@ -90,7 +90,7 @@ class TestOneFile(All):
 
 
 class TestManyFiles(All):
-    """Some of them empty, in other encodings, and nothing is kept."""
+    """Some of them empty, in other encodings, and little is kept."""
 
     def make(self, directory: Path) -> Source:
         pq.write_table(table(0, 20), directory / "a.parquet", row_group_size=7, compression="zstd", data_page_version="2.0")
@@ -156,12 +156,12 @@ def test_a_batch_decodes_what_it_touches_once(tmp_path: Path) -> None:
         source[0]
 
 
-def test_a_cache_of_no_bytes_keeps_nothing(tmp_path: Path) -> None:
+def test_a_cache_of_no_bytes_keeps_the_latest_group_only(tmp_path: Path) -> None:
     pq.write_table(table(), tmp_path / "a.parquet", row_group_size=10)
-    source = Counting([str(tmp_path / "a.parquet")], ["label"], 1, 0)
-    for _ in range(2):
-        source[[0, 1, 2]]
-    assert source.decoded == [(0, "label")] * 2
+    source = Counting([str(tmp_path / "a.parquet")], ["label", "text"], 1, 0)
+    for record_id in (0, 9, 10, 0):
+        source[record_id]
+    assert source.decoded == [(group, name) for group in (0, 1, 0) for name in ("label", "text")]
 
 
 def test_threads_that_want_the_same_group_wait_for_one_of_them(tmp_path: Path) -> None:
@@ -174,13 +174,21 @@ def test_threads_that_want_the_same_group_wait_for_one_of_them(tmp_path: Path) -
 
 def test_recent_values_are_kept_up_to_their_bytes() -> None:
     recent = Recent(100)
-    assert [recent.get(key, lambda key=key: (key, 40)) for key in "abc"] == ["a", "b", "c"]
-    assert [key in recent for key in "abc"] == [False, True, True]
-    recent.get("b", lambda: pytest.fail("it was kept"))
-    recent.get("d", lambda: ("d", 40))
-    assert [key in recent for key in "bcd"] == [True, False, True]
-    recent.get("large", lambda: ("large", 1000))
-    assert "large" not in recent
+
+    def use(*keys: tuple[str, int], size: int = 40) -> None:
+        for key in keys:
+            assert recent.get(key, lambda key=key: (key, size)) == key
+
+    a, b, c, d, large = (("a", 0), ("b", 0), ("c", 0), ("d", 0), ("d", 1))
+    use(a, b, c)
+    assert [key in recent for key in (a, b, c)] == [False, True, True]
+    recent.get(b, lambda: pytest.fail("it was kept"))
+    use(d)
+    assert [key in recent for key in (b, c, d)] == [True, False, True]
+    use(large, size=1000)
+    assert [key in recent for key in (b, d, large)] == [False, True, True]
+    use(a)
+    assert [key in recent for key in (a, d, large)] == [True, False, False]
 
 
 def test_a_value_that_could_not_be_made_is_made_again() -> None:
@@ -192,14 +200,14 @@ def test_a_value_that_could_not_be_made_is_made_again() -> None:
         raise CorruptError("no")
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(recent.get, "a", fail)
+        first = pool.submit(recent.get, ("a", 0), fail)
         assert begun.wait(60)
-        second = pool.submit(recent.get, "a", fail)
+        second = pool.submit(recent.get, ("a", 0), fail)
         go.set()
         for one in (first, second):
             with pytest.raises(CorruptError, match="no"):
                 one.result(60)
-    assert recent.get("a", lambda: ("good", 1)) == "good"
+    assert recent.get(("a", 0), lambda: ("good", 1)) == "good"
 
 
 def test_the_arrow_types_of_files_may_differ_where_the_fields_do_not(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ Weights = Mapping[str, float] | Sequence[float]
 
 
 def copy_weights(weights: Weights | None) -> Weights | None:
-    """Weights nobody else can change."""
+    """Weights nobody else can change; by name in one order, so that equal ones look equal."""
     if weights is None or isinstance(weights, Mapping):
-        return None if weights is None else dict(weights)
+        return None if weights is None else {name: weights[name] for name in sorted(weights, key=str)}
     if not isinstance(weights, Sequence):
         raise TypeError(f"weights must be a list or a dict, got {weights!r}")
     return tuple(weights)

@@ -28,11 +28,14 @@ __all__ = ["CACHE_BYTES", "Group", "GroupSource", "Recent", "blocks_of"]
 CACHE_BYTES = 256 << 20
 MOST_RECORDS = 1 << 62
 
+Key = tuple[Hashable, Hashable]
+
 
 class Recent:
     """Values that are costly to make, kept until others were used more recently. Each is made by one thread; the others wait.
 
-    A child begins with none after fork.
+    Keys are pairs. Values whose keys have the same first half as the latest value are kept even if they are larger than the limit:
+    whoever reads a large group in small batches shall not decode it for every batch. A child begins with none after fork.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -42,13 +45,13 @@ class Recent:
     def clear(self) -> None:
         """Forget all values."""
         self._process, self._lock, self._bytes = os.getpid(), threading.Lock(), 0
-        self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._coming: dict[Hashable, Future[Any]] = {}
+        self._kept: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
+        self._coming: dict[Key, Future[Any]] = {}
 
-    def __contains__(self, key: Hashable) -> bool:
+    def __contains__(self, key: Key) -> bool:
         return key in self._kept and self._process == os.getpid()
 
-    def get(self, key: Hashable, make: Callable[[], tuple[Any, int]]) -> Any:
+    def get(self, key: Key, make: Callable[[], tuple[Any, int]]) -> Any:
         """The value of a key; ``make`` gives it and its size in bytes if it is not there."""
         if self._process != os.getpid():
             self.clear()  # the lock may have been held by a thread that is not here
@@ -72,13 +75,15 @@ class Recent:
         mine.set_result(value)
         return value
 
-    def _keep(self, key: Hashable, value: Any, size: int) -> None:
+    def _keep(self, key: Key, value: Any, size: int) -> None:
         with self._lock:
             self._coming.pop(key, None)
             self._kept[key] = (value, size)
             self._bytes += size
-            while self._bytes > self._most_bytes:
-                self._bytes -= self._kept.popitem(last=False)[1][1]
+            others = [other for other in self._kept if other[0] != key[0]] if self._bytes > self._most_bytes else []
+            for other in others:
+                if self._bytes > self._most_bytes:
+                    self._bytes -= self._kept.pop(other)[1]
 
 
 def blocks_of(counts: Sequence[int], where: str) -> Blocks:
@@ -156,9 +161,11 @@ class GroupSource(Source):
         }
         touched = self._blocks.of(ids)
         numbers = np.unique(touched)
-        if numbers.size <= 1:  # no detour: the group writes into the arrays of the batch
-            group = int(numbers[0]) if numbers.size else -1
-            return {name: self._column(group, name).read(ids - self._first(group), arrays) for name in fields}
+        if numbers.size == 0:
+            return {name: _sealed(name, self._leaves[name], [], str).read(ids, arrays) for name in fields}
+        if numbers.size == 1:  # no detour: the group writes into the arrays of the batch
+            local = ids - self._groups[numbers[0]].first
+            return {name: column.read(local, arrays) for (_, name), column in self._columns(numbers.tolist(), fields).items()}
         order = np.argsort(touched, kind="stable")
         edges = np.searchsorted(touched[order], numbers, side="right")
         places = dict(zip(numbers.tolist(), np.split(order, edges[:-1]), strict=True))
@@ -166,12 +173,9 @@ class GroupSource(Source):
         for some in self._windows(list(places), fields):
             columns = self._columns(some, fields)
             for group, name in product(some, fields):
-                part = columns[group, name].read(ids[places[group]] - self._first(group), {})
+                part = columns[group, name].read(ids[places[group]] - self._groups[group].first, {})
                 parts[name].append((places[group], part))
         return {name: _join(parts[name], ids.size, arrays.get(name)) for name in fields}
-
-    def _first(self, group: int) -> int:
-        return self._groups[group].first if group >= 0 else 0
 
     def _windows(self, groups: list[int], fields: Sequence[str]) -> list[list[int]]:
         """A few groups at a time, so that the memory for them is bounded; those at hand first, before others push them out."""
@@ -186,7 +190,8 @@ class GroupSource(Source):
             return dict(zip(wanted, pool.map(lambda key: self._column(*key), wanted), strict=True))
 
     def _column(self, number: int, name: str) -> Column:
-        return self._recent.get((number, name), lambda: self._make(number, name)) if number >= 0 else self._make_empty(name)
+        column: Column = self._recent.get((number, name), lambda: self._make(number, name))
+        return column
 
     def _make(self, number: int, name: str) -> tuple[Column, int]:
         group, leaf = self._groups[number], self._leaves[name]
@@ -199,9 +204,6 @@ class GroupSource(Source):
                 f"{group.path}: expected {group.rows} records in group {group.number}, found {len(column)} of {name!r}"
             )
         return column, sum(array.get_total_buffer_size() for array in arrays)
-
-    def _make_empty(self, name: str) -> Column:
-        return _sealed(name, self._leaves[name], [], str)
 
 
 def _sealed(name: str, leaf: Leaf, arrays: Sequence[Any], describe: Callable[[int], str]) -> Column:

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +18,8 @@ from penstock.ragged import Ragged
 from penstock.records import Batch, Source
 from penstock.schema import Field, Schema, field_to_json
 from penstock.source.registry import open_source
+from penstock.source.write_rows import write_rows
+from penstock.source.write_tokens import write_tokens
 from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, append_to, create
 from penstock.store.filesystem import Filesystem
 from penstock.store.snapshot import Store, open_store
@@ -40,6 +42,7 @@ def convert(
     chunk_bytes: int | str = DEFAULT_CHUNK_BYTES,
     chunk_records: int = DEFAULT_CHUNK_RECORDS,
     threads: int = 2,
+    separator: object = None,
     progress: Progress | bool | None = None,
 ) -> None:
     """Write a new store from anything that :func:`penstock.open` opens, or from a source.
@@ -47,10 +50,16 @@ def convert(
     ``fields`` picks some of them; ``codec`` is one for all, or a dict for some. ``progress`` is True for a bar, or a function that
     is called with the records and bytes of every chunk written. The store appears under its name when it is complete; until then
     it grows in ``<path>.partial``. A conversion that was interrupted goes on from there when it is started again.
+
+    A ``path`` that ends in .shard or .rox gives row shards or token blocks instead, of the one field that is left; ``separator``
+    then stands behind every document of tokens. These are written in one go.
     """
     opened = open_source(source)
     try:
         schema = _chosen(opened.schema, fields, codec)
+        if Path(path).suffix in (".shard", ".rox"):
+            _convert_one_field(opened, Path(path), list(schema), separator, progress)
+            return
         options = {"chunk_bytes": chunk_bytes, "chunk_records": chunk_records}
         _convert(opened, Path(path).absolute(), schema, options, threads, progress)
     finally:
@@ -92,6 +101,30 @@ def _convert(
     note.unlink()
 
 
+def _convert_one_field(
+    source: Source, path: Path, fields: Sequence[str], separator: object, progress: Progress | bool | None
+) -> None:
+    if len(fields) != 1:
+        raise ValueError(f"{path}: such a file has one field, the source has {list(fields)}: choose one with fields=[...]")
+    with reporting(progress, path.name, len(source)) as report, closing(_spans(source, fields, 0)) as spans:
+        batches = _batches(source, fields, spans)
+        if path.suffix == ".shard":
+            write_rows((batch[fields[0]] for batch in batches), path, progress=report)
+            return
+        field = source.schema[fields[0]]
+        if field.is_fixed and len(field.shape) != 1:
+            raise ValueError(f"{path}: tokens have one dimension, field {fields[0]!r} is {field!r}")
+        write_tokens((item for batch in batches for item in batch[fields[0]]), path, dtype=field.dtype, separator=separator)
+
+
+def _batches(source: Source, fields: Sequence[str], spans: Spans) -> Iterator[Batch]:
+    span = next(spans, None)
+    while span is not None:
+        batch, size = _load(source, *span, fields, as_columns=False)
+        yield batch
+        span = _next_span(spans, size)
+
+
 def _resume(partial: Path, note: Path, plan: Mapping[str, Any]) -> int:
     """How many records an interrupted conversion has written already; makes room for a new one if there was none."""
     text = json.dumps(plan, indent=1)
@@ -117,7 +150,7 @@ def _resume(partial: Path, note: Path, plan: Mapping[str, Any]) -> int:
 
 
 def _copy(source: Source, out: Writer, fields: Sequence[str], first: int) -> None:
-    """Batch after batch, the next one read while the last one is written; committed now and then, so that a restart loses little."""
+    """Batch after batch, the next one read while the last is written; committed now and then, so that a restart loses little."""
     since = 0
     with ThreadPoolExecutor(1, thread_name_prefix="penstock-convert") as ahead, closing(_spans(source, fields, first)) as spans:
         span = next(spans, None)
@@ -136,10 +169,10 @@ def _copy(source: Source, out: Writer, fields: Sequence[str], first: int) -> Non
                 since = 0
 
 
-def _load(source: Source, low: int, high: int, fields: Sequence[str]) -> tuple[Any, int]:
-    """Records [low, high) and their size in bytes."""
+def _load(source: Source, low: int, high: int, fields: Sequence[str], *, as_columns: bool = True) -> tuple[Any, int]:
+    """Records [low, high) and their size in bytes; those of a store as a writer takes them, without a loss."""
     ids = np.arange(low, high)
-    if isinstance(source, Store):
+    if as_columns and isinstance(source, Store):
         columns = source.columns(ids, fields)
         return columns, sum(column.values.nbytes for column in columns.values())
     batch: Batch = source.read(ids, fields)

@@ -11,7 +11,7 @@ from penstock.argument import whole_number
 from penstock.errors import CorruptError, FormatError, SizeOverflowError, TruncatedError
 from penstock.records import Recipe
 from penstock.source.arrow_file import files_of, translated
-from penstock.source.arrow_group import CACHE_BYTES, Group, GroupSource
+from penstock.source.arrow_group import CACHE_BYTES, Group, GroupSource, Recent
 from penstock.source.arrow_type import Fields, Leaf, choose, need_agreement, plain_fields
 from penstock.source.fingerprint import fingerprint_files
 from penstock.source.optional import need
@@ -22,6 +22,7 @@ __all__ = ["ParquetSource", "open_parquet"]
 
 SUFFIXES = (".parquet",)
 MAGIC = b"PAR1"
+FOOTER_BYTES = 64 << 20
 MOST_GROUP_RECORDS = 1 << 28
 """Arrow reserves memory for as many records as the footer says. Real row groups are far smaller."""
 
@@ -35,7 +36,8 @@ def open_parquet(
 ) -> "ParquetSource":
     """Parquet files, one or many as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
 
-    ``fields`` are the wanted columns, or a dict of new names and columns. Decoded row groups are kept up to ``cache_bytes``.
+    ``fields`` are the wanted columns, or a dict of new names and columns. Decoded row groups are kept up to ``cache_bytes``, the
+    latest one in any case.
     """
     need("pyarrow", "arrow")
     return ParquetSource(
@@ -48,6 +50,7 @@ class ParquetSource(GroupSource):
 
     def __init__(self, paths: Sequence[str], fields: Fields | None, threads: int, cache_bytes: int) -> None:
         self._paths, self._fields, self._cache_bytes = list(paths), fields, cache_bytes
+        self._footers = Recent(FOOTER_BYTES)
         with ThreadPoolExecutor(threads) as pool:
             heads = list(pool.map(partial(_head, fields=fields), paths))
         for path, (leaves, _) in zip(paths, heads, strict=True):
@@ -61,7 +64,7 @@ class ParquetSource(GroupSource):
 
     def _decode(self, group: Group, leaf: Leaf) -> list[Any]:
         parquet = need("pyarrow.parquet", "arrow")
-        metadata = self._recent.get(group.path, lambda: _metadata(group.path))
+        metadata = self._footers.get((group.path, None), lambda: _metadata(group.path))
         with parquet.ParquetFile(group.path, metadata=metadata, page_checksum_verification=True) as file:
             table = file.read_row_group(group.number, [".".join(leaf.path)], use_threads=False)
         table.validate()

@@ -86,8 +86,7 @@ class MixedStream(Stream):
 
     def plan(self) -> dict[str, Any]:
         """Weights, and the plan of every stream."""
-        plan: dict[str, Any] = {f"mixture {key}": repr(value) for key, value in self._options.items() if key != "seed"}
-        plan["mixture seed"] = str(self.seed)
+        plan: dict[str, Any] = {f"mixture {key}": repr(getattr(self._mixture, key)) for key in self._options}
         for name, stream in self._streams.items():
             plan |= {f"{name}: {key}": value for key, value in stream.plan().items()} | {f"{name}: samples": str(len(stream))}
         return plan
@@ -128,6 +127,9 @@ class MixedStream(Stream):
 
     def fetch(self, picks: MixedPicks, out: Outputs | None = None) -> Batch:
         """Read every stream's samples, and put them in their places."""
+        if len(picks) == 0:
+            first = next(iter(self._streams.values()))
+            return first.fetch(first.locate(0, range(0)), out)
         batches = [
             (np.flatnonzero(picks.which == number), self._streams[name].fetch(part))
             for number, (name, part) in enumerate(zip(self.names, picks.parts, strict=True))
@@ -136,7 +138,7 @@ class MixedStream(Stream):
         if len(batches) == 1 and not out:
             return batches[0][1]
         schema = self.schema
-        names = list(batches[0][1]) if batches else list(schema)
+        names = list(batches[0][1])
         return {name: _merge(name, schema, [(m, b[name]) for m, b in batches], len(picks), out or {}) for name in names}
 
     def without(self, ids: Mapping[str, Any], *, from_step: int = 0) -> "MixedStream":
@@ -156,6 +158,8 @@ class MixedStream(Stream):
         """(epoch, position) of every time a record comes in those epochs; the record is given as (name of its stream, id)."""
         if not isinstance(record, tuple):
             raise TypeError(f"a record of a mixture is named by (stream, id), got {record!r}")
+        if record[0] not in self.names:
+            raise KeyError(f"unknown stream {record[0]!r}; there are {list(self.names)}")
         number = self.names.index(record[0])
         stream, given = self._streams[record[0]], self._mixture.plan.given[number]
         found: list[tuple[int, int]] = []

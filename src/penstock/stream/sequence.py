@@ -165,7 +165,7 @@ class SequenceStream(Stream):
             match = np.ones((tokens.shape[0], tokens.shape[1] - width + 1), np.bool_)
             for i, token in enumerate(separator):
                 match &= tokens[:, i : tokens.shape[1] - width + 1 + i] == token
-            ends[:, width - 1 :] = match
+            ends[:, width - 1 :] = _apart(match, width)
         begins = np.zeros(tokens.shape, np.bool_)
         begins[:, 1:] = ends[:, :-1]
         segment = np.cumsum(begins, axis=1, dtype=np.int32)
@@ -176,3 +176,16 @@ class SequenceStream(Stream):
     def close(self) -> None:
         """Close the source."""
         self._source.close()
+
+
+def _apart(match: npt.NDArray[np.bool_], width: int) -> npt.NDArray[np.bool_]:
+    """Matches without those that begin inside the one before, row by row."""
+    rows, places = np.nonzero(match)
+    if width == 1 or not np.any((np.diff(rows) == 0) & (np.diff(places) < width)):
+        return match
+    kept = np.zeros_like(match)
+    free = np.zeros(len(match), np.int64)
+    for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+        if place >= free[row]:
+            kept[row, place], free[row] = True, place + width
+    return kept

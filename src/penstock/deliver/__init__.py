@@ -1,0 +1,1 @@
+"""Delivery: batches of a loader as what a framework takes; ``penstock.deliver.torch`` and ``penstock.deliver.jax``."""
