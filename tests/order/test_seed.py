@@ -73,4 +73,6 @@ def test_purposes_have_fixed_numbers():
         "DESIGN": 6,
         "DESIGN_SEQUENCE": 7,
         "DESIGN_OFFSET": 8,
+        "SUBSTITUTE": 9,
+        "TRANSFORM": 10,
     }

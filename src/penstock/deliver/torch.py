@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock.deliver.torch_data import BatchSampler, DataLoader, IterableDataset, MapDataset, Sampler
+from penstock.deliver.torch_data import DataLoader, IterableDataset, MapDataset
+from penstock.deliver.torch_sampler import BatchSampler, Sampler
 from penstock.deliver.torch_tensor import MaskedTensor, RaggedTensor, as_tensors, replace_leaves
 from penstock.loader import Batches, Loader
 

@@ -317,6 +317,10 @@ class Batches:
         if loader._step >= self._end and loader._phases is None:  # nothing is left of this epoch
             loader._epoch, loader._position = loader._epoch + 1, 0
 
+    def _begin(self) -> Engine:
+        """Who makes the batches from here on."""
+        return self._loader._start(self._loader._step, self._end)
+
     def __iter__(self) -> "Batches":
         return self
 
@@ -331,7 +335,7 @@ class Batches:
             self._drop()
             raise StopIteration
         if self._engine is None:
-            self._engine = loader._start(loader._step, self._end)
+            self._engine = self._begin()
         try:
             place, batch = self._engine.take()
         except BaseException as error:

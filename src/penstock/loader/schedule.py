@@ -62,8 +62,13 @@ class EpochSchedule:
 
     @property
     def _axis(self) -> int:
-        """Positions of an epoch that are used: what does not fill a sample is not."""
-        return len(self.stream) * self.stream.stride
+        """Positions of an epoch that are used: what does not fill a sample is not, unless the next epoch goes on with it."""
+        return self.stream.axis if self.tail == "wrap" else len(self.stream) * self.stream.stride
+
+    @property
+    def _first_steps(self) -> int:
+        """Batches of the epoch in which this schedule starts."""
+        return self._steps(self.stream.axis - self.position)
 
     def first_step(self, epoch: int) -> int:
         """The step with which an epoch begins (the one at which this schedule starts, for the epoch in which it does)."""
@@ -72,7 +77,7 @@ class EpochSchedule:
             return self.start + max(0, -(-(ahead * self._axis - self.position) // self._width)) if self._axis else self.start
         if ahead <= 0:
             return self.start
-        return self.start + self._steps(self._axis - self.position) + (ahead - 1) * self._steps(self._axis)
+        return self.start + self._first_steps + (ahead - 1) * self._steps(self._axis)
 
     def steps_in(self, epoch: int) -> int:
         """Batches of an epoch."""
@@ -94,14 +99,14 @@ class EpochSchedule:
     @property
     def total(self) -> int | None:
         """Steps of the whole run; None if it does not end."""
-        return None if self.is_endless else self.start + self._steps(self._axis - self.position)
+        return None if self.is_endless else self.start + self._first_steps
 
     def stretch(self, step: int) -> int:
         """How many batches from a step on are whole, of one epoch, and not the last of it. They lie one after the other."""
         if self.tail == "wrap":
             position = (self.epoch * self._axis + self.position + (step - self.start) * self._width) % max(1, self._axis)
             return max(0, self._axis - position - 1) // self._width
-        ahead, here = step - self.start, self._steps(self._axis - self.position)
+        ahead, here = step - self.start, self._first_steps
         if ahead < here:
             return here - ahead - 1
         each = self._steps(self._axis)
@@ -113,7 +118,7 @@ class EpochSchedule:
             raise IndexError(f"this run begins at step {self.start}, where the batch size changed; got step {step}")
         if self.tail == "wrap":
             return self._place_on_line(step)
-        ahead, here = step - self.start, self._steps(self._axis - self.position)
+        ahead, here = step - self.start, self._first_steps
         if ahead < here:
             epoch, position, last = self.epoch, self.position + ahead * self._width, ahead == here - 1
         else:
@@ -122,7 +127,9 @@ class EpochSchedule:
                 raise IndexError(f"an epoch has no batch, so there is no step {step}")
             turn, number = divmod(ahead - here, each)
             epoch, position, last = self.epoch + 1 + turn, number * self._width, number == each - 1
-        stop = min(position + self._width, self._axis)
+        stride = self.stream.stride
+        begin = self.position if epoch == self.epoch else 0
+        stop = min(position + self._width, begin + (self.stream.axis - begin) // stride * stride)
         spans, padding = self._mine(epoch, position, stop)
         after = (epoch + 1, 0) if last else (epoch, stop)
         return Place(step, epoch, position, None, spans, padding, *after)

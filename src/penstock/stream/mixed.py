@@ -160,6 +160,8 @@ class MixedStream(Stream):
             raise TypeError(f"a record of a mixture is named by (stream, id), got {record!r}")
         if record[0] not in self.names:
             raise KeyError(f"unknown stream {record[0]!r}; there are {list(self.names)}")
+        if self._mixture.stop == "forever":
+            raise ValueError("an epoch of this mixture never ends, so a record comes in it without end")
         number = self.names.index(record[0])
         stream, given = self._streams[record[0]], self._mixture.plan.given[number]
         found: list[tuple[int, int]] = []
