@@ -64,13 +64,13 @@ def test_l8_phases_on_other_ranks(tmp_path: Path, world: int, other: int) -> Non
 
 
 def test_phases_of_records_go_on_through_epochs() -> None:
-    phases = [Phase(3, 8), Phase(4, 24), Phase(0, 16), Phase(5, 16)]
+    phases = [Phase(3, 24), Phase(4, 72), Phase(0, 24), Phase(5, 48)]
     order = make_orders(97)["shuffle"]
-    line = [int(i) for epoch in range(4) for i in order.indices(epoch, 0, 97)]
+    line = [int(i) for epoch in range(7) for i in order.indices(epoch, 0, 97)]
     for world in WORLDS:
         loaders = [pen.Loader(make_stream(97), phases=phases, shard=Shard(r, world), ids="id", threads=r % 3) for r in range(world)]
         whole = [unite([delivered_ids(part) for part in parts]) for parts in zip(*loaders, strict=True)]
-        assert [len(batch) for batch in whole] == [8] * 3 + [24] * 4 + [16] * 5
+        assert [len(batch) for batch in whole] == [24] * 3 + [72] * 4 + [48] * 5
         assert [i for batch in whole for i in batch] == line[: sum(map(len, whole))]
         assert all((loader.step, len(loader)) == (12, 12) for loader in loaders)
 
@@ -99,7 +99,7 @@ def test_a_phase_of_sequences_needs_tokens() -> None:
 def test_phases_of_no_data_or_no_steps() -> None:
     assert list(pen.Loader(make_stream(97), phases=[], threads=0)) == []
     assert list(pen.Loader(make_stream(97), phases=[Phase(0, 4)], threads=0)) == []
-    with pytest.raises((ValueError, IndexError), match="empty|no record"):
+    with pytest.raises((ValueError, IndexError), match=r"empty|no record"):
         list(pen.Loader(make_stream(0), phases=[Phase(1, 4)], threads=0))
 
 
@@ -213,7 +213,7 @@ def test_phases_of_a_mixture_given_in_epochs(tmp_path: Path) -> None:
     loader = pen.Loader(mixed, phases=[Phase(epochs=0.5, batch_size=4, seq_len=8), Phase(epochs=0.5, batch_size=2, seq_len=16)])
     assert len(loader) == 25 + 25
     tokens = flat(list(loader))
-    assert Counter(tokens) == Counter({t: 2 for t in range(800)})
+    assert Counter(tokens) == Counter(dict.fromkeys(range(800), 2))
     close(streams)
 
 

@@ -1,9 +1,10 @@
 """Datasets and a DataLoader for torch.utils.data: the batches of a penstock loader, made by torch's workers, in its order.
 
-Workers are asked for batches before the trainer wants them, and work on copies. So a dataset cannot see what the trainer has consumed;
-:class:`DataLoader` can, because every batch passes through it.
+Workers are asked for batches before the trainer wants them, and work on copies. So a dataset cannot see what the trainer has
+consumed; :class:`DataLoader` can, because every batch passes through it.
 """
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -30,7 +31,7 @@ class MapDataset(torch.utils.data.Dataset[Any]):
     >>> from penstock.deliver.torch import BatchSampler, MapDataset, as_tensors
     >>> data = MapDataset(pen.open(np.arange(5) * 10, field="x"))
     >>> [b["x"] for b in torch.utils.data.DataLoader(data, batch_sampler=BatchSampler(data, 3, seed=7), collate_fn=as_tensors)]
-    [tensor([ 0, 10, 40]), tensor([30, 20])]
+    [tensor([10,  0, 30]), tensor([40, 20])]
     """
 
     def __init__(self, source: Source) -> None:
@@ -64,13 +65,14 @@ class IterableDataset(Resumable, torch.utils.data.IterableDataset[Any]):
     gives the same batches in the same order. With torchdata's StatefulDataLoader the state is exact by itself. With torch's
     DataLoader it is ``dataset.state_dict(consumed=k)``, with k batches that the trainer had of this iteration.
 
-    In one process, and with ``persistent_workers=True``, the first iteration begins where the state stands and each later one with the
-    next epoch. Other workers are copies of the dataset as it is in the main process: call ``set_epoch`` there before each epoch.
-    :class:`DataLoader` needs none of this care.
+    The dataset begins where the loader stands, and has a cursor of its own from then on. Without workers, and with
+    ``persistent_workers=True``, the first iteration goes on from there and each later one is the next epoch. Other workers are
+    copies of the dataset as it is in the main process: call ``set_epoch`` there before each epoch. :class:`DataLoader` needs no
+    such care.
     """
 
     def __init__(self, loader: Loader) -> None:
-        Resumable.__init__(self, _checked(loader))
+        Resumable.__init__(self, copy.copy(_checked(loader)))
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -124,9 +126,10 @@ class _Share:
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """torch's DataLoader over a penstock loader: worker processes make its batches, as tensors, in its order.
 
-    The loader's cursor moves with every batch the trainer takes, so its state is exact, for any number of workers, now and when a run
-    goes on; every ``for`` is the rest of the epoch or the next one, as with the loader. Options are torch's (``prefetch_factor``,
-    ``persistent_workers``, ``multiprocessing_context``, ``pin_memory``, ...), but for those the loader decides about.
+    The loader's cursor moves with every batch that the trainer takes, so the state is exact, and a run may go on with another
+    number of workers. Every ``for`` is the rest of the epoch or the next one, as with the loader. Options are torch's
+    (``prefetch_factor``, ``persistent_workers``, ``multiprocessing_context``, ``pin_memory``, ...), but for those the loader
+    decides about.
 
     >>> import numpy as np, penstock as pen
     >>> from penstock.deliver.torch import DataLoader

@@ -8,6 +8,7 @@ import torch.utils.data
 from penstock.argument import whole_number
 from penstock.interfaces import IntArray, Order
 from penstock.loader import Loader
+from penstock.loader.schedule import PhaseSchedule
 from penstock.order import Cursor, Shard
 from penstock.records import Batch, Outputs, Recipe, Source, fixed_output
 from penstock.schema import Field
@@ -39,6 +40,8 @@ class Resumable:
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of an epoch. Where a loaded state stands within that epoch, it goes on from there."""
         loader, epoch = self._loader, whole_number("epoch", epoch)
+        if isinstance(loader._schedule, PhaseSchedule):
+            raise ValueError("all phases of a run are one iteration, so there is no epoch to choose")
         if epoch > loader.epoch:
             self._seek(loader._schedule.first_step(epoch))
         elif epoch < loader.epoch or self._begun:
@@ -80,18 +83,19 @@ class Resumable:
 class Sampler(Resumable, torch.utils.data.Sampler[int]):
     """Record ids for ``torch.utils.data.DataLoader(dataset, sampler=...)``.
 
-    ``data`` is a stream such as ``source.shuffle(seed=7)``, or an order, a source, a dataset with a length or that length itself; the
-    latter three are taken in order or, with a ``seed``, shuffled. With a ``shard`` every world-th id is this rank's; ``tail`` says
-    what happens if the ranks' numbers differ: "keep" that, "drop" the ids too many, "pad" with ids from the start of the epoch, or
-    "wrap" around into the next one.
+    ``data`` is a stream such as ``source.shuffle(seed=7)``, or an order; or a source, a dataset with a length or that length
+    itself, which are taken in order or, with a ``seed``, shuffled. With a ``shard`` every world-th id is this rank's; ``tail``
+    says what happens if that gives some ranks one more: "keep" it, "drop" it, "pad" the others with ids from the start of the
+    epoch, or "wrap" around into the next one.
 
-    The first iteration begins where the state stands, each later one with the next epoch; ``set_epoch`` chooses another. ``consumed``
-    of :meth:`state_dict` counts ids of this rank: batches that the trainer had, times their size.
+    The first iteration begins where the state stands, each later one with the next epoch; ``set_epoch`` chooses another. A
+    DataLoader draws ids ahead of the trainer, so the exact state is ``state_dict(consumed=k)``, where k counts ids of this rank in
+    this iteration: batches that the trainer had, times their size.
 
     >>> from penstock.deliver.torch import Sampler
     >>> sampler = Sampler(5, seed=7)
     >>> list(sampler), list(sampler)
-    ([0, 1, 4, 3, 2], [3, 0, 4, 1, 2])
+    ([1, 0, 3, 4, 2], [1, 3, 2, 4, 0])
     """
 
     def __init__(self, data: Any, *, seed: int | None = None, shard: Shard | None = None, tail: str = "keep") -> None:
@@ -131,11 +135,11 @@ class BatchSampler(Resumable, torch.utils.data.Sampler[list[int]]):
     """Lists of record ids for ``torch.utils.data.DataLoader(dataset, batch_sampler=...)``: the batches of a loader.
 
     ``data`` and ``seed`` are those of :class:`Sampler`, ``batch_size`` (that of the whole job), ``shard`` and ``tail`` those of
-    :class:`penstock.Loader`. Epochs go as with :class:`Sampler`. ``consumed`` of :meth:`state_dict` counts batches.
+    :class:`penstock.Loader`. Epochs and state are as with :class:`Sampler`; ``consumed`` counts batches.
 
     >>> from penstock.deliver.torch import BatchSampler
     >>> list(BatchSampler(5, 2, seed=7))
-    [[0, 1], [4, 3], [2]]
+    [[1, 0], [3, 4], [2]]
     """
 
     def __init__(

@@ -39,9 +39,9 @@ class MaskedTensor(NamedTuple):
 
 
 def as_tensors(batch: Any) -> Any:
-    """A batch with tensors in the place of arrays, at any depth, over the same memory; also a ``collate_fn`` for batches made whole.
+    """A batch with tensors in the place of arrays, at any depth, over the same memory; a ``collate_fn`` for batches read at once.
 
-    Masked arrays become :class:`MaskedTensor`, :class:`~penstock.Ragged` arrays :class:`RaggedTensor`; texts and byte strings become
+    Masked arrays become :class:`MaskedTensor`, :class:`~penstock.Ragged` ones :class:`RaggedTensor`; texts and byte strings become
     lists. Copied are only arrays that a tensor cannot show: read-only ones, those of the other byte order or of negative strides.
     """
     return replace_leaves(batch, _tensors)

@@ -114,7 +114,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches of the current epoch, those already delivered included."""
-        return self._schedule.steps_in(self._epoch) if self._phases is None else len(self._phase_schedule.curriculum)
+        return self._schedule.steps_in(self._epoch) if self._phases is None else self._phase_schedule.total
 
     @property
     def _phase_schedule(self) -> PhaseSchedule:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from penstock.order import Curriculum, Phase, Shard
@@ -176,7 +177,9 @@ class PhaseSchedule:
     @classmethod
     def of(cls, stream: Stream, phases: Sequence[Phase], shard: Shard) -> "PhaseSchedule":
         """A schedule for phases; a mixture draws by their weights."""
-        curriculum = Curriculum(phases, length=stream.axis)
+        curriculum = Curriculum(phases, length=stream.elements)
+        if stream.elements == 0 and len(curriculum) > 0:
+            raise ValueError(f"the data is empty, so there is nothing for the {len(curriculum)} steps of the phases")
         for phase in curriculum.phases:
             if phase.batch_size % shard.world:
                 raise ValueError(f"a batch of {phase.batch_size} cannot be divided among {shard.world} ranks")
@@ -187,10 +190,18 @@ class PhaseSchedule:
         """A curriculum ends."""
         return False
 
-    @property
+    @cached_property
     def total(self) -> int:
-        """Steps of all phases."""
-        return len(self.curriculum)
+        """Steps of all phases; fewer if the data of a mixture ends before them."""
+        low, high = 0, len(self.curriculum)
+        if not self.stream.counts_samples or self.curriculum.num_samples <= self.stream.axis:
+            return high
+        while low < high:  # the first step that needs a sample behind the last
+            middle = (low + high) // 2
+            place = self.curriculum.place(middle)
+            inside = place.sample + self.curriculum.phases[place.phase].batch_size <= self.stream.axis
+            low, high = (middle + 1, high) if inside else (low, middle)
+        return low
 
     def first_step(self, epoch: int) -> int:
         """All phases are one epoch."""

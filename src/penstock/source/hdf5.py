@@ -7,7 +7,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from penstock.source.hdf5_layout import LEAST_CACHE_BYTES, Fields, Part, inspect
 from penstock.source.optional import need
 from penstock.source.paths import expand, file_size
 from penstock.source.rows_in_files import FileRows, default_threads, reader_of_files, use_pread
-from penstock.store.column import as_batch, make_column
 
 __all__ = ["Hdf5Source", "open_hdf5"]
 
@@ -117,40 +116,43 @@ class Hdf5Source(Source):
     def _read_field(self, name: str, ids: IntArray, out: Outputs) -> Any:
         if self._files is None:
             raise ValueError("the source is closed")
-        field = self._schema[name]
+        field, parts = self._schema[name], self._parts[name]
         if not field.is_fixed:
-            items = np.empty(ids.size, object)
-            self._fetch(self._files, name, ids, items)
-            return self._ragged(name, ids, items)
+            items = np.empty(ids.size, parts[0].dtype if len(parts) == 1 else object)
+            self._fetch(self._files, parts, ids, items)
+            return self._ragged(name, ids, items.tolist())
         array = fixed_output(name, field, ids.size, out)
         if name in self._plain:
             self._plain[name].read(ids, array)
         elif array.size:
-            self._fetch(self._files, name, ids, array)
+            self._fetch(self._files, parts, ids, array)
         return array
 
-    def _fetch(self, files: "_Files", name: str, ids: IntArray, out: npt.NDArray[Any]) -> None:
+    def _fetch(self, files: "_Files", parts: Sequence[Part], ids: IntArray, out: npt.NDArray[Any]) -> None:
         """Through h5py, file by file."""
-        numbers = np.searchsorted(self._ends, ids, side="right")
-        touched = np.unique(numbers).tolist()
-        for number in touched:
-            part, places = self._parts[name][number], np.flatnonzero(numbers == number)
-            direct = len(touched) == 1 and out.dtype != object
-            rows = out if direct else np.empty((places.size, *out.shape[1:]), part.dtype if out.dtype == object else out.dtype)
+        if len(parts) == 1:
+            return files.read(0, parts[0], ids, out)
+        numbers = self._file_of(ids)
+        for number in np.unique(numbers).tolist():
+            part, places = parts[number], np.flatnonzero(numbers == number)
+            rows = np.empty((places.size, *out.shape[1:]), part.dtype if out.dtype == object else out.dtype)
             files.read(number, part, ids[places] - (self._ends[number] - part.length), rows)
-            if not direct:
-                out[places] = rows
+            out[places] = rows
+        return None
 
-    def _ragged(self, name: str, ids: IntArray, items: npt.NDArray[Any]) -> Any:
-        field = self._schema[name]
+    def _file_of(self, ids: IntArray) -> IntArray:
+        return np.searchsorted(self._ends, ids, side="right")
+
+    def _ragged(self, name: str, ids: IntArray, items: list[Any]) -> Ragged:
+        field, offsets = self._schema[name], np.zeros(ids.size + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, items), np.int64, ids.size), out=offsets[1:])
         if field.kind == "ragged":
-            return Ragged.from_items(items.tolist(), dtype=field.dtype)
-        try:
-            return as_batch(field, make_column(name, field, Ragged.from_items(items.tolist(), dtype=np.uint8, kind=field.kind)))
-        except ValueError as error:
-            bad = next(i for i, item in enumerate(items) if "\ufffd" in item.decode(errors="replace"))
-            path = self._paths[int(np.searchsorted(self._ends, ids[bad], side="right"))]
-            raise CorruptError(f"{path}: data set {name!r}: expected UTF-8, found {items[bad][:80]!r}") from error
+            return Ragged(np.concatenate([np.empty(0, field.dtype), *items]), offsets)
+        joined = b"".join(items)
+        if field.kind == "text" and not joined.isascii():
+            for number, item in zip(self._file_of(ids).tolist(), items, strict=True):
+                _check_text(f"{self._paths[number]}: field {name!r}", item)
+        return Ragged(np.frombuffer(joined, np.uint8), offsets, field.kind)
 
     def close(self) -> None:
         """Let go of the files: nothing can be read any more."""
@@ -206,31 +208,30 @@ class _Files:
 
     def _start(self) -> None:
         self._process, self._lock = os.getpid(), threading.Lock()
-        self._open: OrderedDict[int, tuple[Any, dict[str, Any]]] = OrderedDict()
+        self._open: OrderedDict[int, tuple[Any, dict[str, _DataSet]]] = OrderedDict()
 
     def read(self, number: int, part: Part, ids: IntArray, out: npt.NDArray[Any]) -> None:
         """Fill ``out`` with rows of one data set of one file."""
         if self._process != os.getpid():
             self._inherited.append(self._open)  # to close them would unlock the files of the parent
             self._start()
-        with self._lock, naming(self._paths[number]):
-            _fill(self._data_set(number, part.path), part.rows or 1, ids, out)
+        if ids.size:
+            with self._lock, naming(self._paths[number]):
+                self._data_set(number, part).fill(ids, out)
 
-    def _data_set(self, number: int, name: str) -> Any:
+    def _data_set(self, number: int, part: Part) -> "_DataSet":
         if number not in self._open:
-            found = file_size(Path(self._paths[number]))
+            path, found = self._paths[number], file_size(Path(self._paths[number]))
             if found != self._sizes[number]:
-                raise SourceChangedError(
-                    f"{self._paths[number]}: expected {self._sizes[number]} bytes as at opening, found {found}; open it anew"
-                )
-            self._open[number] = (open_file(self._paths[number], self._cache_bytes), {})
+                raise SourceChangedError(f"{path}: expected {self._sizes[number]} bytes as at opening, found {found}; open it anew")
+            self._open[number] = (open_file(path, self._cache_bytes), {})
             while len(self._open) > MAX_FILES:
                 self._open.popitem(last=False)[1][0].close()
         self._open.move_to_end(number)
         file, known = self._open[number]
-        if name not in known:
-            known[name] = file[name]
-        return known[name]
+        if part.path not in known:
+            known[part.path] = _DataSet(file[part.path], part)
+        return known[part.path]
 
     def close(self) -> None:
         """Close the files of this process."""
@@ -241,30 +242,50 @@ class _Files:
                 self._open.clear()
 
 
-def _fill(data: Any, chunk_rows: int, ids: IntArray, out: npt.NDArray[Any]) -> None:
-    """Rows of a data set in the order of ``ids``. Every chunk is read once."""
-    if ids[-1] - ids[0] == ids.size - 1 and np.all(np.diff(ids) == 1):
-        return _read_run(data, int(ids[0]), out)
-    if out.ndim == 1:
-        return _transfer(data, out, lambda space: space.select_elements(ids.astype(np.uint64).reshape(-1, 1)))
-    order = np.argsort(ids, kind="stable")
-    ranked = ids[order]
-    for low, high in pairwise(np.flatnonzero(np.diff(ranked // chunk_rows, prepend=-1, append=-1)).tolist()):
-        first, places = int(ranked[low]), order[low:high]
-        if places.size == 1:
-            _read_run(data, first, out[places[0] : places[0] + 1])
-        else:
-            rows = empty((int(ranked[high - 1]) - first + 1, *out.shape[1:]), out.dtype)
-            _read_run(data, first, rows)
-            out[places] = rows[ranked[low:high] - first]
+class _DataSet:
+    """A data set of an open file, with what every read of it needs."""
+
+    def __init__(self, data: Any, part: Part) -> None:
+        h5py = need("h5py", "hdf5")
+        self._id, self._space, self._shape_of = data.id, data.id.get_space(), h5py.h5s.create_simple
+        self._type = h5py.h5t.py_create(part.field.dtype if part.field.is_fixed else part.dtype)
+        self._chunk_rows = part.rows or 1
+
+    def fill(self, ids: IntArray, out: npt.NDArray[Any]) -> None:
+        """Rows in the order of ``ids``. Every chunk is read once."""
+        if ids[-1] - ids[0] == ids.size - 1 and np.array_equal(ids, np.arange(ids[0], ids[-1] + 1)):
+            return self._read_run(int(ids[0]), out)
+        order = np.argsort(ids, kind="stable")
+        return self._read_points(ids[order], order, out) if out.ndim == 1 else self._read_chunks(ids[order], order, out)
+
+    def _read_points(self, ids: IntArray, places: IntArray, out: npt.NDArray[Any]) -> None:
+        """Single elements, which HDF5 itself collects chunk by chunk."""
+        rows = np.empty(out.shape, out.dtype)
+        self._space.select_elements(ids.astype(np.uint64).reshape(-1, 1))
+        self._read(rows)
+        out[places] = rows
+
+    def _read_chunks(self, ids: IntArray, places: IntArray, out: npt.NDArray[Any]) -> None:
+        """What is wanted of a chunk, and all between it, at once."""
+        edges = np.flatnonzero(np.diff(ids // self._chunk_rows, prepend=-1, append=-1)).tolist()
+        for low, high in pairwise(edges):
+            if high - low == 1:
+                self._read_run(int(ids[low]), out[places[low] : places[low] + 1])
+                continue
+            rows = empty((int(ids[high - 1] - ids[low]) + 1, *out.shape[1:]), out.dtype)
+            self._read_run(int(ids[low]), rows)
+            out[places[low:high]] = rows[ids[low:high] - ids[low]]
+
+    def _read_run(self, start: int, out: npt.NDArray[Any]) -> None:
+        self._space.select_hyperslab((start, *[0] * (out.ndim - 1)), out.shape)
+        self._read(out)
+
+    def _read(self, out: npt.NDArray[Any]) -> None:
+        self._id.read(self._shape_of(out.shape), self._space, out, self._type)
 
 
-def _read_run(data: Any, start: int, out: npt.NDArray[Any]) -> None:
-    _transfer(data, out, lambda space: space.select_hyperslab((start, *[0] * (out.ndim - 1)), out.shape))
-
-
-def _transfer(data: Any, out: npt.NDArray[Any], select: Callable[[Any], None]) -> None:
-    h5py = need("h5py", "hdf5")
-    space = data.id.get_space()
-    select(space)
-    data.id.read(h5py.h5s.create_simple(out.shape), space, out, h5py.h5t.py_create(out.dtype))
+def _check_text(where: str, item: bytes) -> None:
+    try:
+        item.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptError(f"{where}: expected UTF-8, found {item[:80]!r}") from error

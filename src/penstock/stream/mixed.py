@@ -60,6 +60,11 @@ class MixedStream(Stream):
         return len(self._mixture)
 
     @property
+    def elements(self) -> int:
+        """Records or tokens of all streams together."""
+        return sum(stream.axis for stream in self._streams.values())
+
+    @property
     def counts_samples(self) -> bool:
         """Positions are numbers of samples."""
         return True

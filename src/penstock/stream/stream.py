@@ -43,6 +43,11 @@ class Stream(ABC):
         return 1
 
     @property
+    def elements(self) -> int:
+        """Records or tokens of an epoch, which phases given in epochs are measured by."""
+        return self.axis
+
+    @property
     def counts_samples(self) -> bool:
         """Whether positions are numbers of samples even where samples change their length, as in a mixture."""
         return False

@@ -1,0 +1,139 @@
+"""Mixtures and sequences through the loader: every tail, every number of ranks, every step."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.loader.model import TAILS, WORLDS, make_stream, naive_batches, unite
+from tests.stream.tokens import make_tokens, naive_line
+
+import penstock as pen
+from penstock.loader.verify import fields_of, verify_resume
+from penstock.order import Shard, Shuffle
+from penstock.order.mixture_plan import STOP_POLICIES
+from penstock.stream.picks import join
+from penstock.stream.stream import Stream
+
+WEIGHTS = {"a": 1, "b": 2}
+MIXTURES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "weights": {"weights": WEIGHTS},
+    "batch": {"weights": WEIGHTS, "unit": "batch", "batch_size": 24},
+    "staged": {"weights": [(0, WEIGHTS), (1, {"a": 0, "b": 1}), (2, {"a": 1, "b": 1})], "batch_size": 24},
+    "staged batch": {"weights": [(0, WEIGHTS), (1, {"a": 0, "b": 1})], "batch_size": 24, "unit": "batch"},
+}
+
+
+def mixed(stop: str, options: str) -> Stream:
+    streams = {"a": make_stream(60, seed=1, texts=True), "b": make_stream(110, "blocks", seed=2, texts=True)}
+    return pen.mix(streams, seed=5, stop=stop, **MIXTURES[options])
+
+
+@pytest.mark.parametrize("stop", STOP_POLICIES)
+@pytest.mark.parametrize("tail", TAILS)
+def test_mixtures_deliver_what_plain_lists_say(tail: str, stop: str) -> None:
+    for options in MIXTURES:
+        stream = mixed(stop, options)
+        n = min(len(stream), 10**6)
+        loader = pen.Loader(stream, 24, tail=tail, threads=2)
+        cells = list(islice(naive_batches(n, 24, tail), 12))
+        epochs = range(13 if stop != "forever" else 1)
+        lines = [stream.locate(epoch, range(min(n, 400))) for epoch in epochs]
+        with loader.forever() as batches:
+            for batch in cells:
+                real = [cell for cell in batch if cell is not None]
+                picks = join(
+                    [lines[epoch].take(np.array([p for e, p in real if e == epoch])) for epoch in dict.fromkeys(e for e, _ in real)]
+                )
+                found = next(batches)
+                assert found.pop("valid", np.ones(24, np.bool_)).tolist()[: len(batch)] == [cell is not None for cell in batch]
+                if len(real) == len(batch):
+                    assert fields_of(found) == fields_of(stream.fetch(picks))
+                else:
+                    assert found["x"][: len(real)].tolist() == stream.fetch(picks)["x"].tolist()
+
+
+@pytest.mark.parametrize("options", MIXTURES)
+@pytest.mark.parametrize("stop", STOP_POLICIES)
+@pytest.mark.parametrize("tail", ["keep", "wrap"])
+def test_l7_mixtures_resume_at_every_step(tail: str, stop: str, options: str) -> None:
+    stream = mixed(stop, options)
+    verify_resume(lambda: pen.Loader(stream, 24, tail=tail, threads=0, ids="id"), steps=9, points=(1, 4, 7, 8))
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("world", WORLDS)
+def test_l8_mixtures_on_other_ranks(tail: str, world: int) -> None:
+    stream = mixed("all_exhausted_without_replacement", "weights")
+    whole = pen.Loader(stream, 24, tail=tail, threads=0)
+    ranks = [pen.Loader(stream, 24, tail=tail, shard=Shard(rank, world), threads=0) for rank in range(world)]
+    runs = [whole.forever(), *(loader.forever() for loader in ranks)]
+    for step in range(9):
+        expected, *parts = (next(run) for run in runs)
+        for name in ("x", "pair", "text"):
+            columns = [[np.asarray(v).tolist() for v in part[name]] for part in parts]
+            assert unite(columns) == [np.asarray(v).tolist() for v in expected[name]], step
+        assert all(loader.state_dict() == whole.state_dict() for loader in ranks)
+
+
+# Sequences
+
+
+def naive_sequences(count: int, seq_len: int, size: int, tail: str) -> list[list[int | None]]:
+    """Where the sequences of batches begin on the endless line of tokens."""
+    if tail == "wrap":  # no token is left out
+        return [[(step * size + i) * seq_len for i in range(size)] for step in range(12)]
+    batches = islice(naive_batches(count // seq_len, size, tail), 12)
+    return [[None if cell is None else cell[0] * count + cell[1] * seq_len for cell in batch] for batch in batches]
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize(("count", "page", "seq_len"), [(1000, 16, 8), (1000, 7, 10), (999, 64, 10), (50, 8, 10), (5, 2, 10)])
+def test_sequences_deliver_what_plain_lists_say(tmp_path: Path, count: int, page: int, seq_len: int, tail: str) -> None:
+    with make_tokens(tmp_path, count, page) as source:
+        stream = source.shuffle(seed=5).sequences(seq_len)
+        order = Shuffle(count // min(page, count), seed=5)
+        line = [token for epoch in range(250) for token in naive_line(range(count), page, order, epoch)]
+        for world in WORLDS:
+            size = 2 * world
+            cells = naive_sequences(count, seq_len, size, tail)
+            loaders = [pen.Loader(stream, size, tail=tail, shard=Shard(rank, world), threads=rank % 3) for rank in range(world)]
+            if not cells:
+                assert [list(loader) for loader in loaders] == [[]] * world
+                continue
+            runs = [loader.forever() for loader in loaders]
+            for batch in cells:
+                parts = [next(run) for run in runs]
+                rows = unite([[r if ok else None for r, ok in zip(p["tokens"].tolist(), _valid(p), strict=True)] for p in parts])
+                assert rows == [None if c is None else line[c : c + seq_len] for c in batch]
+            for run in runs:
+                run.close()
+
+
+def _valid(batch: Any) -> list[bool]:
+    return list(batch.get("valid", np.ones(len(batch["tokens"]), np.bool_)))
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize(("count", "page", "seq_len"), [(1000, 16, 8), (999, 64, 10), (50, 8, 10)])
+def test_l7_sequences_resume_at_every_step(tmp_path: Path, count: int, page: int, seq_len: int, tail: str) -> None:
+    with make_tokens(tmp_path, count, page) as source:
+        stream = source.shuffle(seed=5).sequences(seq_len, separator=3, documents=True)
+        verify_resume(lambda: pen.Loader(stream, 3, tail=tail, threads=1), steps=40, points=(1, 2, 33, 39, 40))
+
+
+def test_mixtures_of_sequences_resume_at_every_step(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 500, 16) as one, make_tokens(tmp_path, 333, 7) as other:
+        streams = {"one": one.shuffle(seed=1).sequences(10), "other": other.shuffle(seed=2).sequences(10)}
+        for stop in STOP_POLICIES:
+            stream = pen.mix(streams, seed=3, stop=stop, weights={"one": 1, "other": 1})
+            verify_resume(lambda stream=stream: pen.Loader(stream, 6, threads=0, tail="wrap"), steps=20, points=range(0, 20, 4))  # type: ignore[misc]
+
+
+def test_mixtures_of_unequal_lengths_of_sequences_are_refused(tmp_path: Path) -> None:
+    from penstock.errors import SchemaMismatchError
+
+    with make_tokens(tmp_path, 500, 16) as source, pytest.raises(SchemaMismatchError):
+        pen.mix({"a": source.shuffle(seed=1).sequences(8), "b": source.shuffle(seed=1).sequences(9)}, seed=1)
