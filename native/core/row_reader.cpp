@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/copy.h"
 #include "core/pieces.h"
 
 namespace penstock {
@@ -22,20 +23,6 @@ void copy_mapped(const File& file, std::uint64_t offset, std::span<std::byte> ou
   };
   if (!run_guarded(work)) cut(file);
   if (offset + out.size() > file.size() / kPage * kPage && !file.has_its_size()) cut(file);
-}
-
-void copy_row(std::byte* out, const std::byte* from, std::uint64_t stride) {
-  switch (stride) {
-    case 1: std::memcpy(out, from, 1); break;
-    case 2: std::memcpy(out, from, 2); break;
-    case 4: std::memcpy(out, from, 4); break;
-    case 8: std::memcpy(out, from, 8); break;
-    case 16: std::memcpy(out, from, 16); break;
-    case 32: std::memcpy(out, from, 32); break;
-    case 64: std::memcpy(out, from, 64); break;
-    case 128: std::memcpy(out, from, 128); break;
-    default: std::memcpy(out, from, stride);
-  }
 }
 
 }  // namespace
@@ -120,7 +107,7 @@ void RowReader::read_tiles(Files& files, std::size_t low, std::size_t high, cons
       continue;
     }
     auto work = [&] {
-      for (std::size_t i = 0; i < size; ++i) copy_row(spans[i].to, tile[i].from, spans[i].rows * stride_);
+      for (std::size_t i = 0; i < size; ++i) copy_record_bytes(spans[i].to, tile[i].from, spans[i].rows * stride_);
       const File* last = nullptr;
       for (std::size_t i = 0; i < size; ++i) {
         const File* const file = tile[i].file;

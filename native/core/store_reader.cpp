@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "core/copy.h"
 #include "core/little_endian.h"
 #include "core/pieces.h"
 #include "core/slot_cache.h"
@@ -277,24 +278,6 @@ StoreReader::Place StoreReader::place(std::uint32_t field, std::uint64_t id) con
 
 std::shared_ptr<const Chunk> StoreReader::chunk(std::uint32_t index) const { return Session(*this, 0).share(index); }
 
-namespace {
-
-// Records of a few bytes are copied without a call.
-void copy_small(std::byte* out, const std::byte* from, std::uint64_t bytes) {
-  switch (bytes) {
-    case 1: std::memcpy(out, from, 1); break;
-    case 2: std::memcpy(out, from, 2); break;
-    case 4: std::memcpy(out, from, 4); break;
-    case 8: std::memcpy(out, from, 8); break;
-    case 16: std::memcpy(out, from, 16); break;
-    case 32: std::memcpy(out, from, 32); break;
-    case 64: std::memcpy(out, from, 64); break;
-    default: std::memcpy(out, from, bytes);
-  }
-}
-
-}  // namespace
-
 // The places of a tile of ids.
 void StoreReader::locate_tile(const Redirects* redirects, const std::int64_t* ids, std::size_t size, Place* places) const {
   if (redirects != nullptr || !even_count_) {
@@ -358,7 +341,7 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
       } else if (stride == 128) {
         for (std::size_t i = 0; i < size; ++i) std::memcpy(to + i * 128, from[i], 128);
       } else if (stride <= 64) {
-        for (std::size_t i = 0; i < size; ++i) copy_small(to + i * stride, from[i], stride);
+        for (std::size_t i = 0; i < size; ++i) copy_record_bytes(to + i * stride, from[i], stride);
       } else {
         for (std::size_t i = 0; i < size; ++i) std::memcpy(to + i * stride, from[i], stride);
       }

@@ -36,7 +36,7 @@ def mixed(stop: str, options: str) -> Stream:
 def test_mixtures_deliver_what_plain_lists_say(tail: str, stop: str) -> None:
     for options in MIXTURES:
         stream = mixed(stop, options)
-        n = min(len(stream), 10**6)
+        n = min(len(stream), 1000)
         loader = pen.Loader(stream, 24, tail=tail, threads=2)
         cells = list(islice(naive_batches(n, 24, tail), 12))
         epochs = range(13 if stop != "forever" else 1)
@@ -95,7 +95,7 @@ def test_sequences_deliver_what_plain_lists_say(tmp_path: Path, count: int, page
     with make_tokens(tmp_path, count, page) as source:
         stream = source.shuffle(seed=5).sequences(seq_len)
         order = Shuffle(count // min(page, count), seed=5)
-        line = [token for epoch in range(250) for token in naive_line(range(count), page, order, epoch)]
+        line = [token for epoch in range(2500 // count + 2) for token in naive_line(range(count), page, order, epoch)]
         for world in WORLDS:
             size = 2 * world
             cells = naive_sequences(count, seq_len, size, tail)

@@ -5,26 +5,20 @@ has the samples p with p mod world = r, so the rows of the global array are grou
 order of the stream. Each batch holds the same samples either way.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
 import jax
 import numpy as np
-import numpy.typing as npt
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from penstock.deliver.jax_placing import Placing, Shardings
 from penstock.loader import Batches, Loader
 from penstock.loader.engine import Engine
-from penstock.loader.schedule import PhaseSchedule, Place
-from penstock.order import Shard
-from penstock.ragged import Ragged
+from penstock.loader.schedule import Place
 
 __all__ = ["Delivery", "deliver"]
-
-Shardings = Sharding | Mapping[str, Sharding]
 
 
 def deliver(loader: Loader, *, sharding: Shardings | None = None, forever: bool = False) -> "Delivery":
@@ -51,7 +45,7 @@ def deliver(loader: Loader, *, sharding: Shardings | None = None, forever: bool 
 
 def _over_all_devices() -> NamedSharding:
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-    return NamedSharding(Mesh(np.array(devices), ("data",)), PartitionSpec("data"))
+    return NamedSharding(Mesh(np.array(devices), ("data",)), PartitionSpec("data"))  # type: ignore[no-untyped-call]
 
 
 class Delivery:
@@ -66,7 +60,7 @@ class Delivery:
         if forever:
             loader.forever()  # it refuses a loader that has no batch
         self._loader, self._forever = loader, forever
-        self._placing = _Placing(loader, sharding)
+        self._placing = Placing(loader, sharding)
         self._placing.check()
         self._batches: _DeviceBatches | None = None
         self._ended = False
@@ -136,7 +130,7 @@ class Delivery:
 class _DeviceBatches(Batches):
     """The iterator of a loader, with devices behind its engine."""
 
-    def __init__(self, loader: Loader, endless: bool, placing: "_Placing") -> None:
+    def __init__(self, loader: Loader, endless: bool, placing: Placing) -> None:
         self._placing = placing
         super().__init__(loader, endless=endless)
 
@@ -148,7 +142,7 @@ class _DeviceBatches(Batches):
 class _OneAhead(Engine):
     """The batches of another engine on the devices, always one more than was asked for. An error comes at its batch's turn."""
 
-    def __init__(self, engine: Engine, placing: "_Placing") -> None:
+    def __init__(self, engine: Engine, placing: Placing) -> None:
         self._engine, self._placing = engine, placing
         self._next: tuple[Place, Any] | Exception | None = None
 
@@ -169,162 +163,3 @@ class _OneAhead(Engine):
     def close(self) -> None:
         self._next = None
         self._engine.close()
-
-
-@dataclass(frozen=True)
-class _Split:
-    """How a sharding divides the rows of a batch: into ``parts``, among ``groups`` of processes with the same rows.
-
-    ``shard`` is what this process must read; None where any will do because no other process takes part.
-    """
-
-    parts: int
-    groups: int
-    shard: Shard | None
-
-
-@lru_cache(maxsize=256)
-def _split_of(sharding: Sharding) -> _Split:
-    count = len(sharding.device_set)  # it can be divided in every way in which the devices can
-    spec = sharding.spec if isinstance(sharding, NamedSharding) else ()
-    places = sharding.devices_indices_map((count,) * max(1, len(spec)))
-    rows: dict[int, set[int]] = {}
-    for device, index in places.items():
-        rows.setdefault(device.process_index, set()).update(range(count)[index[0]])
-    parts = len({index[0].indices(count) for index in places.values()})
-    if jax.process_count() == 1:
-        return _Split(parts, 1, None)
-    own = jax.process_index()
-    if own not in rows:
-        raise ValueError(f"the sharding has no device of process {own}; every process that delivers needs one")
-    if len(rows) == 1:
-        return _Split(parts, 1, Shard(own, jax.process_count()))
-    groups = list(dict.fromkeys(frozenset(rows[process]) for process in sorted(rows)))
-    if any(len(group) * len(groups) != count for group in groups):
-        raise ValueError("the sharding gives processes some rows in common and others not; either all or none must be the same")
-    return _Split(parts, len(groups), Shard(groups.index(frozenset(rows[own])), len(groups)))
-
-
-class _Placing:
-    """Puts the leaves of a batch on the devices."""
-
-    def __init__(self, loader: Loader, sharding: Shardings) -> None:
-        every = list(sharding.values()) if isinstance(sharding, Mapping) else [sharding]
-        for one in every:
-            if not isinstance(one, Sharding):
-                raise TypeError(f"expected a jax Sharding, or a dict of them by field name, got {type(one).__name__}")
-        self._loader, self._every = loader, every
-        self.sharding: Shardings = dict(sharding) if isinstance(sharding, Mapping) else sharding
-
-    # Before anything is read
-
-    def check(self) -> None:
-        """Refuse a loader whose batches cannot be divided among the devices, or whose shard would give samples twice."""
-        for split in map(_split_of, self._every):
-            shard = self._loader.shard
-            if split.shard is not None and shard != split.shard:
-                raise ValueError(
-                    f"process {jax.process_index()} of {jax.process_count()} needs a loader with shard={split.shard}, got {shard}: "
-                    "processes would get samples twice, or not at all"
-                )
-            # A transform may change the number of rows: then each leaf is looked at when it comes.
-            parts = split.parts if self._loader._work.transform is None else split.groups
-            for size, remedy in self._sizes(parts):
-                rows = size if split.groups > 1 else len(shard.run(0, size))
-                if rows % parts:
-                    raise ValueError(f"a batch of {rows} samples cannot be divided evenly among {parts} devices: {remedy}")
-
-    def _sizes(self, parts: int) -> Iterator[tuple[int, str]]:
-        """Samples of the batches to come, and what to do if they cannot be divided."""
-        schedule, shard = self._loader._schedule, self._loader.shard
-        wanted = f"use a batch_size that is a multiple of {parts if shard.world % parts == 0 else parts * shard.world}"
-        if isinstance(schedule, PhaseSchedule):
-            yield from ((phase.batch_size, f"{wanted} in every phase") for phase in schedule.curriculum.phases)
-            return
-        yield schedule.batch_size, wanted
-        if schedule.tail == "keep":
-            stream = schedule.stream
-            for samples in (len(stream), (stream.axis - schedule.position) // stream.stride):
-                yield samples % schedule.batch_size, "it is the last of an epoch, use tail='drop', 'pad' or 'wrap'"
-
-    # Batches
-
-    def put(self, batch: Any) -> Any:
-        """The batch with jax arrays as leaves. It returns at once; the devices copy meanwhile."""
-        found, structure = jax.tree_util.tree_flatten_with_path(batch)
-        arrays, shardings, shapes = [], [], []
-        for path, leaf in found:
-            name = _name(path)
-            array = _as_array(name, leaf)
-            sharding = self._sharding_of(path, array)
-            arrays.append(array)
-            shardings.append(sharding)
-            shapes.append(_global_shape(name, array, sharding))
-        if jax.process_count() == 1:
-            return jax.tree_util.tree_unflatten(structure, jax.device_put(arrays, shardings))
-        put = map(jax.make_array_from_process_local_data, shardings, arrays, shapes)
-        return jax.tree_util.tree_unflatten(structure, put)
-
-    def _sharding_of(self, path: tuple[Any, ...], array: npt.NDArray[Any]) -> Sharding:
-        if isinstance(self.sharding, Mapping):
-            field = _name(path[:1])
-            if field not in self.sharding:
-                raise ValueError(f"no sharding is given for field {field!r}, only for {list(self.sharding)}")
-            return self.sharding[field]
-        if array.ndim == 0 and isinstance(self.sharding, NamedSharding):
-            return NamedSharding(self.sharding.mesh, PartitionSpec())
-        return self.sharding
-
-
-def _name(path: tuple[Any, ...]) -> str:
-    """The place of a leaf in its batch, such as image or views.0."""
-    keys = (getattr(key, "key", getattr(key, "idx", getattr(key, "name", key))) for key in path)
-    return ".".join(map(str, keys))
-
-
-def _global_shape(name: str, array: npt.NDArray[Any], sharding: Sharding) -> tuple[int, ...]:
-    """The shape of a leaf on all processes together, which the sharding must be able to divide."""
-    if array.ndim == 0:
-        return ()
-    split = _split_of(sharding)
-    shape = (len(array) * split.groups, *array.shape[1:])
-    try:
-        sharding.shard_shape(shape)
-    except ValueError as error:
-        remedy = "choose another batch_size, or tail='drop', 'pad' or 'wrap' for the last batch of an epoch"
-        told = f"{shape[0]} rows cannot be divided evenly among {split.parts} devices: {remedy}"
-        raise ValueError(f"field {name!r}: {told if shape[0] % split.parts else error}") from error
-    return shape
-
-
-def _as_array(name: str, leaf: Any) -> npt.NDArray[Any]:
-    """A leaf as an array of a type that jax has now."""
-    if isinstance(leaf, Ragged) and leaf.kind == "array":
-        raise TypeError(f"field {name!r} has records of different lengths: pad() or drop it in transform=")
-    if isinstance(leaf, np.ma.MaskedArray):
-        raise TypeError(
-            f"field {name!r} is masked, it may have missing values: fill them with filled(value), or drop it, in transform="
-        )
-    array = np.empty(0, object) if isinstance(leaf, Ragged) else np.asarray(leaf)
-    if array.dtype.kind in "OSU":
-        what = leaf.kind if isinstance(leaf, Ragged) else type(leaf).__name__ if array.dtype == object else "text"
-        raise TypeError(f"field {name!r} holds {what}, which is no number: turn it into numbers or drop it in transform=")
-    dtype = array.dtype.newbyteorder("=")
-    try:
-        wanted = jax.dtypes.canonicalize_dtype(dtype)
-    except TypeError as error:
-        raise TypeError(
-            f"field {name!r} has elements of type {dtype}, which jax does not have: change or drop it in transform="
-        ) from error
-    if dtype != wanted and dtype.kind in "iu" and array.size:
-        _check_range(name, array, np.iinfo(wanted))
-    return array if array.dtype == wanted else array.astype(wanted)
-
-
-def _check_range(name: str, array: npt.NDArray[Any], wanted: "np.iinfo[Any]") -> None:
-    for value in (int(array.min()), int(array.max())):
-        if not wanted.min <= value <= wanted.max:
-            raise ValueError(
-                f"field {name!r} has the value {value}, which does not fit {wanted.dtype}: turn on jax_enable_x64, or change or drop "
-                "the field in transform="
-            )

@@ -65,10 +65,10 @@ class IterableDataset(Resumable, torch.utils.data.IterableDataset[Any]):
     gives the same batches in the same order. With torchdata's StatefulDataLoader the state is exact by itself. With torch's
     DataLoader it is ``dataset.state_dict(consumed=k)``, with k batches that the trainer had of this iteration.
 
-    The dataset begins where the loader stands, and has a cursor of its own from then on. Without workers, and with
-    ``persistent_workers=True``, the first iteration goes on from there and each later one is the next epoch. Other workers are
-    copies of the dataset as it is in the main process: call ``set_epoch`` there before each epoch. :class:`DataLoader` needs no
-    such care.
+    The dataset begins where the loader stands, and has a cursor of its own from then on: the first iteration goes on from there,
+    each later one is the next epoch. Workers have copies of the dataset, and the original does not see what they do: with workers
+    call ``set_epoch`` before each epoch. (Persistent ones do not see what the original does, either: they go from epoch to epoch.)
+    :class:`DataLoader` needs no such care.
     """
 
     def __init__(self, loader: Loader) -> None:

@@ -77,7 +77,7 @@ def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
     if not array.flags.writeable or not array.dtype.isnative or any(stride < 0 for stride in array.strides):
         array = array.astype(array.dtype.newbyteorder("="), order="C")
     name = array.dtype.name
-    if array.dtype.kind == "V" and hasattr(torch, name):  # bfloat16 and its like, which torch cannot take from numpy
+    if name.startswith(("bfloat16", "float8_")) and hasattr(torch, name):  # types that torch knows, but not from numpy
         return torch.from_numpy(array.view(f"u{array.itemsize}")).view(getattr(torch, name))
     try:
         return torch.from_numpy(array)

@@ -60,13 +60,20 @@ class PlainEngine(Engine):
     def take(self) -> tuple[Place, Any]:
         """Make the next batch now."""
         place = next(self._places)
-        with self._meter.making():
+        with self._meter.waiting(), self._meter.making():
             batch = self._work.make(place)
         self._meter.made(batch_bytes(batch))
         return place, batch
 
     def close(self) -> None:
         """Nothing is under way."""
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """A batch that could not even be asked for."""
+
+    error: Exception
 
 
 class _Ahead(Engine):
@@ -88,7 +95,11 @@ class _Ahead(Engine):
             place = next(self._places, None)
             if place is None:
                 return
-            self._under_way.append((place, self._begin(place)))
+            try:
+                token = self._begin(place)
+            except Exception as error:  # raised when its turn comes, behind the good batches before it
+                token = _Failed(error)
+            self._under_way.append((place, token))
 
     @abstractmethod
     def _begin(self, place: Place) -> Any:
@@ -104,10 +115,13 @@ class _Ahead(Engine):
         if not self._under_way:
             raise StopIteration
         place, token = self._under_way.popleft()
+        if isinstance(token, _Failed):
+            raise token.error
         with self._meter.waiting():
             batch = self._wait(place, token)
-        self._size = max(batch_bytes(batch), self._size // 2)
-        self._meter.made(self._size)
+        size = batch_bytes(batch)
+        self._size = max(size, self._size // 2)
+        self._meter.made(size)
         self._fill()
         return place, batch
 
@@ -138,7 +152,8 @@ class ThreadEngine(_Ahead):
             return
         self._closed = True
         for _, future in self._under_way:
-            future.cancel()
+            if isinstance(future, Future):
+                future.cancel()
         self._under_way.clear()
         for _ in self._crew:
             self._jobs.put(None)
@@ -191,7 +206,8 @@ class ExecutorEngine(_Ahead):
     def close(self) -> None:
         """Cancel what has not begun. The executor is its owner's."""
         for _, future in self._under_way:
-            future.cancel()
+            if isinstance(future, Future):
+                future.cancel()
         self._under_way.clear()
 
 
@@ -226,11 +242,16 @@ class NativeEngine(Engine):
         schedule, first = self._schedule, self._schedule.place(self._asked)
         count = min(most, schedule.stretch(self._asked)) if self._is_plain else 0
         if count <= 1:
-            picks = self._work.picks(first)
+            self._asked += 1
+            try:
+                picks = self._work.picks(first)
+            except Exception as error:  # raised when its turn comes, behind the good batches before it
+                self._stretches.append(_Stretch(first, 1, RecordPicks(np.empty(0, np.int64)), failed=error))
+                self._ring.put(np.empty(0, np.int64), 0)
+                return
             assert isinstance(picks, RecordPicks)
             self._ring.put(picks.ids, len(picks.ids))
             self._stretches.append(_Stretch(first, 1, picks))
-            self._asked += 1
             return
         run = first.spans[0].run
         size = schedule.batch_size // schedule.shard.world
@@ -249,6 +270,8 @@ class NativeEngine(Engine):
         if not self._stretches:
             raise StopIteration
         stretch = self._stretches[0]
+        if stretch.failed is not None:
+            raise stretch.failed
         place, picks = stretch.next(self._schedule)
         if stretch.taken == stretch.count:
             self._stretches.popleft()
@@ -281,6 +304,7 @@ class _Stretch:
     count: int
     picks: RecordPicks
     taken: int = 0
+    failed: Exception | None = None
 
     def next(self, schedule: EpochSchedule) -> tuple[Place, RecordPicks]:
         """The place of the next batch, and what is in it."""

@@ -279,7 +279,7 @@ class Loader:
 
     def stats(self) -> Stats:
         """Where the time goes, and one sentence of advice."""
-        return self._meter.read(self._threads)
+        return self._meter.read(self._threads, self._work.skipped)
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: everything but the figures, and the executor, which is this process's."""

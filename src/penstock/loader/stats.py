@@ -14,7 +14,8 @@ class Stats:
     """Figures since the loader was made, and what to do about them.
 
     ``wait_s`` is the time the trainer waited for batches, ``busy_s`` the time it did something else, ``make_s`` the time that
-    threads spent on making batches (not known where they are read natively).
+    threads spent on making batches (not known where they are read natively), ``skipped`` the records that could not be read and were
+    replaced (not known where an executor makes the batches).
     """
 
     batches: int
@@ -23,6 +24,7 @@ class Stats:
     wait_s: float
     busy_s: float
     make_s: float
+    skipped: int
     advice: str
 
     @property
@@ -74,9 +76,10 @@ class Meter:
         self.samples += samples
         self._left = time.perf_counter()
 
-    def read(self, threads: int) -> Stats:
+    def read(self, threads: int, skipped: int) -> Stats:
         """The figures so far."""
-        return Stats(self.batches, self.samples, self.bytes, self.wait_s, self.busy_s, self.make_s, self._advice(threads))
+        advice = self._advice(threads)
+        return Stats(self.batches, self.samples, self.bytes, self.wait_s, self.busy_s, self.make_s, skipped, advice)
 
     def _advice(self, threads: int) -> str:
         total = self.wait_s + self.busy_s

@@ -16,7 +16,7 @@ from penstock.loader.schedule import Place
 from penstock.order.seed import Purpose, derive_root
 from penstock.ragged import Ragged
 from penstock.records import Batch, Outputs
-from penstock.stream import RecordStream, Stream
+from penstock.stream import MixedStream, RecordStream, Stream
 from penstock.stream.picks import MixedPicks, Picks, RecordPicks, SpanPicks, join
 from penstock.stream.stream import substitute
 
@@ -63,6 +63,16 @@ class Work:
     on_error: OnError = "raise"
     pads: bool = False
     _sized: dict[int, Stream] = field(default_factory=dict, repr=False, compare=False)
+    _skipped: list[int] = field(default_factory=list, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.on_error != "raise" and not _has_records(self.stream):
+            raise ValueError("on_error: a sequence of tokens cannot be replaced by another; use on_error='raise'")
+
+    @property
+    def skipped(self) -> int:
+        """How many records could not be read and were replaced, here."""
+        return sum(self._skipped)
 
     def stream_for(self, place: Place) -> Stream:
         """The stream, cut into samples of the length that the phase says."""
@@ -75,9 +85,12 @@ class Work:
     def picks(self, place: Place) -> Picks:
         """What is in the batch; nothing is read."""
         stream = self.stream_for(place)
-        if not place.spans:
-            return stream.locate(place.epoch, range(0), place.step)
-        found: Picks = join([stream.locate(span.epoch, span.run, place.step) for span in place.spans])
+        try:
+            if not place.spans:
+                return stream.locate(place.epoch, range(0), place.step)
+            found: Picks = join([stream.locate(span.epoch, span.run, place.step) for span in place.spans])
+        except Exception as error:
+            raise BatchError(f"step {place.step}, epoch {place.epoch}: {type(error).__name__}: {error}") from error
         return found
 
     def make(self, place: Place, out: Outputs | None = None) -> Any:
@@ -87,7 +100,7 @@ class Work:
         try:
             batch = stream.fetch(picks, out)
         except Exception as error:
-            if self.on_error == "raise" or not isinstance(stream, RecordStream) or not isinstance(picks, RecordPicks):
+            if self.on_error == "raise":
                 raise BatchError(_failed(place, picks, error)) from error
             picks, batch = self._refill(place, stream, picks)
         return self.finish(place, picks, batch)
@@ -107,25 +120,47 @@ class Work:
         except Exception as error:
             raise BatchError(f"the transform failed on {_failed(place, picks, error)}") from error
 
-    def _refill(self, place: Place, stream: RecordStream, picks: RecordPicks) -> tuple[RecordPicks, Batch]:
+    def _refill(self, place: Place, stream: Stream, picks: Picks) -> tuple[Picks, Batch]:
         """Records that cannot be read are replaced by others, the same on every rank and in every run."""
-        ids = picks.ids.copy()
         positions = [(span.epoch, position) for span in place.spans for position in span.run]
-        known_bad: set[int] = set()
+        known: dict[int, set[int]] = {}
         for _ in range(MOST_ROUNDS):
-            bad = [(number, error) for number, one in enumerate(ids.tolist()) if (error := _error_of(stream, one)) is not None]
-            if not bad:
-                fixed = RecordPicks(ids, picks.weights)
-                return fixed, stream.fetch(fixed)
-            if callable(self.on_error):
-                self.on_error(bad[0][1], ids[[number for number, _ in bad]])
-            known_bad |= {int(ids[number]) for number, _ in bad}
-            banned = np.array(sorted(known_bad), np.int64)
-            if banned.size >= len(stream.source):
-                break
-            for number, _ in bad:
-                ids[number] = substitute(stream.seed, *positions[number], len(stream.source), banned)
-        raise BatchError(f"step {place.step}: too few records can be read; records {sorted(known_bad)[:10]} ... failed")
+            fixed = self._replace_bad(stream, picks, positions, place.step, known)
+            if fixed is None:
+                self._skipped.append(sum(map(len, known.values())))
+                return picks, stream.fetch(picks)
+            picks = fixed
+        failed = sorted(set().union(*known.values()))[:10]
+        raise BatchError(f"step {place.step}: too few records can be read; records {failed} ... failed")
+
+    def _replace_bad(
+        self, stream: Stream, picks: Picks, positions: list[tuple[int, int]], step: int, known: dict[int, set[int]]
+    ) -> Picks | None:
+        """The same picks with others in place of those that cannot be read; None if all can."""
+        if isinstance(picks, MixedPicks) and isinstance(stream, MixedStream):
+            parts = list(picks.parts)
+            for number, part in enumerate(parts):
+                if part is not None:
+                    mine = [positions[i] for i in np.flatnonzero(picks.which == number)]
+                    parts[number] = self._replace_bad(stream.streams[number], part, mine, step, known) or part
+            changed = any(new is not old for new, old in zip(parts, picks.parts, strict=True))
+            return MixedPicks(picks.names, picks.which, tuple(parts)) if changed else None
+        assert isinstance(picks, RecordPicks)
+        assert isinstance(stream, RecordStream)
+        ids = picks.ids.copy()
+        bad = [(place, error) for place, one in enumerate(ids.tolist()) if (error := _error_of(stream, one)) is not None]
+        if not bad:
+            return None
+        if callable(self.on_error):
+            self.on_error(bad[0][1], ids[[place for place, _ in bad]])
+        failed = known.setdefault(id(stream), set())
+        failed |= {int(ids[place]) for place, _ in bad}
+        banned = np.union1d(np.array(sorted(failed), np.int64), stream.banned_at(step))
+        if banned.size >= len(stream.source):
+            raise BatchError(f"step {step}: no record is left that can be read; {sorted(failed)[:10]} ... failed") from bad[0][1]
+        for place, _ in bad:
+            ids[place] = substitute(stream.seed, *positions[place], len(stream.source), banned)
+        return RecordPicks(ids, picks.weights)
 
 
 def _error_of(stream: RecordStream, record: int) -> Exception | None:
@@ -134,6 +169,13 @@ def _error_of(stream: RecordStream, record: int) -> Exception | None:
     except Exception as error:
         return error
     return None
+
+
+def _has_records(stream: Stream) -> bool:
+    """Whether samples are single records."""
+    if isinstance(stream, MixedStream):
+        return all(map(_has_records, stream.streams))
+    return isinstance(stream, RecordStream)
 
 
 def _takes_two(transform: Transform) -> bool:

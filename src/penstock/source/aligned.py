@@ -1,6 +1,7 @@
 """Aligned: the fields of several sources of one length, side by side."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from penstock.errors import SchemaMismatchError
 from penstock.interfaces import IntArray
@@ -67,6 +68,11 @@ class Aligned(Source):
                 batch = part.read(ids, list(wanted), given)
                 found |= {wanted[inner]: column for inner, column in batch.items()}
         return {name: found[name] for name in fields}
+
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        """That of the part."""
+        name, inner = self._places[field]
+        return self._parts[name].native_reader(inner)
 
     def close(self) -> None:
         """Close every part."""

@@ -37,6 +37,7 @@ MOST_CACHE_BYTES = 1 << 24
 
 MAX_BLOCKS = 1 << 22
 BLOCK_BYTES = 1 << 20
+SMALL_BYTES = 1 << 16
 
 
 def open_hdf5(
@@ -181,17 +182,21 @@ class _PlainRows:
         firsts = np.cumsum([0, *(one.rows for one in rows)])
         starts = [first + (places - base) // unit for first, places, base in zip(firsts, found, bases, strict=False)]
         self._run, self._swapped = field.stride // unit, not parts[0].dtype.isnative
-        self._runs = Blocks.of_counts(np.concatenate([part.counts for part in parts]))
-        ends = np.cumsum(np.concatenate([part.counts for part in parts]))
-        self._shifts = np.concatenate(starts) - np.concatenate([[0], ends[:-1]]) * self._run
+        runs, counts = _joined(np.concatenate(starts), np.concatenate([part.counts for part in parts]), self._run)
+        self._runs, self._shifts = Blocks.of_counts(counts), runs - (np.cumsum(counts) - counts) * self._run
         self._rows = reader_of_files(rows, unit, pread=pread, threads=threads)
 
     def read(self, ids: IntArray, out: npt.NDArray[Any]) -> None:
         """Fill ``out`` with rows."""
-        shifts = self._shifts[0] if self._shifts.size == 1 else self._shifts[self._runs.of(ids)]
-        self._rows.read(ids * self._run + shifts, out, self._run)
+        places, run = ids * self._run + self._shifts_of(ids), self._run
+        if ids.size > 1 and out.nbytes < SMALL_BYTES and _is_run(places, run):
+            places, run = places[:1], run * ids.size  # one copy, where threads do not pay
+        self._rows.read(places, out, run)
         if self._swapped:
             out.byteswap(inplace=True)
+
+    def _shifts_of(self, ids: IntArray) -> Any:
+        return self._shifts[0] if self._shifts.size == 1 else self._shifts[self._runs.of(ids)]
 
     def close(self) -> None:
         """Let go of the files."""
@@ -247,13 +252,15 @@ class _DataSet:
 
     def __init__(self, data: Any, part: Part) -> None:
         h5py = need("h5py", "hdf5")
-        self._id, self._space, self._shape_of = data.id, data.id.get_space(), h5py.h5s.create_simple
+        self._id, self._space, self._create = data.id, data.id.get_space(), h5py.h5s.create_simple
+        self._shape: tuple[int, ...] | None = None
+        self._memory: Any = None
         self._type = h5py.h5t.py_create(part.field.dtype if part.field.is_fixed else part.dtype)
         self._chunk_rows = part.rows or 1
 
     def fill(self, ids: IntArray, out: npt.NDArray[Any]) -> None:
         """Rows in the order of ``ids``. Every chunk is read once."""
-        if ids[-1] - ids[0] == ids.size - 1 and np.array_equal(ids, np.arange(ids[0], ids[-1] + 1)):
+        if _is_run(ids):
             return self._read_run(int(ids[0]), out)
         order = np.argsort(ids, kind="stable")
         return self._read_points(ids[order], order, out) if out.ndim == 1 else self._read_chunks(ids[order], order, out)
@@ -281,7 +288,20 @@ class _DataSet:
         self._read(out)
 
     def _read(self, out: npt.NDArray[Any]) -> None:
-        self._id.read(self._shape_of(out.shape), self._space, out, self._type)
+        if out.shape != self._shape:
+            self._shape, self._memory = out.shape, self._create(out.shape)
+        self._id.read(self._memory, self._space, out, self._type)
+
+
+def _is_run(places: IntArray, step: int = 1) -> bool:
+    """Whether places follow each other."""
+    return bool(places[-1] - places[0] == (places.size - 1) * step and (places[1:] - places[:-1] == step).all())
+
+
+def _joined(starts: IntArray, counts: IntArray, run: int) -> tuple[IntArray, IntArray]:
+    """Chunks that lie behind each other as one."""
+    heads = np.flatnonzero(np.append(True, starts[1:] != starts[:-1] + counts[:-1] * run))[: starts.size]
+    return starts[heads], np.add.reduceat(counts, heads) if heads.size else counts
 
 
 def _check_text(where: str, item: bytes) -> None:

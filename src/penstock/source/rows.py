@@ -128,6 +128,10 @@ class RowShards(Source):
             array[...] = stored
         return {self._name: array}
 
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        """The reader of the files, where rows are delivered as they are stored."""
+        return self._rows.native() if self._field == self._stored else None
+
     def _recipe(self) -> Recipe:
         return (RowShards, (self._paths, self._name, self._dtype, self._threads, self._io))
 

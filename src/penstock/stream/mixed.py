@@ -80,6 +80,11 @@ class MixedStream(Stream):
         return self._mixture.names
 
     @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The streams in their order."""
+        return tuple(self._streams.values())
+
+    @property
     def schema(self) -> Mapping[str, Field]:
         """The fields that all streams have."""
         return next(iter(self._streams.values())).schema

@@ -186,11 +186,17 @@ class RecordStream(Stream):
             raise ValueError("every record is banned, so there is nothing to take instead")
         return RecordStream(self.source, self.order, bans=(*self.bans, (int(from_step), banned)))
 
-    def _replace(self, epoch: int, run: range, step: int, ids: IntArray) -> IntArray:
+    def banned_at(self, step: int) -> IntArray:
+        """The records that do not come at a step."""
         active = [banned for from_step, banned in self.bans if step >= from_step]
-        if not active:
+        if len(active) <= 1:
+            return active[0] if active else np.empty(0, np.int64)
+        return np.unique(np.concatenate(active))
+
+    def _replace(self, epoch: int, run: range, step: int, ids: IntArray) -> IntArray:
+        banned = self.banned_at(step)
+        if banned.size == 0:
             return ids
-        banned = active[0] if len(active) == 1 else np.unique(np.concatenate(active))
         if banned.size >= len(self.source):
             raise ValueError("every record is banned, so there is nothing to take instead")
         for place in np.flatnonzero(is_in(ids, banned)):
