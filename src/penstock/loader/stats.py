@@ -14,8 +14,8 @@ class Stats:
     """Figures since the loader was made, and what to do about them.
 
     ``wait_s`` is the time the trainer waited for batches, ``busy_s`` the time it did something else, ``make_s`` the time that
-    threads spent on making batches (not known where they are read natively), ``skipped`` the records that could not be read and were
-    replaced (not known where an executor makes the batches).
+    threads spent on making batches (not known where they are read natively), ``skipped`` the records that could not be read and
+    were replaced (not known where an executor makes the batches).
     """
 
     batches: int

@@ -157,7 +157,7 @@ class Work:
         failed |= {int(ids[place]) for place, _ in bad}
         banned = np.union1d(np.array(sorted(failed), np.int64), stream.banned_at(step))
         if banned.size >= len(stream.source):
-            raise BatchError(f"step {step}: no record is left that can be read; {sorted(failed)[:10]} ... failed") from bad[0][1]
+            raise BatchError(f"step {step}: too few records can be read; records {sorted(failed)[:10]} ... failed") from bad[0][1]
         for place, _ in bad:
             ids[place] = substitute(stream.seed, *positions[place], len(stream.source), banned)
         return RecordPicks(ids, picks.weights)
