@@ -1,6 +1,5 @@
 """Run with four CPU devices by test_jax.py: every device holds its rows, and batches that cannot be divided are refused."""
 
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -22,12 +22,8 @@ def make_loader(batch_size: int | None = 8, **options: Any) -> pen.Loader:
 
 
 def refuses(told: str, act: Callable[[], object]) -> None:
-    try:
+    with pytest.raises(ValueError, match=told):
         act()
-    except ValueError as error:
-        assert re.search(told, str(error)), str(error)
-    else:
-        raise AssertionError(f"expected an error: {told}")
 
 
 def rows_on_their_devices() -> None:
@@ -50,8 +46,6 @@ def rows_and_columns_of_a_mesh() -> None:
     for name, shape in (("x", (3, 3)), ("y", (3,))):
         assert np.array_equal(batch[name], expected[name])
         assert {shard.data.shape for shard in batch[name].addressable_shards} == {shape}
-    wrong = {"x": NamedSharding(mesh, P("data", ("data", "model"))), "y": shardings["y"]}
-    refuses("duplicate|Duplicate|mapped", lambda: next(deliver(make_loader(), sharding=wrong)))
     split = {"x": NamedSharding(mesh, P(None, ("data", "model"))), "y": shardings["y"]}
     refuses(r"field 'x': .*dimension size is 6", lambda: next(deliver(make_loader(), sharding=split)))
 
@@ -69,7 +63,7 @@ def batches_that_cannot_be_divided() -> None:
             assert {len(batch["y"]) for batch in batches} == {8}
     phases = [pen.Phase(2, batch_size=8), pen.Phase(2, batch_size=6)]
     refuses("a batch of 6 samples .* multiple of 4 in every phase", lambda: deliver(make_loader(None, phases=phases)))
-    refuses("a batch of 4 samples|a batch of 6 samples .* multiple of 8", lambda: deliver(make_loader(12, shard=pen.Shard(0, 2))))
+    refuses("a batch of 6 samples .* multiple of 8", lambda: deliver(make_loader(12, shard=pen.Shard(0, 2))))
 
     # A state may lead to where the last batch is a short one.
     with deliver(make_loader()) as batches:

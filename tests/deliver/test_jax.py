@@ -249,9 +249,9 @@ def test_an_error_comes_at_its_batch_and_stays(threads: int) -> None:
     with deliver(make_loader(transform=fail, threads=threads)) as batches:
         assert lists(islice(batches, 3)) == expected[:3]
         for _ in range(3):
-            with pytest.raises(BatchError, match="step 3, .*broken"):
+            with pytest.raises(BatchError, match=r"step 3, .*broken"):
                 next(batches)
-            with pytest.raises(BatchError, match="step 3, .*broken"):
+            with pytest.raises(BatchError, match=r"step 3, .*broken"):
                 list(batches)
         assert batches.state_dict()["step"] == 3
         mended = True
@@ -349,6 +349,8 @@ def test_no_rows_fit_every_type() -> None:
         (["a"], "'x.0' holds text, "),
         (np.array([None, 1]), "'x' holds object, "),
         (np.zeros(2, "M8[s]"), r"'x' holds datetime64\[s\], "),
+        (np.zeros(2, "m8[s]"), r"'x' holds timedelta64\[s\], "),
+        (np.zeros(2, [("a", "i4")]), r"'x' holds \[\('a', '<i4'\)\], "),
         (np.zeros(2, np.longdouble), "'x' holds float128, "),
     ],
 )
@@ -401,9 +403,7 @@ def test_shardings_by_field_name() -> None:
 
 @pytest.mark.parametrize("wrong", [P("data"), {"x": None}, "data"])
 def test_only_shardings_are_shardings(wrong: Any) -> None:
-    with pytest.raises(
-        TypeError, match="expected a jax Sharding, or a dict of them by field name, got (PartitionSpec|NoneType|str)"
-    ):
+    with pytest.raises(TypeError, match="expected a jax Sharding, or a dict of them by field name, got "):
         deliver(make_loader(), sharding=wrong)
 
 

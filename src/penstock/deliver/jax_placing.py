@@ -151,13 +151,19 @@ def _as_array(name: str, leaf: Any) -> npt.NDArray[Any]:
         raise _no_number(name, leaf.kind)
     array = np.asarray(leaf)
     dtype = array.dtype.newbyteorder("=")
-    try:
-        wanted = jax.dtypes.canonicalize_dtype(dtype)
-    except TypeError:
-        raise _no_number(name, {"U": "text", "S": "bytes"}.get(dtype.kind, str(dtype))) from None
+    if not _is_known(dtype):
+        raise _no_number(name, {"U": "text", "S": "bytes"}.get(dtype.kind, str(dtype)))
+    wanted = jax.dtypes.canonicalize_dtype(dtype)
     if dtype != wanted and dtype.kind in "iu":
         _check_range(name, array, np.iinfo(wanted))
     return array if array.dtype == wanted else array.astype(wanted)
+
+
+def _is_known(dtype: np.dtype[Any]) -> bool:
+    """Whether jax has a type. Those of ml_dtypes, such as bfloat16, are of numpy's kind V; long doubles are not known."""
+    if dtype.kind == "V":
+        return bool(jax.dtypes.issubdtype(dtype, np.number))
+    return dtype.kind in "biufc" and dtype.char not in "gG"
 
 
 def _no_number(name: str, kind: str) -> TypeError:

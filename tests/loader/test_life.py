@@ -1,0 +1,338 @@
+"""Beginnings and ends: iterators that are dropped, interrupts, exits, forks, memory, several threads."""
+
+import gc
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.loader.model import delivered_ids, make_stream, naive_batches, naive_ids
+
+import penstock as pen
+from penstock.loader.verify import fields_of
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 60
+KINDS = {"plain": (0, None), "native": (2, None), "threads": (2, lambda batch: batch)}
+
+
+def start(*arguments: object, options: tuple[str, ...] = ()) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, *options, "-m", "tests.loader.program", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def finish(process: "subprocess.Popen[bytes]") -> tuple[int, str, str]:
+    try:
+        out, error = process.communicate(timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, error = process.communicate()
+        raise AssertionError(f"the program did not end; it said {out!r} {error!r}") from None
+    return process.returncode, out.decode(), error.decode()
+
+
+def make(kind: str, n: int = 97, size: int = 8, **options: Any) -> pen.Loader:
+    threads, transform = KINDS[kind]
+    return pen.Loader(make_stream(n), size, ids="id", threads=threads, transform=transform, **options)
+
+
+# L3: consumers that stop early
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def native_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_l3_iterators_that_are_dropped_leave_nothing_behind(kind: str) -> None:
+    loader = make(kind)
+    files, threads = open_files(), native_threads()
+    expected = make("plain")
+    for number in range(200):
+        if number % 13 == 12:
+            continue
+        assert delivered_ids(next(iter(loader))) == delivered_ids(next(iter(expected)))
+    for _ in range(3):
+        for _batch in loader:
+            break
+    gc.collect()
+    assert (open_files(), native_threads()) == (files, threads)
+    assert threading.active_count() == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_l3_a_loop_that_breaks_off_can_be_taken_up(kind: str) -> None:
+    loader = make(kind)
+    expected = [naive_ids(loader.stream.order, cells) for cells in list(_first(13))]
+    found = []
+    while len(found) < 13:
+        for batch in loader:
+            found.append(delivered_ids(batch))
+            if len(found) % 3 == 0:
+                break
+    assert found == expected
+
+
+def _first(count: int) -> list[Any]:
+    run = naive_batches(97, 8, "keep")
+    return [next(run) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_l3_an_error_of_the_trainer_ends_the_threads(kind: str) -> None:
+    before = native_threads()
+    loader = make(kind)
+    with pytest.raises(ZeroDivisionError), iter(loader) as batches:
+        next(batches)
+        1 / 0  # noqa: B018
+    assert native_threads() == before
+    assert loader.step == 1
+
+
+def test_l3_many_loaders_at_once() -> None:
+    loaders = [make("threads" if number % 2 else "native", 20 + number) for number in range(12)]
+    runs = [iter(loader) for loader in loaders]
+    for _ in range(2):
+        for run in runs:
+            next(run)
+    for run in runs:
+        run.close()
+
+
+def test_two_iterators_share_one_cursor() -> None:
+    """Each next is the next batch, whoever asks."""
+    for kind in KINDS:
+        loader = make(kind)
+        expected = [naive_ids(loader.stream.order, cells) for cells in _first(10)]
+        one, other = iter(loader), loader.forever()
+        found = [delivered_ids(next(one if number % 3 else other)) for number in range(10)]
+        assert found == expected
+        one.close()
+        other.close()
+
+
+def test_closed_iterators_begin_again() -> None:
+    for kind in KINDS:
+        loader = make(kind)
+        batches = iter(loader)
+        found = []
+        for _ in range(4):
+            found.append(delivered_ids(next(batches)))
+            batches.close()
+        assert found == [naive_ids(loader.stream.order, cells) for cells in _first(4)]
+
+
+# L4: interrupts
+
+
+@pytest.mark.parametrize("kind", ["native", "threads", "slow", "plain"])
+def test_l4_interrupts_end_the_program(kind: str) -> None:
+    chance = random.Random(kind)
+    for twice in (False, True):
+        process = start("loop", kind)
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], DEADLINE_S)[0]
+        assert process.stdout.readline() == b"ready\n"
+        threading.Event().wait(chance.random() * 0.1)
+        process.send_signal(signal.SIGINT)
+        if twice:
+            threading.Event().wait(chance.random() * 0.02)
+            process.send_signal(signal.SIGINT)
+        code, _, error = finish(process)
+        assert code in (130, -signal.SIGINT)
+        assert "KeyboardInterrupt" in error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_l4_after_an_interrupt_the_loader_goes_on(kind: str) -> None:
+    loader = make(kind)
+    expected = [naive_ids(loader.stream.order, cells) for cells in _first(13)]
+    found = []
+    batches = iter(loader)
+    while len(found) < 13:
+        try:
+            if len(found) in (3, 4, 9):
+                signal.raise_signal(signal.SIGINT)
+            found.append(delivered_ids(next(batches)))
+        except KeyboardInterrupt:
+            found.append(delivered_ids(next(batches)))
+    assert found == expected
+    batches.close()
+
+
+# L5: the end of the interpreter
+
+
+@pytest.mark.parametrize("program", ["leave", "half_made"])
+@pytest.mark.parametrize("kind", ["native", "threads", "slow", "plain"])
+def test_l5_the_interpreter_ends_in_silence(program: str, kind: str) -> None:
+    code, out, error = finish(start(program, kind, options=("-X", "dev", "-W", "error")))
+    assert (code, out, error) == (0, "done\n", "")
+
+
+def test_l5_the_error_of_the_program_is_the_only_one() -> None:
+    code, _, error = finish(start("fail", "threads", options=("-X", "dev", "-W", "error")))
+    assert code == 1
+    assert error.count("Traceback") == 1
+    assert error.strip().endswith("ValueError: the trainer's own")
+
+
+def test_check_50_nothing_is_imported_and_nothing_printed() -> None:
+    code, out, error = finish(start("modules", "threads"))
+    assert (code, out, error) == (0, "", "[]")
+
+
+# L6: memory
+
+
+@pytest.mark.parametrize("kind", ["native", "threads"])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_l6_check_45_memory_is_bounded_by_prefetch(kind: str, threads: int) -> None:
+    """Batches of 16 MB, 64 MB ahead: at most those, one that the trainer holds, one that it had before, and a little."""
+    code, out, error = finish(start("memory", kind, "64MB", 16, threads))
+    assert code == 0, error
+    assert int(out) < (64 + 2 * 17 + 20) * 10**6
+
+
+def test_l6_a_batch_larger_than_prefetch_is_read_alone() -> None:
+    code, out, error = finish(start("memory", "threads", "1MB", 32, 4))
+    assert code == 0, error
+    assert int(out) < (3 * 34 + 20) * 10**6
+
+
+# Forks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_forks_in_the_middle_of_iteration(kind: str) -> None:
+    """The child goes on where the parent stood, and so does the parent."""
+    loader = make(kind)
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+    expected = [naive_ids(loader.stream.order, cells) for cells in _first(13)]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            mine = [delivered_ids(batch) for batch in batches]
+            mine += [delivered_ids(batch) for batch in loader][:0]
+            os.write(writing, b"good" if mine == expected[4:] and loader.step >= 13 else repr(mine).encode()[:4000])
+        except BaseException as error:
+            os.write(writing, repr(error).encode()[:4000])
+        finally:
+            os._exit(0)
+    os.close(writing)
+    assert [delivered_ids(batch) for batch in batches] == expected[4:]
+    with os.fdopen(reading) as answer:
+        if not select.select([answer], [], [], DEADLINE_S)[0]:
+            os.kill(child, signal.SIGKILL)
+        text = answer.read()
+    os.waitpid(child, 0)
+    assert text == "good"
+
+
+# L14: nothing with a name
+
+
+@pytest.mark.parametrize("kind", ["native", "threads"])
+def test_l14_a_killed_program_leaves_nothing_behind(kind: str, tmp_path: Path) -> None:
+    before = set(os.listdir("/dev/shm"))
+    process = start("names", kind)
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], DEADLINE_S)[0]
+    assert process.stdout.readline() == b"ready\n"
+    opened = {os.path.realpath(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")}
+    assert not any(path.startswith(("/dev/shm", "/tmp")) for path in opened)
+    process.kill()
+    finish(process)
+    assert set(os.listdir("/dev/shm")) - before == set()
+
+
+# L15: several threads
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_l15_threads_share_an_iterator_without_duplicates(kind: str) -> None:
+    for _ in range(5):
+        loader = make(kind, 1000, 4)
+        batches = iter(loader)
+
+        def consume(batches: Any = batches) -> list[Any]:
+            return [tuple(delivered_ids(batch)) for batch in batches]
+
+        with ThreadPoolExecutor(4) as pool:
+            found = [batch for done in [pool.submit(consume) for _ in range(4)] for batch in done.result(DEADLINE_S)]
+        expected = Counter(tuple(loader.explain(step)["ids"].tolist()) for step in range(250))
+        assert Counter(found) == expected
+        assert loader.step == 250
+        batches.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_l15_states_may_be_taken_by_another_thread(kind: str) -> None:
+    loader = make(kind, 1000, 4)
+    states: list[Any] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.is_set():
+            states.append(loader.state_dict())
+
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
+        for _ in loader:
+            pass
+        over.set()
+        watching.result(DEADLINE_S)
+    fresh = make("plain", 1000, 4)
+    for state in states:
+        fresh.load_state_dict(state)
+        assert fresh.cursor.epoch * 1000 + fresh.cursor.position == 4 * fresh.step
+
+
+# Statistics
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_statistics_count_what_was_delivered(kind: str) -> None:
+    loader = make(kind)
+    assert loader.stats().batches == 0
+    assert "too little" in loader.stats().advice.lower()
+    total = sum(sum(column.nbytes for column in batch.values()) for batch in loader)
+    stats = loader.stats()
+    assert (stats.batches, stats.samples) == (13, 97)
+    assert stats.bytes == total
+    assert stats.wait_s > 0
+    assert stats.samples_per_s > 0
+    assert stats.advice
+
+
+def test_advice_sees_a_trainer_that_only_waits() -> None:
+    loader = pen.Loader(make_stream(40), 2, threads=0, transform=_slowly)
+    list(loader)
+    assert "threads=2 or more" in loader.stats().advice
+
+
+def _slowly(batch: Any) -> Any:
+    threading.Event().wait(0.002)
+    return batch
+
+
+def test_a_loader_says_what_it_is() -> None:
+    loader = make("plain")
+    list(loader)
+    assert "step 13, epoch 1, batches of 8" in repr(loader)
+    assert fields_of(next(iter(loader)))
