@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 import penstock as pen
 from measure import seconds
-from penstock.store import Store
 from store_limit import Crew, Frames, address, page_of
 from store_rival import RIVALS, Rival
 
@@ -159,7 +158,7 @@ class Fixed:
         return check
 
 
-def touch_all(store: Store) -> None:
+def touch_all(store: pen.Source) -> None:
     """Read everything once: pages mapped, checksums verified."""
     record_bytes = max(64, sum(field.stride for field in store.schema.values() if field.is_fixed))
     step = max(1, (32 << 20) // record_bytes)

@@ -18,7 +18,7 @@ using Buffer = std::unique_ptr<std::byte, ReturnBuffer>;
 // threads and after fork. The pool keeps at most kept_buffer_limit() bytes that nobody uses.
 Buffer take_buffer(std::size_t bytes);
 
-constexpr std::size_t kept_buffer_limit() { return std::size_t{256} << 20; }
+constexpr std::size_t kept_buffer_limit() { return std::size_t{48} << 20; }
 
 // Bytes in the pool that nobody uses, for tests and statistics.
 std::size_t kept_buffer_bytes();

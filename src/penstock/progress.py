@@ -18,7 +18,8 @@ def reporting(progress: Progress | bool | None, title: str, records: int, *, don
     if progress is not True:
         yield progress
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bars, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
     columns = (
         TextColumn("{task.description}"),

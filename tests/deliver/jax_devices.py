@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import penstock as pen
@@ -38,7 +38,7 @@ def rows_on_their_devices() -> None:
 
 
 def rows_and_columns_of_a_mesh() -> None:
-    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "model"))
     shardings = {"x": NamedSharding(mesh, P("data", "model")), "y": NamedSharding(mesh, P("data"))}
     expected = next(iter(make_loader(6)))
     with deliver(make_loader(6, tail="drop"), sharding=shardings) as batches:

@@ -2,9 +2,7 @@
 
 import gc
 import os
-import resource
 import sys
-import threading
 import time
 from typing import Any
 
@@ -77,57 +75,30 @@ def half_made(kind: str) -> None:
     say("done")
 
 
-def resident() -> int:
-    """Bytes of memory in use."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
+def anonymous_bytes() -> int:
+    """Memory in use that is not that of files."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon"))
 
 
-def memory(kind: str, prefetch: str, batch_mb: int, threads: int) -> None:
-    """Say how much memory a slow consumer needs, above that of the data: every batch has ``batch_mb`` megabytes."""
-    rows = 64
-    made = threading.Event()
+def memory(kind: str, path: str, prefetch: str, batch_mib: int, threads: int) -> None:
+    """Say how much memory a slow consumer needs: every batch has ``batch_mib`` MiB, as a record or made by a transform."""
 
     def grow(batch: Any) -> Any:
-        made.set()
-        return {"big": np.ones((batch_mb << 20) // 8)}
+        return {"big": np.ones((batch_mib << 20) // 8)}
 
-    data = (
-        np.zeros((rows, 16), np.float32)
-        if kind != "native"
-        else np.ones((rows, (batch_mb << 20) // 8), np.float64)[:1].repeat(1, 0)
-    )
     if kind == "native":
-        data = np.lib.stride_tricks.as_strided(data, (rows, data.shape[1]), (0, 8))
-        source = _Repeated(rows, batch_mb)
-        loader = pen.Loader(source.shuffle(seed=1), 1, threads=threads, prefetch=prefetch)
+        np.lib.format.open_memmap(path, "w+", np.float64, (12, (batch_mib << 20) // 8))  # a file with holes
+        source, transform = pen.open(path), None
     else:
-        source = ArraySource({"x": data}, threads=1)
-        loader = pen.Loader(source.shuffle(seed=1), 1, threads=threads, prefetch=prefetch, transform=grow)
-    before, most = resident(), 0
-    for number, _ in enumerate(loader):
-        for _ in range(4):
-            time.sleep(0.01)
-            most = max(most, resident() - before)
-        if number == 15:
-            break
+        source, transform = ArraySource({"x": np.zeros(12)}, threads=1), grow
+    loader = pen.Loader(source.shuffle(seed=1), 1, threads=threads, prefetch=prefetch, transform=transform)
+    before, most = anonymous_bytes(), 0
+    for _ in loader:
+        for _look in range(3):
+            time.sleep(0.005)
+            most = max(most, anonymous_bytes() - before)
     say(most)
-
-
-class _Repeated(ArraySource):
-    """One large record, many times."""
-
-    def __init__(self, n: int, megabytes: int) -> None:
-        self._row = np.ones((1, (megabytes << 20) // 8))
-        super().__init__({"big": self._row}, threads=1)
-        self._length = n
-
-    def native_reader(self, field: str) -> None:
-        """None: the loader calls ``read``."""
-        return
-
-    def _read(self, ids: Any, fields: Any, out: Any) -> Any:
-        return super()._read(np.zeros(len(ids), np.int64), fields, out)
 
 
 def names(kind: str) -> None:

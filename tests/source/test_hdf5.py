@@ -538,3 +538,34 @@ def test_changed_files_and_closed_sources_are_noticed(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="closed"):
             source[0]
     assert Field("i8") == second.schema["x"]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("dtype", ["<i4", ">f8", "u1"])
+def test_gzip_chunks_are_decoded_by_threads_as_by_h5py(tmp_path: Path, dtype: str, shuffle: bool) -> None:
+    data = np.random.default_rng(0).integers(0, 100, (1003, 3)).astype(dtype)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=data, chunks=(16, 3), compression="gzip", shuffle=shuffle)
+        rest = file.create_dataset("some", (1003, 3), dtype, chunks=(16, 3), compression="gzip", shuffle=shuffle, fillvalue=7)
+        rest[500:520] = data[500:520]
+    ids = np.random.default_rng(1).integers(0, 1003, 400)
+    with h5py.File(tmp_path / "a.h5") as file:
+        some = file["some"][:]
+    for threads in (1, 2, 5):
+        with open_hdf5(tmp_path / "a.h5", threads=threads) as source:
+            batch = source[ids]
+        assert np.array_equal(batch["x"], data[ids])
+        assert np.array_equal(batch["some"], some[ids])
+
+
+def test_a_gzip_chunk_that_does_not_decode_is_an_error(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        data = file.create_dataset("x", data=np.random.default_rng(0).random((640, 4)), chunks=(64, 4), compression="gzip")
+        place = data.id.get_chunk_info(5)
+    content = bytearray((tmp_path / "a.h5").read_bytes())
+    content[place.byte_offset + 20 : place.byte_offset + 60] = bytes(40)
+    (tmp_path / "a.h5").write_bytes(content)
+    with open_hdf5(tmp_path / "a.h5", threads=2) as source:
+        assert source[np.arange(0, 300, 7)]["x"].shape == (43, 4)
+        with pytest.raises(CorruptError, match=r"a\.h5"):
+            source[np.arange(0, 640, 7)]

@@ -80,7 +80,7 @@ class TestMapWithSchema(SourceSuite):
 
 
 def repeat(one: Record) -> Record:
-    at = int(np.flatnonzero((ROWS == one["row"]).all(axis=1))[0])
+    at = int(np.flatnonzero((one["row"] == ROWS).all(axis=1))[0])
     return {"many": np.repeat(one["row"][None], at % 3, axis=0), "raw": one["row"].tobytes(), "ignored": 1}
 
 

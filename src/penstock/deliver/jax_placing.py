@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
@@ -162,7 +163,7 @@ def _as_array(name: str, leaf: Any) -> npt.NDArray[Any]:
 def _is_known(dtype: np.dtype[Any]) -> bool:
     """Whether jax has a type. Those of ml_dtypes, such as bfloat16, are of numpy's kind V; long doubles are not known."""
     if dtype.kind == "V":
-        return bool(jax.dtypes.issubdtype(dtype, np.number))
+        return bool(jnp.issubdtype(dtype, np.number))
     return dtype.kind in "biufc" and dtype.char not in "gG"
 
 

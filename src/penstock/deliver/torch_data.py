@@ -10,10 +10,9 @@ from typing import Any, NoReturn
 
 import torch.utils.data
 
-from penstock.argument import whole_number
-from penstock.deliver.torch_sampler import Resumable
+from penstock.deliver.torch_sampler import Iteration, Resumable
 from penstock.deliver.torch_tensor import as_tensors
-from penstock.errors import StateError
+from penstock.errors import WorkerDiedError
 from penstock.loader import Loader
 from penstock.loader.schedule import Place
 from penstock.loader.work import Work
@@ -58,7 +57,7 @@ class _WholeBatch(dict[str, Any]):
         raise TypeError(f"no field {key!r}; a DataLoader over MapDataset needs collate_fn=penstock.deliver.torch.as_tensors")
 
 
-class IterableDataset(Resumable, torch.utils.data.IterableDataset[Any]):
+class IterableDataset(Resumable[Any], torch.utils.data.IterableDataset[Any]):
     """The batches of a loader, as tensors, for ``torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=...)``.
 
     Worker w of W makes every W-th batch, and torch takes from the workers in turn, so every number of workers, forked or spawned,
@@ -78,49 +77,13 @@ class IterableDataset(Resumable, torch.utils.data.IterableDataset[Any]):
         """Batches of an epoch."""
         return len(self._loader)
 
-    def __iter__(self) -> "_Share":
-        return _Share(self)
-
-
-class _Share:
-    """The batches that one worker makes in one iteration."""
-
-    def __init__(self, dataset: IterableDataset) -> None:
+    def __iter__(self) -> Iterator[Any]:
         worker = torch.utils.data.get_worker_info()
-        self._worker, self._workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        self._dataset, self._taken = dataset, 0
-        self._steps: range | None = None  # known once something is asked: an iterator nobody uses is no iteration
+        return Iteration(self) if worker is None else Iteration(self, worker.id, worker.num_workers)
 
-    def _aim(self) -> range:
-        if self._steps is None:
-            self._steps = self._dataset._begin()
-        return self._steps
-
-    def __iter__(self) -> "_Share":
-        return self
-
-    def __next__(self) -> Any:
-        steps, number = self._aim(), self._worker + self._taken * self._workers
-        self._dataset._begun, self._dataset._drawn = True, min(number + 1, len(steps))
-        if number >= len(steps):
-            raise StopIteration
-        loader = self._dataset._loader
-        batch = loader._work.make(loader._schedule.place(steps[number]))
-        self._taken += 1
-        return as_tensors(batch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the iteration began, and how many batches of it this worker has made."""
-        self._aim()
-        return {"start": self._dataset._loader.state_dict(), "taken": self._taken}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the same worker of as many stood."""
-        if not isinstance(state, Mapping) or set(state) != {"start", "taken"} or type(state["taken"]) is not int:
-            raise StateError(f"expected a state with the keys ['start', 'taken'], got {str(state)[:200]}")
-        self._dataset.load_state_dict(state["start"])
-        self._steps, self._taken = self._dataset._begin(), whole_number("taken", state["taken"])
-        self._dataset._begun = self._taken > 0
+    def _items(self, steps: range) -> Iterator[Any]:
+        work, schedule = self._loader._work, self._loader._schedule
+        return (as_tensors(work.make(schedule.place(step))) for step in steps)
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -189,7 +152,16 @@ class _PlaceSampler(torch.utils.data.Sampler[Place]):
 
 def _counted(loader: Loader, step: int, batches: Iterator[Any]) -> Iterator[Any]:
     """Batches, with the loader's cursor moved along."""
-    for batch in batches:
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except Exception as error:
+            bare = error.with_traceback(None)  # torch's frames in it would keep the workers alive until garbage is collected
+            if type(error) is RuntimeError and str(error).startswith("DataLoader worker"):
+                raise WorkerDiedError(f"step {step}: {error}") from bare
+            raise bare from bare.__cause__
         if loader.step != step:
             raise RuntimeError(f"the loader was moved from step {step} to {loader.step} meanwhile: begin a new iteration")
         step += 1

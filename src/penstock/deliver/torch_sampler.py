@@ -1,11 +1,13 @@
 """Samplers for torch.utils.data, in the order and with the state of a penstock loader."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch.utils.data
 
 from penstock.argument import whole_number
+from penstock.errors import StateError
 from penstock.interfaces import IntArray, Order
 from penstock.loader import Loader
 from penstock.loader.schedule import PhaseSchedule
@@ -16,13 +18,16 @@ from penstock.source.fingerprint import fingerprint_of
 from penstock.stream import RecordStream, Stream
 from penstock.stream.picks import RecordPicks
 
-__all__ = ["BatchSampler", "Resumable", "Sampler"]
+__all__ = ["BatchSampler", "Iteration", "Resumable", "Sampler"]
 
 IDS_AT_ONCE = 4096
 """Ids that a sampler computes in one go."""
 
 
-class Resumable:
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Resumable(ABC, Generic[T_co]):
     """Iterations over a loader's steps. The loader stands where the iteration that runs began; only a new iteration moves it.
 
     The first iteration begins where the state stands, each later one with the next epoch. One from which nothing was drawn is none.
@@ -30,6 +35,7 @@ class Resumable:
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
+        self._turn = 0  # number of the iteration that runs
         self._begun, self._drawn = False, 0
 
     @property
@@ -48,7 +54,7 @@ class Resumable:
             loader.set_state(bytes(Cursor(loader.stream.seed, epoch)))
         else:
             return
-        self._begun, self._drawn = False, 0
+        self._turn, self._begun, self._drawn = self._turn + 1, False, 0
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         """The state as plain JSON types, as :meth:`penstock.Loader.state_dict` gives it.
@@ -66,21 +72,72 @@ class Resumable:
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Let the next iteration go on where a run stood; see :meth:`penstock.Loader.load_state_dict`."""
         self._loader.load_state_dict(state, strict=strict)
-        self._begun, self._drawn = False, 0
+        self._turn, self._begun, self._drawn = self._turn + 1, False, 0
 
     def _begin(self) -> range:
         """The steps of a new iteration: the rest of the epoch at first, then the next epoch."""
         if self._begun:
             self._seek(self._loader.remaining().stop)
-        self._begun, self._drawn = False, 0
+        self._turn, self._begun, self._drawn = self._turn + 1, False, 0
         return self._loader.remaining()
 
     def _seek(self, step: int) -> None:
         if step != self._loader.step:
             self._loader.seek(step)
 
+    @abstractmethod
+    def _items(self, steps: range) -> Iterator[T_co]:
+        """What comes at those steps of the iteration, one item each; at the last one there may be none."""
 
-class Sampler(Resumable, torch.utils.data.Sampler[int]):
+
+class Iteration(Iterator[T_co]):
+    """One iteration, or the share of it that a worker has. torchdata's StatefulDataLoader saves its state."""
+
+    def __init__(self, subject: Resumable[T_co], worker: int = 0, workers: int = 1) -> None:
+        self._subject, self._worker, self._workers = subject, worker, workers
+        self._turn, self._steps = -1, range(0)
+        self._taken = 0
+        self._items: Iterator[T_co] | None = None
+
+    def _aim(self) -> None:
+        """Settle which steps these are. Done late: an iterator that nobody uses must not count as an epoch."""
+        if self._turn < 0:
+            self._steps = self._subject._begin()[self._worker :: self._workers]
+            self._turn = self._subject._turn
+
+    def __next__(self) -> T_co:
+        self._aim()
+        if self._items is None:
+            self._items = self._subject._items(self._steps[self._taken :])
+        try:
+            item = next(self._items)
+            self._taken += 1
+        except StopIteration:
+            self._taken = len(self._steps)
+            raise
+        finally:
+            if self._turn == self._subject._turn:
+                self._subject._begun, self._subject._drawn = True, self._taken * self._workers
+        return item
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration began, and how much of it was taken. At its end it stays this iteration's: nothing more comes."""
+        self._aim()
+        return {"start": self._subject.state_dict(consumed=0), "taken": self._taken}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the same worker of as many stood."""
+        if not isinstance(state, Mapping) or set(state) != {"start", "taken"} or type(state["taken"]) is not int:
+            raise StateError(f"expected a state with the keys ['start', 'taken'], got {str(state)[:200]}")
+        subject = self._subject
+        subject.load_state_dict(state["start"])
+        self._turn, self._items = -1, None
+        self._aim()
+        self._taken = min(whole_number("taken", state["taken"]), len(self._steps))
+        subject._begun, subject._drawn = self._taken > 0, self._taken * self._workers
+
+
+class Sampler(Resumable[int], torch.utils.data.Sampler[int]):
     """Record ids for ``torch.utils.data.DataLoader(dataset, sampler=...)``.
 
     ``data`` is a stream such as ``source.shuffle(seed=7)``, or an order; or a source, a dataset with a length or that length
@@ -111,27 +168,22 @@ class Sampler(Resumable, torch.utils.data.Sampler[int]):
         return _num_samples(loader, first + len(loader) - 1) + len(loader) - 1 if len(loader) else 0
 
     def __iter__(self) -> Iterator[int]:
-        steps = self._begin()
-        self._begun = True
-        for number, one in enumerate(self._ids(steps), start=1):
-            self._drawn = number
-            yield one
-        self._drawn = len(steps)
+        return Iteration(self)
 
-    def _ids(self, steps: range) -> Iterator[int]:
-        """One id per step: all but the last step are full rounds of the ranks, so their positions are one run."""
+    def _items(self, steps: range) -> Iterator[int]:
+        """All steps but the last are full rounds of the ranks, so their positions are one run."""
         loader = self._loader
-        stream, world = loader.stream, loader.shard.world
-        epoch, first = loader.epoch, loader.cursor.position
+        stream, rank, world, epoch = loader.stream, loader.shard.rank, loader.shard.world, loader.epoch
+        first = loader.cursor.position + (steps.start - loader.step) * world
+        last = loader._work.picks(loader._schedule.place(steps[-1])) if steps else None
         for low in range(0, len(steps) - 1, IDS_AT_ONCE):
             high = min(low + IDS_AT_ONCE, len(steps) - 1)
-            picks = stream.locate(epoch, range(first + low * world + loader.shard.rank, first + high * world, world))
-            yield from _ids_of(picks)
-        if steps:
-            yield from _ids_of(loader._work.picks(loader._schedule.place(steps[-1])))
+            yield from _ids_of(stream.locate(epoch, range(first + low * world + rank, first + high * world, world)))
+        if last is not None:
+            yield from _ids_of(last)
 
 
-class BatchSampler(Resumable, torch.utils.data.Sampler[list[int]]):
+class BatchSampler(Resumable[list[int]], torch.utils.data.Sampler[list[int]]):
     """Lists of record ids for ``torch.utils.data.DataLoader(dataset, batch_sampler=...)``: the batches of a loader.
 
     ``data`` and ``seed`` are those of :class:`Sampler`, ``batch_size`` (that of the whole job), ``shard`` and ``tail`` those of
@@ -152,11 +204,11 @@ class BatchSampler(Resumable, torch.utils.data.Sampler[list[int]]):
         return len(self._loader)
 
     def __iter__(self) -> Iterator[list[int]]:
-        steps = self._begin()
-        self._begun = True
-        for number, step in enumerate(steps, start=1):
-            self._drawn = number
-            yield _ids_of(self._loader._work.picks(self._loader._schedule.place(step)))
+        return Iteration(self)
+
+    def _items(self, steps: range) -> Iterator[list[int]]:
+        work, schedule = self._loader._work, self._loader._schedule
+        return (_ids_of(work.picks(schedule.place(step))) for step in steps)
 
 
 def _num_samples(loader: Loader, step: int) -> int:

@@ -170,11 +170,9 @@ def _serve(jobs: "queue.SimpleQueue[tuple[Future[Any], Place] | None]", work: Wo
             continue
         try:
             with meter.making():
-                batch = work.make(place)
+                future.set_result(work.make(place))  # in one line: a name for the batch would keep it until the next one is made
         except BaseException as error:
             future.set_exception(error)
-        else:
-            future.set_result(batch)
         del job, future
 
 
@@ -226,8 +224,8 @@ class NativeEngine(Engine):
     ) -> None:
         self._work, self._fields, self._schedule, self._steps, self._meter = work, fields, schedule, steps, meter
         self._ring: _core.BatchRing | None = _core.BatchRing([(f.reader, f.number, f.stride) for f in fields], threads)
-        self._bytes = max(1, sum(f.stride for f in fields) * schedule.batch_size // schedule.shard.world)
-        fits = (CACHE_BYTES if budget is None else budget) // self._bytes
+        self._record_bytes = sum(f.stride for f in fields) + (0 if work.ids is None else 8)
+        fits = (CACHE_BYTES if budget is None else budget) // (self._record_bytes * schedule.batch_size // schedule.shard.world)
         self._depth = max(2 if budget is None else 1, min(MOST_AHEAD, fits))
         self._asked = steps.start
         self._stretches: deque[_Stretch] = deque()
@@ -281,8 +279,8 @@ class NativeEngine(Engine):
         except Exception:
             return place, self._work.make(place)  # again, by the way that knows what to do about errors
         self._meter.wait_s += time.perf_counter() - began
-        self._meter.made(self._bytes)
         count = len(picks.ids)
+        self._meter.made(count * self._record_bytes)
         batch: Batch = {f.name: value.view(f.dtype).reshape(count, *f.shape) for f, value in zip(self._fields, values, strict=True)}
         for f, there in zip(self._fields, present, strict=False):
             batch[f.name] = masked(batch[f.name], there)

@@ -1,7 +1,9 @@
 """Loader: executes a stream. It holds the only thing that changes, a cursor."""
 
 import atexit
+import contextlib
 import os
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -87,7 +89,7 @@ class Loader:
         self._threads = min(8, os.cpu_count() or 1) if threads is None else whole_number("threads", threads, most=1024)
         self._executor = executor
         self._meter = Meter()
-        self._step, self._epoch, self._position = 0, 0, 0
+        self._at = (0, 0, 0)  # step, epoch, position; replaced as a whole, so that other threads may look
         self._moves = 0  # how often the cursor was set; batches under way are then worth nothing
 
     # Where the run stands
@@ -105,16 +107,16 @@ class Loader:
     @property
     def step(self) -> int:
         """The step of the next batch: batches delivered so far, in this run and those it goes on from."""
-        return self._step
+        return self._at[0]
 
     @property
     def epoch(self) -> int:
         """The epoch of the next batch."""
-        return self._epoch
+        return self._at[1]
 
     def __len__(self) -> int:
         """Batches of the current epoch, those already delivered included."""
-        return self._schedule.steps_in(self._epoch) if self._phases is None else self._phase_schedule.total
+        return self._schedule.steps_in(self.epoch) if self._phases is None else self._phase_schedule.total
 
     @property
     def _phase_schedule(self) -> PhaseSchedule:
@@ -123,8 +125,8 @@ class Loader:
 
     def remaining(self) -> range:
         """The steps that ``for batch in loader`` gives next: the rest of the epoch, or of all phases."""
-        end = self._phase_schedule.total if self._phases is not None else self._schedule.first_step(self._epoch + 1)
-        return range(self._step, max(self._step, end))
+        end = self._phase_schedule.total if self._phases is not None else self._schedule.first_step(self.epoch + 1)
+        return range(self.step, max(self.step, end))
 
     def seek(self, step: int) -> None:
         """Go to any step, in the past or the future; it costs the same wherever it is."""
@@ -142,7 +144,7 @@ class Loader:
         return last.next_epoch, last.next_position
 
     def _move(self, step: int, epoch: int, position: int) -> None:
-        self._step, self._epoch, self._position = step, epoch, position
+        self._at = (step, epoch, position)
         self._moves += 1
 
     # Batches
@@ -171,14 +173,14 @@ class Loader:
         )
 
     def _delivered(self, place: Place) -> None:
-        self._step, self._epoch, self._position = place.step + 1, place.next_epoch, place.next_position
+        self._at = (place.step + 1, place.next_epoch, place.next_position)
 
     # State
 
     @property
     def cursor(self) -> Cursor:
         """Seed, epoch and position, in 24 bytes."""
-        return Cursor(self.stream.seed, self._epoch, self._position)
+        return Cursor(self.stream.seed, *self._at[1:])
 
     def _plan(self) -> dict[str, str]:
         plan = {key: str(value) for key, value in self.stream.plan().items()}
@@ -194,8 +196,8 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain JSON types. It counts what was delivered, never what was read ahead."""
-        data, plan = self._identity()
-        return make_state(self.cursor, self._step, self._batch_size or 0, data, plan)
+        (data, plan), (step, epoch, position) = self._identity(), self._at
+        return make_state(Cursor(self.stream.seed, epoch, position), step, self._batch_size or 0, data, plan)
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Go on where a run stood. The number of ranks and the batch size may be others; data and order may not.
@@ -269,13 +271,15 @@ class Loader:
         if not isinstance(self._schedule, EpochSchedule):
             raise TypeError("with phases, ask the stream: loader.stream.where(record)")
         found = []
-        for epoch, position in self.stream.where(record, epochs=range(self._epoch, self._epoch + 1) if epochs is None else epochs):
-            found.append({"epoch": epoch, "position": position, "step": self._schedule.step_of(epoch, position)})
+        for epoch, position in self.stream.where(record, epochs=range(self.epoch, self.epoch + 1) if epochs is None else epochs):
+            step = self._schedule.step_of(epoch, position)
+            if step is not None:
+                found.append({"epoch": epoch, "position": position, "step": step})
         return found
 
     def seed_for(self, ids: IntArray, *, epoch: int | None = None) -> Any:
         """A seed for each record, different in every epoch, for random transforms that can be repeated."""
-        return seed_for(self.stream.seed, self._epoch if epoch is None else epoch, ids)
+        return seed_for(self.stream.seed, self.epoch if epoch is None else epoch, ids)
 
     def stats(self) -> Stats:
         """Where the time goes, and one sentence of advice."""
@@ -290,7 +294,7 @@ class Loader:
         self._meter = Meter()
 
     def __repr__(self) -> str:
-        return f"<penstock Loader: step {self._step}, epoch {self._epoch}, batches of {self._batch_size}, {self.stream!r}>"
+        return f"<penstock Loader: step {self.step}, epoch {self.epoch}, batches of {self._batch_size}, {self.stream!r}>"
 
 
 class Batches:
@@ -302,6 +306,7 @@ class Batches:
         self._process, self._moves = os.getpid(), -1
         self._end: int | None = None
         self._failure: BaseException | None = None
+        self._turn = threading.Lock()
         self._aim()
         _open.add(self)
 
@@ -314,24 +319,30 @@ class Batches:
             self._end = loader._schedule.total
             return
         self._end = loader.remaining().stop
-        if loader._step >= self._end and loader._phases is None:  # nothing is left of this epoch
-            loader._epoch, loader._position = loader._epoch + 1, 0
+        if loader.step >= self._end and loader._phases is None:  # nothing is left of this epoch
+            loader._at = (loader.step, loader.epoch + 1, 0)
 
     def _begin(self) -> Engine:
         """Who makes the batches from here on."""
-        return self._loader._start(self._loader._step, self._end)
+        return self._loader._start(self._loader.step, self._end)
 
     def __iter__(self) -> "Batches":
         return self
 
     def __next__(self) -> Any:
+        if self._process != os.getpid():
+            self._turn = threading.Lock()  # the parent's may be held for ever
+        with self._turn:
+            return self._next()
+
+    def _next(self) -> Any:
         loader = self._loader
         loader._meter.enter()
         if self._failure is not None:
             raise self._failure
         if self._moves != loader._moves or self._process != os.getpid():
             self._aim()
-        if self._end is not None and loader._step >= self._end:
+        if self._end is not None and loader.step >= self._end:
             self._drop()
             raise StopIteration
         if self._engine is None:
@@ -343,16 +354,17 @@ class Batches:
             if isinstance(error, Exception):
                 self._failure = error
             raise
-        if place.step != loader._step:  # another iterator took batches meanwhile
+        if place.step != loader.step:  # another iterator took batches meanwhile
             loader._moves += 1
-            return self.__next__()
+            return self._next()
         loader._delivered(place)
         loader._meter.leave(sum(len(span.run) for span in place.spans))
         return batch
 
     def close(self) -> None:
         """Stop reading ahead. Idempotent; a later ``next`` begins again."""
-        self._drop()
+        with self._turn if self._process == os.getpid() else contextlib.nullcontext():
+            self._drop()
 
     def _drop(self) -> None:
         engine, self._engine = self._engine, None

@@ -84,13 +84,16 @@ class EpochSchedule:
         """Batches of an epoch."""
         return self.first_step(epoch + 1) - self.first_step(epoch)
 
-    def step_of(self, epoch: int, position: int) -> int:
-        """The step whose batch holds a position."""
+    def step_of(self, epoch: int, position: int) -> int | None:
+        """The step whose batch holds a position; None if no batch does, or one before this schedule starts."""
+        if (epoch, position) < (self.epoch, self.position):
+            return None
         if self.tail == "wrap":
             line = (epoch - self.epoch) * self._axis + position - self.position
             return self.start + line // self._width
         begin = self.position if epoch == self.epoch else 0
-        return self.first_step(epoch) + (position - begin) // self._width
+        number = (position - begin) // self._width
+        return self.first_step(epoch) + number if number < self.steps_in(epoch) else None
 
     @property
     def is_endless(self) -> bool:

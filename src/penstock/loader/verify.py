@@ -211,7 +211,7 @@ def _collect(path: str, value: Any, leaves: dict[str, str]) -> None:
 
 
 def _leaf(path: str, value: Any) -> str:
-    if value is None or isinstance(value, str | bytes | bytearray | bool | int | float | complex):
+    if value is None or (isinstance(value, str | bytes | bytearray | int | float | complex) and not isinstance(value, np.generic)):
         return repr(value) if len(repr(value)) <= 80 else f"{type(value).__name__} {_sha(repr(value).encode())}"
     if isinstance(value, Ragged):
         items = [str(value.lengths.tolist()), *(str(None if p is None else p.tolist()) for p in (value.shapes, value.present))]

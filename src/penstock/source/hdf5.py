@@ -7,7 +7,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from penstock.ragged import Ragged
 from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_files
+from penstock.source.hdf5_gzip import GzipChunks
 from penstock.source.hdf5_layout import LEAST_CACHE_BYTES, Fields, Part, inspect, naming, need_same, open_file
 from penstock.source.optional import need
 from penstock.source.paths import expand, file_size
@@ -78,7 +79,8 @@ class Hdf5Source(Source):
             if all(part.places is not None and part.dtype == parts[0].dtype for part in parts)
         }
         chunk_bytes = max(part.chunk_bytes for parts in self._parts.values() for part in parts)
-        self._files: _Files | None = _Files(self._paths, self._sizes, min(max(chunk_bytes, LEAST_CACHE_BYTES), MOST_CACHE_BYTES))
+        cache_bytes = min(max(chunk_bytes, LEAST_CACHE_BYTES), MOST_CACHE_BYTES)
+        self._files: _Files | None = _Files(self._paths, self._sizes, cache_bytes, threads)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -206,8 +208,8 @@ class _PlainRows:
 class _Files:
     """The files that h5py holds open: those used last, each process its own. One thread reads at a time, as h5py wants it."""
 
-    def __init__(self, paths: Sequence[str], sizes: Sequence[int], cache_bytes: int) -> None:
-        self._paths, self._sizes, self._cache_bytes = paths, sizes, cache_bytes
+    def __init__(self, paths: Sequence[str], sizes: Sequence[int], cache_bytes: int, threads: int) -> None:
+        self._paths, self._sizes, self._cache_bytes, self._threads = paths, sizes, cache_bytes, threads
         self._inherited: list[Any] = []
         self._start()
 
@@ -221,8 +223,11 @@ class _Files:
             self._inherited.append(self._open)  # to close them would unlock the files of the parent
             self._start()
         if ids.size:
-            with self._lock, naming(self._paths[number]):
-                self._data_set(number, part).fill(ids, out)
+            with naming(self._paths[number]):
+                with self._lock:
+                    rest = self._data_set(number, part).fill(ids, out)
+                if rest is not None:
+                    rest()
 
     def _data_set(self, number: int, part: Part) -> "_DataSet":
         if number not in self._open:
@@ -235,7 +240,7 @@ class _Files:
         self._open.move_to_end(number)
         file, known = self._open[number]
         if part.path not in known:
-            known[part.path] = _DataSet(file[part.path], part)
+            known[part.path] = _DataSet(file[part.path], part, self._threads)
         return known[part.path]
 
     def close(self) -> None:
@@ -250,20 +255,25 @@ class _Files:
 class _DataSet:
     """A data set of an open file, with what every read of it needs."""
 
-    def __init__(self, data: Any, part: Part) -> None:
+    def __init__(self, data: Any, part: Part, threads: int) -> None:
         h5py = need("h5py", "hdf5")
+        self._gzip = GzipChunks.of(data, threads) if part.filtered and part.field.is_fixed else None
         self._id, self._space, self._create = data.id, data.id.get_space(), h5py.h5s.create_simple
         self._shape: tuple[int, ...] | None = None
         self._memory: Any = None
         self._type = h5py.h5t.py_create(part.field.dtype if part.field.is_fixed else part.dtype)
         self._chunk_rows = part.rows or 1
 
-    def fill(self, ids: IntArray, out: npt.NDArray[Any]) -> None:
-        """Rows in the order of ``ids``. Every chunk is read once."""
+    def fill(self, ids: IntArray, out: npt.NDArray[Any]) -> Callable[[], None] | None:
+        """Rows in the order of ``ids``. Every chunk is read once. What is returned is still to be done, without the lock."""
         if _is_run(ids):
-            return self._read_run(int(ids[0]), out)
+            self._read_run(int(ids[0]), out)
+            return None
         order = np.argsort(ids, kind="stable")
-        return self._read_points(ids[order], order, out) if out.ndim == 1 else self._read_chunks(ids[order], order, out)
+        if self._gzip is not None and (rest := self._gzip.begin(ids[order], order, out)) is not None:
+            return rest
+        self._read_points(ids[order], order, out) if out.ndim == 1 else self._read_chunks(ids[order], order, out)
+        return None
 
     def _read_points(self, ids: IntArray, places: IntArray, out: npt.NDArray[Any]) -> None:
         """Single elements, which HDF5 itself collects chunk by chunk."""
