@@ -6,7 +6,7 @@ CMAKE   = $(VENV)/bin/cmake
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native lint format check sanitize crash soak fuzz demo bench bench-grain golden stub clean
+.PHONY: setup build test test-native lint format check sanitize crash soak resume fuzz demo bench bench-grain golden stub clean
 
 setup: $(VENV)/.ready
 
@@ -53,12 +53,15 @@ sanitize: $(VENV)/.ready
 	  $(VENV)/bin/ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
 	done
 
-# Long campaigns, apart from the tests: crash states, readers beside a writer, hostile chunks.
+# Long campaigns, apart from the tests: crash states, readers beside a writer, resumed loaders, hostile chunks.
 crash: build
 	$(PY) -m tests.crash.campaign --states 100000
 
 soak: build
 	$(PY) -m tests.store.soak --seconds 30
+
+resume: build
+	$(PY) -m tests.loader.campaign --cases 10000
 
 fuzz: build  # needs clang and its runtime: apt-get install clang libclang-rt-14-dev
 	$(CMAKE) -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DPENSTOCK_FUZZ=ON -DPENSTOCK_SANITIZE=address,undefined >/dev/null
@@ -75,6 +78,8 @@ bench: build
 	mkdir -p out
 	$(PY) bench/shuffle.py --json out/shuffle.json
 	$(PY) bench/store.py --json out/store.json
+	$(PY) bench/sources.py --json out/sources.json
+	$(PY) bench/loader.py --json out/loader.json
 
 bench-grain: build
 	mkdir -p out

@@ -1,0 +1,53 @@
+"""Nothing that is read may be run: no pickle, no eval, no import by a name found in data."""
+
+import ast
+from pathlib import Path
+
+import penstock
+
+ROOT = Path(penstock.__file__).parent
+FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "runpy", "code"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+ALLOWED = {
+    ("loader/remote.py", "pickle"),  # work sent to processes of the same run; never read from a file
+    ("testing/order_suite.py", "pickle"),  # round trips of objects that the tester made
+    ("testing/order_suite.py", "eval"),
+    ("testing/source_suite.py", "pickle"),
+}
+LATE_IMPORTS = {"source/registry.py", "source/optional.py"}  # names from tables in the source, never from data
+
+
+def found(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names} & FORBIDDEN_MODULES
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module.partition(".")[0]} & FORBIDDEN_MODULES
+        elif isinstance(node, ast.Call):
+            called = node.func.id if isinstance(node.func, ast.Name) else None
+            if called in FORBIDDEN_CALLS:
+                names.add(str(called))
+            if (
+                isinstance(node.func, ast.Attribute)
+                and node.func.attr == "load"
+                and ast.unparse(node.func) in ("torch.load", "np.load")
+            ):
+                names.add(ast.unparse(node.func))
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "import_module":
+                names.add("import_module")
+    return names
+
+
+def test_the_package_runs_nothing_that_it_reads() -> None:
+    seen = {(str(path.relative_to(ROOT)), name) for path in ROOT.rglob("*.py") for name in found(path)}
+    late = {(file, name) for file, name in seen if name == "import_module"}
+    assert {file for file, _ in late} <= LATE_IMPORTS
+    assert seen - late - ALLOWED == set()
+
+
+def test_the_test_would_notice(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "import pickle as p\nfrom yaml import load\neval('1')\ntorch.load('x')\nimportlib.import_module(name)\n"
+    )
+    assert found(tmp_path / "a.py") == {"pickle", "yaml", "eval", "torch.load", "import_module"}
