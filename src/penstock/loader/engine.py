@@ -131,12 +131,16 @@ class ThreadEngine(_Ahead):
 
     def __init__(self, work: Work, places: Iterator[Place], budget: int | None, threads: int, meter: Meter) -> None:
         super().__init__(places, budget, threads, meter)
-        self._work = work
+        self._work, self._most = work, len(work.out) - 1 if work.out else MOST_AHEAD
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Place] | None] = queue.SimpleQueue()
         self._closed = False
         self._crew = [threading.Thread(target=_serve, args=(self._jobs, work, meter), daemon=True) for _ in range(threads)]
         for thread in self._crew:
             thread.start()
+
+    def _depth(self) -> int:
+        """No more batches than there is memory of the user's, one of which is in use."""
+        return min(super()._depth(), self._most)
 
     def _begin(self, place: Place) -> Future[Any]:
         future: Future[Any] = Future()
@@ -357,9 +361,9 @@ def make_engine(
     places = map(schedule.place, steps)
     if executor is not None:
         return ExecutorEngine(work, places, budget, executor, meter)
-    if threads == 0:
+    if threads == 0 or len(work.out) == 1:
         return PlainEngine(work, places, meter)
-    if work.transform is None and isinstance(work.stream, RecordStream) and isinstance(schedule, EpochSchedule):
+    if work.transform is None and not work.out and isinstance(work.stream, RecordStream) and isinstance(schedule, EpochSchedule):
         fields = _native_fields(work.stream.source)
         if fields is not None:
             return NativeEngine(work, fields, schedule, steps, budget, threads, meter)

@@ -20,7 +20,7 @@ from penstock.loader.state import check_state, make_state
 from penstock.loader.stats import Meter, Stats
 from penstock.loader.work import OnError, Work, seed_for
 from penstock.order import Cursor, Phase, Shard
-from penstock.records import Source
+from penstock.records import Outputs, Source, fixed_output
 from penstock.source.fingerprint import fingerprint_of
 from penstock.stream import Stream
 
@@ -43,6 +43,8 @@ class Loader:
     * ``ids``         the name of a field to add, with the record ids
     * ``on_error``    "raise", "skip" (unreadable records are replaced by others, the same in every run), or a function that is told
     * ``phases``      a curriculum, instead of ``batch_size``
+    * ``out``         memory of your own (pinned, shared) to be filled: dicts of arrays that are used in turn; a batch is overwritten
+      when as many others as there are dicts have been taken
 
     >>> import numpy as np, penstock as pen
     >>> loader = pen.Loader(pen.open(np.arange(10), field="x").shuffle(seed=7), batch_size=4)
@@ -67,6 +69,7 @@ class Loader:
         ids: str | None = None,
         on_error: OnError = "raise",
         phases: Sequence[Phase] | None = None,
+        out: Sequence[Outputs] = (),
     ) -> None:
         if isinstance(stream, Source):
             stream = stream.in_order()
@@ -84,13 +87,20 @@ class Loader:
         stream = self._zero.stream
         if ids is not None and ids in stream.schema:
             raise ValueError(f"the stream has a field {ids!r} already; choose another name for the ids")
-        self._work = Work(stream, transform, ids, on_error, tail == "pad")
+        if out and executor is not None:
+            raise ValueError("out is memory of this process, which an executor cannot fill")
+        self._work = Work(stream, transform, ids, on_error, tail == "pad", _checked_out(out, stream, self._most_samples()))
         self._budget = None if prefetch is None else byte_size("prefetch", prefetch, least=0)
         self._threads = min(8, os.cpu_count() or 1) if threads is None else whole_number("threads", threads, most=1024)
         self._executor = executor
         self._meter = Meter()
         self._at = (0, 0, 0)  # step, epoch, position; replaced as a whole, so that other threads may look
         self._moves = 0  # how often the cursor was set; batches under way are then worth nothing
+
+    def _most_samples(self) -> int:
+        """Samples of the largest batch of this rank."""
+        sizes = [self._batch_size or 0, *(phase.batch_size for phase in self._phases or ())]
+        return max(sizes) // self._shard.world
 
     # Where the run stands
 
@@ -390,6 +400,20 @@ def _close_all() -> None:
     """Threads end before the interpreter does."""
     for batches in list(_open):
         batches.close()
+
+
+def _checked_out(out: Sequence[Outputs], stream: Stream, count: int) -> tuple[Outputs, ...]:
+    """Memory of the user's, large enough for every batch."""
+    schema = stream.schema
+    for arrays in out:
+        for name, array in arrays.items():
+            if name not in schema or not schema[name].is_fixed:
+                fixed = [one for one, field in schema.items() if field.is_fixed]
+                raise ValueError(f"out: expected arrays for fixed fields, among {fixed}, got one for {name!r}")
+            if len(array) < count:
+                raise ValueError(f"out[{name!r}] must have room for {count} samples, got {len(array)}")
+            fixed_output(name, schema[name], count, {name: array[:count]})
+    return tuple(out)
 
 
 def _make_schedule(stream: Stream, batch_size: int | None, phases: Sequence[Phase] | None, tail: str, shard: Shard) -> Schedule:

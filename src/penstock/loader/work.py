@@ -62,6 +62,7 @@ class Work:
     ids: str | None = None
     on_error: OnError = "raise"
     pads: bool = False
+    out: tuple[Outputs, ...] = ()
     _sized: dict[int, Stream] = field(default_factory=dict, repr=False, compare=False)
     _skipped: list[int] = field(default_factory=list, repr=False, compare=False)
 
@@ -93,16 +94,22 @@ class Work:
             raise BatchError(f"step {place.step}, epoch {place.epoch}: {type(error).__name__}: {error}") from error
         return found
 
-    def make(self, place: Place, out: Outputs | None = None) -> Any:
+    def _buffers(self, place: Place, count: int) -> Outputs:
+        """The user's memory for a batch: that of its turn, as much of it as the batch needs."""
+        if not self.out:
+            return {}
+        return {name: array[:count] for name, array in self.out[place.step % len(self.out)].items()}
+
+    def make(self, place: Place) -> Any:
         """The finished batch."""
         picks = self.picks(place)
-        stream = self.stream_for(place)
+        stream, out = self.stream_for(place), self._buffers(place, len(picks))
         try:
             batch = stream.fetch(picks, out)
         except Exception as error:
             if self.on_error == "raise":
                 raise BatchError(_failed(place, picks, error)) from error
-            picks, batch = self._refill(place, stream, picks)
+            picks, batch = self._refill(place, stream, picks, out)
         return self.finish(place, picks, batch)
 
     def finish(self, place: Place, picks: Picks, batch: Batch) -> Any:
@@ -120,7 +127,7 @@ class Work:
         except Exception as error:
             raise BatchError(f"the transform failed on {_failed(place, picks, error)}") from error
 
-    def _refill(self, place: Place, stream: Stream, picks: Picks) -> tuple[Picks, Batch]:
+    def _refill(self, place: Place, stream: Stream, picks: Picks, out: Outputs) -> tuple[Picks, Batch]:
         """Records that cannot be read are replaced by others, the same on every rank and in every run."""
         positions = [(span.epoch, position) for span in place.spans for position in span.run]
         known: dict[int, set[int]] = {}
@@ -128,7 +135,7 @@ class Work:
             fixed = self._replace_bad(stream, picks, positions, place.step, known)
             if fixed is None:
                 self._skipped.append(sum(map(len, known.values())))
-                return picks, stream.fetch(picks)
+                return picks, stream.fetch(picks, out)
             picks = fixed
         failed = sorted(set().union(*known.values()))[:10]
         raise BatchError(f"step {place.step}: too few records can be read; records {failed} ... failed")
