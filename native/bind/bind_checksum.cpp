@@ -44,7 +44,7 @@ void bind_checksum(nb::module_& m) {
           [](ThreadPool& self, Bytes data, std::size_t page_bytes, Array<std::uint32_t> out) {
             if (page_bytes == 0) throw std::invalid_argument("expected page_bytes of at least 1, got 0");
             const std::span<const std::byte> all = bytes(data);
-            need_same_length((all.size() + page_bytes - 1) / page_bytes, out.size());
+            need_same_length(all.empty() ? 0 : (all.size() - 1) / page_bytes + 1, out.size());
             const nb::gil_scoped_release free;
             std::uint32_t* crcs = out.data();
             self.for_each(out.size(), [=](std::size_t page) {

@@ -9,6 +9,7 @@ namespace penstock {
 
 inline void copy_record_bytes(std::byte* out, const std::byte* from, std::uint64_t bytes) {
   switch (bytes) {
+    case 0: break;  // from may be null
     case 1: std::memcpy(out, from, 1); break;
     case 2: std::memcpy(out, from, 2); break;
     case 4: std::memcpy(out, from, 4); break;

@@ -131,3 +131,33 @@ def test_gil_is_free_while_a_permutation_runs() -> None:
         turns += 1
     thread.join()
     assert turns > 1000
+
+
+def test_pages_larger_than_the_data_are_one_page() -> None:
+    data = np.arange(50, dtype=np.uint8)
+    for page in (50, 51, 2**63, 2**64 - 1):
+        out = np.empty(1, np.uint32)
+        _core.ThreadPool(2).crc32c_pages(data, page, out)
+        assert out[0] == _core.crc32c(data)
+    _core.ThreadPool(2).crc32c_pages(data[:0], 2**64 - 1, np.empty(0, np.uint32))
+
+
+def test_an_instruction_set_that_the_processor_lacks_is_refused() -> None:
+    there = _core.available_simd()
+    for level in (_core.Simd.PLAIN, _core.Simd.AVX2, _core.Simd.AVX512):
+        if level in there:
+            assert len(_core.Permutation(100_000, 1, level)) == 100_000
+        else:
+            with pytest.raises(ValueError, match="does not have the instruction set"):
+                _core.Permutation(100_000, 1, level)
+
+
+def test_a_mixture_line_wants_rising_starts() -> None:
+    def line(starts: list[int]) -> _core.MixtureLine:
+        count = len(starts)
+        words = [np.array(starts, np.uint64), *(np.ones(count, np.uint64) for _ in range(3))]
+        return _core.MixtureLine(*words, np.zeros((count, 2), np.uint64), np.zeros((count, 1), np.int64))
+
+    for starts in ([0, 5, 5], [0, 7, 3]):
+        with pytest.raises(ValueError, match=r"."):
+            line(starts)

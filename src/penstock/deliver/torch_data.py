@@ -158,10 +158,10 @@ def _counted(loader: Loader, step: int, batches: Iterator[Any]) -> Iterator[Any]
         except StopIteration:
             return
         except Exception as error:
-            bare = error.with_traceback(None)  # torch's frames in it would keep the workers alive until garbage is collected
+            error.__traceback__ = None  # torch's frames in it would keep the workers alive until garbage is collected
             if type(error) is RuntimeError and str(error).startswith("DataLoader worker"):
-                raise WorkerDiedError(f"step {step}: {error}") from bare
-            raise bare from bare.__cause__
+                raise WorkerDiedError(f"step {step}: {error}") from error
+            raise
         if loader.step != step:
             raise RuntimeError(f"the loader was moved from step {step} to {loader.step} meanwhile: begin a new iteration")
         step += 1

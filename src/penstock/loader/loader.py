@@ -43,8 +43,8 @@ class Loader:
     * ``ids``         the name of a field to add, with the record ids
     * ``on_error``    "raise", "skip" (unreadable records are replaced by others, the same in every run), or a function that is told
     * ``phases``      a curriculum, instead of ``batch_size``
-    * ``out``         memory of your own (pinned, shared) to be filled: dicts of arrays that are used in turn; a batch is overwritten
-      when as many others as there are dicts have been taken
+    * ``out``         memory of your own (pinned, shared) to be filled: dicts of arrays, used in turn; a batch lives until as many
+      others as there are dicts have been taken
 
     >>> import numpy as np, penstock as pen
     >>> loader = pen.Loader(pen.open(np.arange(10), field="x").shuffle(seed=7), batch_size=4)
