@@ -21,7 +21,11 @@ thread_local sigjmp_buf* volatile guard_exit = nullptr;
 struct sigaction previous_handler;
 
 void on_bus_error(int signal, siginfo_t* info, void* context) {
-  if (guard_exit != nullptr) siglongjmp(*guard_exit, 1);
+  if (guard_exit != nullptr) {
+    // Whoever called this handler (the thread sanitizer does) may have blocked signals for the time it takes; it never returns.
+    pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
+    siglongjmp(*guard_exit, 1);
+  }
   // Not ours: behave as if this handler did not exist.
   if ((previous_handler.sa_flags & SA_SIGINFO) != 0 && previous_handler.sa_sigaction != nullptr) {
     previous_handler.sa_sigaction(signal, info, context);

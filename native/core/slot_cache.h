@@ -53,6 +53,7 @@ class SlotCache {
     }
     const std::unique_lock alone(use_, std::try_to_lock);
     if (!alone.owns_lock()) return;
+    const std::lock_guard lock(change_);
     for (std::size_t seen = 0; seen < slots_.size() && count_ > most / 2; ++seen) {
       const std::size_t slot = hand_++ % slots_.size();
       if (owners_[slot] == nullptr) continue;

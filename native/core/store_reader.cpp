@@ -152,6 +152,7 @@ class StoreReader::Session {
     const ChunkField* field = found.field(field_);
     if (field == nullptr || !field->is_plain() || field->stride != stride || found.file()->data() == nullptr) return false;
     const std::lock_guard lock(open_.change);
+    if (entry.records.load(std::memory_order_relaxed) != nullptr) return true;  // another thread was first, and others read it
     entry.verified = field->verified.get();
     entry.validity = field->validity;
     entry.tail = found.tail();

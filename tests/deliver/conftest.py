@@ -12,4 +12,4 @@ def queues_of_torch_end() -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name == "QueueFeederThread":
-            thread.join(30)
+            thread.join(10)

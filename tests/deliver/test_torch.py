@@ -64,7 +64,8 @@ def test_shapes_without_extent_stay(shape: tuple[int, ...]) -> None:
 def test_arrays_that_a_tensor_cannot_show_are_copied() -> None:
     locked = np.arange(4)
     locked.flags.writeable = False
-    for array in (locked, np.broadcast_to(np.arange(4), (2, 4)), np.arange(4)[::-1], np.arange(4, dtype=">i4")):
+    brain = np.arange(4).astype(pen.Field("bf16").dtype)[::-1]
+    for array in (locked, np.broadcast_to(np.arange(4), (2, 4)), np.arange(4)[::-1], np.arange(4, dtype=">i4"), brain):
         tensor = as_tensors(array)
         assert tensor.tolist() == array.tolist()
         tensor += 1

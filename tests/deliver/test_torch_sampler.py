@@ -43,6 +43,12 @@ def test_a_sampler_gives_the_ids_of_an_order_epoch_after_epoch() -> None:
         assert sampler.epoch == epoch
 
 
+def test_every_world_th_id_is_a_ranks() -> None:
+    order = Shuffle(30_001, seed=9)
+    for rank in range(3):
+        assert list(Sampler(order, shard=pen.Shard(rank, 3))) == order.indices(0, rank, 30_001, 3).tolist()
+
+
 def test_everything_with_a_length_can_be_sampled() -> None:
     shuffled = Shuffle(23, seed=7).indices(0, 0, 23).tolist()
     for data in (23, Squares(), source(), MapDataset(source())):

@@ -79,9 +79,10 @@ class LoaderMachine(RuleBasedStateMachine):
             parts = []
             for rank, loader in enumerate(self.ranks):
                 batch = next(self.runs[rank], None)
-                while batch is None:
-                    self.runs[rank] = iter(loader)
-                    batch = next(self.runs[rank], None)
+                for _again in range(2):  # the rest of an epoch may have no batch
+                    if batch is None:
+                        self.runs[rank] = iter(loader)
+                        batch = next(self.runs[rank], None)
                 parts.append(delivered_ids(batch))
             assert unite(parts) == naive_ids(self.stream.order, self.batches[self.at])
             self.at += 1
@@ -91,16 +92,15 @@ class LoaderMachine(RuleBasedStateMachine):
     def rest_of_epoch(self) -> None:
         """One loop to its end."""
         self.shut()
-        epoch = self.place[0]
+        epoch = self.ranks[0].epoch
+        mine = [cells for cells in self.batches[self.at :] if cells[0] is not None and cells[0][0] == epoch]
+        if self.batches[-1][0][0] == epoch:  # type: ignore[index]  # the model does not see the end
+            return
         found = [list(loader) for loader in self.ranks]
-        for parts in zip(*found, strict=True):
-            if self.at < len(self.batches):
-                assert unite([delivered_ids(part) for part in parts]) == naive_ids(self.stream.order, self.batches[self.at])
-            self.at += 1
-        if self.at < len(self.batches):
-            assert self.place[0] > epoch or not found[0]
-        else:  # more than the model has laid out
-            self.jump(0)
+        assert [unite([delivered_ids(part) for part in parts]) for parts in zip(*found, strict=True)] == [
+            naive_ids(self.stream.order, cells) for cells in mine
+        ]
+        self.at += len(mine)
 
     def jump(self, number: int) -> None:
         for loader in self.ranks:

@@ -59,9 +59,9 @@ def replace_leaves(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def _tensors(value: Any) -> Any:
-    if isinstance(value, np.ma.MaskedArray):
-        return MaskedTensor(_tensor(value.data), _tensor(np.ma.getmaskarray(value)))
     if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray):
+            return MaskedTensor(_tensor(value.data), _tensor(np.ma.getmaskarray(value)))
         return value.tolist() if value.dtype.kind in "OSU" else _tensor(value)
     if isinstance(value, Ragged):
         if value.kind != "array":
@@ -74,12 +74,14 @@ def _tensors(value: Any) -> Any:
 
 
 def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
-    if not array.flags.writeable or not array.dtype.isnative or any(stride < 0 for stride in array.strides):
-        array = array.astype(array.dtype.newbyteorder("="), order="C")
-    name = array.dtype.name
-    if name.startswith(("bfloat16", "float8_")) and hasattr(torch, name):  # types that torch knows, but not from numpy
-        return torch.from_numpy(array.view(f"u{array.itemsize}")).view(getattr(torch, name))
+    if not array.flags.writeable:
+        array = array.copy()
     try:
         return torch.from_numpy(array)
+    except ValueError:  # the other byte order, or negative strides
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
     except TypeError as error:
-        raise TypeError(f"torch has no element type {name}: change the field in a transform of the loader") from error
+        name = array.dtype.name
+        if not name.startswith(("bfloat16", "float8_")) or not hasattr(torch, name):
+            raise TypeError(f"torch has no element type {name}: change the field in a transform of the loader") from error
+    return _tensor(array.view(f"u{array.itemsize}")).view(getattr(torch, name))
