@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.store.records import without_addresses
 
 import penstock as pen
 from penstock.index import as_ids, is_single
@@ -65,7 +66,7 @@ def test_single_keys_select_what_numpy_selects(length: int, number: int, kind: t
     "key",
     [1.0, [1.0], np.array([0.0]), "a", ["a"], None, [None], ..., object(), [[0, 1]], np.zeros((2, 2), int), np.zeros((5, 1), bool),
      1j, 10**30, [10**30], -(10**30), np.uint64(2**64 - 1), np.array([2**64 - 1], np.uint64), -(2**63), [True, False]],
-    ids=repr,
+    ids=without_addresses,
 )  # fmt: skip
 def test_other_keys_are_index_errors(key: Any) -> None:
     with pytest.raises(IndexError):

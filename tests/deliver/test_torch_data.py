@@ -120,8 +120,8 @@ def test_spawned_workers_give_the_same_batches() -> None:
     """Dataset and DataLoader; with a transform, whose seeds are the same wherever it runs."""
     loader = make_loader(transform=seeds, shard=pen.Shard(1, 2))
     wanted = [(batch["x"].tolist(), batch["seed"].tolist()) for batch in make_loader(transform=seeds, shard=pen.Shard(1, 2))]
-    how = {"num_workers": 2, "multiprocessing_context": "spawn"}
-    for batches in (plain(IterableDataset(loader), **how), DataLoader(loader, **how)):  # type: ignore[arg-type]
+    how = {"multiprocessing_context": "spawn"}
+    for batches in (plain(IterableDataset(loader), num_workers=2, **how), DataLoader(loader, num_workers=1, **how)):
         assert [(batch["x"].tolist(), batch["seed"].tolist()) for batch in batches] == wanted
 
 
@@ -268,6 +268,16 @@ def test_a_data_loader_left_early_gives_the_rest_next_time(way: dict[str, Any]) 
     assert lists(islice(batches, 2)) + lists(batches) + lists(batches) == straight(2)
     batches.load_state_dict({**batches.state_dict(), "step": 0, "cursor": bytes(pen.order.Cursor(7)).hex()})
     assert lists(batches) == straight(1)
+
+
+def test_a_failing_batch_of_a_dataset_stays_raised() -> None:
+    dataset = IterableDataset(make_loader(transform=fail_at_3))
+    batches = iter(dataset)
+    assert lists(islice(batches, 3)) == straight()[:3]
+    for _ in range(2):
+        with pytest.raises(BatchError, match=r"step 3.*spoilt"):
+            next(batches)
+    assert dataset.state_dict()["step"] == 3
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -1,8 +1,11 @@
 """Small programs around a loader, run by tests in processes of their own: python -m tests.loader.program <name> ..."""
 
 import gc
+import json
 import os
+import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -42,6 +45,37 @@ def loop(kind: str) -> None:
     say("ready")
     for _ in loader.forever():
         pass
+
+
+def save_on_signal(kind: str) -> None:
+    """Batches until a signal comes; its handler writes the state, closes the loader and ends the program."""
+    loader = make_loader(kind)
+    batches = loader.forever()
+
+    def end(number: int, frame: object) -> None:
+        state = loader.state_dict()
+        batches.close()
+        say(json.dumps(state))
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    say("ready")
+    for _ in batches:
+        pass
+
+
+def leave_in_a_thread(kind: str) -> None:
+    """End while a thread of the program waits for batches."""
+    batches = make_loader(kind).forever()
+    begun = threading.Event()
+
+    def consume() -> None:
+        for _ in batches:
+            begun.set()
+
+    threading.Thread(target=consume, daemon=True).start()
+    begun.wait()
+    say("done")
 
 
 def leave(kind: str) -> None:

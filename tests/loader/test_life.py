@@ -1,6 +1,7 @@
 """Beginnings and ends: iterators that are dropped, interrupts, exits, forks, memory, several threads."""
 
 import gc
+import json
 import os
 import random
 import select
@@ -303,6 +304,49 @@ def test_l15_states_may_be_taken_by_another_thread(kind: str) -> None:
     for state in states:
         fresh.load_state_dict(state)
         assert fresh.cursor.epoch * 1000 + fresh.cursor.position == 4 * fresh.step
+
+
+def test_l15_closing_does_not_wait_for_another_thread_that_waits() -> None:
+    """check 44: close returns soon from any state, also while a thread waits for a batch that does not come."""
+    begun, release, patience = threading.Event(), threading.Event(), []
+
+    def transform(batch: Any) -> Any:
+        begun.set()
+        patience.append(release.wait(20))
+        return batch
+
+    batches = iter(pen.Loader(make_stream(97), 8, transform=transform, threads=1))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, batches, None)
+        assert begun.wait(DEADLINE_S)
+        batches.close()
+        batches.close()
+        release.set()
+        assert patience in ([], [True])
+        waiting.exception(DEADLINE_S)  # a batch, or an error: not a wait for ever
+    batches.close()
+
+
+@pytest.mark.parametrize("kind", ["native", "threads", "slow", "plain"])
+def test_l4_a_handler_of_signals_may_save_and_close(kind: str) -> None:
+    """As programs do when a scheduler tells them to end: in the middle of whatever the loader does."""
+    for delay in (0.0, 0.03):
+        process = start("save_on_signal", kind)
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], DEADLINE_S)[0]
+        assert process.stdout.readline() == b"ready\n"
+        threading.Event().wait(delay)
+        process.send_signal(signal.SIGTERM)
+        code, out, error = finish(process)
+        assert (code, error) == (0, "")
+        state = json.loads(out)
+        assert int.from_bytes(bytes.fromhex(state["cursor"])[16:24], "little") == 32 * (state["step"] % 313)
+
+
+@pytest.mark.parametrize("kind", ["native", "threads", "slow"])
+def test_l5_the_interpreter_ends_while_a_thread_waits_for_a_batch(kind: str) -> None:
+    code, out, error = finish(start("leave_in_a_thread", kind, options=("-X", "dev", "-W", "error")))
+    assert (code, out, error) == (0, "done\n", "")
 
 
 # Statistics

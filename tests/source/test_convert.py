@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.store.records import FIELDS, assert_store, digest, make_records, write
+from tests.store.records import FIELDS, assert_store, digest, make_records, without_addresses, write
 
 import penstock as pen
 from penstock import Field, Ragged
@@ -58,7 +58,7 @@ def test_fields_follow_from_the_data(tmp_path: Path, data: Any, field: Field) ->
 @pytest.mark.parametrize(
     "data",
     [[object()] * 2, [{}] * 2, np.array([None, 1]), {"a": 1}, 5, np.array(5), [1 + 2j, "a"], np.array(["2020-01-01"], "M8[D]")],
-    ids=repr,
+    ids=without_addresses,
 )
 def test_other_data_is_refused_and_makes_nothing(tmp_path: Path, data: Any) -> None:
     with pytest.raises((TypeError, ValueError)):

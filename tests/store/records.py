@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -164,3 +165,8 @@ def run_python(code: str, *arguments: object) -> str:
     )
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def without_addresses(value: object) -> str:
+    """The name of a parameter, the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))[:60]

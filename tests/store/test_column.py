@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.store.records import without_addresses
 
 import penstock as pen
 from penstock import Field, Ragged
@@ -157,7 +158,7 @@ OTHER_KINDS: list[tuple[Field, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("field", "data"), OTHER_KINDS, ids=lambda value: repr(value)[:50])
+@pytest.mark.parametrize(("field", "data"), OTHER_KINDS, ids=without_addresses)
 def test_records_of_another_kind_or_shape_are_refused(field: Field, data: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="field 'x'"):
         make_column("x", field, data)
@@ -272,7 +273,7 @@ MISSING: list[tuple[Field, Any, list[bool]]] = [
 ]
 
 
-@pytest.mark.parametrize(("field", "data", "present"), MISSING, ids=repr)
+@pytest.mark.parametrize(("field", "data", "present"), MISSING, ids=without_addresses)
 def test_none_and_masked_records_are_missing(field: Field, data: Any, present: list[bool]) -> None:
     column = make_column("x", field, data)
     assert column.present is not None

@@ -115,6 +115,9 @@ class Iteration(Iterator[T_co]):
         except StopIteration:
             self._taken = len(self._steps)
             raise
+        except Exception:
+            self._items = None  # the next call tries again, and does not take the error for the end
+            raise
         finally:
             if self._turn == self._subject._turn:
                 self._subject._begun, self._subject._drawn = True, self._taken * self._workers
