@@ -11,7 +11,7 @@ The public surface is small; see the reference for the whole of it:
 """
 
 from penstock.errors import PenstockError
-from penstock.loader import Loader
+from penstock.loader import Loader, verify_resume
 from penstock.order import Phase, Shard
 from penstock.ragged import Ragged
 from penstock.records import Source
@@ -41,5 +41,6 @@ __all__ = [
     "rebalance",
     "train_dictionary",
     "verify",
+    "verify_resume",
 ]
 __version__ = "0.1.0"

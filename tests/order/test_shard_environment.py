@@ -31,5 +31,5 @@ def test_the_first_who_says_something_is_believed(
 def test_nonsense_is_named(monkeypatch: pytest.MonkeyPatch, rank: str, world: str) -> None:
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", world)
-    with pytest.raises(ValueError, match="RANK=.* and WORLD_SIZE="):
+    with pytest.raises(ValueError, match=r"RANK=.* and WORLD_SIZE="):
         Shard.from_environment()

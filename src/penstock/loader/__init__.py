@@ -2,6 +2,7 @@
 
 from penstock.loader.loader import Batches, Loader
 from penstock.loader.stats import Stats
+from penstock.loader.verify import verify_resume
 from penstock.loader.work import Info, seed_for
 
-__all__ = ["Batches", "Info", "Loader", "Stats", "seed_for"]
+__all__ = ["Batches", "Info", "Loader", "Stats", "seed_for", "verify_resume"]
