@@ -27,7 +27,8 @@ KINDS = {"plain": (0, None), "native": (2, None), "threads": (2, lambda batch: b
 
 def start(*arguments: object, options: tuple[str, ...] = ()) -> "subprocess.Popen[bytes]":
     command = [sys.executable, *options, "-m", "tests.loader.program", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"}  # large arrays are given back when they are freed
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def finish(process: "subprocess.Popen[bytes]") -> tuple[int, str, str]:

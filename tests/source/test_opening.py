@@ -111,3 +111,15 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(tmp_path: Pat
     code = f"import sys; sys.modules[{module!r}] = None\nimport penstock as pen\npen.open({str(tmp_path / file)!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert f"ImportError: this needs {module}: pip install 'penstock[{extra}]'" in done.stderr
+
+
+def test_a_store_that_was_begun_and_never_published_is_not_taken_for_a_folder(tmp_path: Path) -> None:
+    for names in (["chunk"], ["chunk", "redirect"], ["chunk", "redirect", "manifest"], ["LOCK"]):
+        path = tmp_path / "-".join(names)
+        for name in names:
+            (path / name).mkdir(parents=True)
+        with pytest.raises(MissingError, match=r"publish|store"):
+            pen.open(path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NoMatchError):
+        pen.open(tmp_path / "empty")

@@ -18,7 +18,7 @@ from penstock.source.aligned import Aligned
 from penstock.source.array import ArraySource, open_array
 from penstock.source.concat import Concat
 from penstock.source.paths import expand, file_size, has_pattern
-from penstock.store.layout import LOCK_NAME, MANIFEST_DIRECTORY
+from penstock.store.layout import DIRECTORIES, LOCK_NAME, MANIFEST_DIRECTORY
 from penstock.store.snapshot import open_store
 
 __all__ = ["KINDS", "Kind", "open_source"]
@@ -186,7 +186,7 @@ def _kind_of_content(path: Path) -> Kind | None:
 
 
 def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
-    if any(os.path.lexists(path / name) for name in (LOCK_NAME, MANIFEST_DIRECTORY)):
+    if _is_store(path) or "generation" in options:
         return open_store(path, **options)
     names = [name for name in os.listdir(path) if not name.startswith(".") and (path / name).is_file()]
     kinds = {_kind_of_suffix(name) for name in names if Path(name).suffix.lower() not in REFUSED}
@@ -198,6 +198,12 @@ def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
             f"{path}: the directory holds files of several formats ({', '.join(known)}): open them by a pattern"
         )
     return Kind("directory", (), "directory:open_directory").open(path, **options)
+
+
+def _is_store(path: Path) -> bool:
+    """Whether a directory is a store, or one that was begun and never published."""
+    names = set(os.listdir(path))
+    return not names.isdisjoint({LOCK_NAME, MANIFEST_DIRECTORY}) or (bool(names) and names <= set(DIRECTORIES))
 
 
 def _open_prefix(path: Path, options: Mapping[str, Any]) -> Source:
