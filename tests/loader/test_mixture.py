@@ -36,7 +36,7 @@ def mixed(stop: str, options: str) -> Stream:
 def test_mixtures_deliver_what_plain_lists_say(tail: str, stop: str) -> None:
     for options in MIXTURES:
         stream = mixed(stop, options)
-        n = min(len(stream), 1000)
+        n = min(len(stream), 500)
         loader = pen.Loader(stream, 24, tail=tail, threads=2)
         cells = list(islice(naive_batches(n, 24, tail), 12))
         epochs = range(13 if stop != "forever" else 1)
@@ -57,9 +57,9 @@ def test_mixtures_deliver_what_plain_lists_say(tail: str, stop: str) -> None:
 
 @pytest.mark.parametrize("options", MIXTURES)
 @pytest.mark.parametrize("stop", STOP_POLICIES)
-@pytest.mark.parametrize("tail", ["keep", "wrap"])
-def test_l7_mixtures_resume_at_every_step(tail: str, stop: str, options: str) -> None:
+def test_l7_mixtures_resume_at_every_step(stop: str, options: str) -> None:
     stream = mixed(stop, options)
+    tail = "wrap" if len(options) % 2 else "keep"
     verify_resume(lambda: pen.Loader(stream, 24, tail=tail, threads=0, ids="id"), steps=9, points=(1, 4, 7, 8))
 
 
@@ -96,7 +96,7 @@ def test_sequences_deliver_what_plain_lists_say(tmp_path: Path, count: int, page
         stream = source.shuffle(seed=5).sequences(seq_len)
         order = Shuffle(count // min(page, count), seed=5)
         line = [token for epoch in range(2500 // count + 2) for token in naive_line(range(count), page, order, epoch)]
-        for world in WORLDS:
+        for world in (1, 2, 3, 8):
             size = 2 * world
             cells = naive_sequences(count, seq_len, size, tail)
             loaders = [pen.Loader(stream, size, tail=tail, shard=Shard(rank, world), threads=rank % 3) for rank in range(world)]
@@ -121,7 +121,7 @@ def _valid(batch: Any) -> list[bool]:
 def test_l7_sequences_resume_at_every_step(tmp_path: Path, count: int, page: int, seq_len: int, tail: str) -> None:
     with make_tokens(tmp_path, count, page) as source:
         stream = source.shuffle(seed=5).sequences(seq_len, separator=3, documents=True)
-        verify_resume(lambda: pen.Loader(stream, 3, tail=tail, threads=1), steps=40, points=(1, 2, 33, 39, 40))
+        verify_resume(lambda: pen.Loader(stream, 3, tail=tail, threads=1), steps=36, points=(1, 33))
 
 
 def test_mixtures_of_sequences_resume_at_every_step(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_mixtures_of_sequences_resume_at_every_step(tmp_path: Path) -> None:
         streams = {"one": one.shuffle(seed=1).sequences(10), "other": other.shuffle(seed=2).sequences(10)}
         for stop in STOP_POLICIES:
             stream = pen.mix(streams, seed=3, stop=stop, weights={"one": 1, "other": 1})
-            verify_resume(lambda stream=stream: pen.Loader(stream, 6, threads=0, tail="wrap"), steps=20, points=range(0, 20, 4))  # type: ignore[misc]
+            verify_resume(lambda stream=stream: pen.Loader(stream, 6, threads=0, tail="wrap"), steps=14, points=(3, 8, 13))  # type: ignore[misc]
 
 
 def test_mixtures_of_unequal_lengths_of_sequences_are_refused(tmp_path: Path) -> None:

@@ -42,19 +42,19 @@ def saved(loader: pen.Loader) -> Any:
 
 
 @pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize("threads", [0, 1, 4])
+@pytest.mark.parametrize("threads", [0, 4])
 def test_l7_every_step_resumes_to_the_same_batches(tail: str, threads: int) -> None:
-    report = verify_resume(lambda: make(tail=tail, size=8, threads=threads), steps=26, points=range(27))
-    assert (report.steps, report.points) == (26, tuple(range(27)))
-    assert report.batches == 2 * sum(26 - k for k in range(27)) + sum(range(27)) + 26
+    report = verify_resume(lambda: make(tail=tail, size=8, threads=threads), steps=18, points=range(19))
+    assert (report.steps, report.points) == (18, tuple(range(19)))
+    assert report.batches == 2 * sum(18 - k for k in range(19)) + sum(range(19)) + 18
 
 
 @pytest.mark.parametrize("tail", TAILS)
 def test_l7_chained_three_times_across_the_ends_of_epochs(tail: str) -> None:
     batches = expected(tail, 20)
     for first in range(6):
-        for second in (0, 1, 4, 5):
-            for third in (0, 3, 5):
+        for second in (0, 1, 4):
+            for third in (0, 5):
                 found: list[Any] = []
                 state = None
                 for count in (first, second, third, 3):
@@ -129,10 +129,10 @@ def test_check_43_batches_read_ahead_do_not_count(tail: str, threads: int) -> No
 
 
 @pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize("size", [1, 5, 8, 48, 97, 120])
+@pytest.mark.parametrize("size", [5, 8, 48, 97, 120])
 def test_another_batch_size_repeats_and_loses_nothing(tail: str, size: int) -> None:
     order = make_orders(N)["shuffle"]
-    for step in range(10):
+    for step in (0, 1, 2, 4, 5, 9):
         loader = make(tail=tail)
         with loader.forever() as run:
             seen = [delivered_ids(next(run)) for _ in range(step)]
@@ -216,8 +216,8 @@ def test_loading_in_the_middle_of_a_loop_goes_on_from_there(tail: str) -> None:
 @pytest.mark.parametrize("tail", TAILS)
 def test_little_data_resumes_too(n: int, tail: str) -> None:
     for size in (1, 2, 3, 8):
-        report = verify_resume(lambda size=size: make(tail=tail, size=size, n=n), steps=12, points=None)  # type: ignore[misc]
-        assert report.steps in (0, 12)
+        report = verify_resume(lambda size=size: make(tail=tail, size=size, n=n), steps=6)  # type: ignore[misc]
+        assert report.steps in (0, 6)
 
 
 def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:

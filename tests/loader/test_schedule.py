@@ -34,7 +34,7 @@ def identity(batch: Any) -> Any:
 @pytest.mark.parametrize("n", SIZES)
 def test_check_34_ranks_together_deliver_what_plain_lists_say(n: int, world: int, tail: str) -> None:
     order = make_orders(n)["shuffle"]
-    for number, size in enumerate((world, 2 * world, 5 * world)):
+    for number, size in enumerate((world, 2 * world, 5 * world) if n < 97 else (4 * world,)):
         expected = list(islice(naive_batches(n, size, tail), 2 * n // size + 3))
         for threads, transform in ((0, None), (1, None), (4, None), (4, identity))[number::3] if n < 97 else [(0, None)]:
             ranks = [

@@ -1,7 +1,6 @@
 """Loader: executes a stream. It holds the only thing that changes, a cursor."""
 
 import atexit
-import contextlib
 import os
 import threading
 import weakref
@@ -372,9 +371,8 @@ class Batches:
         return batch
 
     def close(self) -> None:
-        """Stop reading ahead. Idempotent; a later ``next`` begins again."""
-        with self._turn if self._process == os.getpid() else contextlib.nullcontext():
-            self._drop()
+        """Stop reading ahead, also while another thread waits for a batch. Idempotent; a later ``next`` begins again."""
+        self._drop()
 
     def _drop(self) -> None:
         engine, self._engine = self._engine, None
