@@ -11,6 +11,7 @@ void bind_store(nanobind::module_& m);
 }  // namespace penstock::bind
 
 NB_MODULE(_core, m) {
+  nanobind::set_leak_warnings(false);  // a program may end while a thread of its own still waits in here
   m.doc() = "The native core of penstock. Private: its functions trust their callers about sizes they cannot see.";
   penstock::bind::bind_permutation(m);
   penstock::bind::bind_order(m);
