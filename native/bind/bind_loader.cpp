@@ -19,6 +19,15 @@ using namespace nb::literals;
 
 namespace {
 
+// Whether the interpreter is on its way out; threads that are not its main one may then no longer touch it.
+bool is_ending() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
 // A ring and the readers it reads with. In a forked child, which has none of its threads, it is left alone.
 class BoundRing {
  public:
@@ -53,10 +62,10 @@ class BoundRing {
     if (ring_->size() == 0) throw std::invalid_argument("the ring is empty");
     std::unique_ptr<RingBatch> batch;
     while (batch == nullptr) {
-      {
-        const nb::gil_scoped_release free;
-        batch = ring_->take(100);
-      }
+      PyThreadState* const thread = PyEval_SaveThread();
+      batch = ring_->take(100);
+      while (is_ending()) sleep(1);  // to come back now would end this thread in the middle of C++, and with it the program
+      PyEval_RestoreThread(thread);
       if (batch == nullptr && PyErr_CheckSignals() != 0) throw nb::python_error();
     }
     if (batch->error != nullptr) std::rethrow_exception(batch->error);

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.ma  # numpy imports it late, which a signal handler that saves a state must not run into
 import numpy.typing as npt
 
 from penstock import _core

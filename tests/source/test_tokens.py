@@ -1,6 +1,7 @@
 """Token blocks: read, written, appended to, and what only looks like some."""
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -42,6 +43,8 @@ from penstock.source import token_file, tokens
 from penstock.source.tokens import open_tokens
 from penstock.source.write_tokens import write_tokens
 from penstock.testing import SourceSuite
+
+writer = importlib.import_module("penstock.source.write_tokens")
 
 Record = dict[str, Any]
 
@@ -465,7 +468,7 @@ def test_check_35_the_line_is_the_documents_joined_without_padding(
     line = np.concatenate([np.empty(0, dtype), *elements])
     native = line.astype(dtype.newbyteorder("="))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.source.write_tokens.FLUSH_BYTES", flush)
+        patch.setattr(writer, "FLUSH_BYTES", flush)
         done: list[tuple[int, int]] = []
         paths = write_tokens(iter(documents), f"{directory}/x.rox", progress=lambda *n: done.append(n), **options)
         assert paths == sorted(Path(directory).iterdir())
@@ -668,7 +671,7 @@ def test_an_exception_at_any_document_changes_nothing(tmp_path: Path, monkeypatc
                     raise KeyboardInterrupt
                 yield b"document %d" % number
 
-        monkeypatch.setattr("penstock.source.write_tokens.FLUSH_BYTES", 8)
+        monkeypatch.setattr(writer, "FLUSH_BYTES", 8)
         with pytest.raises(KeyboardInterrupt):
             write_tokens(broken(), tmp_path / "x.rox", append=append, block_size=3, max_shard_bytes=80)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -120,6 +120,11 @@ def test_where_in_a_mixture_names_stream_and_record() -> None:
         mixed.where(("zzz", 3))
 
 
+def test_where_in_a_mixture_that_never_ends_is_refused() -> None:
+    with pytest.raises((TypeError, ValueError), match=r"forever|never ends"):
+        pen.mix(parts(("shuffle", "blocks", "shuffle")), seed=3, stop="forever").where(("a", 3))
+
+
 def test_banned_records_of_a_mixture_no_longer_come() -> None:
     mixed = pen.mix(parts(), seed=3, weights=WEIGHTS, stop="all_exhausted")
     banned = mixed.without({"a": range(0, 40, 2), "c": [1, 2]}, from_step=5)

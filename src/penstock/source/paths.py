@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from penstock.errors import EmptyFileError, FormatError, MissingError, NoMatchError
+from penstock.errors import EmptyFileError, EmptySourceError, FormatError, MissingError, NoMatchError
 
 __all__ = ["expand", "file_size", "has_pattern", "name_key", "need_file"]
 
@@ -28,7 +28,7 @@ def expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suff
     if not isinstance(what, str | os.PathLike):
         found = [path for one in what for path in expand(one, suffixes)]
         if not found:
-            raise ValueError("expected at least one file, got an empty list")
+            raise EmptySourceError("expected at least one file, got an empty list")
         return found
     text = os.fspath(what)
     if has_pattern(text) and not os.path.lexists(text):
