@@ -184,8 +184,9 @@ def test_l4_after_an_interrupt_the_loader_goes_on(kind: str) -> None:
 # L5: the end of the interpreter
 
 
-@pytest.mark.parametrize("program", ["leave", "half_made"])
-@pytest.mark.parametrize("kind", ["native", "threads", "slow", "plain"])
+@pytest.mark.parametrize(
+    ("program", "kind"), [("leave", "native"), ("leave", "threads"), ("leave", "slow"), ("half_made", "threads")]
+)
 def test_l5_the_interpreter_ends_in_silence(program: str, kind: str) -> None:
     code, out, error = finish(start(program, kind, options=("-X", "dev", "-W", "error")))
     assert (code, out, error) == (0, "done\n", "")

@@ -90,13 +90,13 @@ def naive_sequences(count: int, seq_len: int, size: int, tail: str) -> list[list
 
 
 @pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize(("count", "page", "seq_len"), [(1000, 16, 8), (1000, 7, 10), (999, 64, 10), (50, 8, 10), (5, 2, 10)])
+@pytest.mark.parametrize(("count", "page", "seq_len"), [(1000, 16, 8), (999, 7, 10), (50, 8, 10), (5, 2, 10)])
 def test_sequences_deliver_what_plain_lists_say(tmp_path: Path, count: int, page: int, seq_len: int, tail: str) -> None:
     with make_tokens(tmp_path, count, page) as source:
         stream = source.shuffle(seed=5).sequences(seq_len)
         order = Shuffle(count // min(page, count), seed=5)
         line = [token for epoch in range(2500 // count + 2) for token in naive_line(range(count), page, order, epoch)]
-        for world in (1, 2, 3, 8):
+        for world in (1, 3, 8):
             size = 2 * world
             cells = naive_sequences(count, seq_len, size, tail)
             loaders = [pen.Loader(stream, size, tail=tail, shard=Shard(rank, world), threads=rank % 3) for rank in range(world)]
@@ -117,7 +117,7 @@ def _valid(batch: Any) -> list[bool]:
 
 
 @pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize(("count", "page", "seq_len"), [(1000, 16, 8), (999, 64, 10), (50, 8, 10)])
+@pytest.mark.parametrize(("count", "page", "seq_len"), [(1000, 16, 8), (50, 8, 10)])
 def test_l7_sequences_resume_at_every_step(tmp_path: Path, count: int, page: int, seq_len: int, tail: str) -> None:
     with make_tokens(tmp_path, count, page) as source:
         stream = source.shuffle(seed=5).sequences(seq_len, separator=3, documents=True)
