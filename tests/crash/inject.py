@@ -79,12 +79,14 @@ def run(fault: Fault, where: Path) -> Run:
     """Run a plan in a child with strace on it."""
     log, trace = where / "log", where / "trace"
     go_out, go_in = os.pipe()
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)  # here: strace may be there before the child does anything
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
-            _in_child(fault, where, log, go_out)
+            _in_child(fault, where, output, go_out)
         os._exit(1)
     os.close(go_out)
+    os.close(output)
     calls = f"trace={_ALIASES.get(fault.call, fault.call)},fsync,?link,linkat"
     strace = subprocess.Popen(
         ["strace", "-f", "-y", "-o", str(trace), "-e", calls, "-e", fault.rule, "-p", str(child)], stderr=subprocess.PIPE, text=True
@@ -102,9 +104,8 @@ def run(fault: Fault, where: Path) -> Run:
     return Run(log.read_text().splitlines(), code, trace.read_text())
 
 
-def _in_child(fault: Fault, where: Path, log: Path, go: int) -> None:
+def _in_child(fault: Fault, where: Path, output: int, go: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1))  # let any process trace this one; EINVAL where nobody forbids it
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)
     os.read(go, 1)
     signal.alarm(HANG_S)  # a hang ends with a signal, and is reported as one
