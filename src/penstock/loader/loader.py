@@ -395,8 +395,12 @@ _open: "weakref.WeakSet[Batches]" = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Threads end before the interpreter does."""
+    """Threads end before the interpreter does. A thread of the user's that still takes batches stops at the next one: its turn is
+    taken and not given back, so that it is not in native code when the interpreter goes.
+    """
     for batches in list(_open):
+        batches.close()
+        batches._turn.acquire(timeout=0.5)
         batches.close()
 
 
