@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock import _core
 from penstock.errors import BatchError
 from penstock.interfaces import IntArray
 from penstock.loader.schedule import Place
-from penstock.order.seed import Purpose, derive_root
+from penstock.order.seed import Purpose, absorb_all, derive_root
 from penstock.ragged import Ragged
 from penstock.records import Batch, Outputs
 from penstock.stream import MixedStream, RecordStream, Stream
@@ -31,7 +30,7 @@ VALID = "valid"
 def seed_for(seed: int, epoch: int, ids: IntArray) -> npt.NDArray[np.uint64]:
     """A seed for each record, different in every epoch: what a random transform of the record should start from."""
     root = derive_root(seed, epoch, Purpose.TRANSFORM)
-    return np.array([_core.absorb(root, int(id)) for id in ids], np.uint64)
+    return absorb_all(root, np.asarray(ids, np.int64).astype(np.uint64))
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from penstock.argument import as_positions, check_positions, check_run, exact_fr
 from penstock.errors import FullPassError
 from penstock.interfaces import IntArray
 from penstock.order.permutation import Permutation
-from penstock.order.seed import MAX_SEED, Purpose, derive_key
+from penstock.order.seed import MAX_SEED, Purpose, absorb_all, derive_key
 
 __all__ = [
     "DEFAULT_BUDGET",
@@ -60,11 +60,7 @@ def in_fraction(ids: npt.ArrayLike, fraction: float) -> npt.NDArray[np.bool_]:
     The share is only right on average; :meth:`Design.fraction` has an exact size.
     """
     _check_fraction(fraction)
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    z = check_positions("ids", ids, 2**63).astype(np.uint64) + golden
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
+    z = absorb_all(0, check_positions("ids", ids, 2**63).astype(np.uint64))
     bound = int(exact_fraction(fraction) * 2**64)
     return np.ones(z.shape, np.bool_) if bound == 2**64 else z < np.uint64(bound)
 
@@ -301,6 +297,10 @@ class Design:
     def weights(self, start: int, stop: int, step: int = 1) -> FloatArray:
         """One over the probability of the record at each position. Exactly 1.0 if every record is in the sample."""
         return self._scheme.weights(as_positions(check_run(start, stop, step, self.size)))
+
+    def weights_at(self, positions: npt.ArrayLike) -> FloatArray:
+        """The weights at any positions."""
+        return self._scheme.weights(check_positions("positions", positions, self.size))
 
     def _ids(self, positions: IntArray) -> IntArray:
         """Ids at rising positions: those of one stratum stand together, so its permutation is made once."""

@@ -125,13 +125,17 @@ class Mixture:
         run = check_run(start, stop, step, len(self))
         return self._choose(epoch, as_positions(run))
 
+    def choose_at(self, epoch: int, positions: npt.ArrayLike) -> Choice:
+        """Data sets and elements at any positions."""
+        return self._choose(epoch, check_positions("positions", positions, len(self)))
+
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         """Ids, over all data sets put one after the other, at positions start, start + step, ... below stop."""
         return self._ids(self.choose(epoch, start, stop, step))
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
         """Ids at any positions; positions in rising order cost least."""
-        return self._ids(self._choose(epoch, check_positions("positions", positions, len(self))))
+        return self._ids(self.choose_at(epoch, positions))
 
     def position_of(self, epoch: int, which: int, element: int) -> int | None:
         """The position of the sample that holds an element of a data set's own line; None if it is not in this epoch."""

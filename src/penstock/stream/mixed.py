@@ -110,9 +110,9 @@ class MixedStream(Stream):
         streams = {name: stream.sized(seq_len) for name, stream in self._streams.items()}
         return MixedStream(streams, phases=self._phases, **self._options)
 
-    def locate(self, epoch: int, run: range, step: int = 0) -> MixedPicks:
-        """The samples at positions ``run``."""
-        which, element = self._mixture.choose(epoch, run.start, run.stop, run.step)
+    def locate_at(self, epoch: int, positions: IntArray, step: int = 0) -> MixedPicks:
+        """The samples at any positions."""
+        which, element = self._mixture.choose_at(epoch, positions)
         parts = [self._locate_part(number, element[which == number], step) for number in range(len(self.names))]
         return MixedPicks(self.names, which, tuple(parts))
 
@@ -127,7 +127,7 @@ class MixedStream(Stream):
         found: list[tuple[IntArray, Picks]] = []
         for epoch in np.unique(epochs):
             mine = np.flatnonzero(epochs == epoch)
-            found.append((mine, _locate_places(stream, int(epoch), places[mine] * scale, step)))
+            found.append((mine, stream.locate_at(int(epoch), places[mine] * scale, step)))
         if len(found) == 1:
             return found[0][1]
         back = np.empty(elements.size, np.int64)
@@ -187,20 +187,6 @@ class MixedStream(Stream):
         """Close every stream."""
         for stream in self._streams.values():
             stream.close()
-
-
-def _locate_places(stream: Stream, epoch: int, places: IntArray, step: int) -> Picks:
-    """Samples at scattered places of an epoch. They lie close together, so a run that holds them all is computed if it is short."""
-    scale, order = stream.stride, np.argsort(places, kind="stable")
-    low, high = int(places.min()), int(places.max()) + scale
-    if (high - low) // scale <= 4 * places.size + 64 and np.all((places - low) % scale == 0):
-        run: Picks = stream.locate(epoch, range(low, high, scale), step)
-        return run.take((places - low) // scale)
-    singles = [stream.locate(epoch, range(int(p), int(p) + scale, scale), step) for p in places[order]]
-    back = np.empty(places.size, np.int64)
-    back[order] = np.arange(places.size)
-    joined: Picks = join(singles).take(back)
-    return joined
 
 
 def _merge(name: str, schema: Mapping[str, Field], parts: list[tuple[IntArray, Any]], count: int, out: Outputs) -> Any:

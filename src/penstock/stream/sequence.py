@@ -113,21 +113,26 @@ class SequenceStream(Stream):
         """The same line cut into sequences of another length."""
         return SequenceStream(self._source, self._line, self._given, seq_len, separator=self._separator, documents=self._documents)
 
-    def locate(self, epoch: int, run: range, step: int = 0) -> SpanPicks:
-        """The sequences that begin at tokens ``run`` of the line of an epoch. One that passes the end goes on in the next epoch."""
-        starts = np.arange(run.start, run.stop, run.step, dtype=np.int64)
-        inside = starts[starts + self._seq_len <= self.axis]
-        parts = [self._locate(epoch, inside, self._seq_len)]
-        for start in starts[inside.size :].tolist():
-            pieces, left = [], self._seq_len
-            while left > 0:
-                count = min(left, self.axis - start)
-                pieces.append(self._locate(epoch, np.array([start]), count))
-                epoch, start, left = epoch + 1, 0, left - count
-            both = join(pieces)
-            parts.append(SpanPicks(self._seq_len, both.starts, both.counts, np.array([0, both.starts.size])))
-            epoch -= len(pieces)
-        return join(parts)  # type: ignore[no-any-return]
+    def locate_at(self, epoch: int, positions: IntArray, step: int = 0) -> SpanPicks:
+        """The sequences that begin at any tokens of the line of an epoch. One that passes the end goes on in the next epoch."""
+        inside = positions + self._seq_len <= self.axis
+        if inside.all():
+            return self._locate(epoch, positions, self._seq_len)
+        parts = [self._locate(epoch, positions[inside], self._seq_len)]
+        parts += [self._locate_across(epoch, start) for start in positions[~inside].tolist()]
+        order = np.concatenate([np.flatnonzero(inside), np.flatnonzero(~inside)])
+        found: SpanPicks = join(parts).take(np.argsort(order))
+        return found
+
+    def _locate_across(self, epoch: int, start: int) -> SpanPicks:
+        """One sequence that passes the end of its epoch."""
+        pieces, left = [], self._seq_len
+        while left > 0:
+            count = min(left, self.axis - start)
+            pieces.append(self._locate(epoch, np.array([start]), count))
+            epoch, start, left = epoch + 1, 0, left - count
+        whole = join(pieces)
+        return SpanPicks(self._seq_len, whole.starts, whole.counts, np.array([0, whole.starts.size]))
 
     def _locate(self, epoch: int, starts: IntArray, size: int) -> SpanPicks:
         """Runs of ``size`` tokens within an epoch's line, each cut where pages end."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock import _core
+from penstock.argument import as_positions
 from penstock.index import as_ids
 from penstock.interfaces import IntArray, InvertibleOrder, Order
 from penstock.order import BlockShuffle, Design, Phase, Random, Sequential, Shuffle, Sliding
@@ -76,8 +77,12 @@ class Stream(ABC):
         """What the order follows from, in plain JSON types: two streams with equal data and plans give equal samples."""
 
     @abstractmethod
+    def locate_at(self, epoch: int, positions: IntArray, step: int = 0) -> Picks:
+        """The samples that begin at any positions of an epoch, for a batch at ``step``. Nothing is read."""
+
     def locate(self, epoch: int, run: range, step: int = 0) -> Picks:
-        """The samples that begin at positions ``run`` of an epoch, for a batch at ``step``. Nothing is read."""
+        """The same for positions one after the other."""
+        return self.locate_at(epoch, as_positions(run), step)
 
     @abstractmethod
     def fetch(self, picks: Any, out: Outputs | None = None) -> Batch:
@@ -149,12 +154,16 @@ class RecordStream(Stream):
 
     def locate(self, epoch: int, run: range, step: int = 0) -> RecordPicks:
         """The records at positions ``run``."""
-        ids = self.order.indices(epoch, run.start, run.stop, run.step)
+        if self.bans or isinstance(self.order, Design):
+            return self.locate_at(epoch, as_positions(run), step)
+        return RecordPicks(self.order.indices(epoch, run.start, run.stop, run.step))
+
+    def locate_at(self, epoch: int, positions: IntArray, step: int = 0) -> RecordPicks:
+        """The records at any positions."""
+        ids = self.order.at(epoch, positions)
         if self.bans:
-            ids = self._replace(epoch, run, step, ids)
-        if isinstance(self.order, Design):
-            return RecordPicks(ids, self.order.weights(run.start, run.stop, run.step))
-        return RecordPicks(ids)
+            ids = self._replace(epoch, positions, step, ids)
+        return RecordPicks(ids, self.order.weights_at(positions) if isinstance(self.order, Design) else None)
 
     def fetch(self, picks: RecordPicks, out: Outputs | None = None) -> Batch:
         """Read records."""
@@ -193,14 +202,14 @@ class RecordStream(Stream):
             return active[0] if active else np.empty(0, np.int64)
         return np.unique(np.concatenate(active))
 
-    def _replace(self, epoch: int, run: range, step: int, ids: IntArray) -> IntArray:
+    def _replace(self, epoch: int, positions: IntArray, step: int, ids: IntArray) -> IntArray:
         banned = self.banned_at(step)
         if banned.size == 0:
             return ids
         if banned.size >= len(self.source):
             raise ValueError("every record is banned, so there is nothing to take instead")
         for place in np.flatnonzero(is_in(ids, banned)):
-            ids[place] = substitute(self.seed, epoch, run[int(place)], len(self.source), banned)
+            ids[place] = substitute(self.seed, epoch, int(positions[place]), len(self.source), banned)
         return ids
 
     def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
