@@ -92,9 +92,8 @@ def measure(case: Fixed, batch: int, crew: Crew, rounds: int) -> dict[str, Sprea
                 assert np.array_equal(np.asarray(found[name]), data[rows]), f"wrong bytes in {name}"
 
         turns = {LIMIT: Turns(lambda: limit_batches(crew, columns, Ids(len(store), batch)), check, batch, pass_s=0.15)}
-        for threads in (2,):
-            loader = pen.Loader(store.shuffle(seed=3), batch, tail="drop", threads=threads, ids="row")
-            turns[OURS] = Turns(loader.forever, check, batch, pass_s=0.15)
+        loader = pen.Loader(store.shuffle(seed=3), batch, tail="drop", threads=2, ids="row")
+        turns[OURS] = Turns(loader.forever, check, batch, pass_s=0.15)
         for workers in (0, 2):
             name = f"torch DataLoader over memmap, {workers} workers"
             turns[name] = Turns(lambda workers=workers: torch_batches(directory, columns, batch, workers), check, batch, pass_s=0.3)

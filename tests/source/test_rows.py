@@ -38,7 +38,7 @@ from penstock.errors import (
 from penstock.records import Source
 from penstock.source.array import ArraySource
 from penstock.source.rows import RowBatches, default_batch_rows, open_rows
-from penstock.source.write_rows import encode_rows, write_rows
+from penstock.source.rows_writer import encode_rows, write_rows
 from penstock.testing import SourceSuite
 
 Record = dict[str, Any]
@@ -475,7 +475,7 @@ def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path, name: str) -> None:
 import resource, sys
 import numpy as np
 from penstock.errors import StoreError
-from penstock.source.write_rows import write_rows
+from penstock.source.rows_writer import write_rows
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     write_rows((np.zeros((10, 4), "f4") for _ in range(10)), sys.argv[1])

@@ -41,10 +41,10 @@ from penstock.errors import (
 from penstock.records import Source
 from penstock.source import token_file, tokens
 from penstock.source.tokens import open_tokens
-from penstock.source.write_tokens import write_tokens
+from penstock.source.tokens_writer import write_tokens
 from penstock.testing import SourceSuite
 
-writer = importlib.import_module("penstock.source.write_tokens")
+writer = importlib.import_module("penstock.source.tokens_writer")
 
 Record = dict[str, Any]
 

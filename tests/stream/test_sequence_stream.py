@@ -13,7 +13,7 @@ import penstock as pen
 from penstock.order import Sequential, Shuffle
 from penstock.ragged import Ragged
 from penstock.source.array import ArraySource
-from penstock.source.write_tokens import write_tokens
+from penstock.source.tokens_writer import write_tokens
 from penstock.stream import SequenceStream, Stream
 
 

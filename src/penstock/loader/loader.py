@@ -1,18 +1,16 @@
 """Loader: executes a stream. It holds the only thing that changes, a cursor."""
 
-import atexit
 import os
-import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from types import TracebackType
+from functools import cached_property
 from typing import Any
 
 from penstock.argument import byte_size, whole_number
 from penstock.errors import StateError, StateMismatchError
 from penstock.interfaces import IntArray
+from penstock.loader.batches import Batches
 from penstock.loader.engine import Engine, make_engine
 from penstock.loader.schedule import TAILS, EpochSchedule, PhaseSchedule, Place, Schedule
 from penstock.loader.state import check_state, make_state
@@ -23,7 +21,7 @@ from penstock.records import Outputs, Source, fixed_output
 from penstock.source.fingerprint import fingerprint_of
 from penstock.stream import Stream
 
-__all__ = ["Batches", "Loader"]
+__all__ = ["Loader"]
 
 
 class Loader:
@@ -197,15 +195,14 @@ class Loader:
             plan["phases"] = repr(self._phases) if len(self._phases) < 9 else fingerprint_of(repr(self._phases))
         return plan
 
+    @cached_property
     def _identity(self) -> tuple[str, dict[str, str]]:
         """Fingerprint of the data and plan; computed once, because files are looked at for it."""
-        if not hasattr(self, "_known_identity"):
-            self._known_identity = (self.stream.data_fingerprint, self._plan())
-        return self._known_identity
+        return self.stream.data_fingerprint, self._plan()
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain JSON types. It counts what was delivered, never what was read ahead."""
-        (data, plan), (step, epoch, position) = self._identity(), self._at
+        (data, plan), (step, epoch, position) = self._identity, self._at
         return make_state(Cursor(self.stream.seed, epoch, position), step, self._batch_size or 0, data, plan)
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
@@ -213,7 +210,7 @@ class Loader:
 
         ``strict=False`` takes the state of other data or another order; only position and step are then used.
         """
-        cursor, step, _ = check_state(state, *self._identity(), strict=strict)
+        cursor, step, _ = check_state(state, *self._identity, strict=strict)
         if strict and cursor.seed != self.stream.seed:
             raise StateMismatchError(f"the state has the seed {cursor.seed}, this loader {self.stream.seed}")
         self._go_on(step, cursor.epoch, cursor.position)
@@ -304,104 +301,6 @@ class Loader:
 
     def __repr__(self) -> str:
         return f"<penstock Loader: step {self.step}, epoch {self.epoch}, batches of {self._batch_size}, {self.stream!r}>"
-
-
-class Batches:
-    """An iterator over the batches of a loader. It follows the loader's cursor: after ``seek`` the next batch is that step's."""
-
-    def __init__(self, loader: Loader, *, endless: bool) -> None:
-        self._loader, self._endless = loader, endless
-        self._engine: Engine | None = None
-        self._process, self._moves = os.getpid(), -1
-        self._end: int | None = None
-        self._failure: BaseException | None = None
-        self._turn = threading.Lock()
-        self._aim()
-        _open.add(self)
-
-    def _aim(self) -> None:
-        """Begin, or begin anew, at the loader's cursor."""
-        self._drop()
-        loader = self._loader
-        self._process, self._moves = os.getpid(), loader._moves
-        if self._endless:
-            self._end = loader._schedule.total
-            return
-        self._end = loader.remaining().stop
-        if loader.step >= self._end and loader._phases is None:  # nothing is left of this epoch
-            loader._at = (loader.step, loader.epoch + 1, 0)
-
-    def _begin(self) -> Engine:
-        """Who makes the batches from here on."""
-        return self._loader._start(self._loader.step, self._end)
-
-    def __iter__(self) -> "Batches":
-        return self
-
-    def __next__(self) -> Any:
-        if self._process != os.getpid():
-            self._turn = threading.Lock()  # the parent's may be held for ever
-        with self._turn:
-            return self._next()
-
-    def _next(self) -> Any:
-        loader = self._loader
-        loader._meter.enter()
-        if self._failure is not None:
-            raise self._failure
-        if self._moves != loader._moves or self._process != os.getpid():
-            self._aim()
-        if self._end is not None and loader.step >= self._end:
-            self._drop()
-            raise StopIteration
-        if self._engine is None:
-            self._engine = self._begin()
-        try:
-            place, batch = self._engine.take()
-        except BaseException as error:
-            self._drop()
-            if isinstance(error, Exception):
-                self._failure = error
-            raise
-        if place.step != loader.step:  # another iterator took batches meanwhile
-            loader._moves += 1
-            return self._next()
-        loader._delivered(place)
-        loader._meter.leave(sum(len(span.run) for span in place.spans))
-        return batch
-
-    def close(self) -> None:
-        """Stop reading ahead, also while another thread waits for a batch. Idempotent; a later ``next`` begins again."""
-        self._drop()
-
-    def _drop(self) -> None:
-        engine, self._engine = self._engine, None
-        if engine is not None and self._process == os.getpid():
-            engine.close()
-
-    def __enter__(self) -> "Batches":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_engine"):
-            self._drop()
-
-
-_open: "weakref.WeakSet[Batches]" = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Threads end before the interpreter does. A thread of the user's that still takes batches stops at the next one: its turn is
-    taken and not given back, so that it is not in native code when the interpreter goes.
-    """
-    for batches in list(_open):
-        batches.close()
-        batches._turn.acquire(timeout=0.5)
-        batches.close()
 
 
 def _checked_out(out: Sequence[Outputs], stream: Stream, count: int) -> tuple[Outputs, ...]:

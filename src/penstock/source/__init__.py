@@ -1,7 +1,7 @@
 """Sources: everything that can be read as records, under one protocol; and writers of the formats of others."""
 
 from penstock.source.collection import write_collection
-from penstock.source.write_rows import encode_rows, write_rows
-from penstock.source.write_tokens import write_tokens
+from penstock.source.rows_writer import encode_rows, write_rows
+from penstock.source.tokens_writer import write_tokens
 
 __all__ = ["encode_rows", "write_collection", "write_rows", "write_tokens"]

@@ -18,8 +18,8 @@ from penstock.ragged import Ragged
 from penstock.records import Batch, Source
 from penstock.schema import Field, Schema, field_to_json
 from penstock.source.registry import open_source
-from penstock.source.write_rows import write_rows
-from penstock.source.write_tokens import write_tokens
+from penstock.source.rows_writer import write_rows
+from penstock.source.tokens_writer import write_tokens
 from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, append_to, create
 from penstock.store.filesystem import Filesystem
 from penstock.store.snapshot import Store, open_store

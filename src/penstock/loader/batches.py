@@ -1,0 +1,113 @@
+"""Batches: an iterator over a loader, which it moves on."""
+
+import atexit
+import os
+import threading
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from penstock.loader.engine import Engine
+
+if TYPE_CHECKING:
+    from penstock.loader.loader import Loader
+
+__all__ = ["Batches"]
+
+
+class Batches:
+    """An iterator over the batches of a loader. It follows the loader's cursor: after ``seek`` the next batch is that step's."""
+
+    def __init__(self, loader: "Loader", *, endless: bool) -> None:
+        self._loader, self._endless = loader, endless
+        self._engine: Engine | None = None
+        self._process, self._moves = os.getpid(), -1
+        self._end: int | None = None
+        self._failure: BaseException | None = None
+        self._turn = threading.Lock()
+        self._aim()
+        _open.add(self)
+
+    def _aim(self) -> None:
+        """Begin, or begin anew, at the loader's cursor."""
+        self._drop()
+        loader = self._loader
+        self._process, self._moves = os.getpid(), loader._moves
+        if self._endless:
+            self._end = loader._schedule.total
+            return
+        self._end = loader.remaining().stop
+        if loader.step >= self._end and loader._phases is None:  # nothing is left of this epoch
+            loader._at = (loader.step, loader.epoch + 1, 0)
+
+    def _begin(self) -> Engine:
+        """Who makes the batches from here on."""
+        return self._loader._start(self._loader.step, self._end)
+
+    def __iter__(self) -> "Batches":
+        return self
+
+    def __next__(self) -> Any:
+        if self._process != os.getpid():
+            self._turn = threading.Lock()  # the parent's may be held for ever
+        with self._turn:
+            return self._next()
+
+    def _next(self) -> Any:
+        loader = self._loader
+        loader._meter.enter()
+        if self._failure is not None:
+            raise self._failure
+        if self._moves != loader._moves or self._process != os.getpid():
+            self._aim()
+        if self._end is not None and loader.step >= self._end:
+            self._drop()
+            raise StopIteration
+        if self._engine is None:
+            self._engine = self._begin()
+        try:
+            place, batch = self._engine.take()
+        except BaseException as error:
+            self._drop()
+            if isinstance(error, Exception):
+                self._failure = error
+            raise
+        if place.step != loader.step:  # another iterator took batches meanwhile
+            loader._moves += 1
+            return self._next()
+        loader._delivered(place)
+        loader._meter.leave(sum(len(span.run) for span in place.spans))
+        return batch
+
+    def close(self) -> None:
+        """Stop reading ahead, also while another thread waits for a batch. Idempotent; a later ``next`` begins again."""
+        self._drop()
+
+    def _drop(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None and self._process == os.getpid():
+            engine.close()
+
+    def __enter__(self) -> "Batches":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_engine"):
+            self._drop()
+
+
+_open: "weakref.WeakSet[Batches]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Threads end before the interpreter does. A thread of the user's that still takes batches stops at the next one: its turn is
+    taken and not given back, so that it is not in native code when the interpreter goes.
+    """
+    for batches in list(_open):
+        batches.close()
+        batches._turn.acquire(timeout=0.5)
+        batches.close()
