@@ -24,7 +24,7 @@ $(VENV)/.built: $(VENV)/.ready $(NATIVE)
 	touch $@
 
 test: build test-native
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) tools/test.py $(PYTEST_ARGS)
 
 test-native: $(VENV)/.ready
 	$(CMAKE) -S . -B build/native -DPENSTOCK_TESTS=ON >/dev/null

@@ -35,6 +35,20 @@ void bind_checksum(nb::module_& m) {
       },
       "data"_a.noconvert(), "before"_a = 0, "path"_a = nb::none(),
       "The crc32c of data, continued from the crc of what came before.");
+  m.def(
+      "crc32c_spans",
+      [](Bytes data, Array<const std::uint64_t> ends, Array<std::uint32_t> out) {
+        need_same_length(ends.size(), out.size());
+        const nb::gil_scoped_release free;
+        std::uint64_t start = 0;
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          const std::uint64_t end = ends.data()[i];
+          if (end < start || end > data.size()) throw std::invalid_argument("expected rising ends within the data");
+          out.data()[i] = crc32c(bytes(data).subspan(start, end - start));
+          start = end;
+        }
+      },
+      "data"_a.noconvert(), "ends"_a.noconvert(), "out"_a.noconvert(), "Fill out with the crc32c of consecutive spans of data.");
 
   nb::class_<ThreadPool>(m, "ThreadPool", "Native threads that share a job. Usable from several threads and after fork.")
       .def(nb::init<std::size_t>(), "threads"_a)

@@ -6,6 +6,7 @@
 
 #include "bind/array.h"
 #include "bind/buffer.h"
+#include "bind/landing.h"
 #include "bind/rows.h"
 
 namespace penstock::bind {
@@ -35,6 +36,16 @@ std::unique_ptr<BoundRows> of_memory(std::vector<Rows> arrays, std::uint64_t str
     parts.push_back({"", 0, 0, array.size() / stride, reinterpret_cast<const std::byte*>(array.data())});
   }
   return std::unique_ptr<BoundRows>(new BoundRows{RowReader(std::move(parts), stride, FileAccess::map), std::move(arrays)});
+}
+
+std::unique_ptr<BoundRows> of_landings(const std::vector<BoundLanding>& landings, const Words& facts, std::uint64_t stride) {
+  if (facts.shape(0) != landings.size() || facts.shape(1) != 2) throw std::invalid_argument("expected two numbers per landing");
+  std::vector<RowPart> parts;
+  for (std::size_t i = 0; i < landings.size(); ++i) {
+    const std::uint64_t* row = facts.data() + 2 * i;
+    parts.push_back({"", 0, row[0], row[1], nullptr, landings[i].landing});
+  }
+  return std::unique_ptr<BoundRows>(new BoundRows{RowReader(std::move(parts), stride, FileAccess::map), {}});
 }
 
 void read_rows(const BoundRows& self, Ints starts, std::uint64_t run, Array<std::uint8_t> out, ThreadPool& pool) {
@@ -76,9 +87,11 @@ void read_spans(const BoundRows& self, Ints starts, Ints offsets, Array<std::uin
 
 void bind_rows(nb::module_& m) {
   nb::class_<BoundRows>(m, "RowReader",
-                        "Rows of one size, in files or in memory. Safe to use from several threads and after fork.")
+                        "Rows of one size, in files, in memory or in landings. Safe to use from several threads and after fork.")
       .def(nb::new_(&of_files), "paths"_a, "facts"_a.noconvert(), "stride"_a, "pread"_a)
       .def_static("of_memory", &of_memory, "arrays"_a, "stride"_a)
+      .def_static("of_landings", &of_landings, "landings"_a, "facts"_a.noconvert(), "stride"_a,
+                  "Rows of landings: where the first row of each begins, and how many there are. What is read must be in memory.")
       .def_prop_ro("length", [](const BoundRows& self) { return self.reader.length(); })
       .def("read", &read_rows, "starts"_a.noconvert(), "run"_a, "out"_a.noconvert(), "pool"_a,
            "Fill out with rows [start, start + run) of every start.")

@@ -11,8 +11,8 @@
 
 #include "bind/array.h"
 #include "bind/buffer.h"
+#include "bind/landing.h"
 #include "core/codec.h"
-#include "core/crc32c.h"
 #include "core/store_reader.h"
 
 namespace penstock::bind {
@@ -60,14 +60,17 @@ void check_ids(const StoreReader& reader, const Ints& ids) { need_below(span(ids
 
 std::unique_ptr<StoreReader> make_reader(const std::string& path, std::uint64_t length, const std::vector<std::string>& paths,
                                          const Words& chunks, const Words& segments, const nb::bytes& dataset, bool pread,
-                                         bool verify, std::uint64_t batch_bytes) {
+                                         bool verify, std::uint64_t batch_bytes,
+                                         const std::optional<std::vector<BoundLanding>>& landings) {
   if (chunks.shape(1) != 3 || chunks.shape(0) != paths.size() || segments.shape(1) != 4 || dataset.size() != 16) {
     throw std::invalid_argument("expected a path and three numbers per chunk, four per segment, and 16 bytes of identity");
   }
+  if (landings && landings->size() != paths.size()) throw std::invalid_argument("expected a landing per chunk");
   std::vector<ChunkFact> facts;
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const std::uint64_t* row = chunks.data() + 3 * i;
-    facts.push_back({paths[i], row[0], static_cast<std::uint32_t>(row[1]), static_cast<std::uint32_t>(row[2])});
+    facts.push_back({paths[i], row[0], static_cast<std::uint32_t>(row[1]), static_cast<std::uint32_t>(row[2]),
+                     landings ? (*landings)[i].landing : nullptr});
   }
   std::vector<Segment> pieces;
   for (std::size_t i = 0; i < segments.shape(0); ++i) {
@@ -80,31 +83,74 @@ std::unique_ptr<StoreReader> make_reader(const std::string& path, std::uint64_t 
   limits.verify = verify;
   limits.batch_bytes = batch_bytes;
   return std::make_unique<StoreReader>(path, length, std::move(facts), std::move(pieces), id,
-                                       pread ? FileAccess::pread : FileAccess::map, limits);
+                                       pread && !landings ? FileAccess::pread : FileAccess::map, limits);
+}
+
+// Where a plain record lies, and what keeps it there; nothing if it is missing.
+struct View {
+  const std::byte* data = nullptr;
+  std::shared_ptr<const void> owner;
+};
+
+View view_in(const Chunk& chunk, std::uint32_t field, std::uint64_t stride, std::uint64_t row) {
+  const ChunkField* found = chunk.field(field);
+  bool present = false;
+  auto look = [&] { present = found != nullptr && found->present(row); };
+  if (!run_guarded(look)) throw TruncatedError(chunk.path() + ": the file was cut while it was read");
+  if (!present) return {};
+  if (!found->is_plain() || found->stride != stride || chunk.file()->data() == nullptr || row >= chunk.rows()) {
+    throw CorruptError(chunk.path() + ": the field is not one of plain records of " + std::to_string(stride) + " bytes");
+  }
+  auto check = [&] {
+    const std::uint64_t page = row / found->rows_per_page;
+    if (!found->is_verified(page)) chunk.verify_page(*found, page);
+    present = chunk.is_whole();
+  };
+  if (!run_guarded(check) || !present) throw TruncatedError(chunk.path() + ": the file was cut while it was read");
+  const std::byte* const data = chunk.file()->data() + found->data_offset + row * stride;
+  if (!chunk.file()->is_landed()) return {data, chunk.file()};
+  const auto copy =
+      std::make_shared<std::vector<std::byte>>(data, data + stride);  // a landing's memory may go before the view does
+  return {copy->data(), copy};
 }
 
 nb::object view_record(const StoreReader& self, std::uint32_t field, std::uint64_t stride, std::uint64_t id) {
   if (id >= self.length()) throw nb::index_error("the record does not exist");
   const StoreReader::Place place = self.place(field, id);
-  std::shared_ptr<const Chunk> chunk = self.chunk(place.chunk);
-  const ChunkField* found = chunk->field(field);
-  bool present = false;
-  auto look = [&] { present = found != nullptr && found->present(place.row); };
-  if (!run_guarded(look)) throw TruncatedError(chunk->path() + ": the file was cut while it was read");
-  if (!present) return nb::none();
-  if (!found->is_plain() || found->stride != stride || chunk->file()->data() == nullptr || place.row >= chunk->rows()) {
-    throw CorruptError(chunk->path() + ": the field is not one of plain records of " + std::to_string(stride) + " bytes");
+  View view;
+  {
+    const nb::gil_scoped_release free;
+    self.look_at(place.chunk, [&](const Chunk& chunk) { view = view_in(chunk, field, stride, place.row); });
   }
-  auto check = [&] {
-    const std::uint64_t page = place.row / found->rows_per_page;
-    if (!found->is_verified(page)) chunk->verify_page(*found, page);
-    present = chunk->is_whole();
-  };
-  if (!run_guarded(check) || !present) throw TruncatedError(chunk->path() + ": the file was cut while it was read");
-  const std::byte* data = chunk->file()->data() + found->data_offset + place.row * stride;
-  auto* kept = new std::shared_ptr<const File>(chunk->file());
-  const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::shared_ptr<const File>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>(data, {stride}, owner));
+  if (view.owner == nullptr) return nb::none();
+  using Owner = std::shared_ptr<const void>;
+  const nb::capsule owner(new Owner(view.owner), [](void* p) noexcept { delete static_cast<Owner*>(p); });
+  return nb::cast(nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>>(view.data, {stride}, owner));
+}
+
+OwnArray<std::uint64_t, 2> places(const StoreReader& self, std::uint32_t field, Ints ids) {
+  Buffer out = take_buffer(ids.size() * 2 * sizeof(std::uint64_t));
+  {
+    const nb::gil_scoped_release free;
+    check_ids(self, ids);
+    auto* to = reinterpret_cast<std::uint64_t*>(out.get());
+    for (const std::int64_t id : span(ids)) {
+      const StoreReader::Place place = self.place(field, static_cast<std::uint64_t>(id));
+      *to++ = place.chunk;
+      *to++ = place.row;
+    }
+  }
+  return as_array<std::uint64_t, 2>(std::move(out), {ids.size(), 2});
+}
+
+OwnArray<std::uint64_t, 2> page_extents(const StoreReader& self, std::uint32_t field, Ints ids) {
+  Buffer out = take_buffer(ids.size() * 3 * sizeof(std::uint64_t));
+  {
+    const nb::gil_scoped_release free;
+    check_ids(self, ids);
+    self.page_extents(field, span(ids), reinterpret_cast<std::uint64_t*>(out.get()));
+  }
+  return as_array<std::uint64_t, 2>(std::move(out), {ids.size(), 3});
 }
 
 using VariableRecords =
@@ -145,7 +191,7 @@ VariableRecords read_variable(const StoreReader& self, std::uint32_t field, std:
 void bind_reader(nb::module_& m) {
   nb::class_<StoreReader>(m, "StoreReader", "One generation of a store. Safe to use from several threads and after fork.")
       .def(nb::new_(&make_reader), "path"_a, "length"_a, "paths"_a, "chunks"_a.noconvert(), "segments"_a.noconvert(), "dataset"_a,
-           "pread"_a, "verify"_a, "batch_bytes"_a)
+           "pread"_a, "verify"_a, "batch_bytes"_a, "landings"_a = nb::none())
       .def(
           "set_redirects",
           [](StoreReader& self, std::uint32_t field, Words rows) {
@@ -188,19 +234,20 @@ void bind_reader(nb::module_& m) {
           [](const StoreReader& self, std::uint32_t index) {
             std::vector<std::string> problems;
             const nb::gil_scoped_release free;
-            const std::shared_ptr<const Chunk> chunk = self.chunk(index);
-            auto check = [&] {
-              for (const ChunkField& field : chunk->fields()) {
-                for (std::uint64_t page = 0; page < field.num_pages; ++page) {
-                  try {
-                    chunk->verify_page(field, page);
-                  } catch (const CorruptError& error) {
-                    problems.emplace_back(error.what());
+            self.look_at(index, [&](const Chunk& chunk) {
+              auto check = [&] {
+                for (const ChunkField& field : chunk.fields()) {
+                  for (std::uint64_t page = 0; page < field.num_pages; ++page) {
+                    try {
+                      chunk.verify_page(field, page);
+                    } catch (const CorruptError& error) {
+                      problems.emplace_back(error.what());
+                    }
                   }
                 }
-              }
-            };
-            if (!run_guarded(check)) problems.push_back(chunk->path() + ": the file was cut while it was read");
+              };
+              if (!run_guarded(check)) problems.push_back(chunk.path() + ": the file was cut while it was read");
+            });
             return problems;
           },
           "index"_a, "Check every page of a chunk; returns what is wrong.")
@@ -208,12 +255,27 @@ void bind_reader(nb::module_& m) {
           "chunk_fields",
           [](const StoreReader& self, std::uint32_t index) {
             std::vector<std::pair<std::uint32_t, std::uint64_t>> fields;
-            for (const ChunkField& field : self.chunk(index)->fields()) fields.emplace_back(field.number, field.data_bytes);
+            const nb::gil_scoped_release free;
+            self.look_at(index, [&](const Chunk& chunk) {
+              for (const ChunkField& field : chunk.fields()) fields.emplace_back(field.number, field.data_bytes);
+            });
             return fields;
           },
           "index"_a, "Number and stored bytes of each field of a chunk.")
       .def("view", &view_record, "field"_a, "stride"_a, "id"_a,
-           "A plain record where it lies in the map; None if it is missing.");
+           "A plain record where it lies in the map (a copy if it lies in a landing); None if it is missing.")
+      .def("places", &places, "field"_a, "ids"_a.noconvert(), "The chunk and the row of each record of a field.")
+      .def("page_extents", &page_extents, "field"_a, "ids"_a.noconvert(),
+           "The chunk of each record of a field, and from where to where the page that holds the record lies in its file (0 and "
+           "0 for "
+           "a missing record). Only the indices of the chunks need to be in memory.")
+      .def(
+          "forget",
+          [](const StoreReader& self, std::uint32_t chunk) {
+            const nb::gil_scoped_release free;
+            self.forget(chunk);
+          },
+          "chunk"_a, "Close a chunk after the reads under way; its memory may go then. The next read opens and checks it anew.");
 }
 
 }  // namespace
@@ -221,6 +283,13 @@ void bind_reader(nb::module_& m) {
 void bind_store(nb::module_& m) {
   nb::register_exception_translator(translate);
   bind_reader(m);
+  m.def(
+      "chunk_index_start",
+      [](const nb::bytes& tail_bytes, std::uint64_t file_bytes, const std::string& name) {
+        return chunk_index_start(in_bytes(tail_bytes), file_bytes, name);
+      },
+      "tail_bytes"_a, "file_bytes"_a, "name"_a = "chunk",
+      "Where the index of a chunk begins, by its last bytes. An answer before those bytes asks for more of them, from there on.");
   m.def(
       "encode_records",
       [](int codec, int level, const nb::bytes& dictionary, Bytes values, Ints offsets, Array<std::uint64_t> ends) {
@@ -264,20 +333,6 @@ void bind_store(nb::module_& m) {
         return std::all_of(all.begin(), all.end(), [=](std::int64_t value) { return static_cast<std::uint64_t>(value) < n; });
       },
       "values"_a.noconvert(), "n"_a, "Whether every value is in [0, n).");
-  m.def(
-      "crc32c_spans",
-      [](Bytes data, Array<const std::uint64_t> ends, Array<std::uint32_t> out) {
-        need_same_length(ends.size(), out.size());
-        const nb::gil_scoped_release free;
-        std::uint64_t start = 0;
-        for (std::size_t i = 0; i < out.size(); ++i) {
-          const std::uint64_t end = ends.data()[i];
-          if (end < start || end > data.size()) throw std::invalid_argument("expected rising ends within the data");
-          out.data()[i] = crc32c(in_bytes(data).subspan(start, end - start));
-          start = end;
-        }
-      },
-      "data"_a.noconvert(), "ends"_a.noconvert(), "out"_a.noconvert(), "Fill out with the crc32c of consecutive spans of data.");
   m.def(
       "is_network_filesystem",
       [](const std::string& path) {

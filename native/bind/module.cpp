@@ -3,6 +3,7 @@
 
 namespace penstock::bind {
 void bind_checksum(nanobind::module_& m);
+void bind_landing(nanobind::module_& m);
 void bind_loader(nanobind::module_& m);
 void bind_order(nanobind::module_& m);
 void bind_permutation(nanobind::module_& m);
@@ -16,6 +17,7 @@ NB_MODULE(_core, m) {
   penstock::bind::bind_permutation(m);
   penstock::bind::bind_order(m);
   penstock::bind::bind_checksum(m);
+  penstock::bind::bind_landing(m);
   penstock::bind::bind_rows(m);
   penstock::bind::bind_store(m);
   penstock::bind::bind_loader(m);

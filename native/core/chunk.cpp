@@ -23,6 +23,7 @@ struct Tail {
   std::uint64_t rows;
   std::uint64_t entries_offset;
   std::uint32_t num_fields;
+  std::uint32_t crc;
 };
 
 void check_header(const File& file, const DatasetId& dataset) {
@@ -36,21 +37,44 @@ void check_header(const File& file, const DatasetId& dataset) {
   need(std::memcmp(&header[16], dataset.data(), 16) == 0, file.path(), "the chunk belongs to another data set");
 }
 
+void check_size(std::uint64_t bytes, const std::string& path) {
+  need(bytes >= kChunkHeaderBytes + kChunkTailBytes, path, "too short for a chunk");
+  need(bytes % 8 == 0, path, "a chunk has a multiple of 8 bytes");
+}
+
+// What a tail says of a file of this size.
+Tail parse_tail(std::span<const std::byte> tail, std::uint64_t bytes, const std::string& path) {
+  need(std::memcmp(&tail[56], kChunkTailMagic.data(), 8) == 0, path, "the last 8 bytes are not the magic");
+  const Tail found{load_le<std::uint64_t>(&tail[0]), load_le<std::uint64_t>(&tail[8]), load_le<std::uint32_t>(&tail[24]),
+                   load_le<std::uint32_t>(&tail[52])};
+  need(load_le<std::uint64_t>(&tail[16]) == bytes, path, "the tail names another file size");
+  need(load_le<std::uint32_t>(&tail[28]) == kChunkVersion, path, "the tail names another version");
+  const std::uint64_t entries = std::uint64_t{found.num_fields} * kChunkEntryBytes;
+  need(found.num_fields <= kMaxFields && found.entries_offset >= kChunkHeaderBytes && entries <= bytes - kChunkTailBytes &&
+           found.entries_offset == bytes - kChunkTailBytes - entries,
+       path, "the entries do not lie before the tail");
+  return found;
+}
+
 Tail check_tail(const File& file, const ChunkFact& fact, const DatasetId& dataset) {
   std::array<std::byte, kChunkTailBytes> tail;
   file.read(file.size() - kChunkTailBytes, tail);
-  need(std::memcmp(&tail[56], kChunkTailMagic.data(), 8) == 0, file.path(), "the last 8 bytes are not the magic");
-  const Tail found{load_le<std::uint64_t>(&tail[0]), load_le<std::uint64_t>(&tail[8]), load_le<std::uint32_t>(&tail[24])};
-  if (load_le<std::uint32_t>(&tail[52]) != fact.crc) corrupt(file.path(), "the chunk's crc is not the one the manifest names");
-  need(load_le<std::uint64_t>(&tail[16]) == file.size(), file.path(), "the tail names another file size");
-  need(load_le<std::uint32_t>(&tail[28]) == kChunkVersion, file.path(), "the tail names another version");
+  const Tail found = parse_tail(tail, file.size(), file.path());
+  if (found.crc != fact.crc) corrupt(file.path(), "the chunk's crc is not the one the manifest names");
   need(std::memcmp(&tail[32], dataset.data(), 16) == 0, file.path(), "the tail names another data set");
   if (found.rows != fact.rows) corrupt(file.path(), "rows: " + in_words(fact.rows, found.rows));
-  const std::uint64_t entries = std::uint64_t{found.num_fields} * kChunkEntryBytes;
-  need(found.num_fields <= kMaxFields && found.entries_offset >= kChunkHeaderBytes && entries <= file.size() - kChunkTailBytes &&
-           found.entries_offset == file.size() - kChunkTailBytes - entries,
-       file.path(), "the entries do not lie before the tail");
   return found;
+}
+
+// Entries and tail.
+void check_footer(std::span<const std::byte> footer, std::uint32_t crc, const std::string& path) {
+  need(crc32c(footer.first(footer.size() - kChunkTailBytes + 52)) == crc, path, "the crc of the entries does not match");
+}
+
+constexpr std::size_t kNumArrays = 6;
+
+std::span<const std::byte> array_reference(std::span<const std::byte> entry, std::size_t i) {
+  return entry.subspan(40 + 24 * i, 24);
 }
 
 }  // namespace
@@ -76,15 +100,14 @@ std::uint64_t ChunkField::decoded_bytes(std::uint64_t row, const Extent& extent)
 }
 
 std::shared_ptr<const Chunk> Chunk::open(const ChunkFact& fact, const DatasetId& dataset, FileAccess access) {
-  std::shared_ptr<const File> file = File::open(fact.path, fact.bytes, access);
-  need(file->size() >= kChunkHeaderBytes + kChunkTailBytes, file->path(), "too short for a chunk");
-  need(file->size() % 8 == 0, file->path(), "a chunk has a multiple of 8 bytes");
+  std::shared_ptr<const File> file =
+      fact.landing == nullptr ? File::open(fact.path, fact.bytes, access) : File::open(fact.path, fact.bytes, fact.landing);
+  check_size(file->size(), file->path());
   check_header(*file, dataset);
   const Tail tail = check_tail(*file, fact, dataset);
   std::vector<std::byte> footer(file->size() - tail.entries_offset);
   file->read(tail.entries_offset, footer);
-  const std::size_t covered = footer.size() - kChunkTailBytes + 52;
-  need(crc32c(std::span(footer).first(covered)) == fact.crc, file->path(), "the crc of the entries does not match");
+  check_footer(footer, fact.crc, file->path());
   auto chunk = std::shared_ptr<Chunk>(new Chunk(file, fact.rows));
   for (std::uint32_t i = 0; i < tail.num_fields; ++i) {
     chunk->parse_entry(std::span(footer).subspan(i * kChunkEntryBytes, kChunkEntryBytes), tail.entries_offset);
@@ -115,7 +138,7 @@ void Chunk::parse_entry(std::span<const std::byte> entry, std::uint64_t limit) {
        path(), "a field's region lies outside the file");
   const std::uint64_t rows = rows_;
   field.num_pages = static_cast<std::uint32_t>((rows + field.rows_per_page - 1) / field.rows_per_page);
-  const auto reference = [&](std::size_t i) { return entry.subspan(40 + 24 * i, 24); };
+  const auto reference = [&](std::size_t i) { return array_reference(entry, i); };
   const auto named = [&](std::size_t i) { return load_le<std::uint64_t>(&reference(i)[8]) > 0; };
   field.pages = load_array(reference(0), 4 * std::uint64_t{field.num_pages}, limit, "page checksums");
   const bool has_ends = named(1);
@@ -168,27 +191,54 @@ const std::byte* Chunk::load_array(std::span<const std::byte> reference, std::ui
   return array;
 }
 
-void Chunk::verify_page(const ChunkField& field, std::uint64_t page) const {
+std::string Chunk::where(const ChunkField& field, std::uint64_t page) const {
+  const std::uint64_t first = page * field.rows_per_page;
+  const std::uint64_t last = std::min<std::uint64_t>(rows_, first + field.rows_per_page) - 1;
+  return "field " + std::to_string(field.number) + ", rows " + std::to_string(first) + " to " + std::to_string(last);
+}
+
+ChunkField::Extent Chunk::page_extent(const ChunkField& field, std::uint64_t page) const {
   const std::uint64_t first = page * field.rows_per_page;
   const std::uint64_t last = std::min<std::uint64_t>(rows_, first + field.rows_per_page) - 1;
   ChunkField::Extent head{};
   ChunkField::Extent end{};
   const bool placed = field.extent(first, head) && field.extent(last, end) && end.offset + end.bytes >= head.offset;
-  const auto where = [&] {
-    return "field " + std::to_string(field.number) + ", rows " + std::to_string(first) + " to " + std::to_string(last);
-  };
-  if (!placed) corrupt(path(), where() + ": a record lies outside the field's region");
-  const std::uint64_t bytes = end.offset + end.bytes - head.offset;
+  if (!placed) corrupt(path(), where(field, page) + ": a record lies outside the field's region");
+  return {head.offset, end.offset + end.bytes - head.offset};
+}
+
+void Chunk::verify_page(const ChunkField& field, std::uint64_t page) const {
+  const ChunkField::Extent extent = page_extent(field, page);
   std::uint32_t found = 0;
   if (file_->data() != nullptr) {
-    found = crc32c({file_->data() + field.data_offset + head.offset, bytes});
+    found = crc32c({file_->data() + field.data_offset + extent.offset, extent.bytes});
   } else {
-    std::vector<std::byte> copy(bytes);
-    file_->read(field.data_offset + head.offset, copy);
+    std::vector<std::byte> copy(extent.bytes);
+    file_->read(field.data_offset + extent.offset, copy);
     found = crc32c(copy);
   }
-  if (found != load_le<std::uint32_t>(field.pages + 4 * page)) corrupt(path(), where() + ": the crc does not match");
+  if (found != load_le<std::uint32_t>(field.pages + 4 * page)) corrupt(path(), where(field, page) + ": the crc does not match");
   field.set_verified(page);
+}
+
+std::uint64_t chunk_index_start(std::span<const std::byte> end, std::uint64_t file_bytes, const std::string& path) {
+  check_size(file_bytes, path);
+  if (end.size() > file_bytes) throw std::invalid_argument("expected the last bytes of the file, got more than it has");
+  if (end.size() < kChunkTailBytes) return file_bytes - kChunkTailBytes;
+  const Tail tail = parse_tail(end.last(kChunkTailBytes), file_bytes, path);
+  const std::uint64_t limit = tail.entries_offset;
+  if (end.size() < file_bytes - limit) return limit;
+  const std::span<const std::byte> footer = end.last(file_bytes - limit);
+  check_footer(footer, tail.crc, path);
+  std::uint64_t start = limit;
+  for (std::size_t i = 0; i < kNumArrays * tail.num_fields; ++i) {
+    const auto reference = array_reference(footer.subspan(i / kNumArrays * kChunkEntryBytes), i % kNumArrays);
+    const auto offset = load_le<std::uint64_t>(&reference[0]);
+    const auto bytes = load_le<std::uint64_t>(&reference[8]);
+    need(offset <= limit && bytes <= limit - offset, path, "an index array lies outside the file");
+    if (bytes > 0) start = std::min(start, offset);
+  }
+  return start;
 }
 
 }  // namespace penstock

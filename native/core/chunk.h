@@ -54,6 +54,7 @@ struct ChunkFact {
   std::uint64_t bytes;
   std::uint32_t rows;
   std::uint32_t crc;
+  std::shared_ptr<const Landing> landing = nullptr;  // where the bytes are, instead of in a file
 };
 
 // One field of an open chunk. The arrays lie in the map (or in memory where files are read by pread) and were checked when the
@@ -96,7 +97,8 @@ struct ChunkField {
 // An open chunk. Immutable but for the marks of verified pages; safe to use from several threads.
 class Chunk {
  public:
-  // Parses and checks header, tail, entries and index arrays; throws CorruptError naming the file and what is wrong.
+  // Parses and checks header, tail, entries and index arrays; throws CorruptError naming the file and what is wrong. Those bytes
+  // of a landing must be in memory, and stay there while the chunk is open.
   static std::shared_ptr<const Chunk> open(const ChunkFact& fact, const DatasetId& dataset, FileAccess access);
 
   const std::string& path() const { return file_->path(); }
@@ -113,10 +115,13 @@ class Chunk {
   // The field with this number, or null.
   const ChunkField* field(std::uint32_t number) const { return number < by_number_.size() ? by_number_[number] : nullptr; }
 
+  // The bytes of a page, which its crc covers; throws CorruptError if they lie outside the field's region.
+  ChunkField::Extent page_extent(const ChunkField& field, std::uint64_t page) const;
   // Checks the crc of one page of a field; throws CorruptError naming file, field and rows.
   void verify_page(const ChunkField& field, std::uint64_t page) const;
 
  private:
+  std::string where(const ChunkField& field, std::uint64_t page) const;
   Chunk(std::shared_ptr<const File> file, std::uint32_t rows) : file_(std::move(file)), rows_(rows) {}
   void parse_entry(std::span<const std::byte> entry, std::uint64_t limit);
   const std::byte* load_array(std::span<const std::byte> reference, std::uint64_t expected_bytes, std::uint64_t limit,
@@ -129,5 +134,9 @@ class Chunk {
   std::uint64_t array_bytes_ = 0;  // of all index arrays so far; several may not name the same bytes without end
   std::vector<std::unique_ptr<std::byte[]>> loaded_;  // index arrays of files that are not mapped
 };
+
+// Where the index of a chunk begins, of which `end` are the last bytes: what Chunk::open reads lies there and after, but for the
+// header. An answer before the bytes given asks for more of them, from there on; then to be called again.
+std::uint64_t chunk_index_start(std::span<const std::byte> end, std::uint64_t file_bytes, const std::string& path);
 
 }  // namespace penstock

@@ -50,6 +50,11 @@ void install_handler() {
   sigaction(SIGBUS, &action, nullptr);
 }
 
+void need_size(const std::string& path, std::uint64_t expected, std::uint64_t found) {
+  if (found == expected) return;
+  throw CorruptError(path + ": expected " + std::to_string(expected) + " bytes, found " + std::to_string(found));
+}
+
 class Descriptor {
  public:
   explicit Descriptor(int value) : value_(value) {}
@@ -91,9 +96,7 @@ std::shared_ptr<const File> File::open(const std::string& path, std::uint64_t by
   struct stat info = {};
   if (fstat(descriptor.get(), &info) != 0) throw SystemError(errno, path);
   if (!S_ISREG(info.st_mode)) throw CorruptError(path + ": expected a regular file");
-  if (static_cast<std::uint64_t>(info.st_size) != bytes) {
-    throw CorruptError(path + ": expected " + std::to_string(bytes) + " bytes, found " + std::to_string(info.st_size));
-  }
+  need_size(path, bytes, static_cast<std::uint64_t>(info.st_size));
   if (access == FileAccess::pread || bytes == 0) {
     return std::shared_ptr<const File>(new File(path, bytes, descriptor.release(), nullptr));
   }
@@ -103,12 +106,22 @@ std::shared_ptr<const File> File::open(const std::string& path, std::uint64_t by
   return std::shared_ptr<const File>(new File(path, bytes, -1, static_cast<const std::byte*>(map)));
 }
 
+std::shared_ptr<const File> File::open(const std::string& name, std::uint64_t bytes, std::shared_ptr<const Landing> landing) {
+  need_size(name, bytes, landing->size());
+  const std::byte* const at = landing->data();
+  if (at == nullptr) throw std::logic_error(name + ": the bytes are not in memory");
+  const std::shared_ptr<File> file(new File(name, bytes, -1, at));
+  file->landing_ = std::move(landing);
+  return file;
+}
+
 File::~File() {
-  if (map_ != nullptr) munmap(const_cast<std::byte*>(map_), bytes_);
+  if (map_ != nullptr && !is_landed()) munmap(const_cast<std::byte*>(map_), bytes_);
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 bool File::has_its_size() const {
+  if (is_landed()) return true;
   struct stat info = {};
   return ::stat(path_.c_str(), &info) == 0 && static_cast<std::uint64_t>(info.st_size) == bytes_;
 }

@@ -14,6 +14,19 @@ constexpr std::uint64_t kPage = 4096;
 
 [[noreturn]] void cut(const File& file) { throw TruncatedError(file.path() + ": the file was cut while it was read"); }
 
+bool has_room(const RowPart& part, std::uint64_t stride) {
+  std::uint64_t end = 0;
+  if (__builtin_mul_overflow(part.rows, stride, &end)) return false;
+  if (part.path.empty() && part.landing == nullptr) return part.memory != nullptr || part.rows == 0;
+  return !__builtin_add_overflow(part.offset, end, &end) && end <= (part.landing ? part.landing->size() : part.file_bytes);
+}
+
+const std::byte* first_row(const Landing& landing, std::uint64_t offset) {
+  const std::byte* const at = landing.data();
+  if (at == nullptr) throw std::logic_error("the bytes are not in memory");
+  return at + offset;
+}
+
 // Copies under guard. A file that somebody cut has no pages beyond its new end, but the rest of its last page reads as zeros: so
 // its old last byte is touched too, and where that lies on the page that is read, the size is asked for.
 void copy_mapped(const File& file, std::uint64_t offset, std::span<std::byte> out) {
@@ -27,7 +40,7 @@ void copy_mapped(const File& file, std::uint64_t offset, std::span<std::byte> ou
 
 }  // namespace
 
-// Where a row lies. file is null for memory; from is null for a file that is not mapped.
+// Where a row lies. file is null for memory and landings; from is null for a file that is not mapped.
 struct RowReader::Piece {
   const std::byte* from;
   const File* file;
@@ -46,12 +59,7 @@ RowReader::RowReader(std::vector<RowPart> parts, std::uint64_t stride, FileAcces
     : stride_(stride), access_(access), open_files_(open_file_limit(access, open_files)) {
   if (stride == 0) throw std::invalid_argument("rows must have at least 1 byte, got 0");
   for (RowPart& part : parts) {
-    std::uint64_t bytes = 0;
-    std::uint64_t end = 0;
-    const bool fits = !__builtin_mul_overflow(part.rows, stride, &bytes) &&
-                      (part.path.empty() ? part.memory != nullptr || part.rows == 0
-                                         : !__builtin_add_overflow(part.offset, bytes, &end) && end <= part.file_bytes);
-    if (!fits) throw CorruptError(part.path + ": the file has no room for its rows");
+    if (!has_room(part, stride)) throw CorruptError((part.path.empty() ? "memory" : part.path) + ": no room for the rows");
     if (part.rows == 0) continue;
     std::uint64_t next = 0;
     if (__builtin_add_overflow(length_, part.rows, &next) || next > INT64_MAX) throw CorruptError("too many rows");
@@ -77,6 +85,9 @@ RowReader::Piece RowReader::locate(Files& files, std::uint64_t row) const {
   const std::uint64_t local = row - part.first_row;
   const std::uint64_t left = part.where.rows - local;
   if (part.where.memory != nullptr) return {part.where.memory + local * stride_, nullptr, 0, left};
+  if (part.where.landing != nullptr) {
+    return {first_row(*part.where.landing, part.where.offset) + local * stride_, nullptr, 0, left};
+  }
   const File& file = files.get(number, [&] { return File::open(part.where.path, part.where.file_bytes, access_); });
   const std::uint64_t offset = part.where.offset + local * stride_;
   return {file.data() == nullptr ? nullptr : file.data() + offset, &file, offset, left};

@@ -1,7 +1,8 @@
-// Rows of one size, in many files or in memory, read by number: row -> part -> bytes in the caller's memory.
+// Rows of one size, in many files, in memory or in landings, read by number: row -> part -> bytes in the caller's memory.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 #include "core/divider.h"
 #include "core/file.h"
 #include "core/fork_local.h"
+#include "core/landing.h"
 #include "core/slot_cache.h"
 #include "core/thread_pool.h"
 
@@ -17,17 +19,18 @@ namespace penstock {
 
 // A run of rows that lie one after the other.
 struct RowPart {
-  std::string path;          // empty: they lie in memory
+  std::string path;          // empty: they lie in memory or in a landing
   std::uint64_t file_bytes;  // the whole size of the file
-  std::uint64_t offset;      // of the first row in the file
+  std::uint64_t offset;      // of the first row in the file or landing
   std::uint64_t rows;
   const std::byte* memory = nullptr;
+  std::shared_ptr<const Landing> landing = nullptr;  // its bytes must be in memory while they are read
 };
 
 // Immutable but for caches; safe to use from several threads and after fork. Memory must outlive the reader.
 class RowReader {
  public:
-  // Nothing is opened before the first read; a part whose rows do not fit its file is refused.
+  // Nothing is opened before the first read; a part whose rows do not fit its file or landing is refused.
   RowReader(std::vector<RowPart> parts, std::uint64_t stride, FileAccess access, std::uint64_t open_files = 16'384);
 
   std::uint64_t length() const { return length_; }

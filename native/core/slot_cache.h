@@ -19,7 +19,12 @@ class SlotCache {
 
   // While one exists, nothing that was found goes away.
   using Use = std::shared_lock<std::shared_mutex>;
-  Use use() { return Use(use_); }
+  Use use() {
+    if (is_closing_.load()) {  // wait for it: as long as new uses begin before old ones end, nobody is alone
+      const std::lock_guard turn(closing_);
+    }
+    return Use(use_);
+  }
 
   // What the slot holds, opened now if it holds nothing; open() gives a shared_ptr<const T> or throws.
   template <class Open>
@@ -53,18 +58,35 @@ class SlotCache {
     }
     const std::unique_lock alone(use_, std::try_to_lock);
     if (!alone.owns_lock()) return;
-    const std::lock_guard lock(change_);
-    for (std::size_t seen = 0; seen < slots_.size() && count_ > most / 2; ++seen) {
-      const std::size_t slot = hand_++ % slots_.size();
-      if (owners_[slot] == nullptr) continue;
-      gone(slot);
-      slots_[slot].store(nullptr);
-      owners_[slot].reset();
-      --count_;
+    for (std::size_t seen = 0; seen < slots_.size() && count_ > most / 2; ++seen) empty(hand_++ % slots_.size(), gone);
+  }
+
+  // To be called without a Use: waits until nobody holds one, then empties the slot, telling gone(slot) before, if it is full.
+  template <class Gone>
+  void close(std::size_t slot, const Gone& gone) {
+    const std::lock_guard turn(closing_);
+    is_closing_.store(true);
+    {
+      const std::unique_lock alone(use_);
+      empty(slot, gone);
     }
+    is_closing_.store(false);
   }
 
  private:
+  // Nobody may hold a Use.
+  template <class Gone>
+  void empty(std::size_t slot, const Gone& gone) {
+    const std::lock_guard lock(change_);
+    if (owners_[slot] == nullptr) return;
+    gone(slot);
+    slots_[slot].store(nullptr);
+    owners_[slot].reset();
+    --count_;
+  }
+
+  std::mutex closing_;
+  std::atomic<bool> is_closing_{false};
   std::shared_mutex use_;
   std::mutex change_;
   std::vector<std::atomic<const T*>> slots_;

@@ -103,9 +103,12 @@ class StoreReader::Session {
   // After the last read: makes room if too many chunks are open.
   static void trim(const StoreReader& reader) {
     Open& open = reader.open_.get(reader.chunks_.size());
-    open.chunks.trim(reader.limits_.open_chunks, [&](std::size_t slot) {
-      for (auto& [field, chunks] : open.plain) chunks[slot].records.store(nullptr);
-    });
+    open.chunks.trim(reader.limits_.open_chunks, [&](std::size_t slot) { leave_plain(open, slot); });
+  }
+
+  static void forget(const StoreReader& reader, std::uint32_t index) {
+    Open& open = reader.open_.get(reader.chunks_.size());
+    open.chunks.close(index, [&](std::size_t slot) { leave_plain(open, slot); });
   }
 
   const Chunk& chunk(std::uint32_t index) const {
@@ -186,6 +189,10 @@ class StoreReader::Session {
   }
 
  private:
+  static void leave_plain(Open& open, std::size_t slot) {
+    for (auto& [field, chunks] : open.plain) chunks[slot].records.store(nullptr);
+  }
+
   // Which of the files is the one that shrank cannot be told from the fault; the first whose size changed is named.
   static std::string cut_file(const Source* tile, std::size_t size) {
     for (std::size_t i = 0; i < size; ++i) {
@@ -277,7 +284,45 @@ void StoreReader::in_slices(std::size_t count, const Slice& slice) const {
 
 StoreReader::Place StoreReader::place(std::uint32_t field, std::uint64_t id) const { return locate(redirects(field), id); }
 
-std::shared_ptr<const Chunk> StoreReader::chunk(std::uint32_t index) const { return Session(*this, 0).share(index); }
+void StoreReader::need_chunk(std::uint32_t index) const {
+  if (index >= chunks_.size()) {
+    throw std::out_of_range("expected a chunk in [0, " + std::to_string(chunks_.size()) + "), got " + std::to_string(index));
+  }
+}
+
+std::shared_ptr<const Chunk> StoreReader::chunk(std::uint32_t index) const {
+  need_chunk(index);
+  return Session(*this, 0).share(index);
+}
+
+void StoreReader::look_at(std::uint32_t index, const std::function<void(const Chunk&)>& look) const {
+  need_chunk(index);
+  const Session session(*this, 0);
+  look(session.chunk(index));
+}
+
+void StoreReader::forget(std::uint32_t index) const {
+  need_chunk(index);
+  Session::forget(*this, index);
+}
+
+void StoreReader::page_extents(std::uint32_t field, std::span<const std::int64_t> all_ids, std::uint64_t* all_out) const {
+  in_slices(all_ids.size(), [&](std::size_t first, std::size_t count) {
+    const std::span<const std::int64_t> ids = all_ids.subspan(first, count);
+    const Session session(*this, field);
+    session.for_each(ids, 0, count, [&](std::size_t i, const Source& source) {
+      std::uint64_t* const out = all_out + 3 * (first + i);
+      out[0] = place(field, static_cast<std::uint64_t>(ids[i])).chunk;
+      out[1] = out[2] = 0;
+      if (source.missing()) return;
+      const ChunkField::Extent page = source.chunk->page_extent(*source.field, source.row / source.field->rows_per_page);
+      if (source.extent.offset < page.offset || source.extent.offset + source.extent.bytes > page.offset + page.bytes)
+        corrupt_record(source, field, "the record lies outside its page");
+      out[1] = source.field->data_offset + page.offset;
+      out[2] = out[1] + page.bytes;
+    });
+  });
+}
 
 // The places of a tile of ids.
 void StoreReader::locate_tile(const Redirects* redirects, const std::int64_t* ids, std::size_t size, Place* places) const {
@@ -328,7 +373,10 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
         const std::uint64_t row = places[i].row;
         if (chunk.validity != nullptr) [[unlikely]] {
           present[done + i] = static_cast<unsigned>(chunk.validity[row / 8]) >> (row % 8) & 1;
-          some_missing |= present[done + i] == 0;
+          if (present[done + i] == 0) {  // its page is not needed, and may not be in its landing
+            some_missing = true;
+            continue;
+          }
         }
         const std::uint64_t page = chunk.rows_per_page.quotient(row);
         if (limits_.verify && (chunk.verified[page / 64].load(std::memory_order_relaxed) >> (page % 64) & 1) == 0) [[unlikely]] {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -74,6 +75,15 @@ class StoreReader {
   };
   Place place(std::uint32_t field, std::uint64_t id) const;
   std::shared_ptr<const Chunk> chunk(std::uint32_t index) const;
+  // Calls look(chunk), and lets nobody close it meanwhile.
+  void look_at(std::uint32_t index, const std::function<void(const Chunk&)>& look) const;
+
+  // What must be in memory before records of a field of chunks in landings are read, three numbers each: the chunk, and from
+  // where to where the page of the record lies in it (0 and 0 for a missing record). The indices of the chunks must be in memory.
+  void page_extents(std::uint32_t field, std::span<const std::int64_t> ids, std::uint64_t* out) const;
+  // Closes a chunk after the reads under way, so that its landing may be dropped; the next read opens it anew and checks it
+  // again.
+  void forget(std::uint32_t index) const;
 
  private:
   struct Open;
@@ -83,6 +93,7 @@ class StoreReader {
   std::size_t read_plain(const Session& session, std::uint64_t stride, std::span<const std::int64_t> ids, std::size_t low,
                          std::size_t high, std::byte* out, std::uint8_t* present) const;
   std::string where() const;
+  void need_chunk(std::uint32_t index) const;
   Place locate(const Redirects* redirects, std::uint64_t id) const;
   void locate_tile(const Redirects* redirects, const std::int64_t* ids, std::size_t size, Place* places) const;
   const Redirects* redirects(std::uint32_t field) const;

@@ -192,6 +192,93 @@ void broken_dictionaries_are_refused() {
   check_throws<CorruptError>([&] { (void)Opened(make_image(3, fields)); });
 }
 
+// The answer for the last bytes of an image, in memory of exactly that size: a read outside is noticed by the address sanitizer.
+std::uint64_t index_start(const Image& image, std::uint64_t bytes) {
+  return chunk_index_start(Image(image.end() - static_cast<std::ptrdiff_t>(bytes), image.end()), image.size(), "c");
+}
+
+void the_index_is_found_from_the_end() {
+  auto fields = two_fields();
+  fields.push_back({.number = 7, .stride = 5, .data = Image(15)});
+  Image image = make_image(3, fields);
+  seal(image, "c");
+  const std::uint64_t entries = image.size() - kChunkTailBytes - 3 * kChunkEntryBytes;
+  const std::uint64_t first = load_le<std::uint64_t>(&image[entries + 40]);  // the page checksums of the first field
+  for (std::uint64_t bytes = 0; bytes <= image.size(); ++bytes) {
+    const std::uint64_t expected = bytes < kChunkTailBytes          ? image.size() - kChunkTailBytes
+                                   : image.size() - bytes > entries ? entries
+                                                                    : first;
+    check_equal(index_start(image, bytes), expected, say("with ", bytes, " bytes"));
+  }
+  Image empty = make_image(0, {});
+  seal(empty, "c");
+  check_equal(index_start(empty, 64), 64U, "without fields");
+  check_throws<std::invalid_argument>([&] { (void)chunk_index_start(Image(image.size() + 1), image.size(), "c"); });
+}
+
+// What Chunk::open reads lies behind the answer: with everything else but the header gone, the chunk opens.
+void the_index_is_enough_to_open() {
+  Image image = make_image(3, {{.number = 1, .stride = 8, .data = Image(24, std::byte{9})}});
+  ChunkFact fact = seal(image, "c");
+  const auto landing = std::make_shared<Landing>(image.size());
+  fact.landing = landing;
+  check_throws<std::logic_error>([&] { (void)Chunk::open(fact, DatasetId{}, FileAccess::map); });
+  const std::uint64_t start = index_start(image, image.size());
+  landing->write(0, std::span(image).first(kChunkHeaderBytes));
+  landing->write(start, std::span(image).subspan(start));
+  const auto chunk = Chunk::open(fact, DatasetId{}, FileAccess::map);
+  check(chunk->file()->has_its_size() && chunk->is_whole() && chunk->file()->data() == landing->data(), "read where it lies");
+  check_throws<CorruptError>([&] { chunk->verify_page(*chunk->field(1), 0); });
+  landing->write(0, image);
+  chunk->verify_page(*chunk->field(1), 0);
+  fact.landing = std::make_shared<Landing>(image.size() + 8);
+  check_throws<CorruptError>([&] { (void)Chunk::open(fact, DatasetId{}, FileAccess::map); });
+}
+
+// Every number of entries and tail at its edges, with and without right checksums: refused, or an offset within the file; and
+// whatever opens has its index there.
+void hostile_ends_never_lead_outside() {
+  const Image good = [] {
+    Image image = make_image(3, two_fields());
+    seal(image, "c");
+    return image;
+  }();
+  const std::size_t entries = good.size() - 64 - 2 * kChunkEntryBytes;
+  std::size_t refused = 0;
+  for (std::size_t place = entries; place + 8 <= good.size(); place += 4) {
+    for (const std::uint64_t value : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{63}, std::uint64_t{1} << 32,
+                                      ~std::uint64_t{7}, std::uint64_t{1} << 63, ~std::uint64_t{0}, std::uint64_t{good.size()}}) {
+      for (const std::size_t width : {1, 4, 8}) {
+        for (const bool sealed : {false, true}) {
+          Image image = good;
+          std::memcpy(&image[place], &value, width);
+          ChunkFact fact{"c", image.size(), 3, 0};
+          if (sealed) fact = seal(image, "c");
+          try {
+            const std::uint64_t start = index_start(image, image.size());
+            check(start <= image.size() - kChunkTailBytes, say("place ", place, ": ", start));
+            check_equal(index_start(image, image.size() - start), start, "with what was asked for");
+            const auto landing = std::make_shared<Landing>(image.size());
+            landing->write(0, std::span(image).first(kChunkHeaderBytes));
+            landing->write(start, std::span(image).subspan(start));
+            fact.landing = landing;
+            (void)Chunk::open(fact, DatasetId{}, FileAccess::map);
+          } catch (const CorruptError&) {
+            ++refused;
+          }
+        }
+      }
+    }
+  }
+  check(refused > 1000, say(refused, " refused"));
+  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{127}, std::uint64_t{good.size() - 1}}) {
+    check_throws<CorruptError>([&] { (void)chunk_index_start({}, bytes, "c"); });
+  }
+  for (const std::uint64_t bytes : {std::uint64_t{good.size() + 8}, ~std::uint64_t{7}}) {
+    check_throws<CorruptError>([&] { (void)chunk_index_start(good, bytes, "c"); });
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -204,5 +291,8 @@ int main() {
   a_field_stands_once_and_has_a_small_number();
   four_billion_rows_of_no_bytes_take_no_memory();
   broken_dictionaries_are_refused();
+  the_index_is_found_from_the_end();
+  the_index_is_enough_to_open();
+  hostile_ends_never_lead_outside();
   return finish();
 }

@@ -107,6 +107,70 @@ void memory_is_read_like_files() {
   check_rows(reader, {20, 0}, 20, pool);
 }
 
+// Rows [first, first + rows) at their place in the landing, and the rest of it untouched.
+void land_rows(Landing& landing, std::uint64_t offset, std::uint64_t base, std::uint64_t first, std::uint64_t rows) {
+  Image image;
+  for (std::uint64_t row = first; row < first + rows; ++row) {
+    for (std::uint64_t i = 0; i < kStride; ++i) image.push_back(value_of(row, i));
+  }
+  landing.write(offset + (first - base) * kStride, image);
+}
+
+void landings_are_read_like_files() {
+  const auto a = std::make_shared<Landing>(128 + 500 * kStride), b = std::make_shared<Landing>(3000 * kStride);
+  const RowReader reader({{"", 0, 128, 500, nullptr, a}, {"", 0, 0, 3000, nullptr, b}}, kStride, FileAccess::map);
+  ThreadPool pool(3);
+  land_rows(*a, 128, 0, 100, 400);
+  check_rows(reader, {100, 499, 300}, 1, pool);
+  std::vector<std::byte> out(2 * kStride);
+  for (const std::int64_t start : {499, 500, 3000}) {
+    check_throws<std::logic_error>([&] { reader.read(std::vector<std::int64_t>{start}, 2, out.data(), pool); });
+  }
+  land_rows(*b, 0, 500, 500, 100);
+  check_rows(reader, {499, 595, 100}, 5, pool);
+  a->drop();
+  check_throws<std::logic_error>([&] { reader.read(std::vector<std::int64_t>{100}, 1, out.data(), pool); });
+  check_rows(reader, {500}, 100, pool);
+  land_rows(*a, 128, 0, 0, 10);
+  check_rows(reader, {0, 9}, 1, pool);
+}
+
+void landings_without_room_are_refused() {
+  const auto landing = std::make_shared<Landing>(100);
+  const auto make = [&](std::uint64_t offset, std::uint64_t rows) {
+    (void)RowReader({{"", 0, offset, rows, nullptr, landing}}, kStride, FileAccess::map);
+  };
+  make(4, 8);
+  check_throws<CorruptError>([&] { make(5, 8); });
+  check_throws<CorruptError>([&] { make(0, 9); });
+  check_throws<CorruptError>([&] { make(~0ULL - 3, 1); });
+  check_throws<CorruptError>([&] { make(0, ~0ULL / 4); });
+}
+
+// Readers of one half while the other half is released and written again, over and over.
+void pinned_rows_are_read_while_others_are_released() {
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::uint64_t rows = 64 * page / kStride;
+  const auto landing = std::make_shared<Landing>(64 * page);
+  const RowReader reader({{"", 0, 0, rows, nullptr, landing}}, kStride, FileAccess::map);
+  land_rows(*landing, 0, 0, 0, rows);
+  std::vector<std::thread> threads;
+  for (std::int64_t t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      ThreadPool pool(1);
+      for (std::int64_t i = 0; i < 200; ++i)
+        check_rows(reader, {i * 3 + t, static_cast<std::int64_t>(rows / 2) - 2 - i}, 1, pool);
+    });
+  }
+  ThreadPool pool(1);
+  for (int i = 0; i < 20; ++i) {
+    landing->release(32 * page, 64 * page);
+    land_rows(*landing, 0, 0, rows / 2 + 1, rows - rows / 2 - 1);
+    check_rows(reader, {static_cast<std::int64_t>(rows) - 500}, 500, pool);
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 void memory_of_a_file_that_was_cut_is_an_error() {
   const RowFile file("mc", 0, 0, 4000);
   const auto mapped = File::open(file.part().path, 4000 * kStride, FileAccess::map);
@@ -171,6 +235,9 @@ int main() {
     a_file_cut_while_it_is_read_is_an_error(access);
   }
   memory_is_read_like_files();
+  landings_are_read_like_files();
+  landings_without_room_are_refused();
+  pinned_rows_are_read_while_others_are_released();
   memory_of_a_file_that_was_cut_is_an_error();
   sizes_that_do_not_fit_are_refused();
   threads_may_share_a_reader();

@@ -97,6 +97,9 @@ def best_crc_path() -> CrcPath:
 def crc32c(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], before: int = 0, path: CrcPath | None = None) -> int:
     """The crc32c of data, continued from the crc of what came before."""
 
+def crc32c_spans(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Fill out with the crc32c of consecutive spans of data."""
+
 class ThreadPool:
     """
     Native threads that share a job. Usable from several threads and after fork.
@@ -109,15 +112,50 @@ class ThreadPool:
     def crc32c_pages(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], page_bytes: int, out: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')]) -> None:
         """Fill out with the crc32c of each page of data."""
 
+class Landing:
+    """
+    Memory for ranges of an object of so many bytes; costs nothing before the first write. Safe to use from several threads for different ranges.
+    """
+
+    def __init__(self, bytes: int) -> None: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def write(self, offset: int, data: object) -> None:
+        """Copy the bytes of a contiguous buffer to where they lie in the object."""
+
+    def release(self, start: int, stop: int) -> None:
+        """
+        Give whole pages back to the system; nobody may read them meanwhile, and they are zeros then.
+        """
+
+    def drop(self) -> None:
+        """
+        Give everything back to the system; nobody may read meanwhile, and the next write begins anew.
+        """
+
+    def read(self, start: int, stop: int) -> bytes:
+        """A copy of the bytes [start, stop); zeros where none were written."""
+
+    def resident(self) -> int:
+        """Bytes of the pages that are in memory."""
+
 class RowReader:
     """
-    Rows of one size, in files or in memory. Safe to use from several threads and after fork.
+    Rows of one size, in files, in memory or in landings. Safe to use from several threads and after fork.
     """
 
     def __init__(self, paths: Sequence[str], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], stride: int, pread: bool) -> None: ...
 
     @staticmethod
     def of_memory(arrays: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], stride: int) -> RowReader: ...
+
+    @staticmethod
+    def of_landings(landings: Sequence[Landing], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], stride: int) -> RowReader:
+        """
+        Rows of landings: where the first row of each begins, and how many there are. What is read must be in memory.
+        """
 
     @property
     def length(self) -> int: ...
@@ -143,7 +181,7 @@ class StoreReader:
     One generation of a store. Safe to use from several threads and after fork.
     """
 
-    def __init__(self, path: str, length: int, paths: Sequence[str], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool, batch_bytes: int) -> None: ...
+    def __init__(self, path: str, length: int, paths: Sequence[str], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool, batch_bytes: int, landings: Sequence[Landing] | None = None) -> None: ...
 
     def set_redirects(self, field: int, rows: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """Let records of a field point elsewhere; before the first read."""
@@ -170,7 +208,27 @@ class StoreReader:
         """Number and stored bytes of each field of a chunk."""
 
     def view(self, field: int, stride: int, id: int) -> object:
-        """A plain record where it lies in the map; None if it is missing."""
+        """
+        A plain record where it lies in the map (a copy if it lies in a landing); None if it is missing.
+        """
+
+    def places(self, field: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.uint64], dict(shape=(None, None))]:
+        """The chunk and the row of each record of a field."""
+
+    def page_extents(self, field: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.uint64], dict(shape=(None, None))]:
+        """
+        The chunk of each record of a field, and from where to where the page that holds the record lies in its file (0 and 0 for a missing record). Only the indices of the chunks need to be in memory.
+        """
+
+    def forget(self, chunk: int) -> None:
+        """
+        Close a chunk after the reads under way; its memory may go then. The next read opens and checks it anew.
+        """
+
+def chunk_index_start(tail_bytes: bytes, file_bytes: int, name: str = 'chunk') -> int:
+    """
+    Where the index of a chunk begins, by its last bytes. An answer before those bytes asks for more of them, from there on.
+    """
 
 def encode_records(codec: int, level: int, dictionary: bytes, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,))]:
     """Compress records one by one; fills ends with where each one ends."""
@@ -180,9 +238,6 @@ def train_dictionary(samples: Annotated[NDArray[numpy.uint8], dict(shape=(None,)
 
 def all_below(values: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], n: int) -> bool:
     """Whether every value is in [0, n)."""
-
-def crc32c_spans(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')]) -> None:
-    """Fill out with the crc32c of consecutive spans of data."""
 
 def is_network_filesystem(path: str) -> bool:
     """

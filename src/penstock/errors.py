@@ -22,6 +22,11 @@
     │   ├── UnsupportedVersionError                     a newer penstock wrote this
     │   ├── BatchTooLargeError            (ValueError)  read fewer records at a time, or open with a larger max_batch_bytes
     │   ├── SourceChangedError                          the data is not what it was; open it anew
+    │   │   └── ObjectChangedError                      an object was replaced while it was read; open it anew
+    │   ├── StoreUnavailableError                       an object store did not answer in time, however often it was asked
+    │   ├── AccessDeniedError             (PermissionError)    an object store refused; look at the credentials
+    │   ├── WindowTooSmallError           (ValueError)  open with a larger window_bytes, or shuffle fewer blocks together
+    │   ├── CacheTooSmallError            (ValueError)  open with a larger cache_bytes
     │   ├── UnsafePathError               (ValueError)  a name in a file that leads out of its directory
     │   ├── UnsafeDataError               (ValueError)  data that would have to be executed to be read (pickle)
     │   ├── UnsupportedTypeError          (TypeError)   an element type that records cannot have
@@ -41,8 +46,10 @@ and the remedy where there is one.
 """
 
 __all__ = [
+    "AccessDeniedError",
     "BatchError",
     "BatchTooLargeError",
+    "CacheTooSmallError",
     "ConflictError",
     "CorruptError",
     "DurabilityError",
@@ -56,6 +63,7 @@ __all__ = [
     "NoMatchError",
     "NoSpaceError",
     "NotPublishedError",
+    "ObjectChangedError",
     "PenstockError",
     "ReadError",
     "SchemaMismatchError",
@@ -66,6 +74,7 @@ __all__ = [
     "StateMismatchError",
     "StoreError",
     "StorePermissionError",
+    "StoreUnavailableError",
     "TrailingBytesError",
     "TruncatedError",
     "UnsafeDataError",
@@ -73,6 +82,7 @@ __all__ = [
     "UnsupportedFilesystemError",
     "UnsupportedTypeError",
     "UnsupportedVersionError",
+    "WindowTooSmallError",
     "WorkerDiedError",
 ]
 
@@ -155,6 +165,26 @@ class BatchTooLargeError(ReadError, ValueError):
 
 class SourceChangedError(ReadError):
     """Data that is not what it was when it was first opened."""
+
+
+class ObjectChangedError(SourceChangedError):
+    """An object that was replaced while it was read."""
+
+
+class StoreUnavailableError(ReadError):
+    """An object store that did not answer in time, after all tries."""
+
+
+class AccessDeniedError(ReadError, PermissionError):
+    """An object store that refuses these credentials."""
+
+
+class WindowTooSmallError(ReadError, ValueError):
+    """More bytes of remote data are needed at once than the window may hold."""
+
+
+class CacheTooSmallError(ReadError, ValueError):
+    """A disk cache that cannot even hold what one read needs."""
 
 
 class UnsafePathError(ReadError, ValueError):

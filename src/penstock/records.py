@@ -7,6 +7,7 @@ A class of your own gives ``schema``, ``fingerprint``, ``__len__``, ``_read`` an
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from penstock.schema import Field
 if TYPE_CHECKING:
     from typing import Self
 
+    from penstock.remote.window import RemoteFiles
     from penstock.stream.stream import RecordStream
 
 __all__ = ["Batch", "Blocks", "FieldView", "Outputs", "Recipe", "Source", "empty", "fixed_output", "masked"]
@@ -158,6 +160,23 @@ class Source(ABC):
         """Elements of records of a field of varying length; 0 for missing ones. Sources that know them do not read the records."""
         lengths: IntArray = self.read(ids, [field])[field].lengths
         return lengths
+
+    # Data at a URL
+
+    @property
+    def remote(self) -> "RemoteFiles | None":
+        """The files of this source at a URL and the window on them; None for a source on this machine."""
+        return None
+
+    def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Where in the files of a remote source the bytes of records lie: file, start and stop; in any order, merged or not."""
+        raise TypeError(f"{type(self).__name__} is not read by byte ranges")
+
+    def hold(self, ids: IntArray) -> AbstractContextManager[object]:
+        """Keeps the bytes of records in memory while it is entered, which waits for them; needed where native readers are used
+        beside :meth:`read`.
+        """
+        return nullcontext() if self.remote is None else self.remote.hold(*self.byte_ranges(ids))
 
     # Streams: this source in an order. They live in higher layers, which is why they are imported late.
 

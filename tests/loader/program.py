@@ -136,7 +136,7 @@ def memory(kind: str, path: str, prefetch: str, batch_mib: int, threads: int) ->
 
 
 def names(kind: str) -> None:
-    """Say what /dev/shm holds, then wait to be killed."""
+    """Take batches until killed."""
     batches = make_loader(kind).forever()
     next(batches)
     say("ready")

@@ -1,5 +1,6 @@
 """A store beside a list of dicts: any sequence of changes, commits, reopenings and collections, with readers kept open."""
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,10 +47,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(chunk_records=st.sampled_from([1, 3, 10, 1000]), threads=st.sampled_from([1, 2]))
     def create(self, chunk_records: int, threads: int) -> None:
-        self.quick = without_fsync()
-        self.quick.__enter__()
-        self.directory = tempfile.TemporaryDirectory()
-        self.path, self.threads = Path(self.directory.name) / "a.pen", threads
+        self.threads, self.stack = threads, contextlib.ExitStack()
+        self.path = self.place()
         self.writer = pen.create(self.path, FIELDS, chunk_bytes=4096, chunk_records=chunk_records, threads=threads)
         self.records: list[Record] = []
         self.history: dict[int, tuple[Record, ...]] = {}
@@ -59,8 +58,12 @@ class StoreMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "writer"):
             self.writer.close()
-            self.directory.cleanup()
-            self.quick.__exit__(None, None, None)
+            self.stack.close()
+
+    def place(self) -> Any:
+        """Where the store is going to be."""
+        self.stack.enter_context(without_fsync())
+        return Path(self.stack.enter_context(tempfile.TemporaryDirectory())) / "a.pen"
 
     def chosen(self, ids: Sequence[int]) -> list[int]:
         return [i % len(self.records) for i in ids] if self.records else []

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Executor, Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,10 @@ import numpy as np
 
 from penstock import _core
 from penstock.argument import MAX_LENGTH
-from penstock.errors import BatchError, WorkerDiedError
-from penstock.loader.remote import make_elsewhere, pack
+from penstock.errors import BatchError, WindowTooSmallError, WorkerDiedError
+from penstock.interfaces import IntArray
+from penstock.loader.elsewhere import make_elsewhere, pack
+from penstock.loader.needs import Ahead
 from penstock.loader.schedule import EpochSchedule, Place, Schedule, Span
 from penstock.loader.stats import Meter
 from penstock.loader.work import Work, batch_bytes
@@ -54,19 +57,22 @@ class Engine(ABC):
 class PlainEngine(Engine):
     """In the caller's thread, when asked."""
 
-    def __init__(self, work: Work, places: Iterator[Place], meter: Meter) -> None:
-        self._work, self._places, self._meter = work, places, meter
+    def __init__(self, work: Work, places: Iterator[Place], ahead: Ahead, meter: Meter) -> None:
+        self._work, self._places, self._ahead, self._meter = work, places, ahead, meter
 
     def take(self) -> tuple[Place, Any]:
         """Make the next batch now."""
         place = next(self._places)
         with self._meter.waiting(), self._meter.making():
+            self._ahead.wait(place.step)
             batch = self._work.make(place)
+            self._ahead.passed(place.step)
         self._meter.made(batch_bytes(batch))
         return place, batch
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """No batch is under way, only what is fetched for them."""
+        self._ahead.close()
 
 
 @dataclass(frozen=True)
@@ -79,9 +85,10 @@ class _Failed:
 class _Ahead(Engine):
     """Keeps as many batches under way as fit the budget."""
 
-    def __init__(self, places: Iterator[Place], budget: int | None, threads: int, meter: Meter) -> None:
-        self._places, self._budget, self._threads, self._meter = places, budget, threads, meter
+    def __init__(self, places: Iterator[Place], budget: int | None, threads: int, ahead: Ahead, meter: Meter) -> None:
+        self._places, self._budget, self._threads, self._ahead, self._meter = places, budget, threads, ahead, meter
         self._under_way: deque[tuple[Place, Any]] = deque()
+        self._waiting: Place | None = None  # the next place, whose bytes have no room yet
         self._size = 0  # bytes of a batch, as far as known
 
     def _depth(self) -> int:
@@ -92,10 +99,14 @@ class _Ahead(Engine):
 
     def _fill(self) -> None:
         while len(self._under_way) < self._depth():
-            place = next(self._places, None)
+            place, self._waiting = self._waiting or next(self._places, None), None
             if place is None:
                 return
+            if self._under_way and not self._ahead.reached(place.step):
+                self._waiting = place
+                return
             try:
+                self._ahead.wait(place.step)
                 token = self._begin(place)
             except Exception as error:  # raised when its turn comes, behind the good batches before it
                 token = _Failed(error)
@@ -119,6 +130,7 @@ class _Ahead(Engine):
             raise token.error
         with self._meter.waiting():
             batch = self._wait(place, token)
+        self._ahead.passed(place.step)
         size = batch_bytes(batch)
         self._size = max(size, self._size // 2)
         self._meter.made(size)
@@ -129,8 +141,8 @@ class _Ahead(Engine):
 class ThreadEngine(_Ahead):
     """Threads of its own that read and transform."""
 
-    def __init__(self, work: Work, places: Iterator[Place], budget: int | None, threads: int, meter: Meter) -> None:
-        super().__init__(places, budget, threads, meter)
+    def __init__(self, work: Work, places: Iterator[Place], budget: int | None, threads: int, ahead: Ahead, meter: Meter) -> None:
+        super().__init__(places, budget, threads, ahead, meter)
         self._work, self._most = work, len(work.out) - 1 if work.out else MOST_AHEAD
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Place] | None] = queue.SimpleQueue()
         self._closed = False
@@ -155,6 +167,7 @@ class ThreadEngine(_Ahead):
         if self._closed:
             return
         self._closed = True
+        self._ahead.close()
         for _, future in self._under_way:
             if isinstance(future, Future):
                 future.cancel()
@@ -181,10 +194,12 @@ def _serve(jobs: "queue.SimpleQueue[tuple[Future[Any], Place] | None]", work: Wo
 
 
 class ExecutorEngine(_Ahead):
-    """An executor of the user's: processes, a cluster."""
+    """An executor of the user's: processes, a cluster. They fetch for themselves what they need."""
 
-    def __init__(self, work: Work, places: Iterator[Place], budget: int | None, executor: Executor, meter: Meter) -> None:
-        super().__init__(places, budget, getattr(executor, "_max_workers", None) or 2, meter)
+    def __init__(
+        self, work: Work, places: Iterator[Place], budget: int | None, executor: Executor, ahead: Ahead, meter: Meter
+    ) -> None:
+        super().__init__(places, budget, getattr(executor, "_max_workers", None) or 2, ahead, meter)
         self._executor, self._packed = executor, pack(work)
 
     def _begin(self, place: Place) -> Future[Any]:
@@ -224,9 +239,11 @@ class NativeEngine(Engine):
         steps: range,
         budget: int | None,
         threads: int,
+        ahead: Ahead,
         meter: Meter,
     ) -> None:
-        self._work, self._fields, self._schedule, self._steps, self._meter = work, fields, schedule, steps, meter
+        self._work, self._fields, self._schedule, self._steps = work, fields, schedule, steps
+        self._ahead, self._meter = ahead, meter
         self._ring: _core.BatchRing | None = _core.BatchRing([(f.reader, f.number, f.stride) for f in fields], threads)
         self._record_bytes = sum(f.stride for f in fields) + (0 if work.ids is None else 8)
         fits = (CACHE_BYTES if budget is None else budget) // (self._record_bytes * schedule.batch_size // schedule.shard.world)
@@ -238,49 +255,85 @@ class NativeEngine(Engine):
         self._stream = stream
         self._is_plain = not stream.bans and not isinstance(stream.order, Design)
 
-    def _ask(self, most: int) -> None:
-        """Ask for batches: a run of whole ones together, others one by one."""
+    def _ask(self, most: int) -> bool:
+        """Ask for batches: a run of whole ones together, others one by one. False if there is no room for their bytes now."""
         assert self._ring is not None
         schedule, first = self._schedule, self._schedule.place(self._asked)
         count = min(most, schedule.stretch(self._asked)) if self._is_plain else 0
+        while count > 1 and not self._ahead.reached(self._asked + count - 1):
+            count //= 2
         if count <= 1:
-            self._asked += 1
-            try:
-                picks = self._work.picks(first)
-            except Exception as error:  # raised when its turn comes, behind the good batches before it
-                self._stretches.append(_Stretch(first, 1, RecordPicks(np.empty(0, np.int64)), failed=error))
-                self._ring.put(np.empty(0, np.int64), 0)
-                return
-            assert isinstance(picks, RecordPicks)
-            self._ring.put(picks.ids, len(picks.ids))
-            self._stretches.append(_Stretch(first, 1, picks))
-            return
+            return self._ask_one(first)
         run = first.spans[0].run
         size = schedule.batch_size // schedule.shard.world
         ids = self._stream.order.indices(first.epoch, run.start, run.start + (count * size - 1) * run.step + 1, run.step)
+        try:
+            hold = self._hold(ids)
+        except Exception:
+            return self._ask_one(first)  # which knows what to do about errors
         self._ring.put(ids, size)
-        self._stretches.append(_Stretch(first, count, RecordPicks(ids)))
+        self._stretches.append(_Stretch(first, count, RecordPicks(ids), hold))
         self._asked += count
+        return True
+
+    def _ask_one(self, place: Place) -> bool:
+        assert self._ring is not None
+        try:
+            picks = self._work.picks(place)
+            assert isinstance(picks, RecordPicks)
+            hold = self._hold(picks.ids)
+        except Exception as error:
+            if isinstance(error, WindowTooSmallError) and self._stretches:
+                return False  # batches under way fill the window
+            nothing = RecordPicks(np.empty(0, np.int64))
+            self._stretches.append(_Stretch(place, 1, nothing, ExitStack(), is_good=False))
+            self._ring.put(nothing.ids, 0)
+        else:
+            self._ring.put(picks.ids, len(picks.ids))
+            self._stretches.append(_Stretch(place, 1, picks, hold))
+        self._asked += 1
+        return True
+
+    def _hold(self, ids: IntArray) -> ExitStack:
+        """Keeps the bytes of records in memory until it is closed, where they are not in files of this machine."""
+        stack = ExitStack()
+        stack.enter_context(self._stream.source.hold(ids))
+        return stack
+
+    def _may_ask(self) -> bool:
+        """Whether the next batch can be asked for: not while its bytes have no room, unless that will not change by itself."""
+        if self._stretches and not self._stretches[-1].is_good:
+            return False  # it is going to be made in another way, which needs the room
+        if self._ahead.reached(self._asked):
+            return True
+        if self._stretches:
+            return False
+        self._ahead.wait(self._asked)
+        return True
 
     def take(self) -> tuple[Place, Any]:
         """The next batch; when half of what may be under way is, more is asked for."""
         assert self._ring is not None
         if (ready := self._ring.size) <= self._depth // 2:
-            while ready < self._depth and self._asked < self._steps.stop:
-                self._ask(self._depth - ready)
+            while ready < self._depth and self._asked < self._steps.stop and self._may_ask():
+                if not self._ask(self._depth - ready):
+                    break
                 ready = self._ring.size
         if not self._stretches:
             raise StopIteration
         stretch = self._stretches[0]
-        if stretch.failed is not None:
-            raise stretch.failed
         place, picks = stretch.next(self._schedule)
-        if stretch.taken == stretch.count:
-            self._stretches.popleft()
         began = time.perf_counter()
         try:
             values, present = self._ring.take()
         except Exception:
+            stretch.is_good = False
+        finally:
+            if stretch.taken == stretch.count:
+                self._stretches.popleft()
+                stretch.hold.close()
+                self._ahead.passed(place.step)
+        if not stretch.is_good:
             return place, self._work.make(place)  # again, by the way that knows what to do about errors
         self._meter.wait_s += time.perf_counter() - began
         count = len(picks.ids)
@@ -295,7 +348,10 @@ class NativeEngine(Engine):
     def close(self) -> None:
         """Let the threads end."""
         self._ring = None
+        for stretch in self._stretches:
+            stretch.hold.close()
         self._stretches.clear()
+        self._ahead.close()
 
 
 @dataclass
@@ -305,8 +361,9 @@ class _Stretch:
     first: Place
     count: int
     picks: RecordPicks
+    hold: ExitStack
     taken: int = 0
-    failed: Exception | None = None
+    is_good: bool = True
 
     def next(self, schedule: EpochSchedule) -> tuple[Place, RecordPicks]:
         """The place of the next batch, and what is in it."""
@@ -360,11 +417,12 @@ def make_engine(
     steps = range(first, MAX_LENGTH if end is None else end)
     places = map(schedule.place, steps)
     if executor is not None:
-        return ExecutorEngine(work, places, budget, executor, meter)
+        return ExecutorEngine(work, places, budget, executor, Ahead(work, schedule, range(0)), meter)
+    ahead = Ahead(work, schedule, steps)
     if threads == 0 or len(work.out) == 1:
-        return PlainEngine(work, places, meter)
+        return PlainEngine(work, places, ahead, meter)
     if work.transform is None and not work.out and isinstance(work.stream, RecordStream) and isinstance(schedule, EpochSchedule):
         fields = _native_fields(work.stream.source)
         if fields is not None:
-            return NativeEngine(work, fields, schedule, steps, budget, threads, meter)
-    return ThreadEngine(work, places, budget, threads, meter)
+            return NativeEngine(work, fields, schedule, steps, budget, threads, ahead, meter)
+    return ThreadEngine(work, places, budget, threads, ahead, meter)

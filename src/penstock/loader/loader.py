@@ -12,6 +12,7 @@ from penstock.errors import StateError, StateMismatchError
 from penstock.interfaces import IntArray
 from penstock.loader.batches import Batches
 from penstock.loader.engine import Engine, make_engine
+from penstock.loader.needs import Forecast, forecast, network
 from penstock.loader.schedule import TAILS, EpochSchedule, PhaseSchedule, Place, Schedule
 from penstock.loader.state import check_state, make_state
 from penstock.loader.stats import Meter, Stats
@@ -289,7 +290,11 @@ class Loader:
 
     def stats(self) -> Stats:
         """Where the time goes, and one sentence of advice."""
-        return self._meter.read(self._threads, self._work.skipped)
+        return self._meter.read(self._threads, self._work.skipped, network(self.stream))
+
+    def forecast(self) -> Forecast:
+        """What the rest of the epoch is going to take from object stores; nothing is fetched."""
+        return forecast(self._work, self._schedule, self.remaining())
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: everything but the figures, and the executor, which is this process's."""

@@ -6,7 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-__all__ = ["Meter", "Stats"]
+__all__ = ["Meter", "Network", "Stats"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """What was read of data at URLs, by everybody, since its sources were opened: bytes from the network and in how many requests,
+    bytes from the cache on disk, and the most bytes that were in memory at a time.
+    """
+
+    bytes: int = 0
+    requests: int = 0
+    cached_bytes: int = 0
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -15,7 +27,7 @@ class Stats:
 
     ``wait_s`` is the time the trainer waited for batches, ``busy_s`` the time it did something else, ``make_s`` the time that
     threads spent on making batches (not known where they are read natively), ``skipped`` the records that could not be read and
-    were replaced (not known where an executor makes the batches).
+    were replaced (not known where an executor makes the batches). ``network`` is what was read of data at URLs.
     """
 
     batches: int
@@ -26,6 +38,7 @@ class Stats:
     make_s: float
     skipped: int
     advice: str
+    network: Network = Network()
 
     @property
     def samples_per_s(self) -> float:
@@ -76,10 +89,10 @@ class Meter:
         self.samples += samples
         self._left = time.perf_counter()
 
-    def read(self, threads: int, skipped: int) -> Stats:
+    def read(self, threads: int, skipped: int, network: Network) -> Stats:
         """The figures so far."""
         advice = self._advice(threads)
-        return Stats(self.batches, self.samples, self.bytes, self.wait_s, self.busy_s, self.make_s, skipped, advice)
+        return Stats(self.batches, self.samples, self.bytes, self.wait_s, self.busy_s, self.make_s, skipped, advice, network)
 
     def _advice(self, threads: int) -> str:
         total = self.wait_s + self.busy_s

@@ -70,9 +70,9 @@ class Aligned(Source):
         return {name: found[name] for name in fields}
 
     def native_reader(self, field: str) -> tuple[Any, int] | None:
-        """That of the part."""
+        """That of the part, unless it is at a URL: its bytes are in memory only while the part itself reads."""
         name, inner = self._places[field]
-        return self._parts[name].native_reader(inner)
+        return self._parts[name].native_reader(inner) if self._parts[name].remote is None else None
 
     def close(self) -> None:
         """Close every part."""

@@ -3,17 +3,23 @@
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from penstock.argument import whole_number
 from penstock.errors import CorruptError, FormatError, UnsafePathError, UnsupportedVersionError
 from penstock.records import Source
+from penstock.remote.url import UrlPath, is_url, url_path
+from penstock.remote.window import RemoteOptions
 from penstock.schema import Field, Schema, field_from_json, field_to_json
+from penstock.source.at_url import open_url, share
 from penstock.source.concat import Concat, Part
-from penstock.source.paths import file_size
+from penstock.source.files import LocalFile, RemoteFile
+from penstock.source.parts import MOST_OPEN, MOST_OPEN_REMOTE
 from penstock.source.registry import open_source
+from penstock.store.location import as_location
 
 __all__ = ["open_collection", "write_collection"]
 
@@ -22,11 +28,32 @@ VERSION = 1
 MAX_BYTES = 256 << 20
 
 
-def write_collection(path: str | os.PathLike[str], parts: Iterable[str | os.PathLike[str]]) -> None:
-    """Write a collection of parts in the directory of the file or below it. Each part is opened once."""
-    target = Path(path).absolute()
-    names = [_relative(target.parent, Path(part).absolute()) for part in parts]
-    whole = Concat.of((name, partial(open_source, target.parent / name)) for name in names)
+def write_collection(
+    path: str | os.PathLike[str] | UrlPath,
+    parts: Iterable[str | os.PathLike[str] | UrlPath],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a collection of parts in the directory of the file or below it. Each part is opened once.
+
+    A collection at a URL may also name parts at other URLs; ``storage_options`` are for it and them.
+    """
+    target = as_location(path, storage_options)
+    if isinstance(target, UrlPath):
+        names = [_name_at_url(target.parent, as_location(part, storage_options)) for part in parts]
+        target.objects.put(target.key, _content(target.parent, names))
+        return
+    target = target.absolute()
+    content = _content(target.parent, [_relative(target.parent, Path(str(part)).absolute()) for part in parts])
+    temporary = target.with_name(f".{target.name}.tmp")
+    temporary.write_bytes(content)
+    os.replace(temporary, target)
+
+
+def _content(root: Path | UrlPath, names: Sequence[str]) -> bytes:
+    """The bytes of a collection."""
+    openers = ((name, partial(_open_inside, root, name, {})) for name in names)
+    whole = Concat.of(openers, are_remote=isinstance(root, UrlPath))
     schema = Schema.make(whole.schema)
     content = {
         "kind": KIND,
@@ -35,18 +62,21 @@ def write_collection(path: str | os.PathLike[str], parts: Iterable[str | os.Path
         "fields": [field_to_json(name, schema.numbers[name], field) for name, field in schema.fields.items()],
         "parts": [{"url": part.name, "length": part.length, "fingerprint": part.fingerprint} for part in whole._listed],
     }
-    temporary = target.with_name(f".{target.name}.tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    os.replace(temporary, target)
+    return (json.dumps(content, indent=1) + "\n").encode()
 
 
-def open_collection(path: str | os.PathLike[str]) -> Concat:
-    """The parts of a collection file as one source. Parts are opened when they are read, and must be what they were."""
-    where = Path(path).absolute()
-    if file_size(where) > MAX_BYTES:
-        raise CorruptError(f"{where}: expected a collection of at most {MAX_BYTES} bytes, found {where.stat().st_size}")
+def open_collection(what: str | os.PathLike[str] | UrlPath | RemoteFile, *, remote: RemoteOptions | None = None) -> Concat:
+    """The parts of a collection file as one source. Parts are opened when they are read, and must be what they were.
+
+    ``remote`` says how parts at URLs are read.
+    """
+    place = what if isinstance(what, RemoteFile) else as_location(what)
+    file = LocalFile(place.absolute()) if isinstance(place, Path) else RemoteFile(place) if isinstance(place, UrlPath) else place
+    where, size = file.path, file.size
+    if size > MAX_BYTES:
+        raise CorruptError(f"{where}: expected a collection of at most {MAX_BYTES} bytes, found {size}")
     try:
-        content = json.loads(where.read_text())
+        content = json.loads(file.read(0, size).decode())
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: expected a collection in JSON: {error}") from error
     if not isinstance(content, dict) or content.get("kind") != KIND:
@@ -55,8 +85,14 @@ def open_collection(path: str | os.PathLike[str]) -> Concat:
         raise UnsupportedVersionError(f"{where}: expected version {VERSION}, found {str(content.get('version'))[:100]}")
     try:
         fields = dict(_field(value) for value in content["fields"])
-        parts = [_part(where, value) for value in content["parts"]]
-        return Concat(parts, fields, reads_blocks=content["reads_blocks"] is True)
+        is_remote, listed = isinstance(where, UrlPath), content["parts"]
+        options = share(vars(remote or RemoteOptions()), len(listed)) if is_remote else {}
+        return Concat(
+            [_part(where, value, options) for value in listed],
+            fields,
+            reads_blocks=content["reads_blocks"] is True or is_remote,
+            most_open=MOST_OPEN_REMOTE if is_remote else MOST_OPEN,
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"{where}: not a valid collection: {error!r}") from error
 
@@ -69,25 +105,49 @@ def _field(value: object) -> tuple[str, Field]:
     return name, field
 
 
-def _part(where: Path, value: dict[str, object]) -> Part:
+def _part(where: Path | UrlPath, value: dict[str, object], options: Mapping[str, Any]) -> Part:
     url, fingerprint = value["url"], value["fingerprint"]
     if not isinstance(url, str) or not isinstance(fingerprint, str) or not re.fullmatch("[0-9a-f]{32,128}", fingerprint):
         raise TypeError(f"expected a url and a fingerprint, found {str(value)[:200]}")
     pure = PurePosixPath(url)
-    if pure.is_absolute() or ".." in pure.parts or "\0" in url or "://" in url or not pure.parts:
+    is_named = isinstance(where, UrlPath) and is_url(url)
+    if not is_named and (pure.is_absolute() or ".." in pure.parts or "\0" in url or "://" in url or not pure.parts):
         raise UnsafePathError(f"{where}: a part must be a name inside the directory of the collection, found {url!r}")
     try:
         length = whole_number("length", value["length"])  # type: ignore[arg-type]
     except ValueError as error:
         raise TypeError(str(error)) from error
-    return Part(url, partial(_open_inside, where.parent, url), length, fingerprint)
+    return Part(url, partial(_open_inside, where.parent, url, options), length, fingerprint)
 
 
-def _open_inside(root: Path, url: str) -> Source:
+def _open_inside(root: Path | UrlPath, url: str, options: Mapping[str, Any]) -> Source:
+    if isinstance(root, UrlPath):
+        return open_url(_part_at_url(root, url), options)
     path = root / url
     if not path.resolve().is_relative_to(root.resolve()):
         raise UnsafePathError(f"{path}: the part leads out of {root}")
     return open_source(path)
+
+
+def _part_at_url(root: UrlPath, url: str) -> UrlPath:
+    """A part beside the collection, or at a URL of its own; with the same options if it is of the same kind of store."""
+    if is_url(url):
+        place = url_path(url)
+        is_alike = place.objects.scheme == root.objects.scheme and (place.objects.host == root.objects.host or _can_share(root))
+        return url_path(url, root.objects.options) if is_alike else place
+    return root / url
+
+
+def _can_share(root: UrlPath) -> bool:
+    """Whether the options of a place are for others of that scheme too. Web servers are strangers to one another."""
+    return root.objects.scheme not in ("http", "https")
+
+
+def _name_at_url(root: UrlPath, part: Path | UrlPath) -> str:
+    """What a collection at a URL calls a part: relative where that is possible, so that both can be moved together."""
+    if not isinstance(part, UrlPath):
+        raise UnsafePathError(f"{part}: the parts of a collection at a URL must be at URLs too")
+    return str(part).removeprefix(f"{root}/")
 
 
 def _relative(root: Path, part: Path) -> str:

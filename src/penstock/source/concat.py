@@ -12,8 +12,9 @@ from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
 from penstock.records import Batch, Blocks, Outputs, Recipe, Source, fixed_output, masked
 from penstock.schema import Field
+from penstock.source.files import look_at
 from penstock.source.fingerprint import fingerprint_of
-from penstock.source.parts import MOST_OPEN, Parts
+from penstock.source.parts import MOST_OPEN, MOST_OPEN_REMOTE, Parts
 
 __all__ = ["Concat", "Part"]
 
@@ -31,32 +32,31 @@ class Part:
 class Concat(Source):
     """The records of all parts, in order. Parts are opened when they are read, a few at a time, and must be what they were."""
 
-    def __init__(self, parts: Sequence[Part], schema: Mapping[str, Field], *, reads_blocks: bool) -> None:
-        self._listed, self._schema, self._reads_blocks = list(parts), dict(schema), reads_blocks
+    def __init__(
+        self, parts: Sequence[Part], schema: Mapping[str, Field], *, reads_blocks: bool, most_open: int = MOST_OPEN
+    ) -> None:
+        self._listed, self._schema, self._reads_blocks, self._most_open = list(parts), dict(schema), reads_blocks, most_open
         self._ends = np.cumsum([part.length for part in parts], dtype=np.int64)
         given = any(isinstance(part.open, _Given) for part in parts)
-        self._parts = Parts([partial(self._open_part, part) for part in parts], len(parts) if given else MOST_OPEN)
+        self._parts = Parts([partial(self._open_part, part) for part in parts], len(parts) if given else most_open)
 
     @classmethod
-    def of(cls, opened: Iterable[tuple[str, Callable[[], Source]]]) -> "Concat":
-        """Parts by name and how to open them; each is opened once now, to see that they fit together."""
+    def of(cls, opened: Iterable[tuple[str, Callable[[], Source]]], *, are_remote: bool = False) -> "Concat":
+        """Parts by name and how to open them; each is opened once now, to see that they fit together. Parts at URLs are opened
+        side by side; fewer of them stay open, because each has memory of its own.
+        """
         parts: list[Part] = []
         schema: Mapping[str, Field] = {}
         reads_blocks = False
-        for name, opener in opened:
-            source = opener()
-            try:
-                if parts and _plain(source.schema) != _plain(schema):
-                    raise SchemaMismatchError(_difference(parts[0].name, schema, name, source.schema))
-                schema = schema or source.schema
-                reads_blocks |= source.reads_blocks
-                parts.append(Part(name, opener, len(source), source.fingerprint))
-            finally:
-                if not isinstance(opener, _Given):
-                    source.close()
+        for part, own_schema, own_reads_blocks in look_at(list(opened), _look, are_remote=are_remote):
+            if parts and _plain(own_schema) != _plain(schema):
+                raise SchemaMismatchError(_difference(parts[0].name, schema, part.name, own_schema))
+            schema = schema or own_schema
+            reads_blocks |= own_reads_blocks
+            parts.append(part)
         if not parts:
             raise ValueError("expected at least one source, got none")
-        return cls(parts, schema, reads_blocks=reads_blocks)
+        return cls(parts, schema, reads_blocks=reads_blocks, most_open=MOST_OPEN_REMOTE if are_remote else MOST_OPEN)
 
     @classmethod
     def of_sources(cls, sources: Sequence[Source]) -> "Concat":
@@ -133,7 +133,7 @@ class Concat(Source):
         self._parts.close()
 
     def _recipe(self) -> Recipe:
-        return (_rebuild, (self._listed, self._schema, self._reads_blocks))
+        return (_rebuild, (self._listed, self._schema, self._reads_blocks, self._most_open))
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,19 @@ class _Given:
         return self.source
 
 
-def _rebuild(parts: Sequence[Part], schema: Mapping[str, Field], reads_blocks: bool) -> Concat:
-    return Concat(parts, schema, reads_blocks=reads_blocks)
+def _look(opened: tuple[str, Callable[[], Source]]) -> tuple[Part, Mapping[str, Field], bool]:
+    """A part, its fields, and whether it reads blocks."""
+    name, opener = opened
+    source = opener()
+    try:
+        return Part(name, opener, len(source), source.fingerprint), source.schema, source.reads_blocks
+    finally:
+        if not isinstance(opener, _Given):
+            source.close()
+
+
+def _rebuild(parts: Sequence[Part], schema: Mapping[str, Field], reads_blocks: bool, most_open: int) -> Concat:
+    return Concat(parts, schema, reads_blocks=reads_blocks, most_open=most_open)
 
 
 def _plain(schema: Mapping[str, Field]) -> list[tuple[object, ...]]:

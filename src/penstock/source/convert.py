@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,18 @@ from penstock.errors import NotPublishedError, StoreError
 from penstock.progress import Progress, reporting
 from penstock.ragged import Ragged
 from penstock.records import Batch, Source
+from penstock.remote.url import UrlPath
 from penstock.schema import Field, Schema, field_to_json
+from penstock.source.at_url import has_urls, is_at_url
 from penstock.source.registry import open_source
 from penstock.source.rows_writer import write_rows
 from penstock.source.tokens_writer import write_tokens
+from penstock.source.upload import new_file
+from penstock.source.url_names import listing
 from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, append_to, create
 from penstock.store.filesystem import Filesystem
+from penstock.store.layout import DIRECTORIES
+from penstock.store.location import as_location
 from penstock.store.snapshot import Store, open_store
 from penstock.store.writer import Writer
 
@@ -35,7 +41,7 @@ Spans = Generator[tuple[int, int], int, None]
 
 def convert(
     source: Any,
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | UrlPath,
     *,
     fields: Sequence[str] | None = None,
     codec: Codec | Mapping[str, Codec] | None = None,
@@ -43,6 +49,7 @@ def convert(
     chunk_records: int = DEFAULT_CHUNK_RECORDS,
     threads: int = 2,
     separator: object = None,
+    storage_options: Mapping[str, Any] | None = None,
     progress: Progress | bool | None = None,
 ) -> None:
     """Write a new store from anything that :func:`penstock.open` opens, or from a source.
@@ -53,15 +60,23 @@ def convert(
 
     A ``path`` that ends in .shard or .rox gives row shards or token blocks instead, of the one field that is left; ``separator``
     then stands behind every document of tokens. These are written in one go.
+
+    ``source`` and ``path`` may be URLs; ``storage_options`` are for both (open the source first where it needs others). A store at
+    a URL is written in one go too: nothing is seen of it before it is complete.
     """
-    opened = open_source(source)
+    for_source = {"storage_options": storage_options} if storage_options is not None and has_urls(source) else {}
+    target = as_location(path, None if for_source and not is_at_url(path) else storage_options)
+    opened = open_source(source, **for_source)
     try:
         schema = _chosen(opened.schema, fields, codec)
-        if Path(path).suffix in (".shard", ".rox"):
-            _convert_one_field(opened, Path(path), list(schema), separator, progress)
-            return
-        options = {"chunk_bytes": chunk_bytes, "chunk_records": chunk_records}
-        _convert(opened, Path(path).absolute(), schema, options, threads, progress)
+        options: dict[str, Any] = {"chunk_bytes": chunk_bytes, "chunk_records": chunk_records}
+        if target.suffix in (".shard", ".rox"):
+            with new_file(target) as file:
+                _convert_one_field(opened, file, list(schema), separator, progress)
+        elif isinstance(target, UrlPath):
+            _convert_to_url(opened, target, schema, options, threads, progress)
+        else:
+            _convert(opened, target.absolute(), schema, options, threads, progress)
     finally:
         if opened is not source:
             opened.close()
@@ -92,13 +107,32 @@ def _convert(
         else:
             writer = create(partial, schema, threads=threads, progress=report, **options)
         with writer as out:
-            _copy(source, out, list(schema), done)
+            _copy(source, out, list(schema), done, commit_bytes=COMMIT_BYTES)
     files = Filesystem()
     if path.is_dir():
         path.rmdir()
     os.rename(partial, path)
     files.sync_directory(path.parent)
     note.unlink()
+
+
+def _convert_to_url(
+    source: Source,
+    target: UrlPath,
+    schema: Mapping[str, Field],
+    options: Mapping[str, Any],
+    threads: int,
+    progress: Progress | bool | None,
+) -> None:
+    """In one commit: nothing can be renamed there, so what is not complete must not be published."""
+    depth = len(PurePosixPath(target.key).parts)
+    if any(PurePosixPath(info.key).parts[depth] not in DIRECTORIES for info in listing(target)):
+        raise StoreError(f"{target}: there is something already; choose another name, or remove it")
+    with (
+        reporting(progress, target.name, len(source)) as report,
+        create(target, schema, threads=threads, progress=report, **options) as out,
+    ):
+        _copy(source, out, list(schema), 0, commit_bytes=None)
 
 
 def _convert_one_field(
@@ -149,7 +183,7 @@ def _resume(partial: Path, note: Path, plan: Mapping[str, Any]) -> int:
     return 0
 
 
-def _copy(source: Source, out: Writer, fields: Sequence[str], first: int) -> None:
+def _copy(source: Source, out: Writer, fields: Sequence[str], first: int, *, commit_bytes: int | None) -> None:
     """Batch after batch, the next one read while the last is written; committed now and then, so that a restart loses little."""
     since = 0
     with ThreadPoolExecutor(1, thread_name_prefix="penstock-convert") as ahead, closing(_spans(source, fields, first)) as spans:
@@ -164,7 +198,7 @@ def _copy(source: Source, out: Writer, fields: Sequence[str], first: int) -> Non
             else:
                 out.extend(batch)
             since += size
-            if since >= COMMIT_BYTES:
+            if commit_bytes is not None and since >= commit_bytes:
                 out.commit()
                 since = 0
 
@@ -188,12 +222,12 @@ def _next_span(spans: Spans, size: int) -> tuple[int, int] | None:
 
 def _spans(source: Source, fields: Sequence[str], first: int) -> Spans:
     """Runs of records of about ``BATCH_BYTES``: as many as the size of the last run, which is sent in, suggests. They end where
-    blocks end if blocks are read as a whole.
+    blocks end if blocks are read as a whole. Those at URLs, which can be whole files, are not: any range of bytes can be fetched.
     """
     low, total = first, len(source)
     known = [source.schema[name] for name in fields]
     step = 256 if not all(field.is_fixed for field in known) else max(1, BATCH_BYTES // max(1, sum(f.stride for f in known)))
-    blocks = source.blocks if source.reads_blocks else None
+    blocks = source.blocks if source.reads_blocks and source.remote is None else None
     while low < total:
         high = min(total, low + step)
         if blocks is not None:

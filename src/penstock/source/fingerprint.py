@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.errors import MissingError
 
-__all__ = ["SAMPLE_BYTES", "fingerprint_arrays", "fingerprint_files", "fingerprint_of"]
+__all__ = ["SAMPLE_BYTES", "fingerprint_arrays", "fingerprint_files", "fingerprint_of", "fingerprint_samples", "sample_ranges"]
 
 SAMPLE_BYTES = 4096
 """What is looked at of a large file: so many bytes at its beginning, in its middle and at its end."""
@@ -25,20 +25,37 @@ def fingerprint_of(*parts: object) -> str:
 
 def fingerprint_files(kind: str, paths: Iterable[str | Path], *more: object) -> str:
     """The digest of files: names, sizes and samples of their bytes. Directories and times do not count, so copies are equal."""
+    return fingerprint_samples(kind, map(_read_samples, paths), *more)
+
+
+def fingerprint_samples(kind: str, files: Iterable[tuple[str, int, Iterable[bytes]]], *more: object) -> str:
+    """The same of files that were read elsewhere: names, sizes, and the bytes at the :func:`sample_ranges` of that size."""
     digest = hashlib.sha256(repr((kind, more)).encode())
-    for path in paths:
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise MissingError(error.errno, error.strerror, str(path)) from error
-        try:
-            size = os.fstat(descriptor).st_size
-            digest.update(repr((Path(path).name, size)).encode())
-            for offset, count in _samples(size):
-                digest.update(os.pread(descriptor, count, offset))
-        finally:
-            os.close(descriptor)
+    for name, size, samples in files:
+        digest.update(repr((name, size)).encode())
+        for sample in samples:
+            digest.update(sample)
     return digest.hexdigest()
+
+
+def sample_ranges(size: int) -> list[tuple[int, int]]:
+    """What is looked at of a file: from byte, to byte."""
+    if size <= WHOLE_BYTES:
+        return [(0, size)]
+    return [(start, start + SAMPLE_BYTES) for start in (0, size // 2, size - SAMPLE_BYTES)]
+
+
+def _read_samples(path: str | Path) -> tuple[str, int, list[bytes]]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        raise MissingError(error.errno, error.strerror, str(path)) from error
+    try:
+        size = os.fstat(descriptor).st_size
+        samples = [os.pread(descriptor, stop - start, start) for start, stop in sample_ranges(size)]
+        return Path(path).name, size, samples
+    finally:
+        os.close(descriptor)
 
 
 def fingerprint_arrays(kind: str, arrays: Iterable[npt.NDArray[np.generic]], *more: object) -> str:
@@ -50,9 +67,3 @@ def fingerprint_arrays(kind: str, arrays: Iterable[npt.NDArray[np.generic]], *mo
         for offset in sorted({0, max(0, len(array) // 2 - rows // 2), max(0, len(array) - rows)}):
             digest.update(np.ascontiguousarray(array[offset : offset + rows]).tobytes())
     return digest.hexdigest()
-
-
-def _samples(size: int) -> list[tuple[int, int]]:
-    if size <= WHOLE_BYTES:
-        return [(0, size)]
-    return [(0, SAMPLE_BYTES), (size // 2, SAMPLE_BYTES), (size - SAMPLE_BYTES, SAMPLE_BYTES)]

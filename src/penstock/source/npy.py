@@ -1,12 +1,10 @@
 """NumPy files: one or many .npy as one source, mapped, never unpickled."""
 
 import ast
-import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -22,52 +20,58 @@ from penstock.errors import (
 )
 from penstock.interfaces import IntArray
 from penstock.records import Batch, Blocks, Outputs, Recipe, Source, fixed_output
+from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import Field
-from penstock.source.fingerprint import fingerprint_files
-from penstock.source.paths import expand, file_size
+from penstock.source.files import File, Files, Names, find_files
 from penstock.source.rows_in_files import FileRows, default_threads, reader_of_files, use_pread
 
 __all__ = ["NpySource", "open_npy"]
 
 MAGIC = b"\x93NUMPY"
+FIRST_BYTES = 128
+"""As long as almost every header is."""
+
 MAX_HEADER = 1 << 16
 SUFFIXES = (".npy",)
 
 
 def open_npy(
-    what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    what: Names,
     *,
     field: str = "data",
     threads: int | None = None,
     io: str = "auto",
+    remote: RemoteOptions | None = None,
 ) -> "NpySource":
-    """One .npy file, or many as one source: a list keeps its order, a pattern or a directory gives that of the name bytes."""
-    return NpySource([str(path) for path in expand(what, SUFFIXES)], field, default_threads(threads), io)
+    """One .npy file, or many as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
+
+    ``remote`` says how files at URLs are read.
+    """
+    return NpySource(find_files(what, SUFFIXES), field, default_threads(threads), io, remote)
 
 
 class NpySource(Source):
     """The rows of .npy files, one file after the other, as the one field ``data``."""
 
-    def __init__(self, paths: Sequence[str], field: str, threads: int, io: str) -> None:
-        self._paths, self._name, self._threads, self._io = list(paths), field, threads, io
-        heads = [_head(Path(path)) for path in paths]
-        for path, head in zip(paths, heads, strict=True):
+    def __init__(self, files: Files, field: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
+        self._files, self._name, self._options = files, field, (threads, io, remote)
+        heads = files.each(_head)
+        for file, head in zip(files, heads, strict=True):
             if head.dtype != heads[0].dtype or head.shape[1:] != heads[0].shape[1:]:
                 raise SchemaMismatchError(
-                    f"{path}: expected {heads[0].dtype} records of {heads[0].shape[1:]} as in {paths[0]}, "
+                    f"{file}: expected {heads[0].dtype} records of {heads[0].shape[1:]} as in {files[0]}, "
                     f"found {head.dtype} of {head.shape[1:]}"
                 )
         try:
             self._field = Field(heads[0].dtype, heads[0].shape[1:])
         except TypeError as error:
-            raise UnsupportedTypeError(f"{paths[0]}: {error}") from error
+            raise UnsupportedTypeError(f"{files[0]}: {error}") from error
         self._swapped = not heads[0].dtype.isnative
         self._counts = [head.shape[0] for head in heads]
-        files = [
-            FileRows(Path(path).resolve(), head.size, head.offset, head.shape[0]) for path, head in zip(paths, heads, strict=True)
-        ]
+        parts = [FileRows.of(file, head.size, head.offset, head.shape[0]) for file, head in zip(files, heads, strict=True)]
         self._length = sum(self._counts)
-        self._rows = reader_of_files(files, self._field.stride, pread=use_pread(io, Path(paths[0])), threads=threads)
+        pread = use_pread(io, files.local)
+        self._rows = reader_of_files(parts, self._field.stride, pread=pread, threads=threads, remote=remote)
 
     def __len__(self) -> int:
         return self._length
@@ -80,7 +84,7 @@ class NpySource(Source):
     @property
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
-        return fingerprint_files("npy", self._paths, self._name)
+        return self._files.fingerprint("npy", self._name)
 
     @property
     def blocks(self) -> Blocks:
@@ -88,6 +92,20 @@ class NpySource(Source):
         if len(self._counts) > 1:
             return Blocks.of_counts(self._counts)
         return Blocks(len(self), max(1, (1 << 20) // max(1, self._field.stride)))
+
+    @property
+    def reads_blocks(self) -> bool:
+        """At a URL, where a record costs a request."""
+        return self._files.is_remote
+
+    @property
+    def remote(self) -> RemoteFiles | None:
+        """The window on the files, if they are at a URL."""
+        return self._rows.remote
+
+    def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Where records lie in the files."""
+        return self._rows.byte_ranges(ids, ids + 1)
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         if not fields:
@@ -103,7 +121,7 @@ class NpySource(Source):
         return None if self._swapped else self._rows.native()
 
     def _recipe(self) -> Recipe:
-        return (NpySource, (self._paths, self._name, self._threads, self._io))
+        return (NpySource, (self._files, self._name, *self._options))
 
     def close(self) -> None:
         """Let go of the files: nothing can be read any more."""
@@ -120,10 +138,8 @@ class _Head:
     size: int
 
 
-def _head(path: Path) -> _Head:
-    size = file_size(path)
-    with path.open("rb") as file:
-        text, offset = _header_text(path, file)
+def _head(path: File) -> _Head:
+    text, offset, size = _header_text(path)
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
@@ -149,8 +165,10 @@ def _head(path: Path) -> _Head:
     return _Head(dtype, shape, offset, size)
 
 
-def _header_text(path: Path, file: BinaryIO) -> tuple[str, int]:
-    start = file.read(12)
+def _header_text(path: File) -> tuple[str, int, int]:
+    """The text of the header, where the data begins, and the bytes of the file."""
+    start = path.first(FIRST_BYTES)
+    size = path.size
     if start[:6] != MAGIC:
         raise FormatError(f"{path}: expected a .npy file beginning with {MAGIC!r}, found {start[:6]!r}")
     if len(start) < 10:
@@ -165,17 +183,16 @@ def _header_text(path: Path, file: BinaryIO) -> tuple[str, int]:
     if length > MAX_HEADER:
         raise SizeOverflowError(f"{path}: expected a header of at most {MAX_HEADER} bytes, found {length}")
     offset = (12 if wide else 10) + length
-    file.seek(offset - length)
-    raw = file.read(length)
+    raw = (start if offset <= len(start) else path.read(0, min(offset, size)))[offset - length : offset]
     if len(raw) < length:
         raise TruncatedError(f"{path}: expected a header of {length} bytes, found {len(raw)}")
     try:
-        return raw.decode("utf-8" if version[0] == 3 else "latin1"), offset
+        return raw.decode("utf-8" if version[0] == 3 else "latin1"), offset, size
     except UnicodeDecodeError as error:
         raise FormatError(f"{path}: the header is not UTF-8") from error
 
 
-def _dtype(path: Path, descr: object) -> np.dtype[Any]:
+def _dtype(path: File, descr: object) -> np.dtype[Any]:
     if not isinstance(descr, str):
         raise UnsupportedTypeError(f"{path}: expected one element type, found {str(descr)[:100]}: save each column as a file")
     if "O" in descr:

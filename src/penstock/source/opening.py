@@ -21,6 +21,10 @@ def open(what: Any, mode: str = "r", **options: Any) -> Source | Writer:
     folder of files), a pattern or a list of them (one after the other), a dict (fields side by side), arrays, an Arrow table or a
     Hugging Face data set. Options depend on what is opened; for a store: ``generation``, ``threads``, ``io``, ``verify``.
 
+    Stores, .npy, .parquet, .shard, .rox and collections open by URL too (``s3://``, ``gs://``, ``az://``, ``https://``), with
+    ``storage_options`` (credentials, region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache`` (a directory) and
+    ``cache_bytes``.
+
     >>> import numpy as np, penstock as pen
     >>> data = pen.open({"x": np.arange(6).reshape(3, 2), "name": ["a", "b", "c"]})
     >>> data[1]

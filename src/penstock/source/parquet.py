@@ -1,103 +1,191 @@
 """Parquet files: row groups are decoded when they are touched, and kept for a while."""
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from pathlib import Path
+from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from penstock.argument import whole_number
-from penstock.errors import CorruptError, FormatError, SizeOverflowError, TruncatedError
+from penstock.errors import CorruptError
+from penstock.interfaces import IntArray
 from penstock.records import Recipe
-from penstock.source.arrow_file import files_of, translated
+from penstock.remote.resident import PAGE
+from penstock.remote.window import RemoteFiles, RemoteOptions
+from penstock.source.arrow_column import Column
 from penstock.source.arrow_group import CACHE_BYTES, Group, GroupSource, Recent
-from penstock.source.arrow_type import Fields, Leaf, choose, need_agreement, plain_fields
-from penstock.source.fingerprint import fingerprint_files
+from penstock.source.arrow_type import Fields, Leaf, need_agreement, plain_fields
+from penstock.source.files import File, Names, RemoteFile, find_files
 from penstock.source.optional import need
-from penstock.source.paths import file_size
+from penstock.source.parquet_file import read_extents, read_footer, read_head
+from penstock.source.range_file import RangeFile
 from penstock.source.rows_in_files import default_threads
 
-__all__ = ["ParquetSource", "open_parquet"]
+__all__ = ["ParquetSource", "RemoteParquetSource", "open_parquet"]
 
 SUFFIXES = (".parquet",)
-MAGIC = b"PAR1"
 FOOTER_BYTES = 64 << 20
-MOST_GROUP_RECORDS = 1 << 28
-"""Arrow reserves memory for as many records as the footer says. Real row groups are far smaller."""
+GROUPS_AT_ONCE = 16
+"""So many row groups of remote files are fetched together."""
+TRIES = 3
+"""Remote bytes that cannot be decoded are fetched so often: they may have been damaged on their way."""
+
+Head = tuple[dict[str, Leaf], list[int]]
 
 
 def open_parquet(
-    what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    what: Names,
     *,
     fields: Fields | None = None,
     threads: int | None = None,
     cache_bytes: int = CACHE_BYTES,
+    remote: RemoteOptions | None = None,
 ) -> "ParquetSource":
     """Parquet files, one or many as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
 
     ``fields`` are the wanted columns, or a dict of new names and columns. Decoded row groups are kept up to ``cache_bytes``, the
-    latest one in any case.
+    latest one in any case. ``remote`` says how files at URLs are read.
     """
     need("pyarrow", "arrow")
-    return ParquetSource(
-        files_of(what, SUFFIXES), plain_fields(fields), default_threads(threads), whole_number("cache_bytes", cache_bytes)
-    )
+    files, wanted = find_files(what, SUFFIXES), plain_fields(fields)
+    threads, cache_bytes = default_threads(threads), whole_number("cache_bytes", cache_bytes)
+    if files.is_remote:
+        return RemoteParquetSource(files, wanted, threads, cache_bytes, remote or RemoteOptions())
+    return ParquetSource(files, wanted, threads, cache_bytes)
 
 
 class ParquetSource(GroupSource):
     """The rows of Parquet files, one file after the other. No file is held open."""
 
-    def __init__(self, paths: Sequence[str], fields: Fields | None, threads: int, cache_bytes: int) -> None:
-        self._paths, self._fields, self._cache_bytes = list(paths), fields, cache_bytes
+    def __init__(self, what: Names, fields: Fields | None, threads: int, cache_bytes: int) -> None:
+        self._files, self._fields, self._cache_bytes = find_files(what, SUFFIXES), fields, cache_bytes
+        self._file_named = {str(file): file for file in self._files}
         self._footers = Recent(FOOTER_BYTES)
-        with ThreadPoolExecutor(threads) as pool:
-            heads = list(pool.map(partial(_head, fields=fields), paths))
-        for path, (leaves, _) in zip(paths, heads, strict=True):
-            need_agreement(heads[0][0], leaves, (paths[0], path), exact=False)
-        super().__init__(heads[0][0], [(path, sizes) for path, (_, sizes) in zip(paths, heads, strict=True)], threads, cache_bytes)
+        heads, names = self._look(threads), [str(file) for file in self._files]
+        for name, (leaves, _) in zip(names, heads, strict=True):
+            need_agreement(heads[0][0], leaves, (names[0], name), exact=False)
+        super().__init__(heads[0][0], [(name, sizes) for name, (_, sizes) in zip(names, heads, strict=True)], threads, cache_bytes)
 
     @property
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
-        return fingerprint_files("parquet", self._paths, self._fields)
+        return self._files.fingerprint("parquet", self._fields)
+
+    def _look(self, threads: int) -> list[Head]:
+        """At every file: its fields and the records of its row groups."""
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(lambda file: read_head(file, read_footer(file), self._fields), self._files))
 
     def _decode(self, group: Group, leaf: Leaf) -> list[Any]:
+        footer = self._footer(self._file_named[group.path])
         parquet = need("pyarrow.parquet", "arrow")
-        metadata = self._footers.get((group.path, None), lambda: _metadata(group.path))
-        with parquet.ParquetFile(group.path, metadata=metadata, page_checksum_verification=True) as file:
+        with (
+            self._opened(group, leaf) as source,
+            parquet.ParquetFile(source, metadata=footer, page_checksum_verification=True) as file,
+        ):
             table = file.read_row_group(group.number, [".".join(leaf.path)], use_threads=False)
         table.validate()
         return list(table.column(leaf.path[0]).chunks)
 
+    def _footer(self, file: File) -> Any:
+        return self._footers.get((str(file), None), lambda: _with_size(read_footer(file)))
+
+    @contextmanager
+    def _opened(self, group: Group, leaf: Leaf) -> Iterator[Any]:
+        """What Arrow opens to read a column of a group."""
+        yield group.path
+
     def _recipe(self) -> Recipe:
-        return (ParquetSource, (self._paths, self._fields, self._threads, self._cache_bytes))
+        return (ParquetSource, (self._files, self._fields, self._threads, self._cache_bytes))
 
 
-def _head(path: str, fields: Fields | None) -> tuple[dict[str, Leaf], list[int]]:
-    """The fields of a file, and the records of its row groups."""
-    size = file_size(Path(path))
-    with open(path, "rb") as file:
-        start = file.read(4)
-        file.seek(max(0, size - 4))
-        end = file.read(4)
-    if start != MAGIC:
-        raise FormatError(f"{path}: expected a Parquet file beginning with {MAGIC!r}, found {start!r}")
-    if end != MAGIC or size < 2 * len(MAGIC):
-        raise TruncatedError(f"{path}: expected {MAGIC!r} at the end of a Parquet file, found {end!r}: it was cut")
-    with translated(path):
-        metadata, _ = _metadata(path)
-        sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        if min(sizes, default=0) < 0 or sum(sizes) != metadata.num_rows:
-            raise CorruptError(f"{path}: expected row groups of {metadata.num_rows} records together, found {str(sizes)[:100]}")
-        if max(sizes, default=0) > MOST_GROUP_RECORDS:
-            raise SizeOverflowError(
-                f"{path}: expected row groups of at most {MOST_GROUP_RECORDS} records, found {max(sizes)}; write smaller ones"
-            )
-        return choose(metadata.schema.to_arrow_schema(), fields, path), sizes
+class RemoteParquetSource(ParquetSource):
+    """The same of files at URLs: the bytes of row groups come through a window, several at a time."""
+
+    def __init__(self, what: Names, fields: Fields | None, threads: int, cache_bytes: int, options: RemoteOptions) -> None:
+        self._options = options
+        super().__init__(what, fields, threads, cache_bytes)
+        self._window = options.open_files([(file.path, file.info) for file in self._files if isinstance(file, RemoteFile)])
+
+    @property
+    def remote(self) -> RemoteFiles:
+        """The files and the window on them."""
+        return self._window
+
+    def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Where the row groups of records lie."""
+        return self._ranges(np.unique(self._blocks.of(ids)), list(self._leaves))
+
+    def close(self) -> None:
+        """Forget what was decoded and fetched: nothing can be read any more."""
+        super().close()
+        self._window.close()
+
+    def _look(self, threads: int) -> list[Head]:
+        found = self._files.each(self._look_at)
+        self._extents = np.concatenate([extents for _, extents in found])
+        self._file_of = np.repeat(np.arange(len(found)), [len(extents) for _, extents in found])
+        return [head for head, _ in found]
+
+    def _look_at(self, file: File) -> tuple[Head, IntArray]:
+        footer = self._footer(file)
+        leaves, rows = read_head(file, footer, self._fields)
+        return (leaves, rows), read_extents(file, footer, leaves.values())
+
+    def _ranges(self, groups: IntArray, fields: Sequence[str]) -> tuple[IntArray, IntArray, IntArray]:
+        """File, start and stop of every field of groups."""
+        names = list(self._leaves)
+        extents = self._extents[groups][:, [names.index(field) for field in fields]]
+        numbers: IntArray = np.repeat(self._file_of[groups], len(fields))
+        return numbers, extents[..., 0].ravel(), extents[..., 1].ravel()
+
+    def _windows(self, groups: list[int], fields: Sequence[str]) -> list[list[int]]:
+        """More at a time than there are threads, for bytes come side by side, but no more than the window can hold."""
+        ordered = list(chain.from_iterable(super()._windows(groups, fields)))
+        _, starts, stops = self._ranges(np.array(ordered), fields)
+        sizes = (stops - starts + 2 * PAGE).reshape(len(ordered), -1).sum(axis=1)
+        return [
+            ordered[low : min(low + GROUPS_AT_ONCE, part.stop)]
+            for part in self._window.slices(np.zeros_like(sizes), sizes)
+            for low in range(part.start, part.stop, GROUPS_AT_ONCE)
+        ]
+
+    def _columns(self, groups: Sequence[int], fields: Sequence[str]) -> dict[tuple[int, str], Column]:
+        absent = [group for group in groups if any((group, name) not in self._recent for name in fields)]
+        if absent:  # all on their way at once; each is waited for where it is decoded
+            hold = self._window.hold(*self._ranges(np.array(absent), fields))
+            hold.begin()
+            hold.end()
+        return super()._columns(groups, fields)
+
+    def _make(self, number: int, name: str) -> tuple[Column, int]:
+        for _ in range(TRIES - 1):
+            try:
+                return super()._make(number, name)
+            except CorruptError:
+                self._window.refetch(int(self._file_of[number]))
+        return super()._make(number, name)
+
+    @contextmanager
+    def _opened(self, group: Group, leaf: Leaf) -> Iterator[Any]:
+        place = self._blocks.of(np.array([group.first]))
+        start, stop = self._extents[place[0], list(self._leaves.values()).index(leaf)].tolist()
+        number = int(self._file_of[place[0]])
+        file, landing = self._files[number], self._window.landings[number]
+
+        def read_range(low: int, high: int) -> bytes:
+            """Arrow reads a little more of files of very old writers, which is not in the window."""
+            return landing.read(low, high) if start <= low and high <= stop else file.read(low, high)
+
+        with self._window.hold(self._file_of[place], np.array([start]), np.array([stop])):
+            yield RangeFile(file.size, read_range)
+
+    def _recipe(self) -> Recipe:
+        return (RemoteParquetSource, (self._files, self._fields, self._threads, self._cache_bytes, self._options))
 
 
-def _metadata(path: str) -> tuple[Any, int]:
-    """The footer of a file, and about what it takes in memory, which is more than in the file."""
-    metadata = need("pyarrow.parquet", "arrow").read_metadata(path)
-    return metadata, 10 * metadata.serialized_size
+def _with_size(footer: Any) -> tuple[Any, int]:
+    """A footer, and about what it takes in memory, which is more than in the file."""
+    return footer, 10 * footer.serialized_size

@@ -8,10 +8,13 @@ from contextlib import contextmanager
 
 from penstock.records import Source
 
-__all__ = ["MOST_OPEN", "Parts"]
+__all__ = ["MOST_OPEN", "MOST_OPEN_REMOTE", "Parts"]
 
 MOST_OPEN = 64
 """So many parts are open at a time, unless they were given open."""
+
+MOST_OPEN_REMOTE = 8
+"""The same of parts at URLs, which share the memory that they are given together."""
 
 
 class Parts:

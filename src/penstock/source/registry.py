@@ -1,9 +1,7 @@
-"""Which source reads what: one table from suffixes and magic bytes to openers, imported when they are used."""
+"""Which source reads what: paths, URLs, lists, dicts and objects in memory."""
 
-import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,62 +9,34 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from penstock.errors import FormatError, MissingError, SchemaMismatchError, UnsupportedTypeError
+from penstock.errors import MissingError, SchemaMismatchError
 from penstock.ragged import Ragged
 from penstock.records import Source
+from penstock.remote.client import SCHEMES
+from penstock.remote.url import UrlPath, is_url
 from penstock.source.aligned import Aligned
 from penstock.source.array import ArraySource, open_array
+from penstock.source.at_url import REMOTE_OPTIONS, is_at_url, open_url, open_urls, share
 from penstock.source.concat import Concat
-from penstock.source.paths import expand, file_size, has_pattern
+from penstock.source.files import LocalFile, RemoteFile
+from penstock.source.kinds import FOLDER, REFUSED, TOKENS, Kind, kind_of_file, kind_of_suffix
+from penstock.source.paths import expand, has_pattern
 from penstock.store.layout import DIRECTORIES, LOCK_NAME, MANIFEST_DIRECTORY
 from penstock.store.snapshot import open_store
 
-__all__ = ["KINDS", "Kind", "open_source"]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A format: how its files are recognised, and the function that opens a list of them."""
-
-    name: str
-    suffixes: tuple[str, ...]
-    opener: str
-    head: bytes | None = None
-    tail: bytes | None = None
-
-    def open(self, paths: Any, **options: Any) -> Source:
-        """Open files of this kind."""
-        module, _, function = self.opener.partition(":")
-        opener: Callable[..., Source] = getattr(importlib.import_module(f"penstock.source.{module}"), function)
-        return opener(paths, **options)
-
-
-KINDS = (
-    Kind("npy", (".npy",), "npy:open_npy", head=b"\x93NUMPY"),
-    Kind("hdf5", (".h5", ".hdf5", ".he5"), "hdf5:open_hdf5", head=b"\x89HDF\r\n\x1a\n"),
-    Kind("arrow", (".arrow", ".feather"), "arrow:open_arrow", head=b"ARROW1"),
-    Kind("parquet", (".parquet",), "parquet:open_parquet", head=b"PAR1"),
-    Kind("array_record", (".array_record", ".arrayrecord", ".ar"), "array_record:open_array_record"),
-    Kind("rows", (".shard",), "rows:open_rows", head=b"GAMSAE01"),
-    Kind("tokens", (".rox",), "tokens:open_tokens", tail=b"ROXXEL02"),
-)
-
-REFUSED = {
-    ".npz": "an .npz is a zip archive, whose arrays cannot be mapped: save each array as a .npy file, and open them as a dict",
-    ".pkl": "a pickle would have to be executed to be read",
-    ".pickle": "a pickle would have to be executed to be read",
-    ".pt": "a torch file is a pickle, which would have to be executed to be read: save its tensors as .npy files",
-}
+__all__ = ["open_source"]
 
 
 def open_source(what: Any, **options: Any) -> Source:
     """Anything that can be read as records, as a source.
 
-    A path (the format follows from the suffix, or from the content), a pattern, a directory, a list (one after the other), a dict
-    (side by side), arrays, Arrow tables, Hugging Face data sets. Options go to the source that reads it.
+    A path or URL (the format follows from the suffix, or from the content), a pattern, a directory, a list (one after the other), a
+    dict (side by side), arrays, Arrow tables, Hugging Face data sets. Options go to the source that reads it.
     """
     if isinstance(what, Source):
         return _without_options(what, options)
+    if isinstance(what, UrlPath | RemoteFile) or (isinstance(what, str) and is_url(what)):
+        return open_url(what, options)
     if isinstance(what, str | os.PathLike):
         return _open_path(os.fspath(what), options)
     if isinstance(what, np.ndarray | Ragged):
@@ -104,7 +74,7 @@ def _open_dict(parts: Mapping[str, Any], options: Mapping[str, Any]) -> Source:
     opened: dict[str, Source] = {}
     try:
         for name, value in parts.items():
-            opened[name] = ArraySource({name: value}) if _is_column(value) else open_source(value, **options)
+            opened[name] = ArraySource({name: value}) if _is_column(value) else _open_part(value, options)
         return Aligned(opened)
     except BaseException:
         for source in opened.values():
@@ -120,24 +90,34 @@ def _is_column(value: Any) -> bool:
 
 
 def _is_file_name(item: Any) -> bool:
-    return isinstance(item, os.PathLike) or (isinstance(item, str) and _kind_of_suffix(item) is not None)
+    return isinstance(item, os.PathLike | UrlPath) or (isinstance(item, str) and (is_url(item) or kind_of_suffix(item) is not None))
+
+
+def _open_part(part: Any, options: Mapping[str, Any]) -> Source:
+    """A part of a list or a dict. Options of URLs are for those among the parts."""
+    if is_at_url(part) or not isinstance(part, str | os.PathLike):
+        return open_source(part, **options)
+    return open_source(part, **{name: value for name, value in options.items() if name not in REMOTE_OPTIONS})
 
 
 def _open_list(parts: Sequence[Any], options: Mapping[str, Any]) -> Source:
     if not parts:
         raise ValueError("expected at least one source, got an empty list")
-    if all(isinstance(part, str | os.PathLike) for part in parts):
-        kinds = {_kind_of_suffix(os.fspath(part)) for part in parts}
-        if len(kinds) == 1 and (kind := kinds.pop()) is not None:
-            return kind.open(list(parts), **options)
-        return Concat.of((str(part), partial(open_source, _absolute(part), **options)) for part in parts)
+    if all(isinstance(part, str | os.PathLike | UrlPath) for part in parts):
+        kinds, remote = {kind_of_suffix(str(part)) for part in parts}, {is_at_url(part) for part in parts}
+        if len(kinds) == 1 and len(remote) == 1 and (kind := kinds.pop()) is not None:
+            return open_urls(kind, parts, options) if any(remote) else kind.open(list(parts), **options)
+        each = share(options, len(parts)) if any(remote) else options
+        return Concat.of(((str(part), partial(_open_part, _absolute(part), each)) for part in parts), are_remote=any(remote))
     sources: list[Source] = []
     for part in parts:
-        sources.append(open_source(part, **options))
+        sources.append(_open_part(part, options))
     return Concat.of_sources(sources)
 
 
-def _absolute(part: str | os.PathLike[str]) -> str:
+def _absolute(part: str | os.PathLike[str] | UrlPath) -> str | UrlPath:
+    if isinstance(part, UrlPath):
+        return part
     text = os.fspath(part)
     return text if "://" in text else os.path.abspath(text)
 
@@ -149,7 +129,8 @@ def _open_path(text: str, options: Mapping[str, Any]) -> Source:
     if "://" in text:
         url = urlsplit(text)
         if url.scheme != "file" or url.netloc not in ("", "localhost"):
-            raise ValueError(f"{text}: expected a path or a file:// URL, got the scheme {url.scheme!r}")
+            known = " ".join(f"{scheme}://" for scheme in ("file", *SCHEMES))
+            raise ValueError(f"{text}: expected a path or one of {known}, got the scheme {url.scheme!r}")
         text = unquote(url.path)
     if has_pattern(text) and not os.path.lexists(text):
         return _open_list([str(path) for path in expand(text, ())], options)
@@ -158,38 +139,14 @@ def _open_path(text: str, options: Mapping[str, Any]) -> Source:
         return _open_directory(path, options)
     if not path.exists():
         return _open_prefix(path, options)
-    kind = _kind_of_suffix(text) or _kind_of_content(path)
-    if path.suffix.lower() == ".json":
-        return Kind("collection", (), "collection:open_collection").open(path, **options)
-    if kind is None:
-        known = " ".join(suffix for one in KINDS for suffix in one.suffixes)
-        raise FormatError(f"{path}: neither its suffix nor its content tells what it is; expected one of {known} .json")
-    return kind.open(path, **options)
-
-
-def _kind_of_suffix(text: str) -> Kind | None:
-    suffix = Path(text).suffix.lower()
-    if suffix in REFUSED:
-        raise UnsupportedTypeError(f"{text}: {REFUSED[suffix]}")
-    return next((kind for kind in KINDS if suffix in kind.suffixes), None)
-
-
-def _kind_of_content(path: Path) -> Kind | None:
-    size = file_size(path)
-    with path.open("rb") as file:
-        head = file.read(16)
-        file.seek(max(0, size - 8))
-        tail = file.read(8)
-    return next(
-        (k for k in KINDS if (k.head is not None and head.startswith(k.head)) or (k.tail is not None and tail == k.tail)), None
-    )
+    return kind_of_file(LocalFile(path)).open(path, **options)
 
 
 def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
     if _is_store(path) or "generation" in options:
         return open_store(path, **options)
     names = [name for name in os.listdir(path) if not name.startswith(".") and (path / name).is_file()]
-    kinds = {_kind_of_suffix(name) for name in names if Path(name).suffix.lower() not in REFUSED}
+    kinds = {kind_of_suffix(name) for name in names if Path(name).suffix.lower() not in REFUSED}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:
         return kind.open(path, **options)
     known = sorted(kind.name for kind in kinds if kind is not None)
@@ -197,7 +154,7 @@ def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
         raise SchemaMismatchError(
             f"{path}: the directory holds files of several formats ({', '.join(known)}): open them by a pattern"
         )
-    return Kind("directory", (), "directory:open_directory").open(path, **options)
+    return FOLDER.open(path, **options)
 
 
 def _is_store(path: Path) -> bool:
@@ -210,5 +167,5 @@ def _open_prefix(path: Path, options: Mapping[str, Any]) -> Source:
     """A name that is the beginning of the names of token shards, or of nothing."""
     base = path.with_suffix("") if path.suffix == ".rox" else path
     if path.parent.is_dir() and any(name.startswith(f"{base.name}_") and name.endswith(".rox") for name in os.listdir(path.parent)):
-        return next(kind for kind in KINDS if kind.name == "tokens").open(path, **options)
+        return TOKENS.open(path, **options)
     raise MissingError(f"{path}: there is no such file or directory")

@@ -9,10 +9,8 @@
 All numbers are little-endian. ``docs/reference/foreign-formats.md`` has an example.
 """
 
-import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,9 +28,9 @@ from penstock.errors import (
 )
 from penstock.interfaces import IntArray
 from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output
+from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
-from penstock.source.fingerprint import fingerprint_files
-from penstock.source.paths import expand, file_size
+from penstock.source.files import File, Files, Names, find_files
 from penstock.source.rows_in_files import FileRows, default_threads, reader_of_files, use_pread
 
 __all__ = ["HEADER", "MAGIC", "SUFFIX", "RowBatches", "RowShards", "check_header", "default_batch_rows", "open_rows"]
@@ -48,35 +46,38 @@ BATCH_BYTES = 8 << 20
 
 
 def open_rows(
-    what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    what: Names,
     *,
     field: str = "row",
     dtype: npt.DTypeLike | None = None,
     threads: int | None = None,
     io: str = "auto",
+    remote: RemoteOptions | None = None,
 ) -> "RowShards":
     """One .shard file, or many as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
 
-    Rows come as they are stored, as float32; ``dtype="f8"`` makes them float64.
+    Rows come as they are stored, as float32; ``dtype="f8"`` makes them float64. ``remote`` says how files at URLs are read.
     """
     delivered = STORED if dtype is None else np.dtype(dtype)
     if delivered not in (STORED, np.dtype("<f8")):
         raise ValueError(f"dtype must be 'f4' or 'f8', got {dtype!r}")
-    return RowShards([str(path) for path in expand(what, (SUFFIX,))], field, delivered.str, default_threads(threads), io)
+    return RowShards(find_files(what, (SUFFIX,)), field, delivered.str, default_threads(threads), io, remote)
 
 
 class RowShards(Source):
     """The rows of .shard files, one file after the other, as one field. A row keeps its id whatever is read, and how."""
 
-    def __init__(self, paths: Sequence[str], field: str, dtype: str, threads: int, io: str) -> None:
-        self._paths, self._name, self._dtype, self._threads, self._io = list(paths), field, dtype, threads, io
-        files, self._width = _open_all(self._paths)
-        self._counts = [file.rows for file in files]
+    def __init__(self, files: Files, field: str, dtype: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
+        self._files, self._name, self._dtype, self._options = files, field, dtype, (threads, io, remote)
+        parts, self._width = _open_all(files)
+        self._counts = [part.rows for part in parts]
         self._length = sum(self._counts)
         if self._length == 0:
-            raise EmptySourceError(f"expected at least one row, found none in {len(paths)} files ({', '.join(paths[:3])})")
+            names = ", ".join(map(str, files[:3]))
+            raise EmptySourceError(f"expected at least one row, found none in {len(files)} files ({names})")
         self._stored, self._field = Field(STORED, (self._width,)), Field(dtype, (self._width,))
-        self._rows = reader_of_files(files, self._stored.stride, pread=use_pread(io, Path(paths[0])), threads=threads)
+        pread = use_pread(io, files.local)
+        self._rows = reader_of_files(parts, self._stored.stride, pread=pread, threads=threads, remote=remote)
 
     def __len__(self) -> int:
         return self._length
@@ -99,7 +100,7 @@ class RowShards(Source):
     @property
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
-        return fingerprint_files("rows", self._paths, self._name, self._dtype)
+        return self._files.fingerprint("rows", self._name, self._dtype)
 
     @property
     def blocks(self) -> Blocks:
@@ -107,6 +108,20 @@ class RowShards(Source):
         if len(self._counts) > 1:
             return Blocks.of_counts(self._counts)
         return Blocks(len(self), max(1, (1 << 20) // self._stored.stride))
+
+    @property
+    def reads_blocks(self) -> bool:
+        """At a URL, where a record costs a request."""
+        return self._files.is_remote
+
+    @property
+    def remote(self) -> RemoteFiles | None:
+        """The window on the files, if they are at a URL."""
+        return self._rows.remote
+
+    def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Where rows lie in the files."""
+        return self._rows.byte_ranges(ids, ids + 1)
 
     def batches(self, batch_rows: int | None = None, *, align: bool = False) -> "RowBatches":
         """All rows in order, ``batch_rows`` at a time; see :func:`default_batch_rows`. With ``align`` no batch crosses a shard."""
@@ -133,7 +148,7 @@ class RowShards(Source):
         return self._rows.native() if self._field == self._stored else None
 
     def _recipe(self) -> Recipe:
-        return (RowShards, (self._paths, self._name, self._dtype, self._threads, self._io))
+        return (RowShards, (self._files, self._name, self._dtype, *self._options))
 
     def close(self) -> None:
         """Let go of the files: nothing can be read any more."""
@@ -200,18 +215,22 @@ def check_header(name: str, header: bytes, size: int) -> tuple[int, int]:
     return rows, width
 
 
-def _open_all(paths: Sequence[str]) -> tuple[list[FileRows], int]:
+def _open_all(files: Files) -> tuple[list[FileRows], int]:
     """Where the rows lie, shards without rows left out, and the width of all of them."""
-    if not paths:
+    if not files:
         raise EmptySourceError("expected at least one .shard file, got an empty list")
-    files, first = [], 0
-    for path in paths:
-        size = file_size(Path(path))
-        with open(path, "rb") as file:
-            rows, width = check_header(path, file.read(HEADER.size), size)
+    found, first = [], 0
+    for file, (size, rows, width) in zip(files, files.each(_look), strict=True):
         first = first or width
         if width != first:
-            raise SchemaMismatchError(f"{path}: expected rows of {first} values as in {paths[0]}, found rows of {width}")
+            raise SchemaMismatchError(f"{file}: expected rows of {first} values as in {files[0]}, found rows of {width}")
         if rows > 0:
-            files.append(FileRows(Path(os.path.realpath(path)), size, HEADER.size, rows))
-    return files, first
+            found.append(FileRows.of(file, size, HEADER.size, rows))
+    return found, first
+
+
+def _look(file: File) -> tuple[int, int, int]:
+    """Bytes, rows and width of a shard."""
+    header = file.first(HEADER.size)
+    size = file.size
+    return size, *check_header(str(file), header, size)

@@ -30,8 +30,10 @@ from penstock.errors import (
     UnsupportedTypeError,
 )
 from penstock.interfaces import IntArray
+from penstock.remote.url import UrlPath
 from penstock.schema import Field
-from penstock.source.paths import file_size
+from penstock.source.files import File, Files, RemoteFile, look_at
+from penstock.source.url_names import children
 
 __all__ = [
     "DTYPES",
@@ -42,6 +44,7 @@ __all__ = [
     "BlockRuns",
     "TokenFile",
     "encode_footer",
+    "numbered_objects",
     "numbered_shards",
     "read_footers",
 ]
@@ -62,10 +65,21 @@ INDEX_PIECE = 1 << 20
 
 def numbered_shards(prefix: Path) -> list[tuple[int, Path]]:
     """The files ``<prefix>_<number>.rox`` and their numbers, in that order; a prefix may end in .rox."""
-    pattern = re.compile(re.escape(prefix.name.removesuffix(SUFFIX)) + r"_([0-9]+)\.rox")
+    pattern = _numbered(prefix.name)
     names = os.listdir(prefix.parent) if prefix.parent.is_dir() else []
     found = ((int(match[1]), prefix.with_name(name)) for name in names if (match := pattern.fullmatch(name)))
     return sorted(found, key=lambda one: (one[0], os.fsencode(one[1])))
+
+
+def numbered_objects(prefix: UrlPath) -> list[RemoteFile]:
+    """The same at a URL, without the numbers."""
+    pattern = _numbered(prefix.name)
+    found = ((match, path, info) for path, info in children(prefix.parent) if (match := pattern.fullmatch(path.name)))
+    return [RemoteFile(path, info) for _, path, info in sorted(found, key=lambda one: (int(one[0][1]), one[1].name.encode()))]
+
+
+def _numbered(name: str) -> re.Pattern[str]:
+    return re.compile(re.escape(name.removesuffix(SUFFIX)) + r"_([0-9]+)\.rox")
 
 
 def encode_footer(blocks: int, data_bytes: int, dtype: np.dtype[Any]) -> bytes:
@@ -77,20 +91,18 @@ def encode_footer(blocks: int, data_bytes: int, dtype: np.dtype[Any]) -> bytes:
 class TokenFile:
     """What the footer of a file says, checked against its size."""
 
-    path: str
+    file: File
     size: int
     blocks: int
     data_bytes: int
     dtype: np.dtype[Any]
 
 
-def _read_footer(path: str) -> TokenFile:
-    size = file_size(Path(path))
+def _read_footer(path: File) -> TokenFile:
+    footer = path.last(FOOTER.size)
+    size = path.size
     if size < FOOTER.size:
         raise TruncatedError(f"{path}: expected a footer of {FOOTER.size} bytes, found a file of {size}")
-    with open(path, "rb") as file:
-        file.seek(size - FOOTER.size)
-        footer = file.read(FOOTER.size)
     if len(footer) < FOOTER.size:
         raise TruncatedError(f"{path}: expected {size} bytes, the file was cut while it was read")
     blocks, data_bytes, name, magic = FOOTER.unpack(footer)
@@ -107,22 +119,22 @@ def _read_footer(path: str) -> TokenFile:
     return TokenFile(path, size, blocks, data_bytes, _dtype(path, name))
 
 
-def _dtype(path: str, raw: bytes) -> np.dtype[Any]:
+def _dtype(path: File, raw: bytes) -> np.dtype[Any]:
     name = raw.rstrip(b"\0").decode("ascii", "replace")
     if name not in DTYPES:
         raise UnsupportedTypeError(f"{path}: expected an element type such as uint16 or float32, found {raw!r}")
     return Field("bf16").dtype if name == "bfloat16" else np.dtype(name)
 
 
-def read_footers(paths: Sequence[str]) -> list[TokenFile]:
+def read_footers(files: Files) -> list[TokenFile]:
     """The footers of files that must fit together."""
-    if not paths:
+    if not files:
         raise EmptySourceError(f"expected at least one {SUFFIX} file, got an empty list")
-    files = [_read_footer(path) for path in paths]
-    for file in files:
-        if file.dtype != files[0].dtype:
-            raise SchemaMismatchError(f"{file.path}: expected {files[0].dtype} elements as in {paths[0]}, found {file.dtype}")
-    return files
+    footers = files.each(_read_footer)
+    for footer in footers:
+        if footer.dtype != footers[0].dtype:
+            raise SchemaMismatchError(f"{footer.file}: expected {footers[0].dtype} elements as in {files[0]}, found {footer.dtype}")
+    return footers
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +152,8 @@ class BlockRuns:
     def of(cls, files: Sequence[TokenFile]) -> "BlockRuns":
         """Of the indices of files, checked."""
         none = np.empty(0, np.int64)
-        parts = [part for file in files for part in _block_runs(file)]
+        are_remote = any(isinstance(file.file, RemoteFile) for file in files)
+        parts = [part for runs in look_at(files, _all_runs, are_remote=are_remote) for part in runs]
         counts = np.concatenate([none, *(counts for counts, _ in parts)])
         sizes = np.concatenate([none, *(sizes for _, sizes in parts)])
         heads = _heads(sizes)
@@ -160,19 +173,25 @@ def _heads(values: IntArray) -> IntArray:
     return np.concatenate([np.arange(min(1, values.size)), np.flatnonzero(values[1:] != values[:-1]) + 1])
 
 
+def _all_runs(file: TokenFile) -> list[tuple[IntArray, IntArray]]:
+    return list(_block_runs(file))
+
+
 def _block_runs(file: TokenFile) -> Iterator[tuple[IntArray, IntArray]]:
     """How many blocks of which size follow one another, a part of the index at a time."""
     last = 0
     for low in range(0, file.blocks, INDEX_PIECE):
         count = min(INDEX_PIECE, file.blocks - low)
-        ends = np.fromfile(file.path, END, count, offset=file.data_bytes + low * END.itemsize)
+        start = file.data_bytes + low * END.itemsize
+        ends = np.frombuffer(file.file.read(start, start + count * END.itemsize), np.uint8)
+        ends = ends[: ends.size // END.itemsize * END.itemsize].view(END)
         if ends.size < count:
-            raise TruncatedError(f"{file.path}: expected {file.size} bytes, the file was cut while it was read")
+            raise TruncatedError(f"{file.file}: expected {file.size} bytes, the file was cut while it was read")
         before = np.concatenate([[last], ends[:-1]])
         bad = np.flatnonzero((ends < before) | (ends > file.data_bytes) | (ends % file.dtype.itemsize != 0))
         if bad.size:
             raise FormatError(
-                f"{file.path}: block {low + bad[0]} must end between {before[bad[0]]} and {file.data_bytes}, "
+                f"{file.file}: block {low + bad[0]} must end between {before[bad[0]]} and {file.data_bytes}, "
                 f"behind a whole {file.dtype}, found {ends[bad[0]]}"
             )
         sizes = (ends - before) // file.dtype.itemsize
@@ -180,4 +199,4 @@ def _block_runs(file: TokenFile) -> Iterator[tuple[IntArray, IntArray]]:
         yield np.diff(heads, append=count), sizes[heads]
         last = int(ends[-1])
     if last != file.data_bytes:
-        raise FormatError(f"{file.path}: expected the last block to end at {file.data_bytes}, found {last}")
+        raise FormatError(f"{file.file}: expected the last block to end at {file.data_bytes}, found {last}")

@@ -1,7 +1,7 @@
 """Token blocks: files of elements of one type cut into blocks, read as blocks or as one long line of tokens."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.argument import check_positions, whole_number
-from penstock.errors import NoMatchError
+from penstock.errors import MissingError, NoMatchError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
 from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output
+from penstock.remote.url import UrlPath
+from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
-from penstock.source.fingerprint import fingerprint_files
-from penstock.source.paths import expand, has_pattern
+from penstock.source.files import File, Files, LocalFile, Names, RemoteFile, find_files
+from penstock.source.paths import has_pattern
 from penstock.source.rows_in_files import FileRows, default_threads, reader_of_files, use_pread
-from penstock.source.token_file import SUFFIX, BlockRuns, numbered_shards, read_footers
+from penstock.source.token_file import SUFFIX, BlockRuns, numbered_objects, numbered_shards, read_footers
 from penstock.store.column import make_column
+from penstock.store.location import as_location
 
 __all__ = ["TokenBlocks", "as_elements", "open_tokens"]
 
@@ -27,17 +30,27 @@ SCAN_BYTES = 8 << 20
 
 
 def open_tokens(
-    what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    what: Names,
     *,
     field: str = "tokens",
     threads: int | None = None,
     io: str = "auto",
+    remote: RemoteOptions | None = None,
 ) -> "TokenBlocks":
     """One .rox file, or many as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
 
     A name that is no file is a prefix: ``x`` and ``x.rox`` stand for the shards ``x_<number>.rox``, in the order of their numbers.
+    ``remote`` says how files at URLs are read.
     """
-    return TokenBlocks([str(path) for path in _expand(what)], field, default_threads(threads), io)
+    files, options = what if isinstance(what, Files) else Files(_find(what)), (field, default_threads(threads), io, remote)
+    try:
+        return TokenBlocks(files, *options)
+    except MissingError:
+        # That a URL is no object shows when it is read. Then it may still be the prefix of some.
+        found = numbered_objects(files[0].path) if files.is_remote and len(files) == 1 else []
+        if not found:
+            raise
+        return TokenBlocks(Files(found), *options)
 
 
 class TokenBlocks(Source):
@@ -46,17 +59,18 @@ class TokenBlocks(Source):
     Together the blocks are one line of tokens, which :meth:`read_tokens` reads wherever blocks and shards end.
     """
 
-    def __init__(self, paths: Sequence[str], field: str, threads: int, io: str) -> None:
-        self._paths, self._name, self._threads, self._io = list(paths), field, threads, io
-        files = read_footers(paths)
-        self._stored = files[0].dtype
-        self._counts = [file.blocks for file in files]
-        self._runs = BlockRuns.of(files)
-        self._num_tokens = sum(file.data_bytes for file in files) // self._stored.itemsize
+    def __init__(self, files: Files, field: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
+        self._files, self._name, self._options = files, field, (threads, io, remote)
+        footers = read_footers(files)
+        self._stored = footers[0].dtype
+        self._counts = [footer.blocks for footer in footers]
+        self._runs = BlockRuns.of(footers)
+        self._num_tokens = sum(footer.data_bytes for footer in footers) // self._stored.itemsize
         is_even = len(self._runs.sizes) == 1 and self.block_size * self._stored.itemsize <= MAX_RECORD_BYTES
         self._field = Field(self._stored, (self.block_size,)) if is_even else Field.ragged(self._stored)
-        parts = [FileRows(Path(os.path.realpath(f.path)), f.size, 0, f.data_bytes // self._stored.itemsize) for f in files]
-        self._elements = reader_of_files(parts, self._stored.itemsize, pread=use_pread(io, Path(paths[0])), threads=threads)
+        parts = [FileRows.of(f.file, f.size, 0, f.data_bytes // self._stored.itemsize) for f in footers]
+        pread = use_pread(io, files.local)
+        self._elements = reader_of_files(parts, self._stored.itemsize, pread=pread, threads=threads, remote=remote)
 
     def __len__(self) -> int:
         return sum(self._counts)
@@ -84,7 +98,7 @@ class TokenBlocks(Source):
     @property
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
-        return fingerprint_files("tokens", self._paths, self._name)
+        return self._files.fingerprint("tokens", self._name)
 
     @property
     def blocks(self) -> Blocks:
@@ -92,6 +106,24 @@ class TokenBlocks(Source):
         if len(self._counts) > 1:
             return Blocks.of_counts(self._counts)
         return Blocks(len(self), max(1, (1 << 20) // max(1, self.block_size * self.dtype.itemsize)))
+
+    @property
+    def reads_blocks(self) -> bool:
+        """At a URL, where a record costs a request."""
+        return self._files.is_remote
+
+    @property
+    def remote(self) -> RemoteFiles | None:
+        """The window on the files, if they are at a URL."""
+        return self._elements.remote
+
+    def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Where blocks lie in the files."""
+        return self.span_ranges(*self._runs.locate(ids))
+
+    def span_ranges(self, starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Where tokens [start, start + count) lie in the files of a remote source: file, start and stop."""
+        return self._elements.byte_ranges(starts, starts + counts)
 
     def steps_per_epoch(self, batch_size: int, seq_len: int) -> int:
         """Full batches of ``batch_size`` sequences of ``seq_len`` tokens."""
@@ -157,7 +189,7 @@ class TokenBlocks(Source):
         return array if self._stored.isnative else array.byteswap(inplace=True)
 
     def _recipe(self) -> Recipe:
-        return (TokenBlocks, (self._paths, self._name, self._threads, self._io))
+        return (TokenBlocks, (self._files, self._name, *self._options))
 
     def close(self) -> None:
         """Let go of the files: nothing can be read any more."""
@@ -192,17 +224,37 @@ def _is_within(numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
     return numbers.size == 0 or (int(numbers.min()) >= limit.min and int(numbers.max()) <= limit.max)
 
 
-def _expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
-    if not isinstance(what, str | os.PathLike):
-        return [path for one in what for path in _expand(one)]
-    path = Path(what).absolute()
-    if os.path.lexists(path) or has_pattern(os.fspath(what)):
-        return expand(what, (SUFFIX,))
-    found = [shard for _, shard in numbered_shards(path)]
-    if not found:
-        shards = f"{path.name.removesuffix(SUFFIX)}_<number>{SUFFIX}"
-        raise NoMatchError(f"{path}: there is no such file, and there are no shards {shards}")
-    return found
+def _find(what: Names) -> Iterator[File]:
+    """The files that names stand for, those that begin the names of shards among them."""
+    if not isinstance(what, str | os.PathLike | UrlPath | LocalFile | RemoteFile):
+        for one in what:
+            yield from _find(one)
+        return
+    place = what if isinstance(what, LocalFile | RemoteFile) else as_location(what)
+    if isinstance(place, UrlPath) and place.suffix != SUFFIX and not has_pattern(place.key):
+        yield from _find_objects(place)
+    elif isinstance(place, Path) and not os.path.lexists(place) and not has_pattern(str(place)):
+        found = numbered_shards(place.absolute())
+        if not found:
+            raise NoMatchError(_no_shards(place.absolute()))
+        yield from (LocalFile(shard) for _, shard in found)
+    else:
+        yield from find_files(place, (SUFFIX,))
+
+
+def _find_objects(place: UrlPath) -> Iterator[File]:
+    try:
+        yield from find_files(place, (SUFFIX,))
+    except NoMatchError as error:
+        found = numbered_objects(place)
+        if not found:
+            raise NoMatchError(_no_shards(place)) from error
+        yield from found
+
+
+def _no_shards(place: Path | UrlPath) -> str:
+    shards = f"{place.name.removesuffix(SUFFIX)}_<number>{SUFFIX}"
+    return f"{place}: there is no such file, and there are no shards {shards}"
 
 
 def _apart(places: IntArray, width: int) -> IntArray:

@@ -13,6 +13,7 @@ from penstock.argument import byte_size, whole_number
 from penstock.errors import ConflictError, SchemaMismatchError
 from penstock.progress import Progress
 from penstock.schema import MAX_RECORD_BYTES, Field
+from penstock.source.files import Files, LocalFile
 from penstock.source.publish import NewFile, Staging, refuse_existing
 from penstock.source.token_file import (
     DTYPES,
@@ -121,14 +122,14 @@ class _Target:
         dtype = None if wanted is None else _checked(wanted)
         if not self._old:
             return dtype
-        files = read_footers([str(path) for _, path in self._old])
+        files = read_footers(Files(LocalFile(path) for _, path in self._old))
         if dtype is not None and dtype != files[0].dtype:
-            raise SchemaMismatchError(f"{files[0].path}: expected shards of {dtype} to append to, found {files[0].dtype}")
+            raise SchemaMismatchError(f"{files[0].file}: expected shards of {dtype} to append to, found {files[0].dtype}")
         for file in reversed(files):  # only the last block of a shard may be short, so one with several tells their size
             sizes = BlockRuns.of([file]).sizes
             if sizes.max(initial=0) > block_size or (file.blocks > 1 and sizes[0] != block_size):
                 raise SchemaMismatchError(
-                    f"{file.path}: expected blocks of {block_size} elements to append to, found blocks of {sizes.max()}"
+                    f"{file.file}: expected blocks of {block_size} elements to append to, found blocks of {sizes.max()}"
                 )
             if file.blocks > 1:
                 break

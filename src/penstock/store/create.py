@@ -2,15 +2,15 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
 
 from penstock.argument import byte_size, whole_number
 from penstock.errors import StoreError
+from penstock.remote.url import UrlPath
 from penstock.schema import Field, Schema
-from penstock.store.filesystem import Filesystem
-from penstock.store.generation import generations, is_store, load_manifest
-from penstock.store.layout import DIRECTORIES, LOCK_NAME, new_identity
-from penstock.store.lock import Lock
+from penstock.store.generation import generations, load_manifest
+from penstock.store.layout import MANIFEST_DIRECTORY, new_identity
+from penstock.store.location import as_location, storage_of
 from penstock.store.manifest import Manifest
 from penstock.store.writer import Progress, Writer
 
@@ -21,15 +21,20 @@ DEFAULT_CHUNK_RECORDS = 2**24
 
 
 def create(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | UrlPath,
     fields: Mapping[str, Field],
     *,
     chunk_bytes: int | str = DEFAULT_CHUNK_BYTES,
     chunk_records: int = DEFAULT_CHUNK_RECORDS,
     threads: int = 2,
     progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    single_writer: bool = False,
 ) -> Writer:
     """Make a new store and return its writer. Nothing is published before the first commit.
+
+    ``path`` may be the URL of an object store; ``storage_options`` are then credentials, region and endpoint. A server that
+    cannot create an object only if it is absent is refused, unless ``single_writer`` promises that nobody else writes.
 
     >>> import tempfile, penstock as pen
     >>> path = tempfile.mkdtemp() + "/train.pen"
@@ -45,19 +50,13 @@ def create(
         whole_number("chunk_records", chunk_records, least=1, most=2**32 - 1),
     )
     whole_number("threads", threads, least=1, most=256)
-    directory, files = Path(path), Filesystem()
-    if directory.is_dir() and any(name not in (*DIRECTORIES, LOCK_NAME) for name in files.names(directory)):
-        raise StoreError(f"{directory}: the directory holds other files; choose an empty or new one")
-    for place in (directory, *(directory / name for name in DIRECTORIES)):
-        try:
-            files.make_directory(place)
-        except FileExistsError:
-            if not place.is_dir():
-                raise StoreError(f"{place}: expected a directory or nothing, found a file") from None
-    lock = Lock(directory / LOCK_NAME)
+    location = as_location(path, storage_options)
+    storage = storage_of(location)
+    storage.prepare()
+    claim = storage.claim(single_writer=single_writer)
     try:
-        if generations(directory):
-            raise StoreError(f"{directory}: there is a store already; open it with mode='a', or remove it")
+        if generations(location):
+            raise StoreError(f"{location}: there is a store already; open it with mode='a', or remove it")
         base = Manifest(
             dataset=new_identity(),
             generation=0,
@@ -73,20 +72,27 @@ def create(
             segments=(),
             redirects=(),
         )
-        return Writer(directory, base, lock, threads=threads, progress=progress, is_new=True)
+        return Writer(storage, base, claim, threads=threads, progress=progress, is_new=True)
     except BaseException:
-        lock.close()
+        claim.close()
         raise
 
 
-def append_to(path: str | os.PathLike[str], *, threads: int = 2, progress: Progress | None = None) -> Writer:
-    """A writer on the newest generation of a store."""
-    directory = Path(path)
-    if not is_store(directory):
-        load_manifest(directory)  # raises, and says why
-    lock = Lock(directory / LOCK_NAME)
+def append_to(
+    path: str | os.PathLike[str] | UrlPath,
+    *,
+    threads: int = 2,
+    progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    single_writer: bool = False,
+) -> Writer:
+    """A writer on the newest generation of a store; ``storage_options`` and ``single_writer`` are those of :func:`create`."""
+    location = as_location(path, storage_options)
+    storage = storage_of(location)
+    storage.names(MANIFEST_DIRECTORY)  # raises where there is no store, before a lock is made there
+    claim = storage.claim(single_writer=single_writer)
     try:
-        return Writer(directory, load_manifest(directory), lock, threads=threads, progress=progress)
+        return Writer(storage, load_manifest(location), claim, threads=threads, progress=progress)
     except BaseException:
-        lock.close()
+        claim.close()
         raise

@@ -1,14 +1,14 @@
-"""Generations on disk: which there are, and reading their manifests and redirect tables. Never writes, never repairs."""
+"""The generations of a store: which there are, and reading their manifests and redirect tables. Never writes, never repairs."""
 
-import errno
-import os
-import stat
-from pathlib import Path
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from penstock import _core
-from penstock.errors import CorruptError, MissingError, NotPublishedError, ReadError, SnapshotExpiredError
+from penstock.errors import CorruptError, MissingError, NotPublishedError, SnapshotExpiredError
 from penstock.store.layout import (
     MANIFEST_DIRECTORY,
     MAX_MANIFEST_BYTES,
@@ -17,96 +17,100 @@ from penstock.store.layout import (
     manifest_name,
     redirect_name,
 )
-from penstock.store.manifest import Manifest, decode_manifest
-from penstock.store.redirect import ENTRY, Table, decode_redirects, merge
+from penstock.store.location import storage_of
+from penstock.store.manifest import Manifest, RedirectEntry, decode_manifest
+from penstock.store.redirect import ENTRY, NOWHERE, Table, decode_redirects, merge
+from penstock.store.storage import Location, Storage
 
-__all__ = ["generations", "is_store", "load_manifest", "load_redirects", "newest_generation", "read_file"]
+__all__ = ["generations", "load_manifest", "load_redirects"]
+
+Loaded = TypeVar("Loaded")
 
 
-def is_store(path: Path) -> bool:
-    """Whether a directory looks like a store."""
-    return (path / MANIFEST_DIRECTORY).is_dir()
-
-
-def generations(path: Path) -> list[int]:
+def generations(path: Location) -> list[int]:
     """The generations that can be opened, oldest first."""
-    try:
-        names = os.listdir(path / MANIFEST_DIRECTORY)
-    except FileNotFoundError as error:
-        raise MissingError(f"{path}: there is no penstock store here") from error
-    except NotADirectoryError as error:
-        raise CorruptError(f"{path}: expected a directory") from error
-    except OSError as error:
-        raise ReadError(error.errno, f"the manifests cannot be listed: {error.strerror}", str(path)) from error
+    names = storage_of(path).names(MANIFEST_DIRECTORY)
     return sorted(number for number in map(generation_of, names) if number is not None)
 
 
-def newest_generation(path: Path) -> int:
-    """The current generation, or 0 if none was ever committed."""
-    return max(generations(path), default=0)
-
-
-def load_manifest(path: Path, generation: int | None = None) -> Manifest:
+def load_manifest(path: Location, generation: int | None = None) -> Manifest:
     """The manifest of a generation, the newest unless given. A bad one raises; an older one is never taken in its place."""
+    if generation is not None:
+        try:
+            return _load(path, generation)
+        except MissingError:
+            there = generations(path)
+            if generation in there:
+                raise
+            raise _absent(path, generation, there) from None
     there = generations(path)
     if not there:
-        raise NotPublishedError(
-            f"{path}: nothing was ever committed here; a writer may still be at work, or was stopped before its first commit"
-        )
-    wanted = there[-1] if generation is None else generation
-    file = path / MANIFEST_DIRECTORY / manifest_name(wanted)
-    if wanted not in there:
-        raise SnapshotExpiredError(f"{file}: generation {wanted} is not there (any more); there are {there[0]} to {there[-1]}")
+        raise _not_published(path)
     try:
-        manifest = decode_manifest(read_file(file, MAX_MANIFEST_BYTES), str(file))
+        return _load(path, there[-1])
     except CorruptError as error:
-        older = f"; generation {there[-2]} can be opened by name" if generation is None and len(there) > 1 else ""
+        older = f"; generation {there[-2]} can be opened by name" if len(there) > 1 else ""
         raise CorruptError(f"{error}{older}") from error
-    if manifest.generation != wanted:
-        raise CorruptError(f"{file}: expected generation {wanted}, found {manifest.generation}")
-    return manifest
 
 
-def load_redirects(path: Path, manifest: Manifest) -> dict[int, Table]:
+def _load(path: Location, generation: int) -> Manifest:
+    storage, name = storage_of(path), f"{MANIFEST_DIRECTORY}/{manifest_name(generation)}"
+
+    def load() -> Manifest:
+        manifest = decode_manifest(storage.read(name, MAX_MANIFEST_BYTES), storage.full(name))
+        if manifest.generation != generation:
+            raise CorruptError(f"{storage.full(name)}: expected generation {generation}, found {manifest.generation}")
+        return manifest
+
+    return _tried(storage, load)
+
+
+def _tried(storage: Storage, load: Callable[[], Loaded]) -> Loaded:
+    """What is loaded; it is loaded again where bytes may be damaged on their way."""
+    for _ in range(storage.read_tries - 1):
+        with contextlib.suppress(CorruptError):
+            return load()
+    return load()
+
+
+def _absent(path: Location, generation: int, there: list[int]) -> MissingError:
+    if not there:
+        return _not_published(path)
+    file = storage_of(path).full(f"{MANIFEST_DIRECTORY}/{manifest_name(generation)}")
+    return SnapshotExpiredError(f"{file}: generation {generation} is not there (any more); there are {there[0]} to {there[-1]}")
+
+
+def _not_published(path: Location) -> NotPublishedError:
+    return NotPublishedError(
+        f"{path}: nothing was ever committed here; a writer may still be at work, or was stopped before its first commit"
+    )
+
+
+def load_redirects(path: Location, manifest: Manifest) -> dict[int, Table]:
     """The redirects in force, one table per field number."""
     merged: dict[int, Table] = {}
-    for entry in manifest.redirects:
-        file = path / REDIRECT_DIRECTORY / redirect_name(entry.writer, entry.serial)
-        data = read_file(file, entry.size)
-        if len(data) != entry.size or _core.crc32c(np.frombuffer(data, np.uint8)) != entry.crc:
-            raise CorruptError(f"{file}: expected {entry.size} bytes with crc {entry.crc:08x}, found {len(data)} or others")
-        for number, table in decode_redirects(data, manifest.dataset, str(file)).items():
+    storage = storage_of(path)
+    for tables in storage.each(partial(_load_tables, storage, manifest.dataset), manifest.redirects):
+        for number, table in tables.items():
             merged[number] = merge(merged.get(number, np.empty(0, ENTRY)), table, drop_nowhere=False)
     live = {chunk.number for chunk in manifest.chunks}
     for number, table in merged.items():
-        kept = table[table["chunk"] != 0xFFFFFFFF]
+        kept = table[table["chunk"] != NOWHERE]
         if kept.size and (int(kept["id"][-1]) >= manifest.length or not live.issuperset(np.unique(kept["chunk"]).tolist())):
             raise CorruptError(f"{path}: a redirect names a record or a chunk that generation {manifest.generation} does not have")
         merged[number] = kept
     return merged
 
 
-def read_file(path: Path, most: int) -> bytes:
-    """All bytes of a regular file, at most ``most``; links, fifos and directories are refused without blocking."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError as error:
-        raise MissingError(f"{path}: a file of the store is missing") from error
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
-            raise CorruptError(f"{path}: expected a file, found something else: {error.strerror}") from error
-        raise ReadError(error.errno, f"cannot be opened: {error.strerror}", str(path)) from error
-    try:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode) or info.st_size > most:
-            raise CorruptError(f"{path}: expected a file of at most {most} bytes, found {info.st_size}")
-        data = os.read(descriptor, info.st_size) if info.st_size else b""
-        while len(data) < info.st_size and (more := os.read(descriptor, info.st_size - len(data))):
-            data += more
-        return data
-    except OSError as error:
-        if isinstance(error, ReadError):
-            raise
-        raise ReadError(error.errno, f"cannot be read: {error.strerror}", str(path)) from error
-    finally:
-        os.close(descriptor)
+def _load_tables(storage: Storage, dataset: str, entry: RedirectEntry) -> dict[int, Table]:
+    name = f"{REDIRECT_DIRECTORY}/{redirect_name(entry.writer, entry.serial)}"
+
+    def load() -> dict[int, Table]:
+        data = storage.read(name, entry.size)
+        if len(data) != entry.size or _core.crc32c(np.frombuffer(data, np.uint8)) != entry.crc:
+            raise CorruptError(
+                f"{storage.full(name)}: expected {entry.size} bytes with crc {entry.crc:08x}, found {len(data)} or others"
+            )
+        return decode_redirects(data, dataset, storage.full(name))
+
+    return _tried(storage, load)

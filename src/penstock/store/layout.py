@@ -25,6 +25,7 @@ __all__ = [
     "chunk_name",
     "generation_of",
     "is_data_name",
+    "is_temporary_name",
     "manifest_name",
     "new_identity",
     "redirect_name",
@@ -41,6 +42,7 @@ MAX_MANIFEST_BYTES = 64 << 20
 
 IDENTITY = re.compile(r"[0-9a-f]{32}")
 _MANIFEST = re.compile(r"([0-9]{20})\.json")
+_TEMPORARY = re.compile(r"\.tmp-.*|probe-[0-9a-f]{32}")
 _DATA = re.compile(r"[0-9a-f]{32}-[0-9a-f]{8}\.(zr|rd)")
 
 
@@ -63,6 +65,11 @@ def generation_of(name: str) -> int | None:
 def temporary_name(write_id: str) -> str:
     """The name of a manifest before it is published."""
     return f".tmp-{write_id}"
+
+
+def is_temporary_name(name: str) -> bool:
+    """Whether a file in manifest/ is an unpublished manifest, or what a writer tried out an object store with."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def chunk_name(writer: str, number: int) -> str:

@@ -3,31 +3,32 @@
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from penstock.argument import whole_number
 from penstock.errors import ReadError
+from penstock.remote.url import UrlPath
 from penstock.store.create import append_to
-from penstock.store.filesystem import Filesystem
 from penstock.store.generation import generations, load_manifest, load_redirects
 from penstock.store.layout import (
     CHUNK_DIRECTORY,
-    LOCK_NAME,
     MANIFEST_DIRECTORY,
     REDIRECT_DIRECTORY,
     chunk_name,
     generation_of,
     is_data_name,
-    manifest_name,
+    is_temporary_name,
     redirect_name,
 )
-from penstock.store.lock import Lock
+from penstock.store.location import as_location, storage_of
 from penstock.store.manifest import Manifest
 from penstock.store.redirect import Table
 from penstock.store.snapshot import Store, open_store
+from penstock.store.storage import Found, Storage
 from penstock.store.writer import Progress
 
 __all__ = ["Collected", "Problem", "Rebalanced", "Stats", "gc", "rebalance", "stats", "verify"]
@@ -63,7 +64,7 @@ def stats(store: Store) -> Stats:
     live = _live_rows(manifest, redirects)
     live_bytes = stored = full = 0
     for chunk in manifest.chunks:
-        for number, data_bytes in store._native().chunk_fields(index[chunk.number]):
+        for number, data_bytes in store._chunk_fields(index[chunk.number]):
             stored += data_bytes
             live_bytes += data_bytes * live.get((chunk.number, number), 0) // max(1, chunk.rows)
         full += chunk.decoded >= 0.9 * manifest.chunk_bytes or chunk.rows >= 0.9 * manifest.chunk_records
@@ -104,19 +105,30 @@ class Problem:
     what: str
 
 
-def verify(path: str | os.PathLike[str], *, generation: int | None = None, progress: Progress | None = None) -> list[Problem]:
+def verify(
+    path: str | os.PathLike[str] | UrlPath,
+    *,
+    generation: int | None = None,
+    progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> list[Problem]:
     """Check every record and index of a generation; returns what is wrong, naming file, field and rows, or an empty list."""
-    directory = Path(path)
+    location = as_location(path, storage_options)
     try:
-        store = open_store(directory, generation=generation)
+        store = open_store(location, generation=generation)
     except ReadError as error:
-        return [Problem(str(directory), str(error))]
+        return [Problem(str(location), str(error))]
+    with store:
+        return _verify(store, progress)
+
+
+def _verify(store: Store, progress: Progress | None) -> list[Problem]:
     names = {number: name for name, number in store._manifest.numbers.items()}
     problems = []
     for place, chunk in enumerate(store._manifest.chunks):
-        file = str(directory / CHUNK_DIRECTORY / chunk_name(chunk.writer, chunk.serial))
+        file = f"{store.path}/{CHUNK_DIRECTORY}/{chunk_name(chunk.writer, chunk.serial)}"
         try:
-            found = store._native().verify_chunk(place)
+            found = store._verify_chunk(place)
         except ReadError as error:
             found = [str(error)]
         for what in found:
@@ -135,20 +147,28 @@ class Rebalanced:
     after: Stats
 
 
-def rebalance(path: str | os.PathLike[str], *, threads: int = 2, progress: Progress | None = None) -> Rebalanced:
+def rebalance(
+    path: str | os.PathLike[str] | UrlPath,
+    *,
+    threads: int = 2,
+    progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    single_writer: bool = False,
+) -> Rebalanced:
     """Rewrite the live records in id order into full chunks, as one new generation.
 
     Older generations, and whoever reads them, stay as they are; :func:`gc` removes their files later.
     """
-    directory = Path(path)
-    with append_to(directory, threads=threads, progress=progress) as writer:
-        store = open_store(directory, generation=writer.generation)
-        before = stats(store)
-        writer._start_over()
-        for low, high in batches(store):
-            writer.extend_columns(store.columns(slice(low, high), list(store.schema)))
-        writer.commit()
-    return Rebalanced(before, stats(open_store(directory)))
+    location = as_location(path, storage_options)
+    with append_to(location, threads=threads, progress=progress, single_writer=single_writer) as writer:
+        with open_store(location, generation=writer.generation) as store:
+            before = stats(store)
+            writer._start_over()
+            for low, high in batches(store):
+                writer.extend_columns(store.columns(slice(low, high), list(store.schema)))
+        done = writer.commit()
+    with open_store(location, generation=done) as store:
+        return Rebalanced(before, stats(store))
 
 
 def batches(store: Store) -> list[tuple[int, int]]:
@@ -169,53 +189,71 @@ class Collected:
     kept_generations: tuple[int, ...]
 
 
-def gc(path: str | os.PathLike[str], *, keep: int = 10, keep_hours: float = 24.0, dry_run: bool = False) -> Collected:
+def gc(
+    path: str | os.PathLike[str] | UrlPath,
+    *,
+    keep: int = 10,
+    keep_hours: float | None = None,
+    dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Collected:
     """Remove old generations, and files that no remaining generation names: leftovers of crashed writers among them.
 
-    The newest ``keep`` generations stay, and every one younger than ``keep_hours``. A reader on this machine keeps what it has
-    opened; others may find an older generation gone.
+    The newest ``keep`` generations stay, and every one from the oldest on that is younger than ``keep_hours``: 24 on a disk, 168 on
+    an object store. A reader on this machine keeps what it has opened; others may find an older generation gone. On an object
+    store, where nobody knows who else is writing, also other files stay until they are so old: no transaction may take longer.
     """
-    directory = Path(path)
     whole_number("keep", keep, least=1)
-    there = generations(directory)
-    if not there:
-        load_manifest(directory)  # raises, and says why
-    lock = Lock(directory / LOCK_NAME)
+    location = as_location(path, storage_options)
+    storage = storage_of(location)
+    if not generations(location):
+        load_manifest(location)  # raises, and says why
+    claim = storage.claim(single_writer=True)
     try:
-        there = generations(directory)
-        now = time.time()
-        young = {g for g in there if now - os.stat(directory / MANIFEST_DIRECTORY / manifest_name(g)).st_mtime < keep_hours * 3600}
-        kept = sorted(set(there[-keep:]) | young)
-        return _collect(directory, kept, dry_run)
+        return _collect(storage, keep, 3600 * (storage.keep_hours if keep_hours is None else keep_hours), dry_run)
     finally:
-        lock.close()
+        claim.close()
 
 
-def _collect(directory: Path, kept: list[int], dry_run: bool) -> Collected:
-    files = Filesystem()
-    named = set()
-    for generation in kept:
-        manifest = load_manifest(directory, generation)
-        named |= {directory / CHUNK_DIRECTORY / chunk_name(c.writer, c.serial) for c in manifest.chunks}
-        named |= {directory / REDIRECT_DIRECTORY / redirect_name(r.writer, r.serial) for r in manifest.redirects}
-    old = []
-    for name in files.names(directory / MANIFEST_DIRECTORY):
-        number = generation_of(name)
-        if name.startswith(".tmp-") or (number is not None and number not in kept):
-            old.append(directory / MANIFEST_DIRECTORY / name)
-    loose = [
-        directory / place / name
-        for place in (CHUNK_DIRECTORY, REDIRECT_DIRECTORY)
-        for name in files.names(directory / place)
-        if is_data_name(name) and directory / place / name not in named
-    ]
-    freed = sum(os.lstat(path).st_size for path in [*old, *loose])
+def _collect(storage: Storage, keep: int, keep_s: float, dry_run: bool) -> Collected:
+    now = time.time()
+    # Before the manifests: what somebody commits from now on is not in this list.
+    data = [file for place in (CHUNK_DIRECTORY, REDIRECT_DIRECTORY) for file in storage.listing(place)]
+    manifests = {_last(file): file for file in storage.listing(MANIFEST_DIRECTORY)}
+    there = {number: file for name, file in manifests.items() if (number := generation_of(name)) is not None}
+    unlisted = storage.unlisted(sorted(there))
+    young = {number for number, file in there.items() if now - file.modified < keep_s}
+    # Without a gap: as long as a generation is there, no later one was collected.
+    oldest = min({*sorted(there)[-keep:], *young, *unlisted})
+    kept = sorted({number for number in there if number >= oldest} | unlisted)
+    named = _named(storage, kept)
+
+    def is_left_over(file: Found) -> bool:
+        return not storage.many_writers or now - file.modified >= keep_s
+
+    old = [file for number, file in there.items() if number < oldest]
+    old += [file for name, file in manifests.items() if is_temporary_name(name) and is_left_over(file)]
+    loose = [file for file in data if is_data_name(_last(file)) and file.name not in named and is_left_over(file)]
     if not dry_run:
         # The newest name may not be durable yet: its writer may have been killed before it could see to that.
-        files.sync_directory(directory / MANIFEST_DIRECTORY)
-        for path in old:
-            files.remove(path)
-        files.sync_directory(directory / MANIFEST_DIRECTORY)  # manifests are gone for good before what they name goes
-        for path in loose:
-            files.remove(path)
-    return Collected(tuple(str(path) for path in [*old, *loose]), freed, tuple(kept))
+        storage.settle((MANIFEST_DIRECTORY,), is_new=False)
+        for file in old:
+            storage.remove(file.name)
+        storage.settle((MANIFEST_DIRECTORY,), is_new=False)  # manifests are gone for good before what they name goes
+        for file in loose:
+            storage.remove(file.name)
+    gone = [*old, *loose]
+    return Collected(tuple(storage.full(file.name) for file in gone), sum(file.size for file in gone), tuple(kept))
+
+
+def _named(storage: Storage, kept: list[int]) -> set[str]:
+    """The files that generations need."""
+    named = set()
+    for manifest in storage.each(lambda generation: load_manifest(storage.location, generation), kept):
+        named |= {f"{CHUNK_DIRECTORY}/{chunk_name(c.writer, c.serial)}" for c in manifest.chunks}
+        named |= {f"{REDIRECT_DIRECTORY}/{redirect_name(r.writer, r.serial)}" for r in manifest.redirects}
+    return named
+
+
+def _last(file: Found) -> str:
+    return file.name.rpartition("/")[2]

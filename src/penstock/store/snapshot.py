@@ -1,10 +1,12 @@
 """Store: one generation of a data set, open for reading. It sees that generation for its whole life."""
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,20 +17,29 @@ from penstock.errors import BatchTooLargeError, CorruptError, MissingError, Snap
 from penstock.index import as_ids
 from penstock.interfaces import IntArray
 from penstock.records import Batch, Blocks, Outputs, Recipe, Source, fixed_output, masked
+from penstock.remote.url import UrlPath
+from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import Field
-from penstock.store.column import Column, as_batch
-from penstock.store.generation import generations, load_manifest, load_redirects, newest_generation
+from penstock.store.column import Column, as_batch, join_columns
+from penstock.store.generation import generations, load_manifest, load_redirects
 from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
+from penstock.store.location import as_location
 from penstock.store.manifest import Manifest
+from penstock.store.remote_chunks import RemoteChunks
+from penstock.store.storage import Location
 
 __all__ = ["Store", "ZeroCopy", "open_store"]
+
+Result = TypeVar("Result")
 
 
 class Store(Source):
     """One generation of a record store; see :class:`~penstock.Source` for how it is read."""
 
-    def __init__(self, path: Path, manifest: Manifest, how: "Reading") -> None:
+    def __init__(self, path: Location, manifest: Manifest, how: "Reading") -> None:
         self._path, self._manifest, self._how = path, manifest, how
+        redirects = load_redirects(path, manifest)
+        self._chunks = RemoteChunks(path, manifest, how.remote) if isinstance(path, UrlPath) else None
         index = {chunk.number: place for place, chunk in enumerate(manifest.chunks)}
         self._reader: _core.StoreReader | None = _core.StoreReader(
             str(path),
@@ -42,8 +53,11 @@ class Store(Source):
             how.io == "pread",
             how.verify,
             how.max_batch_bytes,
+            None if self._chunks is None else self._chunks.files.landings,
         )
-        for number, table in load_redirects(path, manifest).items():
+        if self._chunks is not None:
+            self._chunks.serve(self._reader)
+        for number, table in redirects.items():
             if table.size:
                 places = np.array([index[c] for c in table["chunk"].tolist()], np.uint64)
                 self._reader.set_redirects(number, np.stack([table["id"], places, table["row"].astype(np.uint64)], axis=1))
@@ -75,12 +89,12 @@ class Store(Source):
         return self._manifest.digest
 
     @property
-    def path(self) -> Path:
-        """Where the store is."""
+    def path(self) -> Location:
+        """Where the store is: a directory, or a place under a URL."""
         return self._path
 
     def generations(self) -> list[int]:
-        """The generations on disk."""
+        """The generations that can be opened."""
         return generations(self._path)
 
     def refresh(self) -> "Store":
@@ -95,10 +109,7 @@ class Store(Source):
     # Reading
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
-        try:
-            return {name: self._read_field(name, ids, out) for name in fields}
-        except MissingError as error:
-            raise self._expired(error) from error
+        return {name: self._as_user_has_it(name, loaded) for name, loaded in self._load(ids, fields, out).items()}
 
     def native_reader(self, field: str) -> tuple[Any, int] | None:
         """The reader of this generation."""
@@ -109,16 +120,72 @@ class Store(Source):
         if field not in self._manifest.fields or self._manifest.fields[field].is_fixed:
             return super().lengths(field, ids)
         sizes = np.empty(len(wanted := as_ids(ids, len(self))), np.int64)
-        self._native().measure(self._manifest.numbers[field], wanted, sizes, self._pool)
+        number = self._manifest.numbers[field]
+        chunks = np.empty(0, np.int64) if self._chunks is None else self._chunks.chunks_of([number], wanted)
+        self._with_indices(chunks, lambda: self._native().measure(number, wanted, sizes, self._pool))
         return np.maximum(sizes, 0) // self._manifest.fields[field].dtype.itemsize
 
     def columns(self, ids: Any, fields: Sequence[str]) -> dict[str, Column]:
         """Records as a writer takes them, to be written to another store: nothing is lost on the way."""
-        wanted = as_ids(ids, len(self))
+        loaded = self._load(as_ids(ids, len(self)), fields, {})
+        return {name: column if isinstance(column, Column) else column.column() for name, column in loaded.items()}
+
+    # A store at a URL
+
+    @property
+    def remote(self) -> RemoteFiles | None:
+        """The chunks of a store at a URL."""
+        return None if self._chunks is None else self._chunks.files
+
+    def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """The chunks of which records are more than half; where others lie is found when they are read."""
+        return super().byte_ranges(ids) if self._chunks is None else self._chunks.byte_ranges(ids)
+
+    def hold(self, ids: IntArray) -> AbstractContextManager[object]:
+        """Keeps all fields of records in memory while it is entered."""
+        return nullcontext() if self._chunks is None else self._chunks.hold(list(self._manifest.numbers.values()), ids)
+
+    def _load(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> dict[str, "_Fixed | Column"]:
+        """Fields of records as they were written."""
+        outputs = {name: self._output(name, ids.size, out) for name in fields if self._manifest.fields[name].is_fixed}
+
+        def load(part: slice) -> dict[str, _Fixed | Column]:
+            return {
+                name: self._read_fixed(name, ids[part], outputs[name][part])
+                if name in outputs
+                else self._read_variable(name, ids[part])
+                for name in fields
+            }
+
         try:
-            return {name: self._column(name, wanted) for name in fields}
+            if self._chunks is None:
+                return load(slice(0, ids.size))
+            parts = self._chunks.read([self._manifest.numbers[name] for name in fields], ids, load)
         except MissingError as error:
             raise self._expired(error) from error
+        return parts[0] if len(parts) == 1 else {name: _join([part[name] for part in parts], outputs.get(name)) for name in fields}
+
+    def _with_indices(self, chunks: IntArray, work: Callable[[], Result]) -> Result:
+        """Do something while the indices of chunks are in memory."""
+        fetched = self._chunks
+        if fetched is None:
+            return work()
+
+        def attempt() -> Result:
+            with fetched.hold_indices(chunks):
+                return work()
+
+        return fetched.tried(lambda: chunks, attempt)
+
+    def _chunk_fields(self, place: int) -> list[tuple[int, int]]:
+        """Number and stored bytes of each field of a chunk."""
+        return self._with_indices(np.array([place], np.int64), lambda: self._native().chunk_fields(place))
+
+    def _verify_chunk(self, place: int) -> list[str]:
+        """What is wrong with a chunk."""
+        if self._chunks is None:
+            return self._native().verify_chunk(place)
+        return self._chunks.verify(place)
 
     def _expired(self, error: MissingError) -> MissingError:
         """Tells a file that gc removed, because this generation is too old, from one that is missing."""
@@ -133,29 +200,24 @@ class Store(Source):
             raise ValueError("the store is closed")
         return self._reader
 
-    def _read_field(self, name: str, ids: IntArray, out: Outputs) -> Any:
-        """One field as the user gets it: an array, masked where records are missing, or a Ragged."""
-        if self._manifest.fields[name].is_fixed:
-            return masked(*self._read_fixed(name, ids, out))
-        return as_batch(self._manifest.fields[name], self._read_variable(name, ids))
+    def _as_user_has_it(self, name: str, loaded: "_Fixed | Column") -> Any:
+        """One field of a batch: an array, masked where records are missing, or a Ragged."""
+        return as_batch(self._manifest.fields[name], loaded) if isinstance(loaded, Column) else masked(loaded.array, loaded.present)
 
-    def _column(self, name: str, ids: IntArray) -> Column:
-        if not self._manifest.fields[name].is_fixed:
-            return self._read_variable(name, ids)
-        array, present = self._read_fixed(name, ids, {})
-        return Column(ids.size, array.reshape(-1).view(np.uint8), None, None if present is None else present.astype(np.bool_), None)
-
-    def _read_fixed(self, name: str, ids: IntArray, out: Outputs) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8] | None]:
-        """Records, and which are present if not all are."""
-        number, field = self._manifest.numbers[name], self._manifest.fields[name]
-        if ids.size * field.stride > self._how.max_batch_bytes:
+    def _output(self, name: str, count: int, out: Outputs) -> npt.NDArray[Any]:
+        field = self._manifest.fields[name]
+        if count * field.stride > self._how.max_batch_bytes:
             raise BatchTooLargeError(
-                f"{self._path}: {ids.size} records of {field.stride} bytes are more than the limit for a batch, "
+                f"{self._path}: {count} records of {field.stride} bytes are more than the limit for a batch, "
                 f"{self._how.max_batch_bytes} bytes"
             )
-        array, present = fixed_output(name, field, ids.size, out), np.empty(ids.size, np.uint8)
-        missing = self._native().read_fixed(number, field.stride, ids, array.reshape(-1).view(np.uint8), present, self._pool)
-        return array, present if missing else None
+        return fixed_output(name, field, count, out)
+
+    def _read_fixed(self, name: str, ids: IntArray, array: npt.NDArray[Any]) -> "_Fixed":
+        number, stride = self._manifest.numbers[name], self._manifest.fields[name].stride
+        present = np.empty(ids.size, np.uint8)
+        missing = self._native().read_fixed(number, stride, ids, array.reshape(-1).view(np.uint8), present, self._pool)
+        return _Fixed(array, present if missing else None)
 
     def _read_variable(self, name: str, ids: IntArray) -> Column:
         field, number = self._manifest.fields[name], self._manifest.numbers[name]
@@ -177,10 +239,36 @@ class Store(Source):
 
     def close(self) -> None:
         """Let go of the files. Arrays already given out stay valid. Idempotent."""
+        if self._chunks is not None:
+            self._chunks.files.close()
         self._reader = None
 
     def _recipe(self) -> Recipe:
-        return (_open, (self._path.absolute(), self.generation, self._how))
+        path = self._path.absolute() if isinstance(self._path, Path) else self._path
+        return (_open, (path, self.generation, self._how))
+
+
+class _Fixed(NamedTuple):
+    """Records of a fixed field, and which are present if not all are."""
+
+    array: npt.NDArray[Any]
+    present: npt.NDArray[np.uint8] | None
+
+    def column(self) -> Column:
+        """The same as a writer takes it."""
+        present = None if self.present is None else self.present.astype(np.bool_)
+        return Column(len(self.array), self.array.reshape(-1).view(np.uint8), None, present, None)
+
+
+def _join(parts: "Sequence[_Fixed | Column]", array: npt.NDArray[Any] | None) -> "_Fixed | Column":
+    """Runs of records one after the other; fixed ones already are, in ``array``."""
+    if array is None:
+        return join_columns([part for part in parts if isinstance(part, Column)])
+    fixed = [part for part in parts if isinstance(part, _Fixed)]
+    if all(part.present is None for part in fixed):
+        return _Fixed(array, None)
+    present = [np.ones(len(part.array), np.uint8) if part.present is None else part.present for part in fixed]
+    return _Fixed(array, np.concatenate(present))
 
 
 class ZeroCopy:
@@ -188,7 +276,7 @@ class ZeroCopy:
 
     def __init__(self, store: Store, name: str) -> None:
         field = store.schema[name]
-        if not field.is_fixed or field.codec.number != 0 or store._how.io == "pread":
+        if not field.is_fixed or field.codec.number != 0 or store._how.io == "pread" or store.remote is not None:
             raise ValueError(f"field {name!r} ({field!r}) cannot be viewed: only fixed, uncompressed fields of mapped files can")
         self._store, self._field, self._number = store, field, store._manifest.numbers[name]
 
@@ -211,39 +299,40 @@ class Reading:
     io: str
     verify: bool
     max_batch_bytes: int
+    remote: RemoteOptions
 
 
 def open_store(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | UrlPath,
     *,
     generation: int | None = None,
     threads: int | None = None,
     io: str = "auto",
     verify: bool = True,
     max_batch_bytes: int | str = "16GiB",
+    remote: RemoteOptions | None = None,
 ) -> Store:
     """Open a store for reading, at its newest ``generation`` unless one is given.
 
     ``io`` is "map" (memory-mapped, for local disks), "pread" (for network filesystems) or "auto". ``verify=False`` skips the
     checksum of each page when it is first touched. A batch that would need more than ``max_batch_bytes`` is refused before it is
-    read: in a store from a stranger, a few bytes can stand for very many.
+    read: in a store from a stranger, a few bytes can stand for very many. ``remote`` says how a store at a URL is read.
     """
     if io not in ("auto", "map", "pread"):
         raise ValueError(f"io must be 'auto', 'map' or 'pread', got {io!r}")
+    location = as_location(path)
     if io == "auto":
-        io = "pread" if _core.is_network_filesystem(os.fspath(path)) else "map"
+        io = "pread" if isinstance(location, Path) and _core.is_network_filesystem(str(location)) else "map"
     most = byte_size("max_batch_bytes", max_batch_bytes)
-    return _open(Path(path), generation, Reading(threads or min(8, os.cpu_count() or 1), io, verify, most))
+    how = Reading(threads or min(8, os.cpu_count() or 1), io, verify, most, remote or RemoteOptions())
+    return _open(location, generation, how)
 
 
-def _open(path: Path, generation: int | None, how: Reading) -> Store:
-    for _ in range(3):  # a writer may commit and collect between our listing and our reading
-        wanted = newest_generation(path) if generation is None else generation
-        try:
-            return Store(path, load_manifest(path, generation), how)
-        except MissingError:
-            if generation is not None or newest_generation(path) == wanted:
-                raise
+def _open(path: Location, generation: int | None, how: Reading) -> Store:
+    if generation is None:
+        for _ in range(2):  # somebody may commit and collect between our listing and our reading
+            with contextlib.suppress(MissingError):
+                return Store(path, load_manifest(path), how)
     return Store(path, load_manifest(path, generation), how)
 
 

@@ -9,13 +9,12 @@ A commit is the exclusive creation of the next manifest::
     5  link it to manifest/<G + 1>           fails if somebody was first: ConflictError
     6  fsync manifest/                       only now is the commit acknowledged
     7  remove the temporary name
+
+On an object store steps 3, 4, 6 and 7 are not needed, and step 5 is a put-if-absent; see objectstore.py.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -24,57 +23,46 @@ import numpy.typing as npt
 
 from penstock import _core
 from penstock.argument import whole_number
-from penstock.errors import ConflictError, DurabilityError, StoreError
+from penstock.errors import ConflictError, DurabilityError, MissingError, StoreError
 from penstock.index import as_ids
-from penstock.store.builder import ChunkBuilder, Placement
-from penstock.store.chunk import encode_chunk
+from penstock.store.builder import Placement
+from penstock.store.chunk_writer import ChunkWriter, Progress
 from penstock.store.column import Column, make_column, missing_column
-from penstock.store.filesystem import Filesystem
-from penstock.store.generation import load_redirects, newest_generation
-from penstock.store.layout import (
-    CHUNK_DIRECTORY,
-    MANIFEST_DIRECTORY,
-    MAX_MANIFEST_BYTES,
-    REDIRECT_DIRECTORY,
-    chunk_name,
-    manifest_name,
-    new_identity,
-    redirect_name,
-    temporary_name,
-)
-from penstock.store.lock import Lock
-from penstock.store.manifest import ChunkEntry, Manifest, RedirectEntry, decode_manifest, encode_manifest
+from penstock.store.draft import publish_draft, write_draft
+from penstock.store.generation import load_manifest, load_redirects
+from penstock.store.layout import CHUNK_DIRECTORY, REDIRECT_DIRECTORY, new_identity, redirect_name
+from penstock.store.manifest import ChunkEntry, Manifest, RedirectEntry
 from penstock.store.places import Places
 from penstock.store.redirect import encode_redirects
+from penstock.store.storage import Claim, Storage
 
 __all__ = ["Progress", "Writer"]
 
-Progress = Callable[[int, int], None]
-"""Called with (records done, bytes written) after every chunk."""
-
 MAX_REDIRECT_FILES = 8
+MAX_REBASES = 100
 
 
 class Writer:
-    """The one writer of a store. Not thread-safe; use it in a ``with`` block: leaving it commits, an exception publishes nothing.
+    """A writer of a store. Not thread-safe; use it in a ``with`` block: leaving it commits, an exception publishes nothing.
 
     ``threads`` chunks are encoded and written at a time; ids and files are the same for any number of them.
+
+    On a disk there is one writer at a time. On an object store there may be several: if another one commits first, a transaction
+    that only appends goes behind its records, with other ids than ``extend`` gave (see ``last_range``); any other transaction
+    raises ConflictError.
     """
 
     def __init__(
-        self, path: Path, base: Manifest, lock: Lock, *, threads: int, progress: Progress | None = None, is_new: bool = False
+        self, files: Storage, base: Manifest, claim: Claim, *, threads: int, progress: Progress | None = None, is_new: bool = False
     ) -> None:
-        self._path, self._base, self._lock = path, base, lock
-        self._files = Filesystem()
-        self._threads = whole_number("threads", threads, least=1, most=256)
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="penstock-write")
-        self._progress = progress
+        self._files, self._base, self._claim = files, base, claim
+        whole_number("threads", threads, least=1, most=256)
+        self._chunks = ChunkWriter(files, base, threads=threads, progress=progress)
         self._is_new = is_new
         self._poison: str | None = None
         self._closed = False
-        self._writer, self._serial = new_identity(), 0
-        self._redirects = load_redirects(path, base)
-        self._free: list[npt.NDArray[np.uint8]] = []  # buffers of chunks that are written
+        self._redirects = load_redirects(files.location, base)
+        self._last_range: range | None = None
         self._begin()
 
     # What the user calls
@@ -90,8 +78,16 @@ class Writer:
         """The generation committed last; 0 before the first commit of a new store."""
         return 0 if self._is_new else self._base.generation
 
+    @property
+    def last_range(self) -> range | None:
+        """The ids that the last commit gave to the records it appended; None if it also changed or removed records."""
+        return self._last_range
+
     def extend(self, batch: Mapping[str, Any]) -> range:
-        """Append records: a dict with a column per field. Fields left out are missing. Returns the new ids."""
+        """Append records: a dict with a column per field. Fields left out are missing. Returns the new ids.
+
+        On an object store the ids are those the records get if no other writer commits first.
+        """
         self._check()
         columns = self._columns(batch)
         return self._append(columns)
@@ -122,7 +118,7 @@ class Writer:
             raise ValueError(f"expected {wanted.size} records, one per id, got {rows}")
         if rows:
             self._places.redirect(columns, wanted, self._place(dict(sorted(columns.items()))))
-            self._changed = True
+            self._changed, self._only_appends = True, False
 
     def delete(self, ids: npt.ArrayLike) -> dict[int, int]:
         """Remove records. The last records take the free ids, so that ids stay dense: returns {old id: new id} of those."""
@@ -130,16 +126,16 @@ class Writer:
         gone = as_ids(ids, len(self))
         if gone.size == 0:
             return {}
-        self._changed = True
+        self._changed, self._only_appends = True, False
         return self._places.delete(gone, sorted(self._base.numbers.values()))
 
     def commit(self) -> int:
         """Publish everything since the last commit, durably; returns the generation. Does nothing if nothing changed."""
         self._check()
         with self._or_discard():
-            self._seal_all()
+            self._chunks.seal_all()
             if self._changed or self._is_new:
-                self._publish()
+                self._publish_or_rebase()
         return self._base.generation
 
     def abort(self) -> None:
@@ -156,8 +152,8 @@ class Writer:
             if self._poison is None and self._is_own_process():
                 self._discard()
         finally:
-            self._pool.shutdown(wait=self._is_own_process())
-            self._lock.close()
+            self._chunks.close(wait=self._is_own_process())
+            self._claim.close()
 
     def __enter__(self) -> "Writer":
         return self
@@ -174,18 +170,16 @@ class Writer:
     def _begin(self) -> None:
         """A new transaction on the last commit. No I/O: what was committed stays committed whatever happens here."""
         self._places = Places(self._base.length, self._base.segments, self._redirects)
-        self._builders: dict[tuple[int, ...], ChunkBuilder] = {}
-        self._entries: dict[int, ChunkEntry] = {}
-        self._jobs: list[Future[None]] = []
-        self._made: list[Path] = []
-        self._next_chunk = self._base.next_chunk
+        self._chunks.begin(self._base.next_chunk)
         self._changed = False
         self._rewrites = False
+        self._only_appends = True
 
     def _start_over(self) -> None:
         """Begin a transaction that replaces all records (rebalance)."""
         self._places = Places(0, (), {})
         self._rewrites = self._changed = True
+        self._only_appends = False
 
     @contextlib.contextmanager
     def _or_discard(self) -> Iterator[None]:
@@ -201,28 +195,22 @@ class Writer:
 
     def _discard(self) -> None:
         """Back to the last commit; files of the transaction are removed where that is possible."""
-        for job in self._jobs:
-            job.cancel()
-        for job in self._jobs:
-            if not job.cancelled():
-                job.exception()
-        for path in self._made:
-            with contextlib.suppress(StoreError):
-                self._files.remove(path)
+        self._chunks.stop()
+        self._files.discard(self._chunks.made)
         self._begin()
 
     def _check(self) -> None:
-        self._lock.check_process()
+        self._claim.check_process()
         if self._closed:
             raise ValueError("the writer is closed")
         if self._poison is not None:
             raise DurabilityError(
-                0, f"this writer failed before and cannot be trusted: {self._poison}; reopen the store", str(self._path)
+                0, f"this writer failed before and cannot be trusted: {self._poison}; reopen the store", str(self._files.location)
             )
 
     def _is_own_process(self) -> bool:
         try:
-            self._lock.check_process()
+            self._claim.check_process()
         except StoreError:
             return False
         return True
@@ -244,84 +232,50 @@ class Writer:
         return columns
 
     def _place(self, columns: Mapping[int, Column]) -> list[Placement]:
-        """Put records into the open chunk of their fields, and into further ones as they fill up."""
-        key, rows, placements, low = tuple(columns), next(iter(columns.values())).rows, [], 0
-        while low < rows:
-            builder = self._builders.get(key) or self._open_chunk(key)
-            fits = builder.fit(columns, low)
-            if fits > 0:
-                placements.append(builder.add(columns, low, low + fits))
-                low += fits
-            if fits == 0 or builder.rows >= builder.max_rows or builder.size >= builder.max_bytes:
-                self._seal(self._builders.pop(key))
-        if key in self._builders:
-            self._builders[key].own()
-        self._changed |= rows > 0
-        self._wait_for_borrowed()
-        return placements
-
-    def _open_chunk(self, key: tuple[int, ...]) -> ChunkBuilder:
-        builder = ChunkBuilder(self._next_chunk, self._base.chunk_bytes, self._base.chunk_records, self._free)
-        self._next_chunk += 1
-        self._builders[key] = builder
-        return builder
-
-    def _seal(self, builder: ChunkBuilder) -> None:
-        """Send a chunk to be encoded and written. No more than ``threads`` are under way at a time."""
-        builder.own_if_small()
-        if len(self._jobs) >= self._threads:
-            self._finish(self._jobs[0])
-        serial, self._serial = self._serial, self._serial + 1
-        path = self._path / CHUNK_DIRECTORY / chunk_name(self._writer, serial)
-        self._made.append(path)
-        job = self._pool.submit(self._write_chunk, builder, serial, path)
-        job.borrows = builder.borrows  # type: ignore[attr-defined]
-        self._jobs.append(job)
-
-    def _write_chunk(self, builder: ChunkBuilder, serial: int, path: Path) -> None:
-        fields = {number: self._base.fields[name] for name, number in self._base.numbers.items()}
-        chunk = encode_chunk(self._base.dataset, self._writer, serial, fields, builder.columns())
-        self._files.write_new(path, chunk.pieces)
-        builder.release()
-        self._entries[builder.chunk] = ChunkEntry(
-            builder.chunk, self._writer, serial, chunk.size, chunk.rows, chunk.crc, builder.size
-        )
-        if self._progress is not None:
-            self._progress(chunk.rows, chunk.size)
-
-    def _wait_for_borrowed(self) -> None:
-        """Chunks that refer to the caller's memory are written before the caller gets it back; failures surface here."""
-        for job in [job for job in self._jobs if job.borrows or job.done()]:  # type: ignore[attr-defined]
-            self._finish(job)
-
-    def _finish(self, job: Future[None]) -> None:
-        """Wait for a chunk; if it failed, so has the transaction."""
         with self._or_discard():
-            job.result()
-        self._jobs.remove(job)
-
-    def _seal_all(self) -> None:
-        for key in sorted(self._builders):
-            self._seal(self._builders.pop(key))
-        for job in self._jobs:
-            job.result()
-        self._jobs.clear()
+            placements = self._chunks.place(columns)
+        self._changed |= bool(placements)
+        return placements
 
     # A commit
 
+    def _publish_or_rebase(self) -> None:
+        """Publish; a transaction that only appends is put behind what another writer committed first."""
+        for tries in range(MAX_REBASES):
+            try:
+                return self._publish()
+            except ConflictError:
+                if not self._files.many_writers or not self._only_appends or self._is_new:
+                    raise
+            self._files.pause(tries)
+            self._rebase()
+        self._publish()
+
+    def _rebase(self) -> None:
+        """Put the records of this transaction behind the newest generation: other ids, the same chunks under other numbers."""
+        location, base = self._files.location, self._base
+        try:
+            newest = load_manifest(location, self._files.newest_generation(base.generation))
+        except MissingError as error:
+            raise ConflictError(f"{location}: generation {base.generation} is gone; reopen the store") from error
+        if (newest.dataset, newest.fields, newest.numbers) != (base.dataset, base.fields, base.numbers):
+            raise ConflictError(f"{location}: another data set is here now; reopen the store")
+        redirects = self._redirects if newest.redirects == base.redirects else load_redirects(location, newest)
+        shift = newest.next_chunk - base.next_chunk
+        own = self._places.segments[len(base.segments) :]
+        self._places = Places(newest.length, newest.segments, redirects)
+        self._places.append(Placement(segment.chunk + shift, segment.first_row, segment.count) for segment in own)
+        self._chunks.renumber(shift)
+        self._base, self._redirects = newest, redirects
+
     def _publish(self) -> None:
         redirects = self._write_redirects()
-        self._files.sync_directory(self._path / CHUNK_DIRECTORY)
-        self._files.sync_directory(self._path / REDIRECT_DIRECTORY)
-        generation = 1 if self._is_new else self._base.generation + 1
-        if self._is_new:
-            self._files.sync_directory(self._path)
-            self._files.sync_directory(self._path.parent)
-        if newest_generation(self._path) != generation - 1:
-            raise ConflictError(f"{self._path}: another writer committed generation {newest_generation(self._path)} meanwhile")
+        self._files.settle((CHUNK_DIRECTORY, REDIRECT_DIRECTORY), is_new=self._is_new)
+        if not self._files.is_current(self.generation, self._base.digest):
+            raise ConflictError(f"{self._files.location}: another writer committed generation {self.generation + 1} meanwhile")
         manifest = Manifest(
             dataset=self._base.dataset,
-            generation=generation,
+            generation=self.generation + 1,
             parent=None if self._is_new else self._base.digest,
             write_id=new_identity(),
             length=self._places.length,
@@ -329,20 +283,22 @@ class Writer:
             numbers=self._base.numbers,
             chunk_bytes=self._base.chunk_bytes,
             chunk_records=self._base.chunk_records,
-            next_chunk=self._next_chunk,
+            next_chunk=self._chunks.next_chunk,
             chunks=self._named_chunks(),
             segments=tuple(self._places.segments),
             redirects=redirects,
         )
-        draft = write_draft(self._files, self._path, manifest)
+        draft = write_draft(self._files, manifest)
         in_force = self._places.whole_tables()
         # From here on the manifest may exist, whatever interrupts us: what it names is no longer ours to remove.
-        made, self._made = self._made, []
+        made, self._chunks.made = self._chunks.made, []
+        appended = self._base.length
         try:
             self._base = publish_draft(self._files, draft)
         except ConflictError:
-            self._made = made
+            self._chunks.made = made
             raise
+        self._last_range = range(appended, self._base.length) if self._only_appends else None
         self._is_new = False
         self._redirects = in_force
         self._begin()
@@ -357,11 +313,11 @@ class Writer:
             if not changed:
                 return ()
         data = encode_redirects(self._base.dataset, changed)
-        serial, self._serial = self._serial, self._serial + 1
-        path = self._path / REDIRECT_DIRECTORY / redirect_name(self._writer, serial)
-        self._made.append(path)
-        self._files.write_new(path, [(0, data)])
-        return (*kept, RedirectEntry(self._writer, serial, len(data), _core.crc32c(np.frombuffer(data, np.uint8))))
+        writer, serial = self._chunks.identity, self._chunks.next_serial()
+        name = f"{REDIRECT_DIRECTORY}/{redirect_name(writer, serial)}"
+        self._chunks.made.append(name)
+        self._files.write_new(name, [(0, data)])
+        return (*kept, RedirectEntry(writer, serial, len(data), _core.crc32c(np.frombuffer(data, np.uint8))))
 
     def _named_chunks(self) -> tuple[ChunkEntry, ...]:
         """The chunks this generation still refers to."""
@@ -370,50 +326,7 @@ class Writer:
             *(set(np.unique(t["chunk"]).tolist()) for t in tables.values())
         )
         older = {entry.number: entry for entry in self._base.chunks}
-        return tuple(entry for number, entry in sorted({**older, **self._entries}.items()) if number in used)
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A manifest on disk under a temporary name."""
-
-    temporary: Path
-    final: Path
-    data: bytes
-
-
-def write_draft(files: Filesystem, path: Path, manifest: Manifest) -> Draft:
-    """Step 4 of a commit."""
-    data = encode_manifest(manifest)
-    if len(data) > MAX_MANIFEST_BYTES:
-        raise ValueError(
-            f"the manifest would have {len(data)} bytes, more than {MAX_MANIFEST_BYTES}: use larger chunks, or rebalance"
-        )
-    directory = path / MANIFEST_DIRECTORY
-    draft = Draft(directory / temporary_name(manifest.write_id), directory / manifest_name(manifest.generation), data)
-    try:
-        files.write_new(draft.temporary, [(0, data)])
-    except BaseException:
-        _remove(files, draft.temporary)
-        raise
-    return draft
-
-
-def publish_draft(files: Filesystem, draft: Draft) -> Manifest:
-    """Steps 5 to 7; ConflictError if the generation exists."""
-    try:
-        try:
-            files.publish(draft.temporary, draft.final)
-        except FileExistsError as error:
-            raise ConflictError(f"{draft.final}: another writer committed this generation first") from error
-    finally:
-        _remove(files, draft.temporary)
-    return decode_manifest(draft.data, str(draft.final))
-
-
-def _remove(files: Filesystem, path: Path) -> None:
-    with contextlib.suppress(StoreError):
-        files.remove(path)
+        return tuple(entry for number, entry in sorted({**older, **self._chunks.entries}.items()) if number in used)
 
 
 def _one(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """MixedStream: several streams drawn from by weight."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -116,18 +116,31 @@ class MixedStream(Stream):
         parts = [self._locate_part(number, element[which == number], step) for number in range(len(self.names))]
         return MixedPicks(self.names, which, tuple(parts))
 
-    def _locate_part(self, number: int, elements: IntArray, step: int) -> Picks | None:
-        """Samples of one stream, by their elements on its endless line: positions with phases, otherwise whole samples."""
-        if elements.size == 0:
-            return None
-        stream = self._streams[self.names[number]]
+    def leaves(self, epoch: int, positions: IntArray) -> Iterator[tuple[Stream, int, IntArray]]:
+        """The streams from which samples come, each with its own epochs and positions."""
+        which, element = self._mixture.choose_at(epoch, positions)
+        for number, stream in enumerate(self._streams.values()):
+            for _, own_epoch, places in self._places(stream, element[which == number]):
+                yield from stream.leaves(own_epoch, places)
+
+    def _places(self, stream: Stream, elements: IntArray) -> Iterator[tuple[IntArray, int, IntArray]]:
+        """Elements of a stream's endless line, which are positions with phases and otherwise whole samples, epoch by epoch: which
+        of them, the epoch, and their positions in it.
+        """
         scale = 1 if self._phases is not None else stream.stride
         length = stream.axis if self._phases is not None else len(stream)
         epochs, places = np.divmod(elements, length)
-        found: list[tuple[IntArray, Picks]] = []
-        for epoch in np.unique(epochs):
+        for epoch in np.unique(epochs).tolist():
             mine = np.flatnonzero(epochs == epoch)
-            found.append((mine, stream.locate_at(int(epoch), places[mine] * scale, step)))
+            yield mine, epoch, places[mine] * scale
+
+    def _locate_part(self, number: int, elements: IntArray, step: int) -> Picks | None:
+        """Samples of one stream, by their elements on its endless line."""
+        if elements.size == 0:
+            return None
+        stream = self._streams[self.names[number]]
+        parts = self._places(stream, elements)
+        found = [(mine, stream.locate_at(epoch, places, step)) for mine, epoch, places in parts]
         if len(found) == 1:
             return found[0][1]
         back = np.empty(elements.size, np.int64)

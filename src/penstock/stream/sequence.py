@@ -77,6 +77,21 @@ class SequenceStream(Stream):
         return cls(source, line, order, seq_len, separator=separator, documents=documents)
 
     @property
+    def source(self) -> Source:
+        """Where the tokens come from."""
+        return self._source
+
+    @property
+    def page(self) -> int:
+        """Tokens of a page."""
+        return self._page
+
+    @property
+    def order(self) -> Order:
+        """The order of the full pages."""
+        return self._order
+
+    @property
     def axis(self) -> int:
         """Tokens of an epoch."""
         return self._line.num_tokens

@@ -1,7 +1,7 @@
 """Stream: a source in an order. Sample p of epoch e is a pure function of (data, seed, e, p)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,10 @@ class Stream(ABC):
     def locate(self, epoch: int, run: range, step: int = 0) -> Picks:
         """The same for positions one after the other."""
         return self.locate_at(epoch, as_positions(run), step)
+
+    def leaves(self, epoch: int, positions: IntArray) -> Iterator[tuple["Stream", int, IntArray]]:
+        """The streams of single sources from which samples come, each with its own epoch and positions."""
+        yield self, epoch, positions
 
     @abstractmethod
     def fetch(self, picks: Any, out: Outputs | None = None) -> Batch:

@@ -1,0 +1,148 @@
+"""What reading from an object store costs: block-shuffled epochs from SeaweedFS on this machine, beside bare range requests for the
+same bytes, as many at a time.
+
+::
+
+    python bench/remote.py [--json FILE] [--quick]
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import obstore
+from obstore.store import S3Store
+
+import penstock as pen
+from measure import Neighbours, Spread, interleave, machine, progress, seconds, table, versions, write_json
+from penstock.remote.url import url_path
+from penstock.remote.window import CONNECTIONS, PIECE_BYTES
+from penstock.source import write_rows, write_tokens
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.remote.seaweed import serving
+
+OUT = Path(__file__).parent.parent / "out"
+BARE = "LIMIT: bare range requests"
+OURS = "penstock Loader"
+GOAL = 0.9
+BATCH = 4096
+WIDTH = 512
+"""Values of a record: 2 KiB of float32, or of 4-byte tokens."""
+
+
+class Case:
+    """Records of 2 KiB at a URL, every one of which says its id, read in blocks shuffled four at a time."""
+
+    def __init__(self, name: str, data: Any, field: str, store: S3Store, block: int) -> None:
+        self.name, self._data, self._field, self._store, self._block = name, data, field, store, block
+        self._epochs = 0
+
+    def epoch(self) -> float:
+        """Seconds of an epoch; every record is checked to have come, and its id to be its own."""
+        self._epochs += 1
+        stream = self._data.shuffle(seed=self._epochs, block=self._block, window=4)
+        loader = pen.Loader(stream, BATCH, threads=2, ids="id")
+        seen = np.zeros(len(self._data), np.uint8)
+
+        def read() -> None:
+            for batch in loader:
+                seen[batch["id"]] += batch[self._field][:, 0].view(np.int32) == batch["id"].astype(np.int32)
+
+        took = seconds(read)
+        assert np.all(seen == 1), "a record is missing, came twice, or is wrong"
+        return took
+
+    def bare(self) -> float:
+        """Seconds of fetching every byte once."""
+        files = [info for _, info in self._data.remote.files]
+        jobs = [
+            (info.key, start, min(start + PIECE_BYTES, info.size)) for info in files for start in range(0, info.size, PIECE_BYTES)
+        ]
+
+        def read() -> None:
+            with ThreadPoolExecutor(CONNECTIONS) as pool:
+                got = sum(pool.map(lambda job: len(obstore.get_range(self._store, job[0], start=job[1], end=job[2])), jobs))
+            assert got == sum(info.size for info in files)
+
+        return seconds(read)
+
+    def check(self) -> None:
+        """Compares every byte of an epoch with what was written."""
+        for batch in pen.Loader(self._data.shuffle(seed=0, block=self._block, window=4), BATCH, ids="id"):
+            assert np.array_equal(batch[self._field].view(np.int32), records(batch["id"])), "wrong bytes"
+
+
+def records(ids: Any) -> Any:
+    """The records with those ids: the id, then numbers that follow from it."""
+    ids = np.asarray(ids, np.int64)[:, None]
+    return np.where(np.arange(WIDTH) == 0, ids, ids * 7919 + np.arange(WIDTH)).astype(np.int32)
+
+
+def upload(base: str, options: dict[str, Any], directory: Path, count: int) -> dict[str, str]:
+    """The same records as a store, row shards and token blocks."""
+    rows = records(np.arange(count))
+    pen.convert({"x": rows}, directory / "store", chunk_bytes="16MiB")
+    for number, part in enumerate(np.array_split(rows, 8)):
+        write_rows(part.view(np.float32), directory / f"rows/part-{number}.shard")
+    write_tokens([rows.reshape(-1)], directory / "tokens/all.rox", dtype="i4", block_size=WIDTH, max_shard_bytes="64MB")
+    for path in sorted(path for path in directory.rglob("*") if path.is_file() and path.name != "LOCK"):
+        target = url_path(f"{base}/{path.relative_to(directory)}", options)
+        target.objects.put(target.key, path.read_bytes())
+    return {"store": f"{base}/store", "row shards": f"{base}/rows", "token blocks": f"{base}/tokens"}
+
+
+def measure(case: Case, rounds: int) -> dict[str, Spread]:
+    turns: dict[str, Callable[[], float]] = {BARE: case.bare, OURS: case.epoch}
+    return interleave(turns, rounds=rounds, label=case.name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Block-shuffled epochs from an object store on this machine.")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
+    parser.add_argument("--quick", action="store_true", help="less data, fewer turns")
+    options = parser.parse_args(arguments)
+    OUT.mkdir(parents=True, exist_ok=True)
+    began, neighbours = time.perf_counter(), Neighbours()
+    count = 65_536 if options.quick else 262_144
+    goals, report = [], {"machine": machine(), "versions": versions("penstock", "numpy", "obstore"), "epochs": {}}
+    with tempfile.TemporaryDirectory(prefix="remote-", dir=OUT) as place, serving(Path(place) / "server") as server:
+        (Path(place) / "data/rows").mkdir(parents=True)
+        (Path(place) / "data/tokens").mkdir()
+        urls = upload(server.url, server.storage_options, Path(place) / "data", count)
+        store = S3Store(
+            server.url.removeprefix("s3://").split("/")[0], config=server.storage_options, client_options={"allow_http": True}
+        )
+        for name, url in urls.items():
+            with pen.open(url, storage_options=server.storage_options, window_bytes="512MB") as data:
+                field = next(iter(data.schema))
+                case = Case(name, data, field, store, 8192)
+                case.check()
+                spreads = measure(case, 5 if options.quick else 9)
+            size = count * WIDTH * 4 / 1e6
+            base = spreads[BARE]
+            lines = [
+                [n, f"{size / s.median:,.0f}", f"{base.median / s.median:.2f}", f"{base.min / s.min:.2f}"]
+                for n, s in spreads.items()
+            ]
+            print(f"\n{name}, {size:,.0f} MB\n\n{table(['', 'MB/s', 'of LIMIT', 'best turns'], lines)}")
+            report["epochs"][name] = {n: s.to_json() for n, s in spreads.items()}
+            ratio = base.median / spreads[OURS].median
+            goals.append([f"{name}: of LIMIT", f">= {GOAL}", f"{ratio:.2f}", "met" if ratio >= GOAL else "NOT MET"])
+    print(f"\nGoals\n\n{table(['', 'goal', 'found', ''], goals)}")
+    report |= {"goals": goals, "others_share": neighbours.share()}
+    print(f"\nother programs took {report['others_share']:.0%} of the cores meanwhile (the server among them)")
+    progress(f"took {time.perf_counter() - began:.0f} s", lasting=True)
+    if options.json is not None:
+        write_json(options.json, report)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,81 @@
+#include "core/landing.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace penstock {
+namespace {
+
+std::uint64_t page_bytes() {
+  static const auto bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+[[noreturn]] void refused(std::uint64_t bytes, const char* what) {
+  throw SystemError(errno, std::string(what) + " of an object of " + std::to_string(bytes) + " bytes");
+}
+
+}  // namespace
+
+std::byte* Landing::map() {
+  std::byte* known = data_.load(std::memory_order_acquire);
+  if (known != nullptr) return known;
+  void* const made = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (made == MAP_FAILED) refused(bytes_, "address space");
+  madvise(made, bytes_, MADV_NOHUGEPAGE);  // a range of a few bytes takes one small page; a failure changes nothing
+  if (data_.compare_exchange_strong(known, static_cast<std::byte*>(made))) return static_cast<std::byte*>(made);
+  munmap(made, bytes_);  // another thread was first
+  return known;
+}
+
+void Landing::write(std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (offset > bytes_ || bytes.size() > bytes_ - offset) {
+    throw std::invalid_argument("expected bytes within [0, " + std::to_string(bytes_) + "), got " + std::to_string(bytes.size()) +
+                                " from " + std::to_string(offset));
+  }
+  if (!bytes.empty()) std::memcpy(map() + offset, bytes.data(), bytes.size());
+}
+
+void Landing::release(std::uint64_t start, std::uint64_t stop) {
+  const std::uint64_t page = page_bytes();
+  if (start > stop || stop > bytes_ || start % page != 0 || (stop % page != 0 && stop != bytes_)) {
+    throw std::invalid_argument("expected whole pages of " + std::to_string(page) + " bytes within [0, " +
+                                std::to_string(bytes_) + "), got [" + std::to_string(start) + ", " + std::to_string(stop) + ")");
+  }
+  std::byte* const at = data_.load(std::memory_order_acquire);
+  if (at == nullptr || start == stop) return;
+  if (madvise(at + start, stop - start, MADV_DONTNEED) != 0) refused(bytes_, "memory");
+}
+
+void Landing::drop() {
+  std::byte* const at = data_.exchange(nullptr);
+  if (at != nullptr) munmap(at, bytes_);
+}
+
+std::uint64_t Landing::resident() const {
+  constexpr std::uint64_t kPagesAtOnce = 1 << 16;
+  const std::uint64_t page = page_bytes();
+  std::byte* const at = data_.load(std::memory_order_acquire);
+  if (at == nullptr) return 0;
+  const std::uint64_t pages = (bytes_ + page - 1) / page;
+  std::vector<unsigned char> flags(std::min(pages, kPagesAtOnce));
+  std::uint64_t found = 0;
+  for (std::uint64_t first = 0; first < pages; first += flags.size()) {
+    const std::uint64_t count = std::min<std::uint64_t>(flags.size(), pages - first);
+    if (mincore(at + first * page, count * page, flags.data()) != 0) refused(bytes_, "pages");
+    found += static_cast<std::uint64_t>(
+        std::count_if(flags.data(), flags.data() + count, [](unsigned char flag) { return (flag & 1) != 0; }));
+  }
+  return found * page;
+}
+
+}  // namespace penstock

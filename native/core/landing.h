@@ -1,0 +1,42 @@
+// Memory for the bytes of one remote object, at their own offsets: address space of the object's size, of which only the ranges
+// that were written and not released take memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace penstock {
+
+// Costs nothing before the first write. Safe to use from several threads for different ranges; a range is released, and all is
+// dropped, only when nobody reads or writes there. A forked child has a copy of its own.
+class Landing {
+ public:
+  explicit Landing(std::uint64_t bytes) : bytes_(bytes) {}
+  ~Landing() { drop(); }
+  Landing(const Landing&) = delete;
+  Landing& operator=(const Landing&) = delete;
+
+  std::uint64_t size() const { return bytes_; }
+  // Where the object's first byte would lie; null while nothing is mapped.
+  const std::byte* data() const { return data_.load(std::memory_order_acquire); }
+
+  // Copies bytes to [offset, offset + bytes.size()) of the object.
+  void write(std::uint64_t offset, std::span<const std::byte> bytes);
+  // Gives the pages of [start, stop) back to the system. Both must be multiples of the page size, or stop the object's end.
+  void release(std::uint64_t start, std::uint64_t stop);
+  // Gives everything back, the address space too.
+  void drop();
+
+  // Bytes of the pages that are in memory.
+  std::uint64_t resident() const;
+
+ private:
+  std::byte* map();
+
+  std::uint64_t bytes_;
+  std::atomic<std::byte*> data_{nullptr};
+};
+
+}  // namespace penstock

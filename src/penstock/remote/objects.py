@@ -1,0 +1,335 @@
+"""The objects of one bucket or host: list, read, write and delete, with retries, and without ever passing on wrong bytes."""
+
+import os
+import threading
+import urllib.parse
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from penstock.errors import CorruptError, NoMatchError, StoreError, StorePermissionError, TruncatedError
+from penstock.remote.account import Account
+from penstock.remote.client import Client
+from penstock.remote.connection import Connection
+from penstock.remote.fetch import Answer, FirstBytes, Means, Wanted, Write, check_encoding, fetch, given_up, read_error
+from penstock.remote.retry import Clock, FailedError, Failure, Policy, Tries
+
+__all__ = ["ObjectInfo", "Objects", "OutcomeUnknownError", "WriteRefusedError", "close_all", "shared_objects"]
+
+T = TypeVar("T")
+Data = bytes | memoryview
+_LEAST_PART_BYTES = 5 << 20  # S3 takes no smaller ones, except for the last
+
+
+class OutcomeUnknownError(StoreError):
+    """The answer to a write was lost: it may have landed or not. Read the key back to see."""
+
+
+class WriteRefusedError(StoreError):
+    """The store does not do what it was asked to do."""
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One version of one object; ``modified`` in seconds since 1970."""
+
+    key: str
+    size: int
+    etag: str | None
+    modified: float
+
+
+class Objects:
+    """One bucket or host. Safe to use from several threads, and after a fork.
+
+    ``policy`` and ``clock`` can be replaced; the next request uses them. Made by ``shared_objects``: the same for the same options.
+    """
+
+    def __init__(self, scheme: str, host: str, options: Mapping[str, Any]) -> None:
+        self._connection = Connection(scheme, host, options)
+        self.scheme, self.host, self.options = scheme, host, self._connection.options
+        self.url = f"{scheme}://{host}"
+        self.account, self.policy, self.clock = Account(), Policy(), Clock()
+        self._first_bytes = FirstBytes()
+        self._can_put_new: bool | None = None
+        self._client()  # so that bad options are refused at once
+
+    def __repr__(self) -> str:
+        return f"Objects({self.url!r})"
+
+    def url_of(self, key: str) -> str:
+        """The whole URL of an object; never with credentials."""
+        shown = urllib.parse.quote(key, safe="/+,=@:~") if self.scheme in ("http", "https") else key
+        return f"{self.url}/{shown}" if key else self.url
+
+    # Reading
+
+    def head(self, key: str) -> ObjectInfo:
+        """What is there, without its bytes; MissingError if nothing is."""
+        return self._reading(key, lambda: self._head(key))
+
+    def _head(self, key: str) -> ObjectInfo:
+        self.account.request("HEAD", key)
+        return _info(self._client().call("head", key))
+
+    def probe(self, key: str, first: int | None = None, last: int | None = None) -> tuple[ObjectInfo, bytes]:
+        """What is there, and its first or last bytes (fewer where it is smaller), in one request."""
+        if first is not None and last is not None:
+            raise ValueError(f"expected first or last, got first={first} and last={last}")
+        count = (last if first is None else first) or 0
+        if count < 1:
+            return self.head(key), b""
+        return self._reading(key, lambda: self._probe(key, count, from_end=first is None))
+
+    def _probe(self, key: str, count: int, *, from_end: bool) -> tuple[ObjectInfo, bytes]:
+        try:
+            info, data, _ = self._get(key, {"suffix": count} if from_end else (0, count), count)
+        except FailedError as error:
+            if error.failure.kind not in ("range", "unsupported", "whole"):
+                raise
+            # An empty object has no range, some stores have no ranges from the end, and some servers no ranges at all.
+            info = self._head(key)
+            count = min(count, info.size)
+            data = self.read(info, info.size - count, info.size) if from_end else self.read(info, 0, count)
+        if len(data) != min(count, info.size):
+            raise FailedError(Failure("short", f"the body has {len(data)} bytes instead of {min(count, info.size)}"))
+        return info, data
+
+    def read_all(self, key: str, most: int) -> bytes:
+        """The bytes of a small object; CorruptError if there are more than ``most``."""
+        return self._reading(key, lambda: self._read_all(key, most))
+
+    def _read_all(self, key: str, most: int) -> bytes:
+        info, data, whole = self._get(key, None, most)
+        if not whole:
+            raise CorruptError(f"{self.url_of(key)}: expected at most {most} bytes, found an object of {info.size}")
+        if len(data) != info.size:
+            raise FailedError(Failure("short", f"the body has {len(data)} bytes instead of {info.size}"))
+        return data
+
+    def _get(self, key: str, asked: Any, most: int) -> tuple[ObjectInfo, bytes, bool]:
+        """One GET: what is there, the body, and whether it fits into ``most`` bytes (otherwise nothing of it is read)."""
+        start, stop = asked if isinstance(asked, tuple) else (None, None)
+        self.account.request("GET", key, start, stop)
+        client = self._client()
+        result = client.call("get", key, options=None if asked is None else {"range": asked})
+        info = _info(result.meta)
+        check_encoding(result.attributes.get("Content-Encoding"))
+        if result.range[1] - result.range[0] > most:
+            return info, b"", False
+        data = b"".join(_pieces(client, result, most))
+        self.account.add(bytes=len(data))
+        return info, data, True
+
+    def read(self, info: ObjectInfo, start: int, stop: int) -> bytes:
+        """The bytes [start, stop) of an object."""
+        pieces: list[bytes] = []
+        self.read_into(info, start, stop, lambda _, data: pieces.append(bytes(data)))
+        return b"".join(pieces)
+
+    def read_into(self, info: ObjectInfo, start: int, stop: int, write: Write) -> None:
+        """Call ``write(offset, bytes)`` for consecutive pieces that cover [start, stop) exactly once."""
+        url = self.url_of(info.key)
+        if not 0 <= start <= stop:
+            raise ValueError(f"expected 0 <= start <= stop, got start={start}, stop={stop}")
+        if stop > info.size:
+            raise TruncatedError(f"{url}: expected at least {stop} bytes, found {info.size}")
+        submit = None if self.scheme == "memory" else self._connection.submit
+        means = Means(partial(self._open, info), self.policy, self.clock, self.account, self._first_bytes, submit)
+        fetch(means, Wanted(url, info.etag, info.size, start, stop), write)
+
+    def _open(self, info: ObjectInfo, start: int, stop: int | None, least: int) -> Answer:
+        options: dict[str, Any] = {} if stop is None else {"range": (start, stop)}
+        # A weak etag never satisfies If-Match; the etag of the answer is compared in any case.
+        if info.etag is not None and not info.etag.startswith("W/"):
+            options["if_match"] = f'"{info.etag}"' if self.scheme == "az" and not info.etag.startswith('"') else info.etag
+        self.account.request("GET", info.key, start, stop)
+        client = self._client()
+        result = client.call("get", info.key, options=options)
+        meta, (begin, end) = result.meta, result.range
+        return Answer(
+            meta["e_tag"], meta["size"], begin, end, result.attributes.get("Content-Encoding"), _pieces(client, result, least)
+        )
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """All objects whose key begins with ``prefix`` and a slash ("": all there are), sorted by the bytes of their keys."""
+        if self.scheme in ("http", "https"):
+            raise NoMatchError(
+                f"{self.url_of(prefix)}: expected the names of files, because a web server has no listing; name them one by one"
+            )
+        found: dict[str, ObjectInfo] = {}
+        tries = Tries(self.policy, self.clock, self.account, partial(given_up, f"listing {self.url_of(prefix)}"))
+        while True:
+            try:
+                # Directory buckets do not list in order, so that nothing can be said about what comes after a key.
+                after = None if self.host.endswith("--x-s3") else max(found, default=None)
+                for info in self._listed(prefix, after):
+                    if info.key not in found:
+                        tries.progress()
+                    found[info.key] = info
+                return sorted(found.values(), key=lambda info: info.key.encode())
+            except FailedError as error:
+                self._raise_if_final(self.url_of(prefix), error.failure)
+                tries.failed(error.failure)
+
+    def _listed(self, prefix: str, offset: str | None) -> Iterator[ObjectInfo]:
+        self.account.request("LIST", prefix)
+        client = self._client()
+        for chunk in client.items(client.call("list", prefix or None, offset=offset, chunk_size=1000)):
+            yield from map(_info, chunk)
+
+    def _reading(self, key: str, action: Callable[[], T]) -> T:
+        tries = Tries(self.policy, self.clock, self.account, partial(given_up, self.url_of(key)))
+        while True:
+            try:
+                return action()
+            except FailedError as error:
+                self._raise_if_final(self.url_of(key), error.failure)
+                tries.failed(error.failure)
+
+    def _raise_if_final(self, url: str, failure: Failure) -> None:
+        final = read_error(url, failure)
+        if final is not None:
+            self.account.add(errors=1)
+            raise final from None
+
+    # Writing
+
+    def put(self, key: str, data: bytes | Sequence[Data]) -> None:
+        """Write an object, whatever was there; in parts if it is large."""
+        pieces = [data] if isinstance(data, bytes) else data
+        size = sum(memoryview(piece).nbytes for piece in pieces)
+        parts = size > self.policy.part_bytes
+        body = pieces if parts else b"".join(pieces)
+        part_bytes = max(_LEAST_PART_BYTES, self.policy.part_bytes // 4)
+        self._writing(key, lambda: self._put(key, body, use_multipart=parts, chunk_size=part_bytes))
+
+    def _put(self, key: str, data: bytes | Sequence[Data], **options: Any) -> None:
+        self.account.request("PUT", key)
+        self._client(write=True).call("put", key, data, max_concurrency=4, **options)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Write an object unless there is one: whether it landed. OutcomeUnknownError if the answer was lost."""
+        try:
+            self._writing(key, lambda: self._put(key, data, use_multipart=False, mode="create"), once=True)
+        except _ExistsError:
+            return False
+        return True
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it is there."""
+        self._writing(key, lambda: self._delete(key))
+
+    def _delete(self, key: str) -> None:
+        self.account.request("DELETE", key)
+        try:
+            self._client(write=True).call("delete", key)
+        except FailedError as error:
+            if error.failure.kind != "missing":
+                raise
+
+    def supports_put_new(self, under: str = "") -> bool:
+        """Whether the store keeps the promise of ``put_new``: tried once, with a scratch object under a prefix that is removed."""
+        if self._can_put_new is None:
+            self._can_put_new = self.scheme not in ("http", "https") and self._try_put_new(under)
+        return self._can_put_new
+
+    def _try_put_new(self, under: str) -> bool:
+        for _ in range(self.policy.tries):
+            key = f"{under}/probe-{uuid.uuid4().hex}".lstrip("/")
+            try:
+                return self.put_new(key, b"first") and not self.put_new(key, b"second")
+            except WriteRefusedError:
+                return False
+            except OutcomeUnknownError as error:
+                unknown = error
+            finally:
+                self.delete(key)
+        raise unknown
+
+    def _writing(self, key: str, action: Callable[[], None], *, once: bool = False) -> None:
+        url = self.url_of(key)
+        tries = Tries(self.policy, self.clock, self.account, partial(_not_written, url))
+        while True:
+            try:
+                return action()
+            except FailedError as error:
+                failure = error.failure
+                if failure.kind == "exists" or (once and failure.kind == "changed"):
+                    raise _ExistsError from None
+                if once and failure.kind == "again" and failure.sent and failure.status != 429:
+                    self.account.add(errors=1)
+                    raise OutcomeUnknownError(f"{url}: the answer to a write was lost ({failure}); read it back to see") from None
+                if failure.kind not in ("again", "expired", "credentials"):
+                    self.account.add(errors=1)
+                    kind = StorePermissionError if failure.kind == "denied" else WriteRefusedError
+                    raise kind(f"{url}: the store refused to write: {failure}") from None
+                tries.failed(failure)
+
+    # The connection
+
+    def _client(self, *, write: bool = False) -> Client:
+        return self._connection.client(self.policy, write=write)
+
+    def close(self) -> None:
+        """End threads and connections; the next request makes new ones. Objects in memory stay."""
+        self._connection.close()
+
+    def after_fork(self) -> None:
+        """Forget what only the parent has: its threads, and locks that they may hold."""
+        self._connection.after_fork()
+        self._first_bytes = FirstBytes()
+        self.account.after_fork()
+
+
+class _ExistsError(Exception):
+    """There is an object already."""
+
+
+def _not_written(url: str, tries: int, seconds: float, failure: Failure) -> StoreError:
+    if failure.kind in ("expired", "credentials"):
+        return StorePermissionError(f"{url}: no valid credentials; give them in storage_options or in the environment ({failure})")
+    return StoreError(f"{url}: not written after {tries} tries in {seconds:.1f} s; the last failure: {failure}")
+
+
+def _info(meta: Any) -> ObjectInfo:
+    return ObjectInfo(meta["path"], meta["size"], meta["e_tag"], meta["last_modified"].timestamp())
+
+
+def _pieces(client: Client, result: Any, least: int) -> Iterator[memoryview]:
+    return map(memoryview, client.items(result.stream(min_chunk_size=max(least, 1))))
+
+
+_shared: dict[object, Objects] = {}
+_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for objects in _shared.values():
+        objects.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _frozen(value: Any) -> object:
+    return tuple(sorted((name, _frozen(one)) for name, one in value.items())) if isinstance(value, Mapping) else value
+
+
+def shared_objects(scheme: str, host: str, options: Mapping[str, Any]) -> Objects:
+    """The one Objects of this process for a bucket or host and these options."""
+    identity = scheme, host, _frozen(options)
+    with _lock:
+        if identity not in _shared:
+            _shared[identity] = Objects(scheme, host, options)
+        return _shared[identity]
+
+
+def close_all() -> None:
+    """Close every Objects of this process."""
+    for objects in list(_shared.values()):
+        objects.close()

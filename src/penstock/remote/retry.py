@@ -1,0 +1,124 @@
+"""How often and how long an object store is asked again, and the clock by which that is measured."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.remote.account import Account
+
+__all__ = ["Clock", "FailedError", "Failure", "Policy", "Tries"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Limits of one operation on an object store. Times are seconds.
+
+    * tries, total_s: so many tries, and so long, without a single new byte; then the store counts as unavailable
+    * first_wait_s, longest_wait_s: a wait is drawn between zero and a limit that doubles from the first to the longest
+    * wrong_tries: so many answers that are not what was asked for, such as another range
+    * connect_s, read_s: for a connection; for the first byte and between any two bytes
+    * write_s: from the first byte sent to the answer
+    * hedge_s: a range of which no byte has come after so long (and longer than 99 of 100 recent ones took) is asked for twice
+    * piece_bytes: bytes that are handed on together while a body streams in
+    * part_bytes: bytes above which an object is written in parts, of a quarter of that each
+    """
+
+    tries: int = 10
+    total_s: float = 180.0
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 15.0
+    wrong_tries: int = 3
+    connect_s: float = 5.0
+    read_s: float = 15.0
+    write_s: float = 120.0
+    hedge_s: float = 2.0
+    piece_bytes: int = 1 << 18
+    part_bytes: int = 64_000_000
+
+    def wait_s(self, failures: int, jitter: float) -> float:
+        """The wait after so many failures in a row; ``jitter`` in [0, 1)."""
+        return jitter * min(self.longest_wait_s, self.first_wait_s * 2.0 ** min(failures - 1, 60))
+
+
+class Clock:
+    """Time, waiting and chance. A test replaces them."""
+
+    def __init__(self) -> None:
+        # The system's generator has no state: forked processes do not draw the same, and nobody's seed is disturbed.
+        self._random = random.SystemRandom()
+
+    def now(self) -> float:
+        """Seconds since some moment."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+    def jitter(self) -> float:
+        """A number drawn from [0, 1)."""
+        return self._random.random()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why one request failed.
+
+    ``kind``: again (asking again may help), wrong (the answer is not what was asked for), short (it has no byte), whole (the range
+    was ignored), missing, denied, expired and credentials (too old; none found), changed (the condition did not hold), range
+    (beyond the end), exists, unsupported, refused (anything else).
+    ``sent`` is False where the request cannot have reached the store.
+    """
+
+    kind: str
+    text: str
+    status: int | None = None
+    request_id: str | None = None
+    sent: bool = True
+
+    def __str__(self) -> str:
+        return self.text if self.request_id is None else f"{self.text} (request id {self.request_id})"
+
+
+class FailedError(Exception):
+    """One request failed; ``failure`` says how. Never leaves this package."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class Tries:
+    """The tries of one operation.
+
+    ``give_up`` makes the error of the number of tries, the seconds they took and the last failure.
+    """
+
+    def __init__(self, policy: Policy, clock: Clock, account: Account, give_up: Callable[[int, float, Failure], Exception]) -> None:
+        self._policy, self._clock, self._account, self._give_up = policy, clock, account, give_up
+        self._begin = self._since = clock.now()
+        self._count = self._failures = self._wrong = 0
+
+    @property
+    def failures(self) -> int:
+        """Failures since the last new byte."""
+        return self._failures
+
+    def progress(self) -> None:
+        """New bytes came: start counting anew."""
+        self._failures, self._since = 0, self._clock.now()
+
+    def failed(self, failure: Failure) -> None:
+        """Wait for the next try, or raise."""
+        policy, now = self._policy, self._clock.now()
+        self._count += 1
+        self._failures += 1
+        self._wrong += failure.kind in ("wrong", "short", "expired", "credentials")
+        wait = policy.wait_s(self._failures, self._clock.jitter())
+        late = now + wait - self._since > policy.total_s
+        if self._failures >= policy.tries or self._wrong >= policy.wrong_tries or late:
+            self._account.add(errors=1)
+            raise self._give_up(self._count, now - self._begin, failure) from None
+        self._account.add(retries=1)
+        self._clock.sleep(wait)

@@ -1,0 +1,116 @@
+"""What one Parquet file says of itself: its footer, the fields and row groups, and where their bytes lie."""
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import CorruptError, FormatError, SizeOverflowError, TruncatedError
+from penstock.interfaces import IntArray
+from penstock.source.arrow_file import translated
+from penstock.source.arrow_type import Fields, Leaf, choose
+from penstock.source.files import File, LocalFile
+from penstock.source.optional import need
+from penstock.source.range_file import RangeFile
+
+__all__ = ["read_extents", "read_footer", "read_head"]
+
+MAGIC = b"PAR1"
+TAIL_BYTES = 64 << 10
+"""What Arrow reads of a file first: most footers are smaller, so of most objects it is the only request."""
+MOST_GROUP_RECORDS = 1 << 28
+"""Arrow reserves memory for as many records as the footer says. Real row groups are far smaller."""
+
+
+def read_footer(file: File) -> Any:
+    """The footer of a file, checked as far as the number of records goes."""
+    local = isinstance(file, LocalFile)
+    tail = file.last(len(MAGIC) if local else TAIL_BYTES)
+    size = file.size
+    whole = tail.endswith(MAGIC) and size >= 2 * len(MAGIC)
+    start = file.first(len(MAGIC)) if local or not whole else MAGIC
+    if start != MAGIC:
+        raise FormatError(f"{file}: expected a Parquet file beginning with {MAGIC!r}, found {start!r}")
+    if not whole:
+        raise TruncatedError(f"{file}: expected {MAGIC!r} at the end of a Parquet file, found {tail[-4:]!r}: it was cut")
+
+    def read_range(low: int, high: int) -> bytes:
+        begin = size - len(tail)
+        return tail[low - begin : high - begin] if low >= begin else file.read(low, high)
+
+    with translated(str(file)):
+        footer = need("pyarrow.parquet", "arrow").read_metadata(str(file) if local else RangeFile(size, read_range))
+        _check_counts(file, footer)
+    return footer
+
+
+def _check_counts(file: File, footer: Any) -> None:
+    sizes = _row_counts(footer)
+    if min(sizes, default=0) < 0 or sum(sizes) != footer.num_rows:
+        raise CorruptError(f"{file}: expected row groups of {footer.num_rows} records together, found {str(sizes)[:100]}")
+    if max(sizes, default=0) > MOST_GROUP_RECORDS:
+        raise SizeOverflowError(
+            f"{file}: expected row groups of at most {MOST_GROUP_RECORDS} records, found {max(sizes)}; write smaller ones"
+        )
+
+
+def _row_counts(footer: Any) -> list[int]:
+    return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+
+
+def read_head(file: File, footer: Any, fields: Fields | None) -> tuple[dict[str, Leaf], list[int]]:
+    """The fields of a file, and the records of its row groups."""
+    with translated(str(file)):
+        return choose(footer.schema.to_arrow_schema(), fields, str(file)), _row_counts(footer)
+
+
+def read_extents(file: File, footer: Any, leaves: Iterable[Leaf]) -> IntArray:
+    """Where the bytes of every field begin and end in the file, for every row group with records: an array of [group, field, 2]."""
+    paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    columns = [_columns_of(".".join(leaf.path), paths) for leaf in leaves]
+    groups = [number for number, rows in enumerate(_row_counts(footer)) if rows]
+    with translated(str(file)):
+        _check_chunks(file, footer, groups, columns)
+        rows = [footer.row_group(number) for number in groups]
+        found = [[_span([_chunk_span(row.column(c)) for c in some]) for some in columns] for row in rows]
+    extents: IntArray = np.array(found, np.int64).reshape(len(groups), len(columns), 2)
+    if ((extents < 0) | (extents > file.size) | (extents[..., :1] > extents[..., 1:])).any():
+        raise CorruptError(f"{file}: expected columns within the {file.size} bytes of the file, found others")
+    return extents
+
+
+class _AskedError(Exception):
+    """Arrow wants to read."""
+
+
+def _check_chunks(file: File, footer: Any, groups: list[int], columns: list[list[int]]) -> None:
+    """An error if one of those columns is described wrongly.
+
+    To look at such a description from Python ends the process (seen with pyarrow 26). Arrow checks them all, safely, before it
+    reads the first byte, and the first byte is as far as it gets here.
+    """
+
+    def read_range(low: int, high: int) -> bytes:
+        raise _AskedError
+
+    reader = need("pyarrow.parquet", "arrow").ParquetFile(RangeFile(file.size, read_range), metadata=footer, pre_buffer=True).reader
+    with contextlib.suppress(_AskedError):
+        if groups:
+            reader.read_row_groups(groups, column_indices=sorted({c for some in columns for c in some}), use_threads=False)
+
+
+def _columns_of(name: str, paths: list[str]) -> list[int]:
+    """The numbers of the columns that Arrow reads for a name: a list or struct has columns of its own below it."""
+    return [number for number, path in enumerate(paths) if path == name or path.startswith(f"{name}.")]
+
+
+def _chunk_span(chunk: Any) -> tuple[int, int]:
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+        start = chunk.dictionary_page_offset
+    return start, start + chunk.total_compressed_size
+
+
+def _span(spans: list[tuple[int, int]]) -> tuple[int, int]:
+    return min(start for start, _ in spans), max(stop for _, stop in spans)

@@ -1,0 +1,98 @@
+"""Servers for the tests of remote data, and clients that leave nothing behind.
+
+``seaweed`` is a real object store, one for all tests; ``prefix`` is a place in it that no other test uses. ``double`` is a store
+that misbehaves on demand. ``fast`` is a policy whose waits and deadlines are fractions of a second, ``clock`` a clock that never
+waits.
+"""
+
+import gc
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.remote.double import Double
+from tests.remote.seaweed import Seaweed, serving
+
+from penstock.remote.objects import close_all
+from penstock.remote.retry import Clock, Policy
+from penstock.remote.url import UrlPath, url_path
+
+
+class VirtualClock(Clock):
+    """Time that passes only where it is waited for; every wait is as long as it can be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time, self.waits = 0.0, list[float]()
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.time += seconds
+
+    def jitter(self) -> float:
+        return 1.0
+
+
+def _sockets() -> set[str]:
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+        except FileNotFoundError:
+            continue
+    return {name for name in found if name.startswith("socket:")}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def obstore_is_running() -> None:
+    """Start the threads of obstore, which last as long as the process, before the first test."""
+    url_path("memory://start").objects.put("a", b"")
+
+
+@pytest.fixture(autouse=True)
+def no_connections(obstore_is_running: None) -> Iterator[None]:
+    """Every client is closed after every test; obstore closes its connections a moment later."""
+    before = _sockets()
+    yield
+    close_all()
+    soon, until = time.monotonic() + 0.05, time.monotonic() + 10
+    while _sockets() - before and time.monotonic() < until:
+        time.sleep(0.001)
+        if soon is not None and time.monotonic() > soon:
+            gc.collect()  # a caught exception holds its frames, and they a client, in a circle
+            soon = None
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
+    directory: Path = tmp_path_factory.mktemp("seaweed")
+    with serving(directory) as server:
+        yield server
+
+
+@pytest.fixture
+def prefix(seaweed: Seaweed) -> UrlPath:
+    return url_path(f"{seaweed.url}/{uuid.uuid4().hex}", seaweed.storage_options)
+
+
+@pytest.fixture
+def double(no_connections: None) -> Iterator[Double]:
+    with Double() as server:
+        yield server
+        close_all()  # clients first, so that no handler waits for the next request
+
+
+@pytest.fixture
+def fast() -> Policy:
+    return Policy(first_wait_s=0.001, longest_wait_s=0.002, connect_s=1, read_s=0.2, write_s=0.2, hedge_s=5)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()

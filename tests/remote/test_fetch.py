@@ -1,0 +1,462 @@
+"""One range of one object, from a store that misbehaves."""
+
+import re
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+
+import pytest
+from tests.remote.conftest import VirtualClock
+from tests.remote.double import Double, Fault
+
+from penstock.errors import (
+    AccessDeniedError,
+    CorruptError,
+    MissingError,
+    ObjectChangedError,
+    ReadError,
+    StoreUnavailableError,
+    TruncatedError,
+)
+from penstock.remote import fetch
+from penstock.remote.objects import ObjectInfo, Objects
+from penstock.remote.retry import Clock, Policy
+from penstock.remote.url import url_path
+
+KEY = "some/key"
+DATA = bytes(range(100, 140))
+START, STOP = 5, 35
+
+
+@pytest.fixture(params=["s3", "http"])
+def objects(request: pytest.FixtureRequest, double: Double, fast: Policy) -> Objects:
+    """The double, seen as S3 and as a plain web server."""
+    s3 = request.param == "s3"
+    path = url_path(double.base, double.storage_options) if s3 else url_path(double.endpoint)
+    path.objects.policy = fast
+    path.objects.clock = Clock()
+    return path.objects
+
+
+@pytest.fixture
+def info(objects: Objects, double: Double) -> ObjectInfo:
+    double.put(KEY, DATA)
+    return objects.head(KEY if objects.scheme == "s3" else f"{double.bucket}/{KEY}")
+
+
+def pieces_of(objects: Objects, info: ObjectInfo, start: int = START, stop: int = STOP) -> list[tuple[int, bytes]]:
+    pieces: list[tuple[int, bytes]] = []
+    objects.read_into(info, start, stop, lambda offset, data: pieces.append((offset, bytes(data))))
+    return pieces
+
+
+def check_exact(pieces: list[tuple[int, bytes]], start: int = START, stop: int = STOP, data: bytes = DATA) -> None:
+    """Consecutive pieces, every byte once, all of them right."""
+    at = start
+    for offset, piece in pieces:
+        assert offset == at
+        at += len(piece)
+    assert at == stop
+    assert b"".join(piece for _, piece in pieces) == data[start:stop]
+
+
+def ranges_asked(double: Double) -> list[tuple[int | None, int | None] | None]:
+    return [request.range for request in double.requests("GET", KEY)]
+
+
+# O1: refusals that pass
+
+
+def test_o01_refused_n_times(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    for failures, status in product(range(12), (429, 500, 502, 503, 504)):
+        objects.policy, clock = Policy(), VirtualClock()
+        objects.clock = clock
+        double.clear()
+        before = objects.account.snapshot()
+        double.plan("GET", KEY, Fault(status=status), times=failures)
+        if failures < 10:
+            check_exact(pieces_of(objects, info))
+        else:
+            with pytest.raises(StoreUnavailableError) as caught:
+                pieces_of(objects, info)
+            for expected in (KEY, "bytes 5 to 35", "10 tries", f"{sum(clock.waits):.1f} s", str(status), "request-8"):
+                assert expected in str(caught.value)
+        # With the longest possible jitter: 100 ms, doubled, never above 15 s.
+        assert clock.waits == [min(15.0, 0.1 * 2**n) for n in range(min(failures, 9))]
+        counts = objects.account.snapshot() - before
+        assert (counts.requests, counts.retries, counts.errors) == (min(failures, 9) + 1, min(failures, 9), int(failures >= 10))
+        assert counts.bytes == (STOP - START if failures < 10 else 0)
+
+
+def test_o01_the_total_time_is_bounded(double: Double, objects: Objects, info: ObjectInfo, clock: VirtualClock) -> None:
+    objects.policy, objects.clock = Policy(tries=1000), clock
+    double.plan("GET", KEY, Fault(status=503), times=1000)
+    with pytest.raises(StoreUnavailableError):
+        pieces_of(objects, info)
+    assert clock.time <= 180
+
+
+def test_o01_waits_are_drawn_from_the_whole_interval() -> None:
+    policy, clock = Policy(), Clock()
+    waits = [policy.wait_s(3, clock.jitter()) for _ in range(1000)]
+    assert min(waits) < 0.1 < 0.3 < max(waits) < 0.4
+
+
+def test_o01_waits_do_not_overflow() -> None:
+    assert Policy().wait_s(100_000, 1.0) == 15.0
+
+
+# O2: silence
+
+
+def test_o02_no_first_byte(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    double.plan("GET", KEY, Fault(delay_s=60))
+    check_exact(pieces_of(objects, info))
+    assert ranges_asked(double) == [(START, STOP)] * 2
+
+
+@pytest.mark.parametrize("k", [0, 1, 17, 29])
+def test_o02_a_body_that_stalls(double: Double, objects: Objects, info: ObjectInfo, k: int) -> None:
+    objects.policy = Policy(first_wait_s=0.001, read_s=0.1, piece_bytes=1)
+    double.plan("GET", KEY, Fault(stall_at=k))
+    check_exact(pieces_of(objects, info))
+    assert ranges_asked(double) == [(START, STOP), (START + k, STOP)]
+
+
+def test_o02_silence_for_ever(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    objects.policy = Policy(tries=3, first_wait_s=0.001, read_s=0.05)
+    double.plan("GET", KEY, Fault(delay_s=60), times=10)
+    with pytest.raises(StoreUnavailableError, match="3 tries"):
+        pieces_of(objects, info)
+
+
+def test_o02_nobody_listens(fast: Policy) -> None:
+    with socket.socket() as reserved:  # bound, not listening: connections are refused
+        reserved.bind(("127.0.0.1", 0))
+        objects = url_path(f"http://127.0.0.1:{reserved.getsockname()[1]}").objects
+        objects.policy = fast
+        with pytest.raises(StoreUnavailableError, match="10 tries"):
+            objects.read(ObjectInfo("a", 10, None, 0.0), 0, 10)
+        with pytest.raises(StoreUnavailableError, match="10 tries"):
+            objects.head("a")
+
+
+def test_o02_a_connection_that_is_never_accepted() -> None:
+    with socket.socket() as full, socket.socket() as first, socket.socket() as second:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for waiting in (first, second):  # the queue of the listener is full now: further connections hang
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        objects = url_path(f"http://127.0.0.1:{full.getsockname()[1]}").objects
+        objects.policy = Policy(tries=2, first_wait_s=0.001, connect_s=0.1, read_s=5)
+        with pytest.raises(StoreUnavailableError, match="2 tries"):
+            objects.read(ObjectInfo("a", 10, None, 0.0), 0, 10)
+
+
+# O3: bodies that break off
+
+
+@pytest.mark.parametrize("fault", ["reset_at", "short_at"])
+def test_o03_cut_at_every_byte(double: Double, objects: Objects, info: ObjectInfo, fault: str, fast: Policy) -> None:
+    objects.policy = Policy(first_wait_s=0.001, longest_wait_s=0.001, piece_bytes=1)
+    for k in range(STOP - START):
+        double.clear()
+        double.plan("GET", KEY, Fault(**{fault: k}))
+        check_exact(pieces_of(objects, info))
+        assert ranges_asked(double) == [(START, STOP), (START + k, STOP)]
+
+
+def test_o03_every_answer_breaks_off_after_one_byte(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    """With large pieces too: after the first failure no byte is lost any more."""
+    double.plan("GET", KEY, Fault(reset_at=1), times=1000)
+    check_exact(pieces_of(objects, info))
+    assert len(ranges_asked(double)) <= STOP - START + 1
+
+
+def test_o03_a_body_without_any_progress_is_given_up(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    double.plan("GET", KEY, Fault(reset_at=0), times=1000)
+    with pytest.raises(StoreUnavailableError, match="10 tries"):
+        pieces_of(objects, info)
+    assert len(ranges_asked(double)) == 10
+
+
+def test_o03_a_content_length_that_is_too_small(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    double.plan("GET", KEY, Fault(fewer=3))
+    check_exact(pieces_of(objects, info))
+    assert ranges_asked(double) == [(START, STOP), (STOP - 3, STOP)]
+
+
+def test_o03_an_object_that_really_is_shorter(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    double.plan("GET", KEY, Fault(fewer=3))
+    double.plan("GET", KEY, Fault(fewer=40), times=1000)
+    with pytest.raises(TruncatedError, match="the body ended after 0 of 3 bytes"):
+        pieces_of(objects, info)
+    assert len(ranges_asked(double)) == 4
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 1 << 18])
+def test_o03_extra_bytes_are_never_passed_on(double: Double, objects: Objects, info: ObjectInfo, piece_bytes: int) -> None:
+    objects.policy = Policy(first_wait_s=0.001, piece_bytes=piece_bytes)
+    double.plan("GET", KEY, Fault(extra=b"xyz"))
+    check_exact(pieces_of(objects, info))
+    double.plan("GET", KEY, Fault(extra=b"xyz"), times=1000)
+    pieces: list[bytes] = []
+    with pytest.raises(CorruptError, match="more bytes than it was asked for"):
+        objects.read_into(info, START, STOP, lambda _, data: pieces.append(bytes(data)))
+    assert DATA[START:STOP].startswith(b"".join(pieces))
+    assert len(b"".join(pieces)) < STOP - START
+
+
+def test_o03_beyond_the_end(objects: Objects, info: ObjectInfo) -> None:
+    with pytest.raises(TruncatedError, match="expected at least 41 bytes, found 40"):
+        objects.read(info, 30, 41)
+    with pytest.raises(ValueError, match="start <= stop"):
+        objects.read(info, 3, 2)
+    with pytest.raises(ValueError, match="start <= stop"):
+        objects.read(info, -1, 2)
+
+
+def test_o03_an_error_of_the_writer_ends_the_read(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    def write(offset: int, data: memoryview) -> None:
+        raise RuntimeError("the disk is full")
+
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        objects.read_into(info, START, STOP, write)
+    assert len(ranges_asked(double)) == 1
+
+
+# O4: encodings
+
+
+def test_o04_a_compressed_answer_is_not_taken_for_the_object(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    double.plan("GET", KEY, Fault(gzipped=True))
+    check_exact(pieces_of(objects, info))
+    double.plan("GET", KEY, Fault(gzipped=True), times=1000)
+    with pytest.raises(CorruptError, match="Content-Encoding 'gzip'"):
+        pieces_of(objects, info)
+    with pytest.raises(CorruptError, match="Content-Encoding 'gzip'"):
+        objects.read_all(info.key, 1000)
+    with pytest.raises(CorruptError, match="Content-Encoding 'gzip'"):
+        objects.probe(info.key, first=4)
+
+
+# O5: objects that change
+
+
+def test_o05_replaced_between_two_ranges(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    check_exact(pieces_of(objects, info))
+    double.put(KEY, bytes(reversed(DATA)))
+    with pytest.raises(ObjectChangedError, match=re.escape(info.key)):
+        pieces_of(objects, info)
+
+
+def test_o05_replaced_while_a_body_is_continued(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    objects.policy = Policy(first_wait_s=0.001, piece_bytes=1)
+    double.plan("GET", KEY, Fault(reset_at=4))
+    pieces: list[bytes] = []
+
+    def write(offset: int, data: memoryview) -> None:
+        pieces.append(bytes(data))
+        double.put(KEY, bytes(reversed(DATA)))
+
+    with pytest.raises(ObjectChangedError):
+        objects.read_into(info, START, STOP, write)
+    assert b"".join(pieces) == DATA[START : START + 4]
+
+
+def test_o05_a_server_that_ignores_the_condition(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    double.put(KEY, bytes(reversed(DATA)))
+    double.plan("GET", KEY, Fault(ignore_condition=True))
+    with pytest.raises(ObjectChangedError, match="etag"):
+        pieces_of(objects, info)
+    assert len(ranges_asked(double)) == 1
+
+
+@pytest.mark.parametrize("size", [39, 41, 1 << 40])
+def test_o05_another_size_under_the_same_etag(double: Double, objects: Objects, info: ObjectInfo, size: int) -> None:
+    double.plan("GET", KEY, Fault(size=size))
+    with pytest.raises(ObjectChangedError, match=f"had 40 bytes when it was opened, now {size}"):
+        pieces_of(objects, info)
+
+
+def test_o05_weak_and_missing_etags(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    """A weak etag never satisfies If-Match, so it is only compared; without any, the size is."""
+    weak = ObjectInfo(info.key, info.size, 'W/"weak"', info.modified)
+    double.plan("GET", KEY, Fault(etag='W/"weak"'))
+    check_exact(pieces_of(objects, weak))
+    with pytest.raises(ObjectChangedError, match="etag"):
+        pieces_of(objects, weak)
+    check_exact(pieces_of(objects, ObjectInfo(info.key, info.size, None, info.modified)))
+    assert ["If-Match" in {name.title() for name in r.headers} for r in double.requests("GET", KEY)] == [False] * 3
+    with pytest.raises(ObjectChangedError, match="bytes when it was opened"):
+        pieces_of(objects, ObjectInfo(info.key, info.size + 1, None, info.modified))
+
+
+# O6: refusals that stay
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, ReadError), (401, AccessDeniedError), (403, AccessDeniedError), (404, MissingError), (410, ReadError)],
+)
+def test_o06_not_asked_again(double: Double, objects: Objects, info: ObjectInfo, status: int, kind: type[Exception]) -> None:
+    double.plan("GET", KEY, Fault(status=status))
+    with pytest.raises(kind, match=re.escape(info.key)) as caught:
+        pieces_of(objects, info)
+    assert type(caught.value) is kind
+    assert str(status) in str(caught.value)
+    assert len(ranges_asked(double)) == 1
+
+
+def test_o06_expired_credentials_are_asked_for_again(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    for status in (400, 403):
+        double.clear()
+        double.plan("GET", KEY, Fault(status=status, code="ExpiredToken"))
+        check_exact(pieces_of(objects, info))
+        double.plan("GET", KEY, Fault(status=status, code="ExpiredToken"), times=1000)
+        with pytest.raises(AccessDeniedError, match="have expired"):
+            pieces_of(objects, info)
+        assert len(ranges_asked(double)) == 2 + 3
+
+
+# O7: other ranges than asked for
+
+
+def test_o07_ignored_range_is_cut_out_of_a_small_object(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    objects.policy = Policy(first_wait_s=0.001, piece_bytes=7)
+    double.plan("GET", KEY, Fault(ignore_range=True), times=1000)
+    check_exact(pieces_of(objects, info))
+    check_exact(pieces_of(objects, info, 0, 40), 0, 40)
+    assert objects.probe(info.key, first=6)[1] == DATA[:6]
+    assert objects.probe(info.key, last=6)[1] == DATA[-6:]
+
+
+def test_o07_ignored_range_and_a_body_that_breaks_off(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    objects.policy = Policy(first_wait_s=0.001, longest_wait_s=0.001, piece_bytes=1)
+    for k in range(40):
+        double.clear()
+        double.plan("GET", KEY, Fault(ignore_range=True))
+        double.plan("GET", KEY, Fault(ignore_range=True, reset_at=k))
+        double.plan("GET", KEY, Fault(ignore_range=True), times=1000)
+        check_exact(pieces_of(objects, info))
+
+
+def test_o07_ignored_range_of_a_large_object(
+    double: Double, objects: Objects, info: ObjectInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "WHOLE_MOST_BYTES", len(DATA) - 1)
+    double.plan("GET", KEY, Fault(ignore_range=True), times=1000)
+    with pytest.raises(CorruptError, match="ignores ranges"):
+        pieces_of(objects, info)
+    assert len(ranges_asked(double)) == 1
+
+
+@pytest.mark.parametrize("shift", [-5, 1, 4])
+def test_o07_another_range(double: Double, objects: Objects, info: ObjectInfo, shift: int) -> None:
+    double.plan("GET", KEY, Fault(shift=shift))
+    check_exact(pieces_of(objects, info))
+    double.plan("GET", KEY, Fault(shift=shift), times=1000)
+    with pytest.raises(CorruptError, match=r"5\.\.35"):
+        pieces_of(objects, info)
+    assert len(ranges_asked(double)) == 2 + 3
+
+
+def test_o07_not_satisfiable(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    double.plan("GET", KEY, Fault(status=416))
+    with pytest.raises(TruncatedError, match="ends before"):
+        pieces_of(objects, info)
+    assert len(ranges_asked(double)) == 1
+
+
+# O14: a slow tail
+
+
+def test_o14_a_range_that_does_not_begin_is_asked_for_twice(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    objects.policy = Policy(hedge_s=0.05, read_s=0.3)
+    gate = threading.Event()
+    for fault in (Fault(gate=gate), Fault(stall_at=0)):
+        before = objects.account.snapshot()
+        double.plan("GET", KEY, fault)
+        check_exact(pieces_of(objects, info))
+        counts = objects.account.snapshot() - before
+        assert (counts.hedges, counts.requests, counts.retries, counts.errors) == (1, 2, 0, 0)
+        assert counts.bytes == STOP - START
+    gate.set()
+
+
+def test_o14_the_first_request_is_not_given_up_for_the_second(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    objects.policy = Policy(hedge_s=0.05)
+    gate, before = threading.Event(), objects.account.snapshot()
+    double.plan("GET", KEY, Fault(gate=gate))
+    double.plan("GET", KEY, Fault(status=503, opens=gate))
+    check_exact(pieces_of(objects, info))
+    counts = objects.account.snapshot() - before
+    assert (counts.hedges, counts.requests, counts.retries) == (1, 2, 0)
+
+
+def test_o14_two_requests_that_fail_are_one_failure(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    objects.policy = Policy(hedge_s=0.05, first_wait_s=0.001)
+    gate, before = threading.Event(), objects.account.snapshot()
+    double.plan("GET", KEY, Fault(gate=gate, status=503))
+    double.plan("GET", KEY, Fault(status=500, opens=gate))
+    check_exact(pieces_of(objects, info))
+    counts = objects.account.snapshot() - before
+    assert (counts.hedges, counts.requests, counts.retries) == (1, 3, 1)
+
+
+def test_o14_a_slow_tail(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    """One of fifty requests does not answer before everything else is done."""
+    objects.policy = Policy(hedge_s=0.2)
+    gate, before = threading.Event(), objects.account.snapshot()
+    for _ in range(4):
+        double.plan("GET", KEY, Fault(gate=gate), after=49)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for pieces in threads.map(lambda _: pieces_of(objects, info), range(200)):
+                check_exact(pieces)
+    finally:
+        gate.set()
+    counts = objects.account.snapshot() - before
+    assert counts.hedges >= 4
+    assert (counts.retries, counts.errors, counts.bytes) == (0, 0, 200 * (STOP - START))
+
+
+def test_o14_no_second_request_for_what_is_always_slow() -> None:
+    recent = fetch.FirstBytes()
+    assert recent.slow_s == 0.0
+    for n in range(1000):
+        recent.add(9.0 if n % 20 == 0 else 1.0)
+    assert recent.slow_s == 9.0
+    for n in range(1024):
+        recent.add(9.0 if n % 200 == 0 else 1.0)
+    assert recent.slow_s == 1.0
+
+
+def test_a_closed_store_can_be_used_again(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    check_exact(pieces_of(objects, info))
+    assert any(thread.name.startswith("penstock-fetch") for thread in threading.enumerate())
+    objects.close()
+    assert not any(thread.name.startswith("penstock-fetch") for thread in threading.enumerate())
+    check_exact(pieces_of(objects, info))
+
+
+def test_a_thread_that_outlives_the_main_thread_can_read(double: Double) -> None:
+    double.put(KEY, DATA)
+    program = f"""
+import threading
+from penstock.remote.url import url_path
+objects = url_path({double.endpoint!r}).objects
+info = objects.head("data/{KEY}")
+objects.read(info, 0, 1)
+main = threading.main_thread()
+def late():
+    main.join()
+    print(objects.read(info, 5, 9))
+threading.Thread(target=late).start()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == (f"{DATA[5:9]!r}\n", "", 0)

@@ -1,0 +1,265 @@
+"""The same batches from an object store: whatever is read, however it is shuffled, on any number of ranks, and after a resume."""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as pen
+from penstock.errors import BatchError, WindowTooSmallError
+from penstock.records import Source
+from penstock.remote.url import url_path
+from penstock.source import write_rows, write_tokens
+from penstock.stream import Stream
+
+WINDOW = 700_000
+COUNT = 3_000
+
+
+def upload(directory: Path, base: str, options: dict[str, Any]) -> None:
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        target = url_path(f"{base}/{path.relative_to(directory)}", options)
+        target.objects.put(target.key, path.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with all kinds of fields, row shards and token blocks."""
+    directory = tmp_path_factory.mktemp("data")
+    chance = np.random.default_rng(7)
+    rows = chance.normal(size=(COUNT, 64)).astype("f4")
+    fields = {"x": pen.Field("f4", (64,), codec=pen.LZ4()), "y": pen.Field("i8"), "text": pen.Field.text(codec=pen.Zstd(3))}
+    with pen.create(directory / "store", fields, chunk_bytes="32KiB") as out:
+        out.extend({"x": rows, "y": np.arange(COUNT), "text": [f"record {i} " * (i % 7) for i in range(COUNT)]})
+    with pen.create(directory / "plain", {"x": pen.Field("f4", (64,)), "y": pen.Field("i8")}, chunk_bytes="32KiB") as out:
+        out.extend({"x": rows, "y": np.arange(COUNT)})
+    (directory / "rows").mkdir()
+    for number, part in enumerate(np.array_split(rows, 5)):
+        write_rows(part, directory / f"rows/part-{number}.shard")
+    (directory / "tokens").mkdir()
+    write_tokens([np.arange(100_000, dtype="u2")], directory / "tokens/all.rox", block_size=128, max_shard_bytes=60_000)
+    return directory
+
+
+@pytest.fixture
+def remote(local: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Source]]:
+    """Opens the same data in memory."""
+    base = f"memory://{request.node.name.translate(str.maketrans('[]:', '---'))}"
+    upload(local, base, {})
+    opened: list[Source] = []
+
+    def open_again(name: str, **options: Any) -> Source:
+        opened.append(pen.open(f"{base}/{name}", **{"window_bytes": WINDOW, **options}))
+        return opened[-1]
+
+    yield open_again
+    for source in opened:
+        source.close()
+
+
+STREAMS: dict[str, Callable[[Source], Stream]] = {
+    "in order": lambda data: data.in_order(),
+    "blocks": lambda data: data.shuffle(seed=5, block=100, window=4),
+    "lanes": lambda data: data.shuffle(seed=5, block=64, window=2, lanes=4),
+    "sample": lambda data: data.sample(seed=5),
+    "slide": lambda data: data.slide(32, 16),
+    "design": lambda data: data.design(seed=3, size=400),
+    "without": lambda data: data.shuffle(seed=5, block=100, window=4).without([3, 4, 5]),
+}
+
+SEQUENCES: dict[str, Callable[[Source], Stream]] = {
+    "in order": lambda data: data.in_order().sequences(100),
+    "blocks": lambda data: data.shuffle(seed=5, block=16, window=4).sequences(100),
+}
+
+
+def same(one: Any, other: Any) -> bool:
+    assert one.keys() == other.keys()
+    for name, column in one.items():
+        if isinstance(column, pen.Ragged):
+            if list(column) != list(other[name]):
+                return False
+        elif not np.array_equal(np.asarray(column), np.asarray(other[name])):
+            return False
+    return True
+
+
+def compare(a: pen.Loader, b: pen.Loader) -> int:
+    steps = 0
+    for one, other in zip(a, b, strict=True):
+        assert same(one, other), f"batch {steps} differs"
+        assert a.state_dict() == b.state_dict()
+        steps += 1
+    return steps
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+@pytest.mark.parametrize("name", ["store", "plain", "rows"])
+@pytest.mark.parametrize("threads", [0, 2])
+def test_local_and_remote_give_the_same_batches_and_states(
+    local: Path, remote: Callable[..., Source], name: str, kind: str, threads: int
+) -> None:
+    there, here = remote(name), pen.open(local / name)
+    make = STREAMS[kind]
+    loaders = [pen.Loader(make(data), 48, threads=threads, ids="id") for data in (there, here)]
+    assert compare(*loaders) > 5
+    assert there.remote is not None
+    assert there.remote.most_bytes <= WINDOW
+
+
+@pytest.mark.parametrize("kind", SEQUENCES)
+@pytest.mark.parametrize("threads", [0, 2])
+def test_sequences_of_tokens_are_the_same(local: Path, remote: Callable[..., Source], kind: str, threads: int) -> None:
+    there, here = remote("tokens"), pen.open(local / "tokens")
+    loaders = [pen.Loader(SEQUENCES[kind](data), 16, threads=threads) for data in (there, here)]
+    assert compare(*loaders) > 5
+
+
+def test_mixtures_are_the_same(local: Path, remote: Callable[..., Source]) -> None:
+    def make(plain: Source, store: Source) -> Stream:
+        parts = {"a": plain.shuffle(seed=1, block=100, window=2), "b": store.shuffle(seed=2, block=80, window=2)}
+        return pen.mix(parts, seed=3, weights={"a": 0.3, "b": 0.7}, stop="all_exhausted")
+
+    sources = [remote("plain"), remote("plain")], [pen.open(local / "plain"), pen.open(local / "plain")]
+    loaders = [pen.Loader(make(*pair), 32, ids="id") for pair in sources]
+    assert compare(*loaders) > 5
+
+
+@pytest.mark.parametrize("tail", ["drop", "pad", "wrap"])
+def test_every_tail_over_two_epochs(local: Path, remote: Callable[..., Source], tail: str) -> None:
+    loaders = [pen.Loader(STREAMS["blocks"](data), 128, tail=tail, ids="id") for data in (remote("rows"), pen.open(local / "rows"))]
+    for _ in range(2):
+        assert compare(*loaders) > 5
+
+
+@pytest.mark.parametrize("name", ["store", "rows"])
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_resume_from_a_local_state_on_another_world(local: Path, remote: Callable[..., Source], name: str, world: int) -> None:
+    make = STREAMS["lanes"]
+    here = pen.Loader(make(pen.open(local / name)), 64, ids="id")
+    before = here.forever()
+    for _ in range(11):
+        next(before)
+    state = here.state_dict()
+    whole = [next(before)["id"] for _ in range(10)]
+    ranks = [pen.Loader(make(remote(name)), 64, ids="id", shard=pen.Shard(rank, world)) for rank in range(world)]
+    for loader in ranks:
+        loader.load_state_dict(state)
+    streams = [loader.forever() for loader in ranks]
+    for expected in whole:
+        got = np.empty(64, np.int64)
+        for rank, batches in enumerate(streams):
+            got[rank::world] = next(batches)["id"]
+        assert np.array_equal(got, expected)
+    for batches in streams:
+        batches.close()
+
+
+def fetched(source: Source) -> list[tuple[str, int, int]]:
+    """The log of the ranges that are fetched from now on."""
+    assert source.remote is not None
+    account = source.remote.files[0][0].objects.account
+    account.log = []
+    return account.log
+
+
+def once(log: list[Any]) -> int:
+    """How many bytes were fetched; none of them twice."""
+    ranges = sorted((key, start, stop) for method, key, start, stop in log if method == "GET" and start is not None)
+    for (key, _, stop), (next_key, start, _) in pairwise(ranges):
+        assert key != next_key or stop <= start, "a byte was fetched twice"
+    return sum(stop - start for _, start, stop in ranges)
+
+
+@pytest.mark.parametrize("name", ["plain", "rows"])
+def test_check_22_every_byte_is_fetched_once_an_epoch_within_the_window(remote: Callable[..., Source], name: str) -> None:
+    data = remote(name)
+    block = data.blocks.size
+    assert data.remote is not None
+    size = sum(info.size for _, info in data.remote.files)
+    for epoch in range(2):
+        loader = pen.Loader(data.shuffle(seed=epoch, block=block, window=2), 32)
+        forecast = loader.forecast()
+        log = fetched(data)
+        for _ in loader:
+            assert sum(landing.resident() for landing in data.remote.landings) <= WINDOW
+        assert once(log) == forecast.bytes <= size
+        assert forecast.bytes >= 0.98 * size
+        assert len([entry for entry in log if entry[0] == "GET"]) == forecast.requests
+        assert forecast.peak_bytes <= WINDOW
+
+
+def test_check_22_in_order_the_files_are_fetched_in_their_order(remote: Callable[..., Source]) -> None:
+    data = remote("rows")
+    log = fetched(data)
+    assert sum(len(batch["row"]) for batch in pen.Loader(data, 100)) == COUNT
+    keys = [key for method, key, _, _ in log if method == "GET"]
+    assert once(log) == COUNT * 64 * 4
+    assert sorted(set(keys)) == list(dict.fromkeys(sorted(keys)))
+
+
+def test_check_23_the_first_batch_comes_after_at_most_one_window_of_bytes(remote: Callable[..., Source]) -> None:
+    data = remote("rows", window_bytes=100_000)
+    log = fetched(data)
+    with pen.Loader(data, 16).forever() as batches:
+        next(batches)
+        assert once(list(log)) <= 100_000
+
+
+def test_ranks_with_a_lane_of_their_own_fetch_disjoint_blocks(local: Path, remote: Callable[..., Source]) -> None:
+    seen: list[set[tuple[str, int, int]]] = []
+    total = 0
+    for rank in range(4):
+        data = remote("rows")
+        log = fetched(data)
+        stream = data.shuffle(seed=9, block=50, window=2, lanes=4)
+        for _ in pen.Loader(stream, 64, shard=pen.Shard(rank, 4), tail="drop"):
+            pass
+        total += once(log)
+        seen.append({(key, start, stop) for method, key, start, stop in log if method == "GET"})
+    for one in range(4):
+        for other in range(one):
+            assert not seen[one] & seen[other]
+    assert total == COUNT * 64 * 4
+
+
+def test_a_window_too_small_for_a_group_is_an_error_and_no_hang(remote: Callable[..., Source]) -> None:
+    data = remote("rows", window_bytes=65_536)
+    with pytest.raises((BatchError, WindowTooSmallError), match="window"):
+        list(pen.Loader(data.shuffle(seed=1, block=400, window=8), 32))
+
+
+def test_stats_count_what_came_over_the_network(remote: Callable[..., Source], tmp_path: Path) -> None:
+    data = remote("rows", cache=tmp_path / "cache", cache_bytes="10MB")
+    loader = pen.Loader(data.shuffle(seed=1, block=100, window=2), 32)
+    list(loader)
+    first = loader.stats().network
+    assert first.bytes == COUNT * 64 * 4
+    assert first.cached_bytes == 0
+    assert 0 < first.requests <= 40
+    again = pen.Loader(remote("rows", cache=tmp_path / "cache", cache_bytes="10MB").shuffle(seed=1, block=100, window=2), 32)
+    list(again)
+    assert again.stats().network.bytes == 0
+    assert again.stats().network.cached_bytes == COUNT * 64 * 4
+
+
+def test_seek_and_early_stop_let_go_of_the_window(remote: Callable[..., Source]) -> None:
+    data = remote("plain")
+    loader = pen.Loader(data.shuffle(seed=1, block=100, window=2), 32, ids="id")
+    expected = [batch["id"] for batch in loader]
+    for step in (50, 3, 90, 0):
+        loader.seek(step)
+        with loader.forever() as batches:
+            for place in range(step, step + 3):
+                assert np.array_equal(next(batches)["id"], expected[place])
+    assert data.remote is not None
+    data.close()
+    assert data.remote.used_bytes == 0
+
+
+def test_local_data_has_an_empty_forecast(local: Path) -> None:
+    forecast = pen.Loader(pen.open(local / "rows").shuffle(seed=1), 32).forecast()
+    assert (forecast.bytes, forecast.requests, forecast.peak_bytes) == (0, 0, 0)
