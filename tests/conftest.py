@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock.remote.url import url_path
+
 # The first profile is what CI runs. For a long hunt: pytest --hypothesis-profile=hunt
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("hunt", settings.get_profile("ci"), derandomize=False, max_examples=1000)
@@ -24,8 +26,14 @@ def _left_open() -> set[tuple[str, str]]:
     return found
 
 
+@pytest.fixture(scope="session", autouse=True)
+def obstore_is_running() -> None:
+    """The threads of obstore last as long as the process: they are started before the first test."""
+    url_path("memory://start").objects.put("a", b"")
+
+
 @pytest.fixture(autouse=True)
-def leak_fence() -> Iterator[None]:
+def leak_fence(obstore_is_running: None) -> Iterator[None]:
     """Threads and descriptors are the same after every test as before it."""
     threads, files = set(threading.enumerate()), _left_open()
     yield

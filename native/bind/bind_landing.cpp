@@ -55,6 +55,13 @@ void bind_landing(nb::module_& m) {
           "__init__", [](BoundLanding* self, std::uint64_t bytes) { new (self) BoundLanding{std::make_shared<Landing>(bytes)}; },
           "bytes"_a)
       .def_prop_ro("size", [](const BoundLanding& self) { return self.landing->size(); })
+      .def(
+          "expect",
+          [](const BoundLanding& self, std::uint64_t start, std::uint64_t stop) {
+            const nb::gil_scoped_release free;
+            self.landing->expect(start, stop);
+          },
+          "start"_a, "stop"_a, "Say that all of a range is going to be written, which then costs less.")
       .def("write", &write, "offset"_a, "data"_a, "Copy the bytes of a contiguous buffer to where they lie in the object.")
       .def(
           "release",

@@ -20,6 +20,8 @@ std::uint64_t page_bytes() {
   return bytes;
 }
 
+constexpr std::uint64_t kLargePage = std::uint64_t{2} << 20;
+
 [[noreturn]] void refused(std::uint64_t bytes, const char* what) {
   throw SystemError(errno, std::string(what) + " of an object of " + std::to_string(bytes) + " bytes");
 }
@@ -35,6 +37,18 @@ std::byte* Landing::map() {
   if (data_.compare_exchange_strong(known, static_cast<std::byte*>(made))) return static_cast<std::byte*>(made);
   munmap(made, bytes_);  // another thread was first
   return known;
+}
+
+void Landing::expect(std::uint64_t start, std::uint64_t stop) {
+  if (start > stop || stop > bytes_) {
+    throw std::invalid_argument("expected a range within [0, " + std::to_string(bytes_) + "), got [" + std::to_string(start) +
+                                ", " + std::to_string(stop) + ")");
+  }
+  if (stop - start < kLargePage) return;
+  const auto base = reinterpret_cast<std::uintptr_t>(map());
+  const std::uintptr_t low = (base + start + kLargePage - 1) / kLargePage * kLargePage;
+  const std::uintptr_t high = (base + stop) / kLargePage * kLargePage;
+  if (low < high) madvise(reinterpret_cast<void*>(low), high - low, MADV_HUGEPAGE);  // advice only: a failure changes nothing
 }
 
 void Landing::write(std::uint64_t offset, std::span<const std::byte> bytes) {

@@ -22,6 +22,8 @@ class Landing {
   // Where the object's first byte would lie; null while nothing is mapped.
   const std::byte* data() const { return data_.load(std::memory_order_acquire); }
 
+  // Says that all of [start, stop) is going to be written: it is then taken in large pages where it has whole ones.
+  void expect(std::uint64_t start, std::uint64_t stop);
   // Copies bytes to [offset, offset + bytes.size()) of the object.
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
   // Gives the pages of [start, stop) back to the system. Both must be multiples of the page size, or stop the object's end.

@@ -122,6 +122,9 @@ class Landing:
     @property
     def size(self) -> int: ...
 
+    def expect(self, start: int, stop: int) -> None:
+        """Say that all of a range is going to be written, which then costs less."""
+
     def write(self, offset: int, data: object) -> None:
         """Copy the bytes of a contiguous buffer to where they lie in the object."""
 

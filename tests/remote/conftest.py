@@ -49,12 +49,6 @@ def _sockets() -> set[str]:
     return {name for name in found if name.startswith("socket:")}
 
 
-@pytest.fixture(scope="session", autouse=True)
-def obstore_is_running() -> None:
-    """Start the threads of obstore, which last as long as the process, before the first test."""
-    url_path("memory://start").objects.put("a", b"")
-
-
 @pytest.fixture(autouse=True)
 def no_connections(obstore_is_running: None) -> Iterator[None]:
     """Every client is closed after every test; obstore closes its connections a moment later."""

@@ -10,6 +10,7 @@
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sysconfig
@@ -47,6 +48,7 @@ class Seaweed:
             "-webdav=false",
             "-admin.ui=false",
             "-master.telemetry=false",
+            "-master.electionTimeout=1s",
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
             f"-s3.localSocket={directory}/s3.sock",
@@ -101,11 +103,15 @@ class Seaweed:
 
 
 def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    """Ports below those that the system gives to connections, so that none is taken while the server is down."""
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(10_000, 32_000), 2_000):
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise RuntimeError(f"expected {count} free ports, found {len(found)}")
 
 
 @contextlib.contextmanager

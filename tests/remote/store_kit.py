@@ -22,9 +22,6 @@ def memory_url(name: str = "a.pen") -> UrlPath:
     return url_path(f"memory://store-{os.getpid()}-{next(_numbers)}/{name}")
 
 
-memory_url().objects.list("")  # what obstore opens with its first request lasts as long as the process
-
-
 class QuickClock(Clock):
     """Time passes only by waiting, and waiting takes none."""
 

@@ -271,9 +271,11 @@ def test_o05_replaced_while_a_body_is_continued(double: Double, objects: Objects
 def test_o05_a_server_that_ignores_the_condition(double: Double, objects: Objects, info: ObjectInfo) -> None:
     double.put(KEY, bytes(reversed(DATA)))
     double.plan("GET", KEY, Fault(ignore_condition=True))
+    before = objects.account.snapshot()
     with pytest.raises(ObjectChangedError, match="etag"):
         pieces_of(objects, info)
     assert len(ranges_asked(double)) == 1
+    assert (objects.account.snapshot() - before).errors == 1
 
 
 @pytest.mark.parametrize("size", [39, 41, 1 << 40])

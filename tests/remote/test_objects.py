@@ -2,7 +2,10 @@
 
 import os
 import pickle
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +21,7 @@ from penstock.errors import (
     MissingError,
     NoMatchError,
     ObjectChangedError,
+    ReadError,
     StoreError,
     StorePermissionError,
     StoreUnavailableError,
@@ -425,3 +429,30 @@ def test_o02_a_server_that_dies_and_comes_back(tmp_path: Path) -> None:
         objects.policy = Policy()
         assert objects.read(info, 0, info.size) == data
         objects.close()
+
+
+def test_a_child_that_imports_penstock_only_after_the_fork_reads(double: Double) -> None:
+    double.put("a", b"0123456789")
+    program = f"""
+import os, signal, obstore
+from obstore.store import HTTPStore
+client = HTTPStore.from_url({double.endpoint!r}, client_options={{"allow_http": True}})
+obstore.head(client, "data/a")
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    from penstock.remote.url import url_path
+    objects = url_path({double.endpoint!r}).objects
+    print(objects.read(objects.head("data/a"), 2, 5), flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90)
+    assert (done.stdout, done.stderr, done.returncode) == ("b'234'\n", "", 0)
+
+
+@pytest.mark.parametrize("key", ["d//x", "d/../x"])
+def test_a_strange_name_in_a_listing_is_named(double: Double, objects: Objects, key: str) -> None:
+    double.put(key, b"")
+    with pytest.raises(ReadError, match=re.escape(key)):
+        objects.list("d")

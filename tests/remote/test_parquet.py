@@ -11,8 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.remote.double import Fault
 from tests.remote.store_kit import doubled
 from tests.source.test_parquet import N, record, table
@@ -33,7 +31,6 @@ from penstock.records import Source
 from penstock.remote.url import UrlPath, url_path
 from penstock.remote.window import RemoteOptions
 from penstock.source.parquet import RemoteParquetSource, open_parquet
-from penstock.source.range_file import RangeFile
 from penstock.testing import SourceSuite
 from penstock.testing.source_suite import assert_batch
 
@@ -148,6 +145,26 @@ def test_check_17_batches_are_those_of_the_files(both: tuple[Source, RemoteParqu
         for ours, theirs in zip(*loaders, strict=True):
             assert ours["id"].tolist() == theirs["id"].tolist()
             assert_batch(ours, [record(int(i)) | {"id": i} for i in theirs["id"]])
+
+
+def test_a_state_saved_on_disk_continues_at_a_url(both: tuple[Source, RemoteParquetSource]) -> None:
+    local, remote = (pen.Loader(source.shuffle(seed=3), batch_size=5, ids="id") for source in both)
+    batches = iter(local)
+    for _ in range(3):
+        next(batches)
+    remote.load_state_dict(local.state_dict())
+    for ours, theirs in zip(remote, batches, strict=True):
+        assert ours["id"].tolist() == theirs["id"].tolist()
+        assert_batch(ours, [record(int(i)) | {"id": i} for i in theirs["id"]])
+
+
+def test_files_of_very_old_writers() -> None:
+    """Arrow reads some bytes behind their columns, which are not in the window."""
+    data = parquet_bytes(table(), row_group_size=9)
+    writer = pq.read_metadata(io.BytesIO(data)).created_by
+    old = data.replace(writer.encode(), b"parquet-mr version 1.2.8 (build 1)"[: len(writer)].ljust(len(writer)))
+    with open_parquet(put(memory_place() / "a.parquet", old)) as source:
+        assert_batch(source[:], [record(i) for i in range(N)])
 
 
 # Requests
@@ -324,54 +341,3 @@ def test_o04_bytes_that_were_damaged_on_their_way_are_fetched_again() -> None:
             double.plan("GET", file.key, Fault(flip=30), times=100)
             with pytest.raises(CorruptError, match=r"a\.parquet"):
                 source.read([3], ["name"])
-
-
-# The file that Arrow reads from
-
-
-@given(
-    size=st.integers(0, 50),
-    steps=st.lists(
-        st.one_of(
-            st.tuples(st.just("read"), st.integers(-1, 60)),
-            st.tuples(st.just("readinto"), st.integers(0, 60)),
-            st.tuples(st.just("set"), st.integers(0, 60)),
-            st.tuples(st.just("end"), st.integers(-60, 10)),
-            st.tuples(st.just("current"), st.integers(-60, 60)),
-        ),
-        max_size=20,
-    ),
-)
-def test_a_range_file_is_like_any_file(size: int, steps: list[tuple[str, int]]) -> None:
-    data = bytes(range(size))
-
-    def read_range(start: int, stop: int) -> bytes:
-        assert 0 <= start < stop <= size
-        return data[start:stop]
-
-    file, twin = RangeFile(size, read_range), io.BytesIO(data)
-    assert file.readable()
-    assert file.seekable()
-    assert not file.writable()
-    for action, amount in steps:
-        if action == "read":
-            assert file.read(amount) == twin.read(amount)
-        elif action == "readinto":
-            one, other = bytearray(amount), bytearray(amount)
-            assert file.readinto(one) == twin.readinto(other)
-            assert one == other
-        else:
-            whence = {"set": io.SEEK_SET, "end": io.SEEK_END, "current": io.SEEK_CUR}[action]
-            if amount + {"set": 0, "end": size, "current": twin.tell()}[action] < 0:
-                with pytest.raises(ValueError, match="beginning"):
-                    file.seek(amount, whence)
-            else:
-                assert file.seek(amount, whence) == twin.seek(amount, whence)
-        assert file.tell() == twin.tell()
-
-
-def test_a_range_file_closes() -> None:
-    with RangeFile(3, lambda start, stop: b"abc"[start:stop]) as file:
-        assert file.read() == b"abc"
-    with pytest.raises(ValueError, match="closed"):
-        file.read()

@@ -168,6 +168,19 @@ def test_a_read_larger_than_the_window_is_cut_and_a_record_larger_than_it_is_ref
         assert source.read_tokens([], 5).shape == (0, 5)
 
 
+def test_records_of_no_bytes_and_sources_of_no_records(bucket: UrlPath) -> None:
+    put_npy(bucket / "a/0.npy", np.zeros((5, 0)))
+    put_npy(bucket / "b/0.npy", np.zeros((0, 3)))
+    put(bucket / "c/0.rox", rox([], b"uint16"))
+    put(bucket / "d/0.rox", rox([b"", b""], b"uint16"))
+    for name, length in (("a", 5), ("b", 0), ("c", 0), ("d", 2)):
+        with pen.open(f"{bucket}/{name}") as source:
+            assert len(source) == length
+            assert {len(column) for column in source[:].values()} == {length}
+            if length:
+                assert sum(1 for _ in pen.Loader(source.shuffle(seed=1), batch_size=1)) == length
+
+
 # What is asked for
 
 
@@ -225,17 +238,22 @@ def test_fingerprints_are_sampled_once_and_travel_with_pickles(bucket: UrlPath, 
         log.clear()
         with pickle.loads(pickle.dumps(remote)) as twin:
             assert twin.fingerprint == local.fingerprint
-            assert gets(log) == [("large.shard", 0, 32)]
+            assert log == []
             assert twin[39_999]["row"].tolist() == rows[39_999].tolist()
 
 
-def test_a_pickle_of_data_that_was_replaced_is_refused(bucket: UrlPath) -> None:
-    [url] = put_shards(bucket)
-    with pen.open(url) as source:
-        recipe = pickle.dumps(source)
-        put(bucket / "s00.shard", encode_rows(ROWS + 1))
-        with pytest.raises(SourceChangedError):
-            pickle.loads(recipe)
+def test_a_pickle_asks_for_nothing_and_data_that_was_replaced_is_refused(bucket: UrlPath) -> None:
+    urls = [*put_shards(bucket), put_npy(bucket / "a.npy", ROWS), put(bucket / "a.rox", rox([TOKENS.tobytes()] * 3, b"uint16"))]
+    for url, data in zip(urls, (encode_rows(ROWS + 1), b"x", b"x"), strict=True):
+        with pen.open(url) as source:
+            recipe = pickle.dumps(source)
+            log = watched(bucket)
+            with pickle.loads(recipe) as twin:
+                assert log == []
+                assert repr(twin[-1]) == repr(source[-1])
+            put(url_path(url), data)
+            with pickle.loads(recipe) as twin, pytest.raises(SourceChangedError):
+                twin[0]
 
 
 # Names
@@ -411,7 +429,7 @@ def test_a_collection_at_a_url_names_parts_beside_it_and_at_other_urls(bucket: U
     log = watched(bucket)
     with pen.open(f"{bucket}/c/all.json") as source:
         assert len(source) == 9
-        assert gets(log) == [("c/all.json", 0, len(content))] or [key for _, key, *_ in log] == ["c/all.json"] * len(log)
+        assert {key for _, key, *_ in log} == {"c/all.json"}
         assert source.reads_blocks
         assert source["data"][::-1].tolist() == list(range(8, -1, -1))
     np.save(tmp_path / "local.npy", np.arange(3))

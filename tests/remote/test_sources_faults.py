@@ -111,8 +111,8 @@ def test_pickles_stay_the_versions_that_they_are(double: Double) -> None:
         assert twin[599]["row"].tobytes() == ROWS[599].tobytes()
     assert [request for request in double.requests() if "if-match" not in {name.lower() for name in request.headers}] == []
     double.put("rows/s2.shard", encode_rows(ROWS[:100]))
-    with pytest.raises(ObjectChangedError, match=r"rows/s2\.shard"):
-        pickle.loads(recipe)
+    with pickle.loads(recipe) as twin, pytest.raises(ObjectChangedError, match=r"rows/s2\.shard"):
+        twin[200]
 
 
 def test_check_21_shards_are_looked_at_side_by_side(double: Double) -> None:

@@ -229,7 +229,7 @@ def test_loader_gives_the_same_batches_as_from_disk(tmp_path: Path, url: UrlPath
     upload(tmp_path / "a.pen", url)
 
     def batches(store: Store) -> Iterator[bytes]:
-        for stream in (store.shuffle(seed=1), store.shuffle(seed=1, block=16, window=2), store.in_order()):
+        for stream in (store.shuffle(seed=1, block=16, window=2), store.in_order(), store.sample(seed=1), store.slide(5, 3)):
             with closing(pen.Loader(stream, batch_size=8).forever()) as loader:
                 yield from map(pickle.dumps, islice(loader, 20))
 
@@ -308,3 +308,60 @@ def test_o08_a_listing_that_lacks_keys_or_has_them_twice_gives_a_committed_gener
             assert store.generation == 3
         double.plan("LIST", "a.pen/manifest", Fault(twice=frozenset(manifests)))
         assert store.generations() == [1, 2, 3]
+
+
+def test_chunks_that_are_not_those_of_the_manifest_are_refused_by_name(url: UrlPath) -> None:
+    records = make_records(60)
+    with pen.create(url, FIELDS, chunk_records=30) as out:
+        out.extend(columns(records))
+    key, other = (info.key for info in url.objects.list(url.key + "/chunk"))
+    data = url.objects.read_all(key, 1 << 20)
+    for wrong in (data[:-8], data[:100], b"", data + bytes(8), bytes(len(data)), url.objects.read_all(other, 1 << 20)):
+        url.objects.put(key, wrong)
+        with open_store(url) as store, pytest.raises(CorruptError, match=key):
+            store[:]
+        assert any(key in problem.file for problem in pen.verify(url))
+    url.objects.put(key, data)
+    assert pen.verify(url) == []
+
+
+def test_no_changed_byte_of_a_chunk_is_ever_read_as_data(url: UrlPath) -> None:
+    records = make_records(12)
+    with pen.create(url, FIELDS) as out:
+        out.extend(columns(records))
+    (info,) = url.objects.list(url.key + "/chunk")
+    data = url.objects.read_all(info.key, 1 << 20)
+    with open_store(url) as store:
+        right = digest(store)
+    refused = 0
+    for offset in range(0, len(data), 13):
+        url.objects.put(info.key, data[:offset] + bytes([data[offset] ^ 0x5A]) + data[offset + 1 :])
+        with open_store(url) as store:
+            try:
+                assert digest(store) == right  # padding
+            except CorruptError:
+                refused += 1
+    assert refused > len(data) // 13 * 0.8
+
+
+def test_what_was_fetched_is_in_the_cache_for_the_next(url: UrlPath, tmp_path: Path) -> None:
+    records = fill(url)
+    options = RemoteOptions(cache=tmp_path / "cache", cache_bytes="100MB")
+    with open_store(url, remote=options) as store:
+        assert_store(store, records)
+    asked = log(url)
+    with open_store(url, remote=options) as store:
+        assert_store(store, records)
+    assert not any("/chunk/" in key for _, key, *_ in asked)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_o04_a_loader_heals_damaged_pages_too(times: int) -> None:
+    data = np.repeat(np.arange(3000, dtype=np.int32)[:, None], 16, axis=1)
+    with doubled() as (double, url):
+        with pen.create(url, {"x": Field("i4", (16,))}, chunk_records=1000) as out:
+            out.extend({"x": data})
+        for chunk in keys(double, "/chunk/"):
+            double.plan("GET", chunk, Fault(flip=5000), times=times)
+        with open_store(url) as store, closing(iter(pen.Loader(store.in_order(), batch_size=50))) as loader:
+            np.testing.assert_array_equal(np.concatenate([batch["x"] for batch in loader]), data)

@@ -98,7 +98,7 @@ def test_threads_read_through_a_small_window(prefix: UrlPath) -> None:
     def read(seed: int) -> None:
         rng = np.random.default_rng(seed)
         try:
-            for _ in range(15):
+            for _ in range(5):
                 ids = rng.integers(0, 4000, 40)
                 batch = store[ids]
                 np.testing.assert_array_equal(batch["x"], data[ids])
@@ -107,7 +107,7 @@ def test_threads_read_through_a_small_window(prefix: UrlPath) -> None:
             failures.append(error)
 
     with open_store(prefix, remote=RemoteOptions(window_bytes="1MiB")) as store:
-        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(6)]
+        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -432,6 +432,17 @@ def test_o12_a_server_that_ignores_the_condition_is_refused_unless_there_is_one_
         assert not keys(double, "probe")
 
 
+def test_o12_a_server_that_refuses_the_condition_can_have_one_writer() -> None:
+    with doubled() as (double, url):
+        double.plan("PUT", ANY, Fault(status=501))
+        with pytest.raises(StoreError, match="single_writer=True"):
+            pen.create(url, ONE)
+        with pen.create(url, ONE, single_writer=True) as out:
+            out.append({"x": 1})
+        assert values(url) == [1]
+        assert all("If-None-Match" not in request.headers for request in double.requests("PUT", f"a.pen/manifest/{1:020}.json"))
+
+
 def test_o12_a_broken_promise_is_noticed_where_it_can_be() -> None:
     with doubled() as (double, url):
         double.plan("PUT", ANY, Fault(ignore_condition=True), times=1000)

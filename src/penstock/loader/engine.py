@@ -244,7 +244,8 @@ class NativeEngine(Engine):
     ) -> None:
         self._work, self._fields, self._schedule, self._steps = work, fields, schedule, steps
         self._ahead, self._meter = ahead, meter
-        self._ring: _core.BatchRing | None = _core.BatchRing([(f.reader, f.number, f.stride) for f in fields], threads)
+        self._threads = threads
+        self._ring: _core.BatchRing | None = self._make_ring()
         self._record_bytes = sum(f.stride for f in fields) + (0 if work.ids is None else 8)
         fits = (CACHE_BYTES if budget is None else budget) // (self._record_bytes * schedule.batch_size // schedule.shard.world)
         self._depth = max(2 if budget is None else 1, min(MOST_AHEAD, fits))
@@ -254,6 +255,20 @@ class NativeEngine(Engine):
         assert isinstance(stream, RecordStream)
         self._stream = stream
         self._is_plain = not stream.bans and not isinstance(stream.order, Design)
+
+    def _make_ring(self) -> _core.BatchRing:
+        return _core.BatchRing([(f.reader, f.number, f.stride) for f in self._fields], self._threads)
+
+    def _start_over(self, step: int) -> None:
+        """Forget all that is under way, and go on with a step."""
+        self._ring = None  # its threads end before anything is let go
+        self._let_go()
+        self._ring, self._asked = self._make_ring(), step
+
+    def _let_go(self) -> None:
+        for stretch in self._stretches:
+            stretch.hold.close()
+        self._stretches.clear()
 
     def _ask(self, most: int) -> bool:
         """Ask for batches: a run of whole ones together, others one by one. False if there is no room for their bytes now."""
@@ -334,6 +349,8 @@ class NativeEngine(Engine):
                 stretch.hold.close()
                 self._ahead.passed(place.step)
         if not stretch.is_good:
+            if self._stream.source.remote is not None:
+                self._start_over(place.step + 1)  # so that bytes that are held can be fetched again
             return place, self._work.make(place)  # again, by the way that knows what to do about errors
         self._meter.wait_s += time.perf_counter() - began
         count = len(picks.ids)
@@ -348,9 +365,7 @@ class NativeEngine(Engine):
     def close(self) -> None:
         """Let the threads end."""
         self._ring = None
-        for stretch in self._stretches:
-            stretch.hold.close()
-        self._stretches.clear()
+        self._let_go()
         self._ahead.close()
 
 

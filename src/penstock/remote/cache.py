@@ -49,6 +49,9 @@ __all__ = ["Cache", "CacheStatistics"]
 SETTLED_NS = 100_000_000
 """The times of directories are coarse: a listing is remembered only if the directory had not been changed for so long."""
 MOST_LISTINGS = 4096
+MOST_SPARE_BYTES = 1 << 30
+PAUSE_S = 60.0
+"""After the lock could not be had, nothing is kept for so long, so that readers do not wait again and again."""
 
 
 @dataclass(frozen=True)
@@ -195,12 +198,16 @@ class Cache:
 
         Never raises for a full disk, a directory that cannot be written or a lock that cannot be had: then they are not kept.
         """
-        array = np.frombuffer(data, np.uint8)
-        try:
-            kept = etag is not None and array.size > 0 and self._keep(_identity(url, etag, size), start, array)
-        except OSError:
-            kept = False
-        self._here().count(misses=1, kept_bytes=array.size * kept, not_kept=not kept)
+        array, here = np.frombuffer(data, np.uint8), self._here()
+        kept = False
+        if etag is not None and array.size > 0 and time.monotonic() >= here.paused_until:
+            try:
+                kept = self._keep(_identity(url, etag, size), start, array)
+            except TimeoutError:
+                here.paused_until = time.monotonic() + PAUSE_S
+            except OSError:
+                pass
+        here.count(misses=1, kept_bytes=array.size * kept, not_kept=not kept)
 
     def drop(self, url: str, etag: str | None, size: int, start: int, stop: int) -> None:
         """What lies within [start, stop) is no longer needed: it is the first to go."""
@@ -261,7 +268,7 @@ class Cache:
         kept, coming = files(root)
         used = coming + sum(file.size for file in kept)
         if used + total > self._limit:
-            spare = self._limit // 16  # so that not every range that is added counts all files
+            spare = min(self._limit // 16, MOST_SPARE_BYTES)  # so that not every range that is added counts all files
             for file in sorted(kept, key=lambda file: file.order):
                 if used + total + spare <= self._limit:
                     break
@@ -285,6 +292,7 @@ class _Mine:
         self.statistics = CacheStatistics()
         self.listings: dict[bytes, tuple[int, list[Range]]] = {}
         self.counted = False
+        self.paused_until = 0.0
         self._lock = threading.Lock()
 
     def count(self, **more: int) -> None:

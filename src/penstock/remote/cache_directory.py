@@ -40,7 +40,7 @@ INCOMING_NAME = re.compile(r"[0-9a-f]{32}")
 OBJECT_NAME = re.compile(r"[0-9a-f]{64}")
 ENTRY_NAME = re.compile(r"(0|[1-9][0-9]{0,18})-([1-9][0-9]{0,18})")
 
-LOCK_WAIT_S = 5.0
+LOCK_WAIT_S = 2.0
 """A process that was stopped while it held the lock must not stop the others: they go on without keeping anything."""
 
 

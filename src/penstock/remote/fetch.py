@@ -195,11 +195,9 @@ class _Fetch:
     def _check(self, answer: Answer, start: int, stop: int) -> None:
         wanted = self._wanted
         if not same_etag(answer.etag, wanted.etag):
-            raise ObjectChangedError(
-                f"{wanted}: the object was replaced since it was opened (etag {wanted.etag}, now {answer.etag})"
-            )
+            raise self._changed(f"the object was replaced since it was opened (etag {wanted.etag}, now {answer.etag})")
         if answer.size != wanted.size:
-            raise ObjectChangedError(f"{wanted}: the object had {wanted.size} bytes when it was opened, now {answer.size}")
+            raise self._changed(f"the object had {wanted.size} bytes when it was opened, now {answer.size}")
         if (answer.start, answer.stop) != (start, stop):
             found = f"asked for bytes {start} to {stop}, the store sent {answer.start} to {answer.stop}"
             raise FailedError(Failure("wrong", found))

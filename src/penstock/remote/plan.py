@@ -52,8 +52,7 @@ class Plan:
         try:
             self._next = next(self._needs, None)
             if (need := self._next) is not None:
-                columns = merge(need.numbers, need.starts, need.stops, 0, 1 << 62)
-                self._wanted = columns[0].tolist(), columns[1].tolist(), columns[2].tolist()
+                self._wanted = merge(need.numbers, need.starts, need.stops, 0, 1 << 62)
         except Exception as error:  # raised when its turn comes
             self._next, self._error = None, error
 
@@ -122,7 +121,7 @@ class Plan:
             need = self._next
             if need is None or files._closed or need.first > self._passed + MOST_AHEAD:
                 break
-            if self._wanted[0]:
+            if self._wanted[0].size:
                 if not files._admit(self._wanted, self._keep, self, urgent=urgent):
                     return False
                 self._kept.append((need, files._there(self._wanted)))
@@ -138,7 +137,7 @@ class Plan:
         for one in ranges:
             one.plans -= 1
             there = self._files._ranges.get(one.number)
-            if not one.is_kept and there is not None and one in there.over(one.start, one.stop):
+            if not one.is_kept and there is not None and there.has(one):
                 self._files._free(one)
 
     def _give_up_last(self) -> bool:

@@ -33,7 +33,7 @@ class Policy:
     read_s: float = 15.0
     write_s: float = 120.0
     hedge_s: float = 2.0
-    piece_bytes: int = 1 << 18
+    piece_bytes: int = 1 << 16
     part_bytes: int = 64_000_000
 
     def wait_s(self, failures: int, jitter: float) -> float:

@@ -12,6 +12,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ GAP_BYTES = 64 << 10
 """Two ranges with no more bytes than this between them are fetched together."""
 
 
-Wanted = tuple[list[int], list[int], list[int]]
+Wanted = tuple[IntArray, IntArray, IntArray]
 """Byte ranges: files, starts and stops; sorted, none overlapping another."""
 
 
@@ -121,6 +122,11 @@ class RemoteFiles:
         """A hold on byte ranges of files, in any order."""
         return Hold(self, *merge(numbers, starts, stops, 0, 1 << 62))
 
+    def holds_whole(self, number: int) -> bool:
+        """Whether all bytes of a file are in memory at this moment."""
+        there = self._ranges.get(number)
+        return there is not None and there.is_whole(self.files[number][1].size)
+
     def slices(self, starts: IntArray, stops: IntArray) -> Iterator[slice]:
         """Runs of byte ranges, in the order given, of which each can be held at once."""
         sizes = stops - starts + 2 * PAGE
@@ -176,30 +182,27 @@ class RemoteFiles:
 
     def _there(self, wanted: "Wanted") -> list[Range]:
         """What of the wanted ranges is here or on its way."""
-        return [
-            one
-            for number, start, stop in zip(*wanted, strict=True)
-            if (there := self._ranges.get(number)) is not None
-            for one in there.over(start, stop)
-        ]
+        parts = ((self._ranges.get(number), starts, stops) for number, starts, stops in _by_file(wanted))
+        return [one for there, starts, stops in parts if there is not None for one in there.over(starts, stops)]
 
     def _absent(self, wanted: "Wanted", gap: int) -> list[Range]:
         """What of the wanted ranges is neither here nor on its way, as requests; those up to ``gap`` bytes apart in one."""
-        nothing = Resident()
-        lost = [
-            (number, *part)
-            for number, start, stop in zip(*wanted, strict=True)
-            for part in self._ranges.get(number, nothing).missing(start, stop)
-        ]
+        lost = self._missing(wanted)
+        if lost and gap > 0:
+            table = np.array(lost, np.int64)
+            lost = self._missing(merge(table[:, 0], table[:, 1], table[:, 2], gap, PIECE_BYTES))
         if not lost:
             return []
         table = np.array(lost, np.int64)
-        columns = merge(table[:, 0], table[:, 1], table[:, 2], gap, PIECE_BYTES)
-        merged = zip(*(column.tolist() for column in columns), strict=True)
+        columns = merge(table[:, 0], table[:, 1], table[:, 2], 0, PIECE_BYTES)
+        return [Range(*piece) for piece in zip(*(column.tolist() for column in columns), strict=True)]
+
+    def _missing(self, wanted: "Wanted") -> list[tuple[int, int, int]]:
+        nothing = Resident()
         return [
-            Range(number, *part)
-            for number, start, stop in merged
-            for part in self._ranges.get(number, nothing).missing(start, stop)
+            (number, *part)
+            for number, starts, stops in _by_file(wanted)
+            for part in self._ranges.get(number, nothing).missing(starts, stops)
         ]
 
     def _admit(self, wanted: "Wanted", keep: Callable[[Range, int], None], spare: "Plan | None", *, urgent: bool) -> bool:
@@ -228,6 +231,8 @@ class RemoteFiles:
         for one in new:
             self._ranges.setdefault(one.number, Resident()).add(one)
             keep(one, 1)
+        for number, start, stop in _runs(new):
+            self.landings[number].expect(start, stop)
         self._send(new)
         return True
 
@@ -339,12 +344,32 @@ class RemoteFiles:
             self.cache.add(str(url), kind, info.size, one.start, landing.read(one.start, one.stop))
 
 
+def _by_file(wanted: Wanted) -> Iterator[tuple[int, IntArray, IntArray]]:
+    """The ranges of one file after the other."""
+    numbers, starts, stops = wanted
+    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    for low, high in pairwise(edges):
+        if low < high:
+            yield int(numbers[low]), starts[low:high], stops[low:high]
+
+
+def _runs(ranges: Sequence[Range]) -> list[tuple[int, int, int]]:
+    """Sorted ranges, those that touch put together."""
+    runs: list[tuple[int, int, int]] = []
+    for one in ranges:
+        if runs and (runs[-1][0], runs[-1][2]) == (one.number, one.start):
+            runs[-1] = one.number, runs[-1][1], one.stop
+        else:
+            runs.append((one.number, one.start, one.stop))
+    return runs
+
+
 class Hold:
     """Byte ranges that are in memory, and stay there, while the hold is entered."""
 
     def __init__(self, files: RemoteFiles, numbers: IntArray, starts: IntArray, stops: IntArray) -> None:
         self._files = files
-        self._wanted: Wanted = (numbers.tolist(), starts.tolist(), stops.tolist())
+        self._wanted: Wanted = (numbers, starts, stops)
         self._held: list[Range] = []
         self._thread: int | None = None
 
@@ -355,7 +380,7 @@ class Hold:
             files._check()
             while not files._admit(self._wanted, self._keep, None, urgent=True):
                 if not files._is_waiting_useful():
-                    size = sum(stop - start for _, start, stop in zip(*self._wanted, strict=True))
+                    size = int(np.sum(self._wanted[2] - self._wanted[1]))
                     raise WindowTooSmallError(
                         f"{files.files[0][0]}: {size} bytes are needed at once, more than window_bytes={files.window_bytes} can "
                         "hold; read fewer records at a time, or open with a larger window"

@@ -116,7 +116,7 @@ class Files(Sequence[File]):
 
     def __init__(self, files: Iterable[File]) -> None:
         self._files = list(files)
-        self._digests: dict[str, str] = {}
+        self._known: dict[str, Any] = {}
         kinds = {type(file) for file in self._files}
         if len(kinds) > 1:
             raise ValueError("expected files on disk or objects at URLs, got both; open them by themselves, as a list of sources")
@@ -141,16 +141,23 @@ class Files(Sequence[File]):
         """What the function gives for every file, in order; for objects at URLs in many threads."""
         return list(look_at(self._files, function, are_remote=self.is_remote))
 
-    def fingerprint(self, kind: str, *more: object) -> str:
-        """The digest of names, sizes and samples, the same wherever the files lie. That of objects does not change, for their
-        versions do not, and is remembered.
+    def once(self, name: str, find_out: Callable[[], T]) -> T:
+        """What is known under a name, or else found out now. Of objects at URLs it is remembered, also in pickles: the versions do
+        not change, so that whoever opens them again need not ask.
         """
         if not self.is_remote:
+            return find_out()
+        if name not in self._known:
+            self._known[name] = find_out()
+        known: T = self._known[name]
+        return known
+
+    def fingerprint(self, kind: str, *more: object) -> str:
+        """The digest of names, sizes and samples, the same wherever the files lie."""
+        if not self.is_remote:
             return fingerprint_files(kind, [str(file) for file in self._files], *more)
-        key = repr((kind, more))
-        if key not in self._digests:
-            self._digests[key] = fingerprint_samples(kind, look_at(self._files, _samples, are_remote=True), *more)
-        return self._digests[key]
+        sampled = look_at(self._files, _samples, are_remote=True)
+        return self.once(f"fingerprint {kind} {more!r}", lambda: fingerprint_samples(kind, sampled, *more))
 
 
 def look_at(things: Sequence[S], function: Callable[[S], T], *, are_remote: bool) -> Iterator[T]:

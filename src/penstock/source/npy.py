@@ -23,7 +23,7 @@ from penstock.records import Batch, Blocks, Outputs, Recipe, Source, fixed_outpu
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import Field
 from penstock.source.files import File, Files, Names, find_files
-from penstock.source.rows_in_files import FileRows, default_threads, reader_of_files, use_pread
+from penstock.source.rows_in_files import FileRows, blocks_of_files, default_threads, reader_of_files, use_pread
 
 __all__ = ["NpySource", "open_npy"]
 
@@ -55,7 +55,7 @@ class NpySource(Source):
 
     def __init__(self, files: Files, field: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
         self._files, self._name, self._options = files, field, (threads, io, remote)
-        heads = files.each(_head)
+        heads = files.once("heads", lambda: files.each(_head))
         for file, head in zip(files, heads, strict=True):
             if head.dtype != heads[0].dtype or head.shape[1:] != heads[0].shape[1:]:
                 raise SchemaMismatchError(
@@ -88,10 +88,8 @@ class NpySource(Source):
 
     @property
     def blocks(self) -> Blocks:
-        """The files, where there are several; runs of about 1 MiB in a single one."""
-        if len(self._counts) > 1:
-            return Blocks.of_counts(self._counts)
-        return Blocks(len(self), max(1, (1 << 20) // max(1, self._field.stride)))
+        """The files, where there are several and they are small; runs of about 8 MiB otherwise."""
+        return blocks_of_files(self._counts, self._field.stride)
 
     @property
     def reads_blocks(self) -> bool:

@@ -31,7 +31,7 @@ from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixe
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.source.files import File, Files, Names, find_files
-from penstock.source.rows_in_files import FileRows, default_threads, reader_of_files, use_pread
+from penstock.source.rows_in_files import FileRows, blocks_of_files, default_threads, reader_of_files, use_pread
 
 __all__ = ["HEADER", "MAGIC", "SUFFIX", "RowBatches", "RowShards", "check_header", "default_batch_rows", "open_rows"]
 
@@ -69,7 +69,7 @@ class RowShards(Source):
 
     def __init__(self, files: Files, field: str, dtype: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
         self._files, self._name, self._dtype, self._options = files, field, dtype, (threads, io, remote)
-        parts, self._width = _open_all(files)
+        parts, self._width = files.once("rows", lambda: _open_all(files))
         self._counts = [part.rows for part in parts]
         self._length = sum(self._counts)
         if self._length == 0:
@@ -104,10 +104,8 @@ class RowShards(Source):
 
     @property
     def blocks(self) -> Blocks:
-        """The shards, where there are several; runs of about 1 MiB in a single one."""
-        if len(self._counts) > 1:
-            return Blocks.of_counts(self._counts)
-        return Blocks(len(self), max(1, (1 << 20) // self._stored.stride))
+        """The shards, where there are several and they are small; runs of about 8 MiB otherwise."""
+        return blocks_of_files(self._counts, self._stored.stride)
 
     @property
     def reads_blocks(self) -> bool:

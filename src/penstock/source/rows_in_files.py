@@ -10,10 +10,20 @@ import numpy.typing as npt
 
 from penstock import _core
 from penstock.interfaces import IntArray
+from penstock.records import Blocks
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.source.files import File, RemoteFile
 
-__all__ = ["FileRows", "RemoteRows", "Rows", "default_threads", "reader_of_files", "reader_of_memory", "use_pread"]
+__all__ = [
+    "FileRows",
+    "RemoteRows",
+    "Rows",
+    "blocks_of_files",
+    "default_threads",
+    "reader_of_files",
+    "reader_of_memory",
+    "use_pread",
+]
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,13 @@ def use_pread(io: str, path: Path | RemoteFile | None) -> bool:
     if io not in ("auto", "map", "pread"):
         raise ValueError(f"io must be 'auto', 'map' or 'pread', got {io!r}")
     return io == "pread" or (io == "auto" and isinstance(path, Path) and _core.is_network_filesystem(str(path)))
+
+
+def blocks_of_files(counts: Sequence[int], stride: int) -> Blocks:
+    """Rows that are best read together: files of at most 64 MiB, where there are several, or else runs of about 8 MiB."""
+    if len(counts) > 1 and max(counts) * stride <= 64 << 20:
+        return Blocks.of_counts(counts)
+    return Blocks(sum(counts), max(1, (8 << 20) // max(1, stride)))
 
 
 class Rows:

@@ -18,8 +18,8 @@ from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.source.files import File, Files, LocalFile, Names, RemoteFile, find_files
 from penstock.source.paths import has_pattern
-from penstock.source.rows_in_files import FileRows, default_threads, reader_of_files, use_pread
-from penstock.source.token_file import SUFFIX, BlockRuns, numbered_objects, numbered_shards, read_footers
+from penstock.source.rows_in_files import FileRows, blocks_of_files, default_threads, reader_of_files, use_pread
+from penstock.source.token_file import SUFFIX, BlockRuns, TokenFile, numbered_objects, numbered_shards, read_footers
 from penstock.store.column import make_column
 from penstock.store.location import as_location
 
@@ -61,10 +61,9 @@ class TokenBlocks(Source):
 
     def __init__(self, files: Files, field: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
         self._files, self._name, self._options = files, field, (threads, io, remote)
-        footers = read_footers(files)
+        footers, self._runs = files.once("tokens", lambda: _look(files))
         self._stored = footers[0].dtype
         self._counts = [footer.blocks for footer in footers]
-        self._runs = BlockRuns.of(footers)
         self._num_tokens = sum(footer.data_bytes for footer in footers) // self._stored.itemsize
         is_even = len(self._runs.sizes) == 1 and self.block_size * self._stored.itemsize <= MAX_RECORD_BYTES
         self._field = Field(self._stored, (self.block_size,)) if is_even else Field.ragged(self._stored)
@@ -102,10 +101,8 @@ class TokenBlocks(Source):
 
     @property
     def blocks(self) -> Blocks:
-        """The shards, where there are several; runs of about 1 MiB in a single one."""
-        if len(self._counts) > 1:
-            return Blocks.of_counts(self._counts)
-        return Blocks(len(self), max(1, (1 << 20) // max(1, self.block_size * self.dtype.itemsize)))
+        """The shards, where there are several and they are small; runs of about 8 MiB otherwise."""
+        return blocks_of_files(self._counts, self.block_size * self.dtype.itemsize)
 
     @property
     def reads_blocks(self) -> bool:
@@ -222,6 +219,12 @@ def _is_within(numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
     """Whether whole numbers are in the range of a type; a quick look, because tokenizers give int64."""
     limit = np.iinfo(dtype)
     return numbers.size == 0 or (int(numbers.min()) >= limit.min and int(numbers.max()) <= limit.max)
+
+
+def _look(files: Files) -> tuple[list[TokenFile], BlockRuns]:
+    """The footers, and the blocks of all files."""
+    footers = read_footers(files)
+    return footers, BlockRuns.of(footers)
 
 
 def _find(what: Names) -> Iterator[File]:

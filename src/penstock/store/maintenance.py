@@ -59,12 +59,12 @@ class Stats:
 def stats(store: Store) -> Stats:
     """Figures of one generation. Of fields with records of varying size, live bytes are taken in proportion to rows."""
     manifest = store._manifest
-    index = {chunk.number: place for place, chunk in enumerate(manifest.chunks)}
     redirects = load_redirects(store.path, manifest)
     live = _live_rows(manifest, redirects)
     live_bytes = stored = full = 0
-    for chunk in manifest.chunks:
-        for number, data_bytes in store._chunk_fields(index[chunk.number]):
+    fields = storage_of(store.path).each(store._chunk_fields, range(len(manifest.chunks)))
+    for chunk, stored_fields in zip(manifest.chunks, fields, strict=True):
+        for number, data_bytes in stored_fields:
             stored += data_bytes
             live_bytes += data_bytes * live.get((chunk.number, number), 0) // max(1, chunk.rows)
         full += chunk.decoded >= 0.9 * manifest.chunk_bytes or chunk.rows >= 0.9 * manifest.chunk_records
@@ -240,8 +240,7 @@ def _collect(storage: Storage, keep: int, keep_s: float, dry_run: bool) -> Colle
         for file in old:
             storage.remove(file.name)
         storage.settle((MANIFEST_DIRECTORY,), is_new=False)  # manifests are gone for good before what they name goes
-        for file in loose:
-            storage.remove(file.name)
+        storage.each(lambda file: storage.remove(file.name), loose)
     gone = [*old, *loose]
     return Collected(tuple(storage.full(file.name) for file in gone), sum(file.size for file in gone), tuple(kept))
 

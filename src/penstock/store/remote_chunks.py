@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock import _core
 from penstock.codec import Raw, Zstd
-from penstock.errors import CorruptError, WindowTooSmallError
+from penstock.errors import CorruptError, ObjectChangedError, WindowTooSmallError
 from penstock.interfaces import IntArray
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import UrlPath
@@ -84,14 +84,21 @@ class RemoteChunks:
 
     def hold(self, fields: Sequence[int], ids: IntArray) -> Hold:
         """Everything that reading fields of records needs: indices, and pages."""
-        chunks = self.chunks_of(fields, ids)
-        with self.hold_indices(chunks):  # let go before more is asked for: who waits for room holds nothing
-            ranges = [self._indices(chunks), *(self._pages(field, ids) for field in fields)]
+        return self.tried(chunks := self.chunks_of(fields, ids), lambda: self._hold(chunks, fields, ids))
+
+    def _hold(self, chunks: IntArray, fields: Sequence[int], ids: IntArray) -> Hold:
+        is_here = np.array([self.files.holds_whole(chunk) for chunk in chunks.tolist()], np.bool_)
+        ranges, others = [self._whole(chunks[is_here])], chunks[~is_here]
+        if others.size:
+            with self.hold_indices(chunks):  # let go before more is asked for: who waits for room holds nothing
+                ranges += [self._indices(others), *(self._pages(field, ids, others) for field in fields)]
         numbers, starts, stops = (np.concatenate(parts) for parts in zip(*ranges, strict=True))
         return self.files.hold(numbers, starts, stops)
 
-    def _pages(self, field: int, ids: IntArray) -> Ranges:
+    def _pages(self, field: int, ids: IntArray, chunks: IntArray) -> Ranges:
+        """The pages of records that lie in some chunks."""
         extents = self._readers[0].page_extents(field, ids).astype(np.int64)
+        extents = extents[np.isin(extents[:, 0], chunks)]
         return extents[:, 0], extents[:, 1], extents[:, 2]
 
     def chunks_of(self, fields: Sequence[int], ids: IntArray) -> IntArray:
@@ -139,34 +146,40 @@ class RemoteChunks:
         return done
 
     def _read_part(self, fields: Sequence[int], ids: IntArray, work: Callable[[], Result]) -> Result:
+        chunks = self.chunks_of(fields, ids)
+
         def attempt() -> Result:
-            with self.hold(fields, ids):
+            with self._hold(chunks, fields, ids):
                 return work()
 
-        return self.tried(lambda: self.chunks_of(fields, ids), attempt)
+        return self.tried(chunks, attempt)
 
     def verify(self, chunk: int) -> list[str]:
         """What is wrong with a chunk; anything is fetched again before it is believed."""
+        chunks = np.array([chunk], np.int64)
 
         def attempt() -> list[str]:
             with self.hold_whole(chunk):
                 return self._readers[0].verify_chunk(chunk)
 
         for _ in range(READ_TRIES - 1):
-            if not self.tried(lambda: np.array([chunk], np.int64), attempt):
+            if not self.tried(chunks, attempt):
                 return []
             self.files.refetch(chunk)
-        return attempt()
+        return self.tried(chunks, attempt)
 
-    def tried(self, chunks: Callable[[], IntArray], attempt: Callable[[], Result]) -> Result:
+    def tried(self, chunks: IntArray, attempt: Callable[[], Result]) -> Result:
         """What an attempt to read chunks gives; bytes that fail their checks are fetched again before that is believed."""
-        for _ in range(READ_TRIES - 1):
-            try:
-                return attempt()
-            except CorruptError:
-                for chunk in chunks().tolist():
-                    self.files.refetch(chunk)
-        return attempt()
+        try:
+            for _ in range(READ_TRIES - 1):
+                try:
+                    return attempt()
+                except CorruptError:
+                    for chunk in chunks.tolist():
+                        self.files.refetch(chunk)
+            return attempt()
+        except ObjectChangedError as error:  # a chunk never changes: it is not the one that the manifest names
+            raise CorruptError(f"{error}; expected what the manifest says") from error
 
 
 def _object(url: UrlPath, chunk: ChunkEntry) -> tuple[UrlPath, ObjectInfo]:

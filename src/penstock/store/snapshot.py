@@ -106,6 +106,11 @@ class Store(Source):
         """The runs of records that lie in one chunk."""
         return Blocks.of_counts([segment.count for segment in self._manifest.segments])
 
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether it is at a URL, where a record takes about as long as its chunk."""
+        return self._chunks is not None
+
     # Reading
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
@@ -175,7 +180,7 @@ class Store(Source):
             with fetched.hold_indices(chunks):
                 return work()
 
-        return fetched.tried(lambda: chunks, attempt)
+        return fetched.tried(chunks, attempt)
 
     def _chunk_fields(self, place: int) -> list[tuple[int, int]]:
         """Number and stored bytes of each field of a chunk."""
