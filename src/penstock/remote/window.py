@@ -221,11 +221,11 @@ class RemoteFiles:
         if not self._make_room(cost, spare, urgent):
             for one in there:
                 keep(one, -1)
-            idle = [one for one in there if urgent and not one.is_kept]
-            for one in idle:  # a small part of a large range may be wanted: better fetched again than kept with the rest
-                if one.number in self._ranges:
+            before = self._used
+            for one in there if urgent else ():  # a small part of a large range may be wanted: better fetched again than kept whole
+                if not one.is_kept and one.number in self._ranges:
                     self._free(one)
-            return bool(idle) and self._admit(wanted, keep, spare, urgent=urgent)
+            return self._used < before and self._admit(wanted, keep, spare, urgent=urgent)
         self._used += cost
         self.most_bytes = max(self.most_bytes, self._used)
         for one in new:
