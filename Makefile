@@ -80,6 +80,7 @@ bench: build
 	$(PY) bench/store.py --json out/store.json
 	$(PY) bench/sources.py --json out/sources.json
 	$(PY) bench/loader.py --json out/loader.json
+	$(PY) bench/remote.py --json out/remote.json
 
 bench-grain: build
 	mkdir -p out

@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             server.url.removeprefix("s3://").split("/")[0], config=server.storage_options, client_options={"allow_http": True}
         )
         for name, url in urls.items():
-            with pen.open(url, storage_options=server.storage_options, window_bytes="512MB") as data:
+            with pen.open(url, storage_options=server.storage_options, window_bytes="160MB") as data:
                 field = next(iter(data.schema))
                 case = Case(name, data, field, store, 8192)
                 case.check()

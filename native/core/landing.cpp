@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/spare_frames.h"
 
 namespace penstock {
 namespace {
@@ -19,8 +20,6 @@ std::uint64_t page_bytes() {
   static const auto bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   return bytes;
 }
-
-constexpr std::uint64_t kLargePage = std::uint64_t{2} << 20;
 
 [[noreturn]] void refused(std::uint64_t bytes, const char* what) {
   throw SystemError(errno, std::string(what) + " of an object of " + std::to_string(bytes) + " bytes");
@@ -44,11 +43,30 @@ void Landing::expect(std::uint64_t start, std::uint64_t stop) {
     throw std::invalid_argument("expected a range within [0, " + std::to_string(bytes_) + "), got [" + std::to_string(start) +
                                 ", " + std::to_string(stop) + ")");
   }
-  if (stop - start < kLargePage) return;
-  const auto base = reinterpret_cast<std::uintptr_t>(map());
-  const std::uintptr_t low = (base + start + kLargePage - 1) / kLargePage * kLargePage;
-  const std::uintptr_t high = (base + stop) / kLargePage * kLargePage;
-  if (low < high) madvise(reinterpret_cast<void*>(low), high - low, MADV_HUGEPAGE);  // advice only: a failure changes nothing
+  if (stop - start < kFrameBytes) return;
+  std::byte* const base = map();
+  const auto origin = reinterpret_cast<std::uintptr_t>(base);
+  const std::uintptr_t low = (origin + start + kFrameBytes - 1) / kFrameBytes * kFrameBytes;
+  const std::uintptr_t high = (origin + stop) / kFrameBytes * kFrameBytes;
+  if (low >= high) return;
+  madvise(reinterpret_cast<void*>(low), high - low, MADV_HUGEPAGE);  // advice only: a failure changes nothing
+  const std::lock_guard lock(change_);
+  bool spare = true;
+  for (std::uintptr_t at = low; at < high; at += kFrameBytes) {
+    spare = spare && SpareFrames::shared().take(reinterpret_cast<std::byte*>(at));
+    frames_.insert(at - origin);
+  }
+}
+
+void Landing::give_frames(std::byte* base, std::uint64_t start, std::uint64_t stop) {
+  const std::unique_lock lock(change_, std::try_to_lock);
+  if (!lock.owns_lock()) return;  // only in a forked child, whose parent's thread holds it for ever
+  auto frame = frames_.lower_bound(start);
+  bool room = true;
+  while (frame != frames_.end() && *frame + kFrameBytes <= stop) {
+    room = room && SpareFrames::shared().give(base + *frame);
+    frame = frames_.erase(frame);
+  }
 }
 
 void Landing::write(std::uint64_t offset, std::span<const std::byte> bytes) {
@@ -67,12 +85,15 @@ void Landing::release(std::uint64_t start, std::uint64_t stop) {
   }
   std::byte* const at = data_.load(std::memory_order_acquire);
   if (at == nullptr || start == stop) return;
+  give_frames(at, start, stop);
   if (madvise(at + start, stop - start, MADV_DONTNEED) != 0) refused(bytes_, "memory");
 }
 
 void Landing::drop() {
   std::byte* const at = data_.exchange(nullptr);
-  if (at != nullptr) munmap(at, bytes_);
+  if (at == nullptr) return;
+  give_frames(at, 0, bytes_);
+  munmap(at, bytes_);
 }
 
 std::uint64_t Landing::resident() const {

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <set>
 #include <span>
 
 namespace penstock {
@@ -22,7 +24,8 @@ class Landing {
   // Where the object's first byte would lie; null while nothing is mapped.
   const std::byte* data() const { return data_.load(std::memory_order_acquire); }
 
-  // Says that all of [start, stop) is going to be written: it is then taken in large pages where it has whole ones.
+  // Says that all of [start, stop), of which nothing is there yet, is going to be written: it is then taken in large pages where
+  // it has whole ones, of memory that was used before if there is some. Its bytes are arbitrary until they are written.
   void expect(std::uint64_t start, std::uint64_t stop);
   // Copies bytes to [offset, offset + bytes.size()) of the object.
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
@@ -36,8 +39,12 @@ class Landing {
 
  private:
   std::byte* map();
+  // Gives the expected frames of [start, stop) to others, as many as they take.
+  void give_frames(std::byte* base, std::uint64_t start, std::uint64_t stop);
 
   std::uint64_t bytes_;
+  std::mutex change_;
+  std::set<std::uint64_t> frames_;  // offsets of expected large pages
   std::atomic<std::byte*> data_{nullptr};
 };
 

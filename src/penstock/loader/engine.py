@@ -312,7 +312,7 @@ class NativeEngine(Engine):
     def _hold(self, ids: IntArray) -> ExitStack:
         """Keeps the bytes of records in memory until it is closed, where they are not in files of this machine."""
         stack = ExitStack()
-        stack.enter_context(self._stream.source.hold(ids))
+        stack.enter_context(self._ahead.hold(self._stream, ids))
         return stack
 
     def _may_ask(self) -> bool:

@@ -1,12 +1,13 @@
 """What a run is going to read of data at URLs, and until when: for the windows that fetch it ahead."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
 
 from penstock.argument import as_positions
-from penstock.interfaces import IntArray
+from penstock.interfaces import IntArray, Order
 from penstock.loader.schedule import EpochSchedule, Schedule
 from penstock.loader.stats import Network
 from penstock.loader.work import Work
@@ -28,6 +29,7 @@ NONE: IntArray = np.empty(0, np.int64)
 
 Ranges = tuple[IntArray, IntArray, IntArray]
 StepOf = Callable[[int, int], int | None]
+Uses = dict[tuple[int, Order], "_BlockUse"]
 Leaf = RecordStream | SequenceStream
 
 
@@ -37,7 +39,8 @@ class Ahead:
     def __init__(self, work: Work, schedule: Schedule, steps: range) -> None:
         foreseen = [leaf for leaf in _leaves(work.stream) if _is_foreseen(leaf)]
         windows = {id(leaf.source.remote): leaf.source.remote for leaf in foreseen if leaf.source.remote is not None}.values()
-        self._plans = [Plan(window, _needs(work, schedule, steps, window)) for window in windows]
+        self._uses: Uses = {}
+        self._plans = [Plan(window, _needs(work, schedule, steps, window, self._uses)) for window in windows]
 
     def reached(self, step: int) -> bool:
         """Whether what the batch of a step needs is in memory or on its way."""
@@ -52,6 +55,12 @@ class Ahead:
         """Batches up to a step were made."""
         for plan in self._plans:
             plan.passed(step)
+
+    def hold(self, stream: RecordStream, ids: IntArray) -> AbstractContextManager[object]:
+        """Keeps the bytes of records in memory while it is entered. Where a plan keeps their blocks, it need not look for them."""
+        use = self._uses.get(_key(stream)) if self._plans and not self._plans[0].whole_files else None
+        held = None if use is None else self._plans[0].hold(np.unique(use.blocks.of(ids)).tolist())
+        return stream.source.hold(ids) if held is None else held
 
     def close(self) -> None:
         """Fetch no further. Idempotent."""
@@ -76,7 +85,7 @@ def forecast(work: Work, schedule: Schedule, steps: range) -> Forecast:
     for window in _windows(work.stream):
         live: list[tuple[Need, int]] = []
         most = 0
-        for need in _needs(work, schedule, steps, window):
+        for need in _needs(work, schedule, steps, window, {}):
             pieces = merge(need.numbers, need.starts, need.stops, GAP_BYTES, PIECE_BYTES)
             bytes_here = int(np.sum(pieces[2] - pieces[1]))
             size, requests = size + bytes_here, requests + len(pieces[0])
@@ -110,9 +119,8 @@ def _leaves(stream: Stream) -> list[Leaf]:
     return [stream] if isinstance(stream, RecordStream | SequenceStream) else []
 
 
-def _needs(work: Work, schedule: Schedule, steps: range, window: RemoteFiles) -> Iterator[Need]:
+def _needs(work: Work, schedule: Schedule, steps: range, window: RemoteFiles, uses: Uses) -> Iterator[Need]:
     """What steps read through one window, in their order; an empty need now and then where they read nothing new."""
-    uses: dict[tuple[int, str], _BlockUse] = {}
     step = steps.start
     while step < steps.stop:
         count, parts = _stretch(work, schedule, step, steps.stop)
@@ -131,14 +139,15 @@ def _needs(work: Work, schedule: Schedule, steps: range, window: RemoteFiles) ->
 
 def _needs_of(
     leaf: Leaf,
-    uses: dict[tuple[int, str], "_BlockUse"],
+    uses: Uses,
     steps: range,
     epoch: int,
     positions: IntArray,
     step_of: StepOf | None,
 ) -> Iterator[Need]:
     if _reads_blocks(leaf):
-        use = uses.setdefault((id(leaf.source), repr(leaf.order)), _BlockUse(leaf, step_of))
+        if (use := uses.get(_key(leaf))) is None:
+            use = uses[_key(leaf)] = _BlockUse(leaf, step_of)
         yield from use.at(leaf, steps, epoch, positions)
         return
     per_step = -(-len(positions) // len(steps))
@@ -165,6 +174,11 @@ def _stretch(work: Work, schedule: Schedule, step: int, stop: int) -> tuple[int,
             assert isinstance(leaf, RecordStream | SequenceStream)
             parts.append((leaf, epoch, positions))
     return 1, parts
+
+
+def _key(leaf: Leaf) -> tuple[int, Order]:
+    """What tells the uses of a source apart; the lengths of sequences do not."""
+    return id(leaf.source), leaf.order
 
 
 def _reads_blocks(leaf: Leaf) -> bool:
@@ -202,14 +216,14 @@ class _BlockUse:
         self._order, self._step_of = leaf.order, step_of
         self._page = leaf.page if isinstance(leaf, SequenceStream) else 1
         self._length = leaf.order.n if isinstance(leaf.order, BlockShuffle | Sequential) else 0
-        self._blocks = _blocks(leaf, self._length)
+        self.blocks = _blocks(leaf, self._length)
         self._live: dict[int, tuple[int, int, Need]] = {}  # epoch, last position and need of blocks
-        self._is_live = np.zeros(len(self._blocks), np.bool_)
+        self._is_live = np.zeros(len(self.blocks), np.bool_)
 
     def at(self, leaf: Leaf, steps: range, epoch: int, positions: IntArray) -> Iterator[Need]:
         """The blocks that begin to be needed in steps; before, the end of those that are no longer needed is noted."""
         self._end_those_before(epoch, int(positions.min()), steps.start)
-        numbers = self._blocks.of(self._units(leaf, epoch, positions, steps.start))
+        numbers = self.blocks.of(self._units(leaf, epoch, positions, steps.start))
         fresh = np.flatnonzero(~self._is_live[numbers])
         if fresh.size == 0:
             return
@@ -217,7 +231,7 @@ class _BlockUse:
         per_step = len(numbers) / len(steps)
         for place in np.argsort(first).tolist():
             number, step = int(blocks[place]), steps.start + int(fresh[first[place]] / per_step)
-            need, last_position = Need(step, *self._bytes_of(leaf, number)), self._last_position(epoch, number)
+            need, last_position = Need(step, *self._bytes_of(leaf, number), block=number), self._last_position(epoch, number)
             last = None if self._step_of is None else self._step_of(epoch, last_position)
             need.last = need.last if last is None else last
             self._live[number] = epoch, last_position, need
@@ -239,13 +253,13 @@ class _BlockUse:
         return units[units < self._length]
 
     def _bytes_of(self, leaf: Leaf, number: int) -> Ranges:
-        block = self._blocks[number]
+        block = self.blocks[number]
         if isinstance(leaf, RecordStream):
             return leaf.source.byte_ranges(np.arange(block.start, block.stop, dtype=np.int64))
         return _span_ranges(leaf.source, np.array([block.start * self._page]), np.array([len(block) * self._page]))
 
     def _last_position(self, epoch: int, number: int) -> int:
-        block = self._blocks[number]
+        block = self.blocks[number]
         if isinstance(self._order, Sequential):
             return block.stop * self._page - 1
         assert isinstance(self._order, BlockShuffle)

@@ -170,16 +170,18 @@ class _Fetch:
         answer, first = self._begin(start, stop, least)
         self._check(answer, start, self._wanted.size if stop is None else stop)
         begin, at = self._position, start
-        for piece in chain(first, answer.pieces):
-            view = memoryview(piece)
-            fresh = view[max(0, self._position - at) :]
-            at += len(view)
-            if self._whole:
-                fresh = fresh[: self._wanted.stop - self._position]
-            if len(fresh):
-                self._take(fresh, answer.pieces)
-            if self._position == self._wanted.stop:
-                return
+        try:
+            for view in chain(first, answer.pieces):
+                fresh = view[max(0, self._position - at) :]
+                at += len(view)
+                if self._whole:
+                    fresh = fresh[: self._wanted.stop - self._position]
+                if len(fresh):
+                    self._take(fresh, answer.pieces)
+                if self._position == self._wanted.stop:
+                    return
+        finally:
+            self._means.account.add(bytes=self._position - begin)
         ended = f"the body ended after {self._position - begin} of {self._wanted.stop - begin} bytes"
         raise FailedError(Failure("again" if self._position > begin else "short", ended))
 
@@ -189,7 +191,6 @@ class _Fetch:
             raise FailedError(Failure("wrong", "the store sent more bytes than it was asked for"))
         self._write(self._position, data)
         self._position = stop
-        self._means.account.add(bytes=len(data))
         self._tries.progress()
 
     def _check(self, answer: Answer, start: int, stop: int) -> None:

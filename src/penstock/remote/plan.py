@@ -9,7 +9,7 @@ from penstock.errors import WindowTooSmallError
 from penstock.interfaces import IntArray
 from penstock.remote.ranges import merge
 from penstock.remote.resident import Range
-from penstock.remote.window import RemoteFiles
+from penstock.remote.window import Hold, RemoteFiles
 
 __all__ = ["Need", "Plan"]
 
@@ -23,7 +23,7 @@ MOST_AHEAD = 1 << 16
 @dataclass(eq=False)
 class Need:
     """Byte ranges that are read from step ``first`` on. Needs come in the order of their first steps. Whoever gives them out sets
-    ``last`` when it is known, at the latest before giving out a need of a later step.
+    ``last`` when it is known, at the latest before giving out a need of a later step. ``block`` is the number by which it is found.
     """
 
     first: int
@@ -31,6 +31,7 @@ class Need:
     starts: IntArray
     stops: IntArray
     last: int = 1 << 62
+    block: int = -1
 
 
 class Plan:
@@ -55,6 +56,11 @@ class Plan:
                 self._wanted = merge(need.numbers, need.starts, need.stops, 0, 1 << 62)
         except Exception as error:  # raised when its turn comes
             self._next, self._error = None, error
+
+    @property
+    def whole_files(self) -> bool:
+        """Whether the window lets go of whole files only."""
+        return self._files.whole_files
 
     def _is_at(self, step: int) -> bool:
         return self._next is None or self._next.first > step
@@ -101,6 +107,14 @@ class Plan:
                     self._let_go(ranges)
                 self._files._change.notify_all()
             self._pump()
+
+    def hold(self, blocks: Iterable[int]) -> Hold | None:
+        """A hold on all bytes of blocks; None if the plan does not keep one of them now."""
+        with self._files._change:
+            kept = {need.block: ranges for need, ranges in self._kept}
+            if any(block not in kept for block in blocks):
+                return None
+            return Hold.on(self._files, [one for block in blocks for one in kept[block]])
 
     def close(self) -> None:
         """Let go of everything. Idempotent."""

@@ -46,6 +46,8 @@ GAP_BYTES = 64 << 10
 Wanted = tuple[IntArray, IntArray, IntArray]
 """Byte ranges: files, starts and stops; sorted, none overlapping another."""
 
+NOTHING: Wanted = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+
 
 @dataclass(frozen=True)
 class RemoteOptions:
@@ -373,10 +375,21 @@ class Hold:
         self._held: list[Range] = []
         self._thread: int | None = None
 
+    @classmethod
+    def on(cls, files: RemoteFiles, ranges: Sequence[Range]) -> "Hold":
+        """A hold on ranges that somebody keeps, with the window's lock held."""
+        hold = cls(files, *NOTHING)
+        for one in ranges:
+            hold._keep(one, 1)
+        hold._begun()
+        return hold
+
     def begin(self) -> None:
         """Set everything on its way; waits only for room."""
         files = self._files
         with files._change:
+            if self._thread is not None:
+                return
             files._check()
             while not files._admit(self._wanted, self._keep, None, urgent=True):
                 if not files._is_waiting_useful():
@@ -387,8 +400,11 @@ class Hold:
                     )
                 files._change.wait(60)
                 files._check()
-            self._thread = threading.get_ident()
-            files._holders[self._thread] += 1
+            self._begun()
+
+    def _begun(self) -> None:
+        self._thread = threading.get_ident()
+        self._files._holders[self._thread] += 1
 
     def _keep(self, one: Range, count: int) -> None:
         one.holds += count

@@ -1,0 +1,48 @@
+#include "core/spare_frames.h"
+
+#include <sys/mman.h>
+
+namespace penstock {
+
+SpareFrames& SpareFrames::shared() {
+  static SpareFrames* const frames = new SpareFrames();  // never destroyed: landings may outlive everything else
+  return *frames;
+}
+
+SpareFrames::SpareFrames() {
+  const std::size_t bytes = (kSlots + 1) * kFrameBytes;
+  void* const made = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (made == MAP_FAILED) return;
+  const auto base = reinterpret_cast<std::uintptr_t>(made);
+  arena_ = reinterpret_cast<std::byte*>((base + kFrameBytes - 1) / kFrameBytes * kFrameBytes);
+}
+
+bool SpareFrames::move(std::byte* from, std::byte* to) const {
+  return mremap(from, kFrameBytes, kFrameBytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) == to;
+}
+
+bool SpareFrames::take(std::byte* to) {
+  if (arena_ == nullptr) return false;
+  for (std::size_t slot = 0; slot < kSlots; ++slot) {
+    State state = full;
+    if (!states_[slot].compare_exchange_strong(state, busy)) continue;
+    const bool moved = move(arena_ + slot * kFrameBytes, to);
+    states_[slot].store(moved ? empty : full);
+    return moved;
+  }
+  return false;
+}
+
+bool SpareFrames::give(std::byte* from) {
+  if (arena_ == nullptr) return false;
+  for (std::size_t slot = 0; slot < kSlots; ++slot) {
+    State state = empty;
+    if (!states_[slot].compare_exchange_strong(state, busy)) continue;
+    const bool moved = move(from, arena_ + slot * kFrameBytes);
+    states_[slot].store(moved ? full : empty);
+    return moved;
+  }
+  return false;
+}
+
+}  // namespace penstock
