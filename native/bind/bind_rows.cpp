@@ -83,6 +83,20 @@ void read_spans(const BoundRows& self, Ints starts, Ints offsets, Array<std::uin
   self.reader.read_spans(span(starts), span(offsets), reinterpret_cast<std::byte*>(out.data()), pool);
 }
 
+// Where records lie whose runs lie one after the other, each with rows of one size: run r has the ids up to ends[r], and id i of
+// it lies at bases[r] + i * stride.
+void row_addresses(Ints ids, Ints ends, Ints bases, std::int64_t stride, IntsOut out) {
+  need_same_length(ids.size(), out.size());
+  need_same_length(ends.size(), bases.size());
+  const std::span<const std::int64_t> stops = span(ends);
+  need_below(span(ids), stops.empty() ? 0 : static_cast<std::uint64_t>(stops.back()));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::int64_t id = ids.data()[i];
+    const auto run = stops.size() == 1 ? 0 : std::upper_bound(stops.begin(), stops.end(), id) - stops.begin();
+    out.data()[i] = bases.data()[run] + id * stride;
+  }
+}
+
 }  // namespace
 
 void bind_rows(nb::module_& m) {
@@ -97,6 +111,8 @@ void bind_rows(nb::module_& m) {
            "Fill out with rows [start, start + run) of every start.")
       .def("read_spans", &read_spans, "starts"_a.noconvert(), "offsets"_a.noconvert(), "out"_a.noconvert(), "pool"_a,
            "Fill out with rows [start, start + offsets[i + 1] - offsets[i]) of every start, at offsets[i].");
+  m.def("row_addresses", &row_addresses, "ids"_a.noconvert(), "ends"_a.noconvert(), "bases"_a.noconvert(), "stride"_a,
+        "out"_a.noconvert(), "Fill out with bases[r] + id * stride of every id, r being the first run that ends behind it.");
   m.def(
       "empty",
       [](std::size_t rows, std::size_t stride) {

@@ -171,6 +171,11 @@ class RowReader:
         Fill out with rows [start, start + offsets[i + 1] - offsets[i]) of every start, at offsets[i].
         """
 
+def row_addresses(ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], bases: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], stride: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Fill out with bases[r] + id * stride of every id, r being the first run that ends behind it.
+    """
+
 def empty(rows: int, stride: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None))]:
     """
     Rows of bytes with whatever they held before, in memory that is used again when the array is gone.

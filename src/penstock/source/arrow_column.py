@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock import _core
 from penstock.errors import BatchTooLargeError, CorruptError, SizeOverflowError, UnsupportedTypeError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
@@ -166,6 +167,7 @@ class FixedColumn(Column):
     def seal(self) -> None:
         """No more arrays will come."""
         super().seal()
+        self._ends = np.append(self._firsts[1:], len(self))
         if len(self):
             self._facts[0] -= self._firsts * self.field.stride
             levels = zip(self._counts, self._facts[1:], strict=True)
@@ -175,8 +177,12 @@ class FixedColumn(Column):
         """Copy the records."""
         if ids.size == 0:
             return None
+        places = np.empty(ids.size, np.int64)
+        _core.row_addresses(ids, self._ends, self._facts[0], self.field.stride, places)
+        self._copy(places, out)
+        if not self._levels and not self._nulls:
+            return None
         which = self._arrays.of(ids)
-        self._copy(self._facts[0][which] + ids * self.field.stride, out)
         present = self._present(ids, which)
         for count, nulls in self._nulls:
             lengths = np.full(ids.size, count) if present is None else np.where(present, count, 0)

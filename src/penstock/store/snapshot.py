@@ -114,6 +114,11 @@ class Store(Source):
     # Reading
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        if self._chunks is None:
+            try:
+                return {name: self._as_user_has_it(name, self._read_field(name, ids, out)) for name in fields}
+            except MissingError as error:
+                raise self._expired(error) from error
         return {name: self._as_user_has_it(name, loaded) for name, loaded in self._load(ids, fields, out).items()}
 
     def native_reader(self, field: str) -> tuple[Any, int] | None:
@@ -149,6 +154,11 @@ class Store(Source):
     def hold(self, ids: IntArray) -> AbstractContextManager[object]:
         """Keeps all fields of records in memory while it is entered."""
         return nullcontext() if self._chunks is None else self._chunks.hold(list(self._manifest.numbers.values()), ids)
+
+    def _read_field(self, name: str, ids: IntArray, out: Outputs) -> "_Fixed | Column":
+        if self._manifest.fields[name].is_fixed:
+            return self._read_fixed(name, ids, self._output(name, ids.size, out))
+        return self._read_variable(name, ids)
 
     def _load(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> dict[str, "_Fixed | Column"]:
         """Fields of records as they were written."""
