@@ -38,6 +38,8 @@
         ├── UnsupportedFilesystemError                  write on a local disk, then copy
         ├── DurabilityError                             the disk did not confirm; reopen the store to see what is there
         ├── LockedError                                 wait for the other writer
+        ├── OutcomeUnknownError                         the answer to a write was lost; read it back to see
+        ├── WriteRefusedError                           an object store does not do what it was asked to do
         ├── ConflictError                               another writer was first; reopen and write again
         └── ForkedWriterError                           open a writer in this process
 
@@ -64,6 +66,7 @@ __all__ = [
     "NoSpaceError",
     "NotPublishedError",
     "ObjectChangedError",
+    "OutcomeUnknownError",
     "PenstockError",
     "ReadError",
     "SchemaMismatchError",
@@ -84,6 +87,7 @@ __all__ = [
     "UnsupportedVersionError",
     "WindowTooSmallError",
     "WorkerDiedError",
+    "WriteRefusedError",
 ]
 
 
@@ -229,6 +233,14 @@ class DurabilityError(StoreError):
 
 class LockedError(StoreError):
     """Another writer holds the store."""
+
+
+class OutcomeUnknownError(StoreError):
+    """The answer to a write was lost: it may have landed or not. Read the key back to see."""
+
+
+class WriteRefusedError(StoreError):
+    """An object store that does not do what it was asked to do."""
 
 
 class ConflictError(StoreError):

@@ -21,12 +21,14 @@ from penstock.errors import (
     MissingError,
     NoMatchError,
     ObjectChangedError,
+    OutcomeUnknownError,
     ReadError,
     StoreError,
     StorePermissionError,
     StoreUnavailableError,
+    WriteRefusedError,
 )
-from penstock.remote.objects import Objects, OutcomeUnknownError, WriteRefusedError
+from penstock.remote.objects import Objects
 from penstock.remote.retry import Clock, Policy
 from penstock.remote.url import UrlPath, url_path
 

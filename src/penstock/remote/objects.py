@@ -9,26 +9,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from penstock.errors import CorruptError, NoMatchError, StoreError, StorePermissionError, TruncatedError
+from penstock.errors import (
+    CorruptError,
+    NoMatchError,
+    OutcomeUnknownError,
+    StoreError,
+    StorePermissionError,
+    TruncatedError,
+    WriteRefusedError,
+)
 from penstock.remote.account import Account
 from penstock.remote.client import Client
 from penstock.remote.connection import Connection
 from penstock.remote.fetch import Answer, FirstBytes, Means, Wanted, Write, check_encoding, fetch, given_up, read_error
 from penstock.remote.retry import Clock, FailedError, Failure, Policy, Tries
 
-__all__ = ["ObjectInfo", "Objects", "OutcomeUnknownError", "WriteRefusedError", "close_all", "shared_objects"]
+__all__ = ["ObjectInfo", "Objects", "close_all", "shared_objects"]
 
 T = TypeVar("T")
 Data = bytes | memoryview
 _LEAST_PART_BYTES = 5 << 20  # S3 takes no smaller ones, except for the last
-
-
-class OutcomeUnknownError(StoreError):
-    """The answer to a write was lost: it may have landed or not. Read the key back to see."""
-
-
-class WriteRefusedError(StoreError):
-    """The store does not do what it was asked to do."""
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from penstock.errors import (
     DurabilityError,
     ForkedWriterError,
     MissingError,
+    OutcomeUnknownError,
     PenstockError,
     ReadError,
     StoreError,
 )
-from penstock.remote.objects import ObjectInfo, OutcomeUnknownError
+from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import UrlPath
 from penstock.store.filesystem import Piece
 from penstock.store.layout import MANIFEST_DIRECTORY, MAX_MANIFEST_BYTES, generation_of, manifest_name
