@@ -41,6 +41,7 @@ class Plan:
         self._files, self._needs = files, needs
         self._error: Exception | None = None
         self._kept: list[tuple[Need, list[Range]]] = []
+        self._tried = -1
         self._advance()
         self._passed = -1 if self._next is None else self._next.first - 1
         with files._change:
@@ -131,12 +132,15 @@ class Plan:
     def _pump(self, *, urgent: bool = False) -> bool:
         """Set some needs on their way, as long as there is room and they are not too far ahead; False if there is no room."""
         files = self._files
+        if self._tried == files._changes and not urgent:
+            return False  # there was no room, and nothing has happened since
         for _ in range(MOST_NEEDS):
             need = self._next
             if need is None or files._closed or need.first > self._passed + MOST_AHEAD:
                 break
             if self._wanted[0].size:
                 if not files._admit(self._wanted, self._keep, self, urgent=urgent):
+                    self._tried = files._changes
                     return False
                 self._kept.append((need, files._there(self._wanted)))
             self._advance()

@@ -112,6 +112,7 @@ class RemoteFiles:
         self._holders: Counter[int] = Counter()  # threads that hold something
         self._clock = itertools.count()
         self._used = 0
+        self._changes = 0  # counts whatever may have made room
         self._closed = False
 
     def _check(self) -> None:
@@ -274,6 +275,7 @@ class RemoteFiles:
 
     def _free(self, one: Range) -> None:
         """Give the memory of a range back, or of its whole file, if nobody keeps it."""
+        self._changes += 1
         there = self._ranges[one.number]
         if self.whole_files:
             if not any(other.is_kept for other in there.ranges):
@@ -312,6 +314,7 @@ class RemoteFiles:
                 one.is_ready, one.error = True, error
                 if error is not None:
                     self._fail(one)
+                self._changes += not one.is_kept
                 for plan in self._plans:
                     plan._pump()
                 self._change.notify_all()
@@ -441,6 +444,7 @@ class Hold:
             self._thread = None
             for one in self._held:
                 one.holds -= 1
+                files._changes += not one.is_kept
             self._held.clear()
             for plan in files._plans:
                 plan._pump()
