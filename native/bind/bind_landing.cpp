@@ -54,6 +54,7 @@ void bind_landing(nb::module_& m) {
       .def(
           "__init__", [](BoundLanding* self, std::uint64_t bytes) { new (self) BoundLanding{std::make_shared<Landing>(bytes)}; },
           "bytes"_a)
+      .def_prop_ro("is_mapped", [](const BoundLanding& self) { return self.landing->data() != nullptr; })
       .def_prop_ro("size", [](const BoundLanding& self) { return self.landing->size(); })
       .def(
           "expect",

@@ -50,7 +50,8 @@ void Landing::expect(std::uint64_t start, std::uint64_t stop) {
   const std::uintptr_t high = (origin + stop) / kFrameBytes * kFrameBytes;
   if (low >= high) return;
   madvise(reinterpret_cast<void*>(low), high - low, MADV_HUGEPAGE);  // advice only: a failure changes nothing
-  const std::lock_guard lock(change_);
+  const std::unique_lock lock(change_, std::try_to_lock);
+  if (!lock.owns_lock()) return;  // only in a forked child, whose parent's thread holds it for ever
   bool spare = true;
   for (std::uintptr_t at = low; at < high; at += kFrameBytes) {
     spare = spare && SpareFrames::shared().take(reinterpret_cast<std::byte*>(at));
@@ -60,7 +61,7 @@ void Landing::expect(std::uint64_t start, std::uint64_t stop) {
 
 void Landing::give_frames(std::byte* base, std::uint64_t start, std::uint64_t stop) {
   const std::unique_lock lock(change_, std::try_to_lock);
-  if (!lock.owns_lock()) return;  // only in a forked child, whose parent's thread holds it for ever
+  if (!lock.owns_lock()) return;  // as above
   auto frame = frames_.lower_bound(start);
   bool room = true;
   while (frame != frames_.end() && *frame + kFrameBytes <= stop) {
@@ -86,6 +87,7 @@ void Landing::release(std::uint64_t start, std::uint64_t stop) {
   std::byte* const at = data_.load(std::memory_order_acquire);
   if (at == nullptr || start == stop) return;
   give_frames(at, start, stop);
+  madvise(at + start, stop - start, MADV_NOHUGEPAGE);  // a small range that comes here later takes small pages
   if (madvise(at + start, stop - start, MADV_DONTNEED) != 0) refused(bytes_, "memory");
 }
 

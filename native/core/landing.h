@@ -43,7 +43,7 @@ class Landing {
   void give_frames(std::byte* base, std::uint64_t start, std::uint64_t stop);
 
   std::uint64_t bytes_;
-  std::mutex change_;
+  std::mutex change_;  // of frames_; expect, release and drop are for one thread at a time, so only a fork can find it locked
   std::set<std::uint64_t> frames_;  // offsets of expected large pages
   std::atomic<std::byte*> data_{nullptr};
 };

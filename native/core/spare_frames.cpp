@@ -18,7 +18,10 @@ SpareFrames::SpareFrames() {
 }
 
 bool SpareFrames::move(std::byte* from, std::byte* to) const {
-  return mremap(from, kFrameBytes, kFrameBytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) == to;
+  if (mremap(from, kFrameBytes, kFrameBytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) == to) return true;
+  // What was at the target may be gone already: the hole must not stay, or others get its addresses.
+  mmap(to, kFrameBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  return false;
 }
 
 bool SpareFrames::take(std::byte* to) {

@@ -120,6 +120,9 @@ class Landing:
     def __init__(self, bytes: int) -> None: ...
 
     @property
+    def is_mapped(self) -> bool: ...
+
+    @property
     def size(self) -> int: ...
 
     def expect(self, start: int, stop: int) -> None:

@@ -40,7 +40,13 @@ class Ahead:
         foreseen = [leaf for leaf in _leaves(work.stream) if _is_foreseen(leaf)]
         windows = {id(leaf.source.remote): leaf.source.remote for leaf in foreseen if leaf.source.remote is not None}.values()
         self._uses: Uses = {}
-        self._plans = [Plan(window, _needs(work, schedule, steps, window, self._uses)) for window in windows]
+        self._plans: list[Plan] = []
+        try:
+            for window in windows if steps else ():
+                self._plans.append(Plan(window, _needs(work, schedule, steps, window, self._uses)))
+        except BaseException:
+            self.close()
+            raise
 
     def reached(self, step: int) -> bool:
         """Whether what the batch of a step needs is in memory or on its way."""

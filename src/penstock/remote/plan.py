@@ -1,7 +1,12 @@
 """Plans: what a run is going to need, fetched ahead and kept in the window until it was read for the last time."""
 
+import heapq
+import itertools
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -9,7 +14,7 @@ from penstock.errors import WindowTooSmallError
 from penstock.interfaces import IntArray
 from penstock.remote.ranges import merge
 from penstock.remote.resident import Range
-from penstock.remote.window import Hold, RemoteFiles
+from penstock.remote.window import ROOM_S, Hold, RemoteFiles
 
 __all__ = ["Need", "Plan"]
 
@@ -18,6 +23,8 @@ MOST_NEEDS = 64
 
 MOST_AHEAD = 1 << 16
 """Nothing is fetched more than so many steps ahead."""
+
+UNKNOWN = 1 << 62
 
 
 @dataclass(eq=False)
@@ -30,8 +37,25 @@ class Need:
     numbers: IntArray
     starts: IntArray
     stops: IntArray
-    last: int = 1 << 62
+    last: int = UNKNOWN
     block: int = -1
+
+
+@dataclass(eq=False)
+class _Kept:
+    """A need whose ranges are in the window."""
+
+    need: Need
+    ranges: list[Range]
+    is_over: bool = False
+
+
+class Pumped(Enum):
+    """What came of an attempt to go further."""
+
+    MOVED = 1
+    FULL = 2
+    DONE = 3
 
 
 class Plan:
@@ -39,38 +63,45 @@ class Plan:
 
     def __init__(self, files: RemoteFiles, needs: Iterator[Need]) -> None:
         self._files, self._needs = files, needs
-        self._error: Exception | None = None
-        self._kept: list[tuple[Need, list[Range]]] = []
+        self._next: deque[Need] = deque()  # the next one, behind those that were given up
+        self._kept: list[_Kept] = []  # in the order of their first steps; those that are over go now and then
+        self._ends: list[tuple[int, int, _Kept]] = []  # a heap, by the last step
+        self._unsure: list[_Kept] = []  # whose last step is not known yet
+        self._blocks: dict[int, _Kept] = {}
+        self._order = itertools.count()
         self._tried = -1
-        self._advance()
-        self._passed = -1 if self._next is None else self._next.first - 1
+        self._passed = -1
         with files._change:
             files._check()
+            self._look()
+            self._passed = self._next[0].first - 1 if self._next else -1
             files._plans.append(self)
-            self._pump()
+            self.pump()
 
-    def _advance(self) -> None:
-        """To the next need."""
-        try:
-            self._next = next(self._needs, None)
-            if (need := self._next) is not None:
-                self._wanted = merge(need.numbers, need.starts, need.stops, 0, 1 << 62)
-        except Exception as error:  # raised when its turn comes
-            self._next, self._error = None, error
+    def _look(self) -> None:
+        """See what comes next."""
+        if not self._next:
+            # An error of the order or the source is raised by the batch it belongs to, in its turn.
+            try:
+                self._next.extend(itertools.islice(self._needs, 1))
+            except Exception:
+                self._needs = iter(())
+
+    def _is_at(self, step: int) -> bool:
+        self._look()
+        return not self._next or self._next[0].first > step
 
     @property
     def whole_files(self) -> bool:
         """Whether the window lets go of whole files only."""
         return self._files.whole_files
 
-    def _is_at(self, step: int) -> bool:
-        return self._next is None or self._next.first > step
-
     def reached(self, step: int) -> bool:
         """Whether everything up to a step is here or on its way."""
         with self._files._change:
+            self._files._check()
             while not self._is_at(step):
-                if not self._pump():
+                if self.pump() is not Pumped.MOVED:
                     return False
             return True
 
@@ -78,44 +109,45 @@ class Plan:
         """Wait until that is so. To be called only when all steps before were passed."""
         files = self._files
         with files._change:
+            files._check()
+            until = time.monotonic() + ROOM_S
             while not self._is_at(step):
-                if self._pump(urgent=True):
+                if self.pump(urgent=True) is Pumped.MOVED:
                     continue
-                if not files._is_waiting_useful():
+                if not files._is_waiting_useful() or time.monotonic() > until:
                     self._refuse(step)
-                files._change.wait(60)
-                files._check()
-            if self._error is not None:
-                raise self._error
+                files._wait()
 
     def _refuse(self, step: int) -> None:
-        assert self._next is not None
-        kept = sum(one.cost for _, ranges in self._kept for one in ranges)
-        new = int(np.sum(self._next.stops - self._next.starts))
+        kept = sum(one.cost for kept in self._kept if not kept.is_over for one in kept.ranges)
+        new = int(np.sum(self._next[0].stops - self._next[0].starts))
         raise WindowTooSmallError(
             f"{self._files.files[0][0]}: step {step} needs at least {kept + new} bytes at once, window_bytes is "
             f"{self._files.window_bytes}: open with a larger window, or shuffle smaller or fewer blocks together"
         )
 
+    def hold(self, blocks: Iterable[int]) -> Hold | None:
+        """A hold on all bytes of blocks; None if the plan does not keep one of them now."""
+        with self._files._change:
+            kept = [self._blocks.get(block) for block in blocks]
+            if any(one is None for one in kept):
+                return None
+            return Hold.on(self._files, [part for one in kept if one is not None for part in one.ranges])
+
     def passed(self, step: int) -> None:
         """All steps up to this one were read."""
         with self._files._change:
             self._passed = step
-            done = [ranges for need, ranges in self._kept if need.last <= step]
-            if done:
-                self._kept = [kept for kept in self._kept if kept[0].last > step]
-                for ranges in done:
-                    self._let_go(ranges)
+            for kept in [kept for kept in self._unsure if kept.need.last < UNKNOWN]:
+                self._unsure.remove(kept)
+                heapq.heappush(self._ends, (kept.need.last, next(self._order), kept))
+            over = False
+            while self._ends and self._ends[0][0] <= step:
+                self._end(heapq.heappop(self._ends)[2])
+                over = True
+            if over:
                 self._files._change.notify_all()
-            self._pump()
-
-    def hold(self, blocks: Iterable[int]) -> Hold | None:
-        """A hold on all bytes of blocks; None if the plan does not keep one of them now."""
-        with self._files._change:
-            kept = {need.block: ranges for need, ranges in self._kept}
-            if any(block not in kept for block in blocks):
-                return None
-            return Hold.on(self._files, [one for block in blocks for one in kept[block]])
+            self._files._pump()
 
     def close(self) -> None:
         """Let go of everything. Idempotent."""
@@ -123,44 +155,70 @@ class Plan:
         with files._change:
             if self in files._plans:
                 files._plans.remove(self)
-                self._next = None
-                for _, ranges in self._kept:
-                    self._let_go(ranges)
-                self._kept.clear()
+                self._next.clear()
+                self._needs = iter(())
+                for kept in self._kept:
+                    self._end(kept)
                 files._change.notify_all()
 
-    def _pump(self, *, urgent: bool = False) -> bool:
-        """Set some needs on their way, as long as there is room and they are not too far ahead; False if there is no room."""
+    # With the window's lock held
+
+    def pump(self, *, urgent: bool = False) -> Pumped:
+        """Set some needs on their way, as long as there is room and they are not too far ahead."""
         files = self._files
-        if self._tried == files._changes and not urgent:
-            return False  # there was no room, and nothing has happened since
+        if not urgent and (self._tried == files._room.changes or files._waiting):
+            return Pumped.FULL
+        moved = Pumped.DONE
         for _ in range(MOST_NEEDS):
-            need = self._next
-            if need is None or files._closed or need.first > self._passed + MOST_AHEAD:
-                break
-            if self._wanted[0].size:
-                if not files._admit(self._wanted, self._keep, self, urgent=urgent):
-                    self._tried = files._changes
-                    return False
-                self._kept.append((need, files._there(self._wanted)))
-            self._advance()
-        return True
+            self._look()
+            if not self._next or files._closed or self._next[0].first > self._passed + MOST_AHEAD:
+                return moved
+            need = self._next[0]
+            if need.numbers.size:
+                wanted = merge(need.numbers, need.starts, need.stops, 0, 1 << 62)
+                ranges = files._admit(wanted, plans=1, spare=self, urgent=urgent)
+                if ranges is None:
+                    self._tried = files._room.changes
+                    return Pumped.FULL if moved is Pumped.DONE else moved
+                self._keep(need, ranges)
+            self._next.popleft()
+            moved = Pumped.MOVED
+        return moved
 
-    def _keep(self, one: Range, count: int) -> None:
-        one.plans += count
-        one.used = next(self._files._clock)
+    def _keep(self, need: Need, ranges: list[Range]) -> None:
+        kept = _Kept(need, ranges)
+        self._kept.append(kept)
+        self._blocks[need.block] = kept
+        if need.last < UNKNOWN:
+            heapq.heappush(self._ends, (need.last, next(self._order), kept))
+        else:
+            self._unsure.append(kept)
+        if len(self._kept) > 64 and len(self._kept) > 2 * (len(self._ends) + len(self._unsure)):
+            self._kept = [one for one in self._kept if not one.is_over]
 
-    def _let_go(self, ranges: Iterable[Range]) -> None:
-        """What no plan and no hold keeps any more leaves the window."""
-        for one in ranges:
-            one.plans -= 1
-            there = self._files._ranges.get(one.number)
-            if not one.is_kept and there is not None and there.has(one):
-                self._files._free(one)
+    def _end(self, kept: _Kept) -> None:
+        if kept.is_over:
+            return
+        kept.is_over = True
+        if self._blocks.get(kept.need.block) is kept:
+            del self._blocks[kept.need.block]
+        for one in kept.ranges:
+            self._files._give_back(one)
 
-    def _give_up_last(self) -> bool:
-        """Give up what is needed last, because somebody needs the room now. It is fetched again when it is read."""
-        if not self._kept:
-            return False
-        self._let_go(self._kept.pop()[1])
-        return True
+    def give_up(self) -> bool:
+        """Give up what is needed last of that which can go now, because somebody needs the room. It is fetched again in time."""
+        for place in range(len(self._kept) - 1, -1, -1):
+            kept = self._kept[place]
+            if not kept.is_over and any(_can_go(one) for one in kept.ranges):
+                del self._kept[place]
+                self._unsure = [one for one in self._unsure if one is not kept]
+                self._end(kept)
+                later = [need for need in self._next if need.first < kept.need.first]
+                self._next = deque([*later, kept.need, *(need for need in self._next if need.first >= kept.need.first)])
+                return True
+        return False
+
+
+def _can_go(one: Range) -> bool:
+    """Whether a range that one plan needs would leave the window without it."""
+    return one.holds == 0 and one.plans == 1 and (one.is_ready or not one.is_begun)

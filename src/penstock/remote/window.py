@@ -1,18 +1,19 @@
-"""The window: byte ranges of remote objects in memory, a bounded number of them, fetched ahead in the order of a plan.
+"""The window: byte ranges of remote objects in memory, a bounded number of them, fetched when they are read or ahead of that.
 
 A range is in one of three hands. A *hold* keeps it while it is read. A *plan* keeps it until the last batch that needs it was
 read. What neither keeps stays as long as there is room, and goes when there is none.
+
+Nobody waits for ever: a thread that holds something never waits for room, so whoever waits is waited for by nobody.
 """
 
 import atexit
-import itertools
 import os
 import threading
+import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,8 @@ from penstock.interfaces import IntArray
 from penstock.remote.cache import Cache
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.ranges import merge
-from penstock.remote.resident import PAGE, Range, Resident
+from penstock.remote.resident import PAGE, Range
+from penstock.remote.room import NOTHING, PIECE_BYTES, Room, Wanted
 from penstock.remote.url import UrlPath
 
 if TYPE_CHECKING:
@@ -36,17 +38,14 @@ __all__ = ["CONNECTIONS", "GAP_BYTES", "PIECE_BYTES", "Hold", "RemoteFiles", "Re
 CONNECTIONS = 16
 """So many requests are under way at once."""
 
-PIECE_BYTES = 8 << 20
-"""The most bytes of one request."""
-
 GAP_BYTES = 64 << 10
 """Two ranges with no more bytes than this between them are fetched together."""
 
+ROOM_S = 600.0
+"""So long a reader waits for others to let go of what they read."""
 
-Wanted = tuple[IntArray, IntArray, IntArray]
-"""Byte ranges: files, starts and stops; sorted, none overlapping another."""
-
-NOTHING: Wanted = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+CLOSE_S = 30.0
+"""So long the end of requests that are under way is waited for."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,8 @@ class RemoteFiles:
         self.whole_files, self._on_release = whole_files, on_release
         self._identities = [info.etag for _, info in files] if identities is None else list(identities)
         self.landings = [_core.Landing(info.size) for _, info in files]
-        self.fetched_bytes = self.requests = self.cached_bytes = self.most_bytes = 0
+        self.fetched_bytes = self.requests = self.cached_bytes = 0
+        self._closed = False
         if cache is not None:
             cache.need(min(PIECE_BYTES, max((info.size for _, info in files), default=0)))
         self._begin()
@@ -105,15 +105,14 @@ class RemoteFiles:
 
     def _begin(self) -> None:
         self._change = threading.Condition()
-        self._ranges: dict[int, Resident] = {}
+        sizes = [info.size for _, info in self.files]
+        self._room = Room(self.landings, sizes, self.window_bytes, self.whole_files, self._on_release)
         self._queue: deque[Range] = deque()
         self._threads: set[threading.Thread] = set()
         self._plans: list[Plan] = []
         self._holders: Counter[int] = Counter()  # threads that hold something
-        self._clock = itertools.count()
-        self._used = 0
-        self._changes = 0  # counts whatever may have made room
-        self._closed = False
+        self._waiting = 0  # threads that wait for room: plans stand back
+        self._bad: set[int] = set()  # files whose bytes are wrong: nobody begins to read them
 
     def _check(self) -> None:
         if self._closed:
@@ -123,12 +122,12 @@ class RemoteFiles:
 
     def hold(self, numbers: IntArray, starts: IntArray, stops: IntArray) -> "Hold":
         """A hold on byte ranges of files, in any order."""
-        return Hold(self, *merge(numbers, starts, stops, 0, 1 << 62))
+        return Hold(self, merge(numbers, starts, stops, 0, 1 << 62))
 
     def holds_whole(self, number: int) -> bool:
         """Whether all bytes of a file are in memory at this moment."""
-        there = self._ranges.get(number)
-        return there is not None and there.is_whole(self.files[number][1].size)
+        with self._change:
+            return self._room.is_whole(number)
 
     def slices(self, starts: IntArray, stops: IntArray) -> Iterator[slice]:
         """Runs of byte ranges, in the order given, of which each can be held at once."""
@@ -143,160 +142,159 @@ class RemoteFiles:
             low = high
 
     def refetch(self, number: int) -> None:
-        """Fetch all bytes of a file once more, because they are not what they should be; those on disk are removed. Does nothing
-        while others read the file.
+        """Fetch all bytes of a file once more, because they are not what they should be; those on disk are removed.
+
+        To be called by a thread that holds nothing. Waits until others have ended reading the file.
         """
         with self._change:
             self._check()
-            there = self._ranges.get(number)
-            if there is None or any(one.holds for one in there.ranges):
-                return
-            if self._on_release is not None:
-                self._on_release(number)
-            url, info = self.files[number]
-            again = [one for one in there.ranges if one.is_ready]
-            for one in again:
-                one.is_ready = False
-                if self.cache is not None:
-                    self.cache.remove(str(url), self._identities[number], info.size, one.start, one.stop)
-            self._send(again)
+            self._bad.add(number)
+            try:
+                until = time.monotonic() + ROOM_S
+                while self._room.is_held(number) and not self._holders[threading.get_ident()] and time.monotonic() < until:
+                    self._wait()
+                ranges = self._room.of(number)
+                if not self._room.is_held(number) and all(one.is_ready for one in ranges):
+                    self._fetch_again(number, ranges)
+            finally:
+                self._bad.discard(number)
+                self._change.notify_all()
+
+    def _fetch_again(self, number: int, ranges: Sequence[Range]) -> None:
+        url, info = self.files[number]
+        self._room.release(number)
+        for one in ranges:
+            self._room.change(one, is_ready=False)
+            one.is_begun = False
+            if self.cache is not None:
+                self.cache.remove(str(url), self._identities[number], info.size, one.start, one.stop)
+        self._send(ranges)
 
     @property
     def used_bytes(self) -> int:
         """Bytes in memory or on their way."""
-        return self._used
+        return self._room.used
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes that ever were."""
+        return self._room.most
 
     def close(self) -> None:
-        """Let go of all memory; what is on its way is given up. Idempotent."""
+        """Let go of all memory that nobody reads, and of the rest when that ends. What is on its way is given up. Idempotent."""
         with self._change:
             self._closed = True
             self._queue.clear()
             self._change.notify_all()
-            threads = list(self._threads)
+            threads = [thread for thread in self._threads if thread is not threading.current_thread()]
+        until = time.monotonic() + CLOSE_S
         for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(30)
+            thread.join(max(0.0, until - time.monotonic()))
         with self._change:
-            for number in list(self._ranges):
-                self._drop_file(number)
-            self._used = 0
+            self._room.drop_unheld()
 
     # Room. All with the lock held
 
-    def _there(self, wanted: "Wanted") -> list[Range]:
-        """What of the wanted ranges is here or on its way."""
-        parts = ((self._ranges.get(number), starts, stops) for number, starts, stops in _by_file(wanted))
-        return [one for there, starts, stops in parts if there is not None for one in there.over(starts, stops)]
+    def _wait(self) -> None:
+        """Wait until something changes; plans stand back meanwhile."""
+        self._waiting += 1
+        try:
+            self._change.wait(60)
+        finally:
+            self._waiting -= 1
+        self._check()
 
-    def _absent(self, wanted: "Wanted", gap: int) -> list[Range]:
-        """What of the wanted ranges is neither here nor on its way, as requests; those up to ``gap`` bytes apart in one."""
-        lost = self._missing(wanted)
-        if lost and gap > 0:
-            table = np.array(lost, np.int64)
-            lost = self._missing(merge(table[:, 0], table[:, 1], table[:, 2], gap, PIECE_BYTES))
-        if not lost:
-            return []
-        table = np.array(lost, np.int64)
-        columns = merge(table[:, 0], table[:, 1], table[:, 2], 0, PIECE_BYTES)
-        return [Range(*piece) for piece in zip(*(column.tolist() for column in columns), strict=True)]
+    def _is_waiting_useful(self) -> bool:
+        """Whether room may come: from another thread, or from a request that is under way. Who holds something never waits."""
+        if self._holders[threading.get_ident()]:
+            return False
+        return bool(self._holders.total()) or self._room.under_way > 0
 
-    def _missing(self, wanted: "Wanted") -> list[tuple[int, int, int]]:
-        nothing = Resident()
-        return [
-            (number, *part)
-            for number, starts, stops in _by_file(wanted)
-            for part in self._ranges.get(number, nothing).missing(starts, stops)
-        ]
+    def _admit(
+        self, wanted: Wanted, *, holds: int = 0, plans: int = 0, spare: "Plan | None" = None, urgent: bool = False
+    ) -> list[Range] | None:
+        """Have the wanted ranges kept, and those that are absent set on their way; None, and nothing done, if there is no room.
 
-    def _admit(self, wanted: "Wanted", keep: Callable[[Range, int], None], spare: "Plan | None", *, urgent: bool) -> bool:
-        """Have the wanted ranges kept, and those that are absent set on their way; False, and nothing done, if there is no room.
-
-        ``keep(range, 1)`` counts the one who keeps it, and ``keep(range, -1)`` takes that back.
+        If it is urgent, plans other than ``spare`` give up what they need last.
         """
-        there = self._there(wanted)
-        for one in there:
-            keep(one, 1)
-        new = self._absent(wanted, GAP_BYTES)
-        cost = sum(one.cost for one in new)
-        if not self._make_room(cost, spare, urgent=False):
-            new = self._absent(wanted, 0)
+        room = self._room
+        there = room.over(wanted)
+        self._keep(there, holds, plans)
+        new = None
+        try:
+            new = self._new(wanted, spare, urgent)
+            if new is not None:
+                self._begin_fetch(new)
+        finally:
+            if new is None or not all(map(room.has, new)):
+                self._keep(there, -holds, -plans)
+        if new is not None:
+            self._keep(new, holds, plans)
+            return [*there, *new]
+        # A small part of a large idle range may be wanted: better fetched again than kept whole.
+        if urgent and room.let_go_of_idle(there):
+            return self._admit(wanted, holds=holds, plans=plans, spare=spare, urgent=urgent)
+        return None
+
+    def _keep(self, ranges: Sequence[Range], holds: int, plans: int) -> None:
+        for one in ranges:
+            self._room.change(one, holds=holds, plans=plans)
+
+    def _new(self, wanted: Wanted, spare: "Plan | None", urgent: bool) -> list[Range] | None:
+        """The ranges that are absent, for which there is room now."""
+        cost = 0
+        for gap in (GAP_BYTES, 0):
+            new = self._room.absent(wanted, gap)
             cost = sum(one.cost for one in new)
-        if not self._make_room(cost, spare, urgent):
-            for one in there:
-                keep(one, -1)
-            before = self._used
-            for one in there if urgent else ():  # a small part of a large range may be wanted: better fetched again than kept whole
-                if not one.is_kept and one.number in self._ranges:
-                    self._free(one)
-            return self._used < before and self._admit(wanted, keep, spare, urgent=urgent)
-        self._used += cost
-        self.most_bytes = max(self.most_bytes, self._used)
-        for one in new:
-            self._ranges.setdefault(one.number, Resident()).add(one)
-            keep(one, 1)
+            if self._room.make(cost):
+                return new
+        for plan in self._plans if urgent else ():
+            while plan is not spare and not self._room.would_fit(cost) and plan.give_up():
+                pass
+        return self._room.absent(wanted, 0) if self._room.make(cost) else None
+
+    def _begin_fetch(self, new: Sequence[Range]) -> None:
+        """Set new ranges on their way; if that fails, they are as if they had never been."""
         for number, start, stop in _runs(new):
             self.landings[number].expect(start, stop)
-        self._send(new)
-        return True
+        self._room.add(new)
+        try:
+            self._send(new)
+        except BaseException:
+            self._cancel(new)
+            raise
+
+    def _cancel(self, ranges: Sequence[Range]) -> None:
+        """Take ranges out that nobody has begun to fetch."""
+        for one in ranges:
+            if one in self._queue:
+                self._queue.remove(one)
+            self._room.remove(one)
+
+    def _give_back(self, one: Range) -> None:
+        """A plan no longer needs a range: it leaves the window, unless others keep it; if it was not begun, it is not fetched."""
+        self._room.change(one, plans=-1)
+        if one.holds or one.plans:
+            return
+        if one.is_ready:
+            self._room.let_go_of_idle([one])
+        elif not one.is_begun and self._room.has(one):
+            self._cancel([one])
+
+    # Fetching, in threads that live as long as there is something to do
 
     def _send(self, ranges: Sequence[Range]) -> None:
         """Let ranges be fetched."""
         self._queue.extend(ranges)
         for _ in range(min(len(ranges), CONNECTIONS - len(self._threads))):
             thread = threading.Thread(target=self._serve, name="penstock-fetch", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads: those that there are do the work, if there are any
+                if not self._threads:
+                    raise
+                return
             self._threads.add(thread)
-            thread.start()
-
-    def _make_room(self, cost: int, spare: "Plan | None", urgent: bool) -> bool:
-        """Let go of what nobody keeps, longest unused first; if it is urgent, also of what other plans will need last."""
-        if self._used + cost <= self.window_bytes:
-            return True
-        idle = sorted(self._idle(), key=lambda one: one.used)
-        for one in idle:
-            if self._used + cost <= self.window_bytes:
-                return True
-            self._free(one)
-        if urgent:
-            for plan in self._plans:
-                while plan is not spare and self._used + cost > self.window_bytes and plan._give_up_last():
-                    pass
-        return self._used + cost <= self.window_bytes
-
-    def _is_waiting_useful(self) -> bool:
-        """Whether somebody may let go of something: another thread, or a request that is under way."""
-        others = any(thread != threading.get_ident() for thread in self._holders)
-        return others or any(not one.is_ready for there in self._ranges.values() for one in there.ranges)
-
-    def _idle(self) -> list[Range]:
-        files = self._ranges.values()
-        if self.whole_files:
-            return [there.ranges[0] for there in files if there.ranges and not any(one.is_kept for one in there.ranges)]
-        return [one for there in files for one in there.ranges if not one.is_kept]
-
-    def _free(self, one: Range) -> None:
-        """Give the memory of a range back, or of its whole file, if nobody keeps it."""
-        self._changes += 1
-        there = self._ranges[one.number]
-        if self.whole_files:
-            if not any(other.is_kept for other in there.ranges):
-                self._used -= sum(other.cost for other in there.ranges)
-                self._drop_file(one.number)
-            return
-        low, high = there.free_pages(one)
-        there.remove(one)
-        self._used -= one.cost
-        if not there.ranges:
-            self._drop_file(one.number)
-        elif low < high:
-            self.landings[one.number].release(low, min(high, self.files[one.number][1].size))
-
-    def _drop_file(self, number: int) -> None:
-        if self._on_release is not None:
-            self._on_release(number)
-        self.landings[number].drop()
-        del self._ranges[number]
-
-    # Fetching, in threads that live as long as there is something to do
 
     def _serve(self) -> None:
         while True:
@@ -305,27 +303,29 @@ class RemoteFiles:
                     self._threads.discard(threading.current_thread())
                     return
                 one = self._queue.popleft()
+                one.is_begun = True
+            error: BaseException | None = None
             try:
                 self._fetch(one)
-                error = None
             except BaseException as failure:  # whoever waits for the range is told, whatever it is
                 error = failure
             with self._change:
-                one.is_ready, one.error = True, error
-                if error is not None:
-                    self._fail(one)
-                self._changes += not one.is_kept
-                for plan in self._plans:
-                    plan._pump()
+                self._arrived(one, error)
                 self._change.notify_all()
 
-    def _fail(self, one: Range) -> None:
+    def _arrived(self, one: Range, error: BaseException | None) -> None:
         """A range that could not be fetched is as if it had never been asked for; those who wait for it are told."""
-        there = self._ranges[one.number]
-        there.remove(one)
-        self._used -= one.cost
-        if not there.ranges:
-            self._drop_file(one.number)
+        if error is not None:
+            self._room.remove(one)
+        self._room.change(one, is_ready=True)
+        one.error = error
+        self._pump()
+
+    def _pump(self) -> None:
+        """Let plans use the room that there may be."""
+        if not self._closed and not self._waiting:
+            for plan in self._plans:
+                plan.pump()
 
     def _fetch(self, one: Range) -> None:
         url, info = self.files[one.number]
@@ -349,15 +349,6 @@ class RemoteFiles:
             self.cache.add(str(url), kind, info.size, one.start, landing.read(one.start, one.stop))
 
 
-def _by_file(wanted: Wanted) -> Iterator[tuple[int, IntArray, IntArray]]:
-    """The ranges of one file after the other."""
-    numbers, starts, stops = wanted
-    edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-    for low, high in pairwise(edges):
-        if low < high:
-            yield int(numbers[low]), starts[low:high], stops[low:high]
-
-
 def _runs(ranges: Sequence[Range]) -> list[tuple[int, int, int]]:
     """Sorted ranges, those that touch put together."""
     runs: list[tuple[int, int, int]] = []
@@ -372,54 +363,49 @@ def _runs(ranges: Sequence[Range]) -> list[tuple[int, int, int]]:
 class Hold:
     """Byte ranges that are in memory, and stay there, while the hold is entered."""
 
-    def __init__(self, files: RemoteFiles, numbers: IntArray, starts: IntArray, stops: IntArray) -> None:
-        self._files = files
-        self._wanted: Wanted = (numbers, starts, stops)
+    def __init__(self, files: RemoteFiles, wanted: Wanted) -> None:
+        self._files, self._wanted = files, wanted
         self._held: list[Range] = []
         self._thread: int | None = None
 
     @classmethod
     def on(cls, files: RemoteFiles, ranges: Sequence[Range]) -> "Hold":
-        """A hold on ranges that somebody keeps, with the window's lock held."""
-        hold = cls(files, *NOTHING)
-        for one in ranges:
-            hold._keep(one, 1)
-        hold._begun()
+        """A hold on ranges that somebody keeps; with the window's lock held."""
+        hold = cls(files, NOTHING)
+        files._keep(ranges, 1, 0)
+        hold._begun(ranges)
         return hold
 
     def begin(self) -> None:
         """Set everything on its way; waits only for room."""
         files = self._files
         with files._change:
+            files._check()
             if self._thread is not None:
                 return
-            files._check()
-            while not files._admit(self._wanted, self._keep, None, urgent=True):
-                if not files._is_waiting_useful():
+            until = time.monotonic() + ROOM_S
+            held = self._try()
+            while held is None:
+                if not files._is_waiting_useful() or time.monotonic() > until:
                     size = int(np.sum(self._wanted[2] - self._wanted[1]))
                     raise WindowTooSmallError(
                         f"{files.files[0][0]}: {size} bytes are needed at once, more than window_bytes={files.window_bytes} can "
-                        "hold; read fewer records at a time, or open with a larger window"
+                        "hold beside what is being read; read fewer records at a time, or open with a larger window"
                     )
-                files._change.wait(60)
-                files._check()
-            self._begun()
+                files._wait()
+                held = self._try()
+            self._begun(held)
 
-    def _begun(self) -> None:
-        self._thread = threading.get_ident()
+    def _try(self) -> list[Range] | None:
+        """All ranges kept, or None; also while one of the files is going to be fetched again."""
+        files = self._files
+        if files._bad and not files._holders[threading.get_ident()] and not files._bad.isdisjoint(self._wanted[0].tolist()):
+            return None
+        return files._admit(self._wanted, holds=1, urgent=True)
+
+    def _begun(self, held: Sequence[Range]) -> None:
+        self._held, self._thread = list(held), threading.get_ident()
         self._files._holders[self._thread] += 1
-
-    def _keep(self, one: Range, count: int) -> None:
-        one.holds += count
-        one.used = next(self._files._clock)
-        if count > 0:
-            self._held.append(one)
-        else:
-            self._held.remove(one)
-
-    def ready(self) -> bool:
-        """Whether nothing is on its way any more."""
-        return all(one.is_ready for one in self._held)
 
     def wait(self) -> None:
         """Wait for what is on its way; the first failure is raised."""
@@ -427,8 +413,7 @@ class Hold:
         with files._change:
             while not all(one.is_ready for one in self._held):
                 files._change.wait(60)
-                if files._closed:
-                    raise ValueError("the source is closed")
+                files._check()
         failed = next((one.error for one in self._held if one.error is not None), None)
         if failed is not None:
             raise failed
@@ -442,12 +427,11 @@ class Hold:
             files._holders[self._thread] -= 1
             files._holders += Counter()  # drops those who hold nothing
             self._thread = None
-            for one in self._held:
-                one.holds -= 1
-                files._changes += not one.is_kept
-            self._held.clear()
-            for plan in files._plans:
-                plan._pump()
+            files._keep(self._held, -1, 0)
+            self._held = []
+            if files._closed:
+                files._room.drop_unheld()
+            files._pump()
             files._change.notify_all()
 
     def __enter__(self) -> "Hold":
@@ -476,11 +460,11 @@ def _close_all() -> None:
 def _begin_anew() -> None:
     """In a forked child: the threads are the parent's, and locks may be held for ever."""
     for files in list(_open):
-        numbers = list(files._ranges)
         files._begin()
-        for number in numbers:
-            files._ranges[number] = Resident()
-            files._drop_file(number)
+        for number, landing in enumerate(files.landings):
+            if files._on_release is not None and landing.is_mapped:
+                files._on_release(number)
+            landing.drop()
 
 
 os.register_at_fork(after_in_child=_begin_anew)
