@@ -1,5 +1,6 @@
 """The same batches from an object store: whatever is read, however it is shuffled, on any number of ranks, and after a resume."""
 
+import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -263,3 +264,39 @@ def test_seek_and_early_stop_let_go_of_the_window(remote: Callable[..., Source])
 def test_local_data_has_an_empty_forecast(local: Path) -> None:
     forecast = pen.Loader(pen.open(local / "rows").shuffle(seed=1), 32).forecast()
     assert (forecast.bytes, forecast.requests, forecast.peak_bytes) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("name", ["store", "plain", "rows"])
+def test_a_source_that_is_closed_under_a_loader_is_an_error_and_no_crash(
+    remote: Callable[..., Source], name: str, threads: int
+) -> None:
+    data = remote(name)
+    batches = iter(pen.Loader(data.shuffle(seed=1, block=100, window=2), 32, threads=threads))
+    next(batches)
+    data.close()
+    with pytest.raises((BatchError, ValueError), match="closed"):
+        for _ in batches:
+            pass
+
+
+@pytest.mark.parametrize("kind", ["blocks", "sample"])
+def test_two_loaders_in_two_threads_share_a_small_window(local: Path, remote: Callable[..., Source], kind: str) -> None:
+    data = remote("plain")
+    expected = [batch["y"] for batch in pen.Loader(STREAMS[kind](pen.open(local / "plain")), 48)]
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            for batch, ids in zip(pen.Loader(STREAMS[kind](data), 48), expected, strict=True):
+                assert np.array_equal(batch["y"], ids)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert failures == []
+    assert not any(thread.is_alive() for thread in threads)

@@ -3,6 +3,7 @@
 import os
 import random
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -266,3 +267,65 @@ def test_options_are_sizes_in_words(data: Data) -> None:
     assert window.landings[0].size == 300_000
     window.close()
     assert PAGE == 4096
+
+
+def idle(window: RemoteFiles) -> bool:
+    """Whether nobody keeps anything."""
+    return window._room._idle_bytes == window.used_bytes and window._room.under_way == 0
+
+
+def test_a_plan_over_scattered_ranges_lets_go_of_everything(data: Data) -> None:
+    """Also of what was fetched only because it lies between two ranges."""
+    chance = random.Random(1)
+    window = RemoteFiles(data.files, window_bytes=600_000)
+
+    def needs() -> Iterator[Need]:
+        for step in range(300):
+            places = [chance.randrange(990_000) for _ in range(16)]
+            yield Need(step, *arrays([(2, place, place + 100) for place in places]), last=step)
+
+    plan = Plan(window, needs())
+    for step in range(300):
+        plan.wait(step)
+        plan.passed(step)
+    plan.close()
+    until = time.monotonic() + 20
+    while window._room.under_way and time.monotonic() < until:
+        time.sleep(0.001)
+    assert idle(window)
+    window.close()
+
+
+def test_a_read_does_not_wait_for_all_of_a_plan(window: RemoteFiles, data: Data) -> None:
+    def needs() -> Iterator[Need]:
+        for step in range(10_000):
+            start = step % 90 * 10_000
+            yield Need(step, *arrays([(2, start, start + 10_000)]), last=step)
+
+    plan = Plan(window, needs())
+    check(window, data, [(0, 0, 150_000)])
+    assert window.requests < 100
+    for step in range(50):
+        plan.wait(step)
+        check(window, data, [(2, step * 10_000, step * 10_000 + 10_000)])
+        plan.passed(step)
+    plan.close()
+
+
+def test_small_ranges_take_small_pages_where_large_ones_were() -> None:
+    data = Data("large-pages", [40_000_000])
+    window = RemoteFiles(data.files, window_bytes=17_000_000)
+    for low in range(0, 40_000_000, 8_000_000):
+        check(window, data, [(0, low, low + 8_000_000)])
+    for low in range(1_000_000, 40_000_000, 2_000_000):
+        check(window, data, [(0, low, low + 100)])
+        assert window.landings[0].resident() <= 17_000_000
+    window.close()
+
+
+def test_memory_stays_until_the_last_reader_of_a_closed_window_has_gone(window: RemoteFiles, data: Data) -> None:
+    with window.hold(*arrays([(0, 0, 50_000)])):
+        window.close()
+        assert window.landings[0].read(0, 50_000) == data.bytes[0][:50_000]
+    assert not window.landings[0].is_mapped
+    assert window.used_bytes == 0

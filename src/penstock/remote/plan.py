@@ -220,5 +220,5 @@ class Plan:
 
 
 def _can_go(one: Range) -> bool:
-    """Whether a range that one plan needs would leave the window without it."""
-    return one.holds == 0 and one.plans == 1 and (one.is_ready or not one.is_begun)
+    """Whether a range would leave the window if no plan needed it."""
+    return one.holds == 0 and (one.is_ready or not one.is_begun)

@@ -384,8 +384,9 @@ class Hold:
             if self._thread is not None:
                 return
             until = time.monotonic() + ROOM_S
-            held = self._try()
-            while held is None:
+            while self._is_bad() and time.monotonic() < until:
+                files._wait()
+            while (held := files._admit(self._wanted, holds=1, urgent=True)) is None:
                 if not files._is_waiting_useful() or time.monotonic() > until:
                     size = int(np.sum(self._wanted[2] - self._wanted[1]))
                     raise WindowTooSmallError(
@@ -393,15 +394,12 @@ class Hold:
                         "hold beside what is being read; read fewer records at a time, or open with a larger window"
                     )
                 files._wait()
-                held = self._try()
             self._begun(held)
 
-    def _try(self) -> list[Range] | None:
-        """All ranges kept, or None; also while one of the files is going to be fetched again."""
-        files = self._files
-        if files._bad and not files._holders[threading.get_ident()] and not files._bad.isdisjoint(self._wanted[0].tolist()):
-            return None
-        return files._admit(self._wanted, holds=1, urgent=True)
+    def _is_bad(self) -> bool:
+        """Whether one of the files is going to be fetched again, and this thread is not one of those that this waits for."""
+        bad = self._files._bad
+        return bool(bad) and not self._files._holders[threading.get_ident()] and not bad.isdisjoint(self._wanted[0].tolist())
 
     def _begun(self, held: Sequence[Range]) -> None:
         self._held, self._thread = list(held), threading.get_ident()
