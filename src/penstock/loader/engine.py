@@ -245,6 +245,7 @@ class NativeEngine(Engine):
         self._work, self._fields, self._schedule, self._steps = work, fields, schedule, steps
         self._ahead, self._meter = ahead, meter
         self._threads = threads
+        self._turn, self._taking, self._closed = threading.RLock(), False, False  # a signal handler may close
         self._ring: _core.BatchRing | None = self._make_ring()
         self._record_bytes = sum(f.stride for f in fields) + (0 if work.ids is None else 8)
         fits = (CACHE_BYTES if budget is None else budget) // (self._record_bytes * schedule.batch_size // schedule.shard.world)
@@ -328,6 +329,19 @@ class NativeEngine(Engine):
 
     def take(self) -> tuple[Place, Any]:
         """The next batch; when half of what may be under way is, more is asked for."""
+        with self._turn:
+            if self._closed:
+                raise StopIteration
+            self._taking = True
+        try:
+            return self._take()
+        finally:
+            with self._turn:
+                self._taking = False
+                if self._closed:
+                    self._end()
+
+    def _take(self) -> tuple[Place, Any]:
         assert self._ring is not None
         if (ready := self._ring.size) <= self._depth // 2:
             while ready < self._depth and self._asked < self._steps.stop and self._may_ask():
@@ -363,8 +377,14 @@ class NativeEngine(Engine):
         return place, self._work.finish(place, picks, batch)
 
     def close(self) -> None:
-        """Let the threads end."""
-        self._ring = None
+        """Let the threads end; if another thread is taking a batch, when it has it."""
+        with self._turn:
+            self._closed = True
+            if not self._taking:
+                self._end()
+
+    def _end(self) -> None:
+        self._ring = None  # its threads end before anything is let go
         self._let_go()
         self._ahead.close()
 
