@@ -62,10 +62,13 @@ class Crew {
 
   void run(Job& job, std::size_t count) {
     const std::lock_guard turn(one_job_);
+    const std::uint64_t number = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
+    // Closed before anything of the new job is written: a thread that is late for the last job would otherwise find a piece in
+    // its old ticket that only the new job has.
+    ticket_.exchange((number << 32) - 1);
     job_.store(&job, std::memory_order_relaxed);
     count_.store(count, std::memory_order_relaxed);
     finished_.store(0, std::memory_order_relaxed);
-    const std::uint64_t number = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
     ticket_.store(number << 32);
     if (sleeping_.load() > 0) {
       const std::lock_guard lock(mutex_);
@@ -82,7 +85,7 @@ class Crew {
 
  private:
   // Claims pieces of a job until none is left. The fields of a job are read before a piece is claimed: if the claim succeeds the
-  // job is still the same one, because its caller waits for every claimed piece, so what was read is right.
+  // ticket was not closed meanwhile, so what was read is of this job; and its caller waits for every claimed piece.
   void work(std::uint64_t number) {
     std::uint64_t ticket = ticket_.load();
     while (ticket >> 32 == number) {

@@ -174,6 +174,21 @@ void several_threads_may_call_at_once() {
   for (std::thread& caller : callers) caller.join();
 }
 
+// A thread that is late for a small job must not take a piece of the large one that follows.
+void pieces_of_jobs_that_follow_each_other_are_not_mixed() {
+  ThreadPool pool(3);
+  std::vector<std::thread> callers;
+  for (std::size_t caller = 0; caller < 3; ++caller) {
+    callers.emplace_back([&pool] {
+      for (int i = 0; i < 4'000; ++i) {
+        check_equal(times_run(pool, 2), std::vector<int>(2, 1), "a small job");
+        check_equal(times_run(pool, 40), std::vector<int>(40, 1), "a large job");
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
 void jobs_of_several_callers_queue_up() {
   ThreadPool pool(2);
   std::atomic<int> running{0};
@@ -425,6 +440,7 @@ int main() {
   a_single_failure_is_reported_from_every_place();
   pieces_after_a_failure_are_not_started();
   several_threads_may_call_at_once();
+  pieces_of_jobs_that_follow_each_other_are_not_mixed();
   jobs_of_several_callers_queue_up();
   a_forked_child_can_use_the_pool();
   a_grandchild_can_use_the_pool();
