@@ -300,3 +300,19 @@ def test_two_loaders_in_two_threads_share_a_small_window(local: Path, remote: Ca
         thread.join(120)
     assert failures == []
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_the_plan_says_what_leaves_a_cache_that_is_too_small_for_an_epoch(remote: Callable[..., Source], tmp_path: Path) -> None:
+    """In order, what was used longest ago is what comes next: a cache that removed that would never have anything."""
+    size = COUNT * 64 * 4
+    served = []
+    for _ in range(3):
+        data = remote("rows", window_bytes=100_000, cache=tmp_path / "cache", cache_bytes=size // 2)
+        assert sum(len(batch["row"]) for batch in pen.Loader(data, 50)) == COUNT
+        network = pen.Loader(data, 50).stats().network
+        assert network.bytes + network.cached_bytes == size
+        assert (network.cache_hits == 0) == (network.cached_bytes == 0)
+        served.append(network.cached_bytes)
+        data.close()
+    assert served[0] == 0
+    assert min(served[1:]) > size / 4

@@ -109,6 +109,7 @@ def network(stream: Stream) -> Network:
         sum(window.fetched_bytes for window in windows),
         sum(window.requests for window in windows),
         sum(window.cached_bytes for window in windows),
+        sum(window.cache_hits for window in windows),
         sum(window.most_bytes for window in windows),
     )
 

@@ -12,12 +12,13 @@ __all__ = ["Meter", "Network", "Stats"]
 @dataclass(frozen=True)
 class Network:
     """What was read of data at URLs, by everybody, since its sources were opened: bytes from the network and in how many requests,
-    bytes from the cache on disk, and the most bytes that were in memory at a time.
+    bytes from the cache on disk and how often it had a range, and the most bytes that were in memory at a time.
     """
 
     bytes: int = 0
     requests: int = 0
     cached_bytes: int = 0
+    cache_hits: int = 0
     peak_bytes: int = 0
 
 

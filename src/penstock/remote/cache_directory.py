@@ -52,7 +52,7 @@ class File:
     name: str
     size: int
     order: tuple[int, int]
-    """Files go in this order: dropped ones have a time of change of 0, all others that of their last use."""
+    """Files go in this order: dropped ones, the last one of them first, because it comes again last; then by their last use."""
 
 
 def claim(directory: str) -> None:
@@ -217,7 +217,9 @@ def _regular_files(descriptor: int, folder: str, pattern: re.Pattern[str]) -> It
             with contextlib.suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    yield File(folder, name, status.st_size, (status.st_mtime_ns, status.st_atime_ns))
+                    used = status.st_mtime_ns  # 0 for those that were dropped, at the time of access
+                    order = (used, status.st_atime_ns) if used else (0, -status.st_atime_ns)
+                    yield File(folder, name, status.st_size, order)
 
 
 def exists(root: int, folder: str, name: str) -> bool:

@@ -141,13 +141,15 @@ class Plan:
             for kept in [kept for kept in self._unsure if kept.need.last < UNKNOWN]:
                 self._unsure.remove(kept)
                 heapq.heappush(self._ends, (kept.need.last, next(self._order), kept))
-            over = False
+            over: list[Range] = []
             while self._ends and self._ends[0][0] <= step:
-                self._end(heapq.heappop(self._ends)[2])
-                over = True
+                kept = heapq.heappop(self._ends)[2]
+                over += () if kept.is_over else kept.ranges
+                self._end(kept)
             if over:
                 self._files._change.notify_all()
             self._files._pump()
+        self._files.spent(over)
 
     def close(self) -> None:
         """Let go of everything. Idempotent."""

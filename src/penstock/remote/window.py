@@ -96,7 +96,7 @@ class RemoteFiles:
         self.whole_files, self._on_release = whole_files, on_release
         self._identities = [info.etag for _, info in files] if identities is None else list(identities)
         self.landings = [_core.Landing(info.size) for _, info in files]
-        self.fetched_bytes = self.requests = self.cached_bytes = 0
+        self.fetched_bytes = self.requests = self.cached_bytes = self.cache_hits = 0
         self._closed = False
         if cache is not None:
             cache.need(min(PIECE_BYTES, max((info.size for _, info in files), default=0)))
@@ -192,6 +192,15 @@ class RemoteFiles:
             thread.join(max(0.0, until - time.monotonic()))
         with self._change:
             self._room.drop_unheld()
+
+    def spent(self, ranges: Sequence[Range]) -> None:
+        """Tell the cache which ranges a plan has no more use for: in an order that comes again, they are needed last."""
+        cache = self.cache
+        if cache is None:
+            return
+        for one in ranges:
+            url, info = self.files[one.number]
+            cache.drop(str(url), self._identities[one.number], info.size, one.start, one.stop)
 
     # Room. All with the lock held
 
@@ -340,6 +349,7 @@ class RemoteFiles:
         if self.cache is not None and self.cache.read_into(str(url), kind, info.size, one.start, one.stop, write):
             with self._change:
                 self.cached_bytes += one.stop - one.start
+                self.cache_hits += 1
             return
         url.objects.read_into(info, one.start, one.stop, write)
         with self._change:
