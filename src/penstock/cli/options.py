@@ -1,0 +1,144 @@
+"""Options that several commands share, and what they open."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from penstock.loader import Loader
+from penstock.order import Shard
+from penstock.records import Source
+from penstock.source.registry import open_source
+
+__all__ = [
+    "AsJson",
+    "BatchSize",
+    "Block",
+    "Data",
+    "Generation",
+    "InOrder",
+    "Lanes",
+    "Pipeline",
+    "Seed",
+    "Storage",
+    "Tail",
+    "Window",
+    "World",
+    "examples",
+    "make_loader",
+    "open_data",
+    "storage_options",
+]
+
+Data = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DATA",
+        help="A path, a pattern or a URL; several are put one after the other; NAME=PATH ... puts fields side by side.",
+        show_default=False,
+    ),
+]
+Pipeline = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DATA|MODULE:FUNCTION",
+        help="Data as for info, or a function of yours that gives a loader: train.py's make_loader() is train:make_loader.",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Generation = Annotated[int | None, typer.Option(help="Of a store: this generation instead of the newest.", show_default=False)]
+Storage = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage", "-s", metavar="KEY=VALUE", help="An option of the object store, such as region=eu-west-1.", show_default=False
+    ),
+]
+Seed = Annotated[int, typer.Option(help="The seed of the shuffle.", rich_help_panel="Order")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Samples of a batch of the whole job.", rich_help_panel="Order")]
+Block = Annotated[
+    int | None, typer.Option(min=1, help="Shuffle blocks of so many records; global if left out.", rich_help_panel="Order")
+]
+Window = Annotated[int | None, typer.Option(min=1, help="Blocks that are mixed together.", rich_help_panel="Order")]
+Lanes = Annotated[int, typer.Option(min=1, help="Lanes that keep ranks apart.", rich_help_panel="Order")]
+InOrder = Annotated[bool, typer.Option("--in-order", help="Do not shuffle.", rich_help_panel="Order")]
+World = Annotated[int, typer.Option(min=1, help="How many ranks share a batch.", rich_help_panel="Order")]
+Tail = Annotated[str, typer.Option(help="A last, short batch: keep, drop, pad or wrap.", rich_help_panel="Order")]
+
+
+def examples(*lines: str) -> str:
+    """The end of a help page."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"[green]{line.replace('[', chr(92) + '[')}[/green]" for line in lines)])
+
+
+def storage_options(pairs: Sequence[str] | None) -> dict[str, str] | None:
+    """KEY=VALUE pairs as a dict; None if there are none."""
+    if not pairs:
+        return None
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        raise typer.BadParameter(f"expected KEY=VALUE, got {wrong[0]!r}", param_hint="--storage")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def open_data(paths: Sequence[str], *, generation: int | None = None, storage: Sequence[str] | None = None) -> Source:
+    """What the words of a command line name: one thing, several one after the other, or fields side by side."""
+    options: dict[str, Any] = {} if generation is None else {"generation": generation}
+    given = storage_options(storage)
+    if given is not None:
+        options["storage_options"] = given
+    if all(_is_field(path) for path in paths):
+        return open_source(dict(path.split("=", 1) for path in paths), **options)
+    return open_source(paths[0] if len(paths) == 1 else list(paths), **options)
+
+
+def _is_field(path: str) -> bool:
+    """Whether this is NAME=PATH, and not a file whose name has such a form."""
+    name, equals, _ = path.partition("=")
+    return bool(equals) and name.isidentifier() and not os.path.exists(path)
+
+
+def make_loader(
+    paths: Sequence[str],
+    *,
+    batch_size: int,
+    seed: int = 0,
+    in_order: bool = False,
+    block: int | None = None,
+    window: int | None = None,
+    lanes: int = 1,
+    tail: str = "keep",
+    shard: Shard | None = None,
+    storage: Sequence[str] | None = None,
+) -> Any:
+    """The loader of the user's own function, or one of data in an order."""
+    if len(paths) == 1 and is_function(paths[0]):
+        return call(paths[0])
+    source = open_data(paths, storage=storage)
+    stream = source.in_order() if in_order else source.shuffle(seed=seed, block=block, window=window, lanes=lanes)
+    return Loader(stream, batch_size, tail=tail, shard=shard)
+
+
+def is_function(word: str) -> bool:
+    """Whether this names a function, as in module:function, and not a file."""
+    module, colon, name = word.partition(":")
+    return (
+        bool(colon) and name.isidentifier() and all(part.isidentifier() for part in module.split(".")) and not os.path.exists(word)
+    )
+
+
+def call(word: str) -> Any:
+    """What the user's function gives; modules of the working directory are found too."""
+    module, _, name = word.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise typer.BadParameter(f"expected a module that can be imported, got {module!r}: {error}") from error
+    except AttributeError as error:
+        raise typer.BadParameter(f"{module} has no function {name!r}") from error
+    return function()
