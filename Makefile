@@ -6,24 +6,29 @@ CMAKE   = $(VENV)/bin/cmake
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native lint format check sanitize crash soak resume fuzz demo bench bench-grain golden stub clean
+.PHONY: setup build test test-native docs lint format check sanitize crash soak resume fuzz demo bench bench-grain golden stub clean
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: pyproject.toml tools/system-packages
+# What the library itself needs, and what builds it: enough for the demo.
+$(VENV)/.begun: pyproject.toml tools/system-packages
 	PYTHON=$(PYTHON) tools/system-packages
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade "pip>=24"
-	$(PY) -m pip install --quiet $$($(PY) tools/requirements.py build dev)
+	$(PY) -m pip install --quiet cmake ninja $$($(PY) tools/requirements.py build plot image)
+	touch $@
+
+$(VENV)/.ready: $(VENV)/.begun
+	$(PY) -m pip install --quiet $$($(PY) tools/requirements.py dev)
 	touch $@
 
 build: $(VENV)/.built
 
-$(VENV)/.built: $(VENV)/.ready $(NATIVE)
+$(VENV)/.built: $(VENV)/.begun $(NATIVE)
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
-test: build test-native
+test: setup build test-native
 	$(PY) tools/test.py $(PYTEST_ARGS)
 
 test-native: $(VENV)/.ready
@@ -31,19 +36,22 @@ test-native: $(VENV)/.ready
 	$(CMAKE) --build build/native -j2
 	$(VENV)/bin/ctest --test-dir build/native --output-on-failure
 
-lint: build
+docs: setup build
+	$(VENV)/bin/mkdocs build --quiet --strict
+
+lint: setup build
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/clang-format --dry-run --Werror $(CPP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-format: build
+format: setup build
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/clang-format -i $(CPP)
 	$(VENV)/bin/ruff check --fix .
 
-check: lint test
+check: lint docs test
 
 # The C++ tests once more: every access and every addition watched, then every shared variable.
 sanitize: $(VENV)/.ready
@@ -54,16 +62,16 @@ sanitize: $(VENV)/.ready
 	done
 
 # Long campaigns, apart from the tests: crash states, readers beside a writer, resumed loaders, hostile chunks.
-crash: build
+crash: setup build
 	$(PY) -m tests.crash.campaign --states 100000
 
-soak: build
+soak: setup build
 	$(PY) -m tests.store.soak --seconds 30
 
-resume: build
+resume: setup build
 	$(PY) -m tests.loader.campaign --cases 10000
 
-fuzz: build  # needs clang and its runtime: apt-get install clang libclang-rt-14-dev
+fuzz: setup build  # needs clang and its runtime: apt-get install clang libclang-rt-14-dev
 	$(CMAKE) -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DPENSTOCK_FUZZ=ON -DPENSTOCK_SANITIZE=address,undefined >/dev/null
 	$(CMAKE) --build build/fuzz -j2
 	for subject in chunk codec; do \
@@ -72,9 +80,9 @@ fuzz: build  # needs clang and its runtime: apt-get install clang libclang-rt-14
 	done
 
 demo: build
-	$(PY) examples/shuffle_a_trillion.py
+	$(PY) -m penstock demo out/demo
 
-bench: build
+bench: setup build
 	mkdir -p out
 	$(PY) bench/shuffle.py --json out/shuffle.json
 	$(PY) bench/store.py --json out/store.json
@@ -82,16 +90,16 @@ bench: build
 	$(PY) bench/loader.py --json out/loader.json
 	$(PY) bench/remote.py --json out/remote.json
 
-bench-grain: build
+bench-grain: setup build
 	mkdir -p out
 	$(PY) bench/shuffle.py --grain --json out/shuffle-grain.json
 
-golden: build
+golden: setup build
 	$(PY) -m tests.golden.make_order
 
 stub: build
 	$(PY) -m nanobind.stubgen -q -m penstock._core -o src/penstock/_core.pyi
 
 clean:
-	rm -rf build dist out $(VENV) .grain-venv .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf build dist out $(VENV) .grain-venv .rivals .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -237,6 +237,12 @@ class Source(ABC):
 
         return Selection(self, ids)
 
+    def pick(self, *fields: str) -> "Source":
+        """These fields, as a source; the others are not read."""
+        from penstock.source.picked import Picked
+
+        return Picked(self, fields)
+
     def map(self, fn: Callable[[dict[str, Any]], Mapping[str, Any]], *, schema: Mapping[str, Field] | None = None) -> "Source":
         """Every record passed through ``fn`` when it is read. ``schema`` says what comes out; it is found out from record 0 if
         left out, so records of other shapes need it.

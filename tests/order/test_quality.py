@@ -239,3 +239,9 @@ def test_bad_settings_are_refused(name, least):
     for bad in (2.5, "8", None, True):
         with pytest.raises(TypeError, match=f"{name} must be a whole number"):
             Setting(**good | {name: bad})
+
+
+def test_ranks_that_take_turns_within_blocks_are_even_however_long_the_epoch_is():
+    """They are judged over the whole epoch, also where only a part of their records is looked at."""
+    order = BlockShuffle(10**6, block=8192, window=16, seed=7)
+    assert values(order, batch_size=256, block=8192, world=4)["S6"] > 1e-3

@@ -12,7 +12,7 @@ from penstock.loader.engine import Engine
 if TYPE_CHECKING:
     from penstock.loader.loader import Loader
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "close_of"]
 
 
 class Batches:
@@ -24,7 +24,6 @@ class Batches:
         self._process, self._moves = os.getpid(), -1
         self._end: int | None = None
         self._failure: BaseException | None = None
-        self._turn = threading.Lock()
         self._aim()
         _open.add(self)
 
@@ -48,9 +47,7 @@ class Batches:
         return self
 
     def __next__(self) -> Any:
-        if self._process != os.getpid():
-            self._turn = threading.Lock()  # the parent's may be held for ever
-        with self._turn:
+        with self._loader._turn:  # the cursor is the loader's: iterators in several threads take turns
             return self._next()
 
     def _next(self) -> Any:
@@ -63,10 +60,11 @@ class Batches:
         if self._end is not None and loader.step >= self._end:
             self._drop()
             raise StopIteration
-        if self._engine is None:
-            self._engine = self._begin()
+        engine = self._engine
+        if engine is None:
+            engine = self._engine = self._begin()
         try:
-            place, batch = self._engine.take()
+            place, batch = engine.take()  # of this one, whoever closes the iterator meanwhile
         except BaseException as error:
             self._drop()
             if isinstance(error, Exception):
@@ -102,6 +100,22 @@ class Batches:
 _open: "weakref.WeakSet[Batches]" = weakref.WeakSet()
 
 
+def close_of(loader: "Loader") -> None:
+    """Close every iterator over a loader."""
+    for batches in list(_open):
+        if batches._loader is loader:
+            batches.close()
+
+
+def _forget_turns() -> None:
+    """In a forked child: a turn of the parent's would be held for ever."""
+    for batches in list(_open):
+        batches._loader._turn = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_turns)
+
+
 @atexit.register
 def _close_all() -> None:
     """Threads end before the interpreter does. A thread of the user's that still takes batches stops at the next one: its turn is
@@ -109,5 +123,5 @@ def _close_all() -> None:
     """
     for batches in list(_open):
         batches.close()
-        batches._turn.acquire(timeout=0.5)
+        batches._loader._turn.acquire(timeout=0.5)
         batches.close()

@@ -174,7 +174,7 @@ def _rank_label_p_value(order: InvertibleOrder, setting: Setting, epoch: int) ->
     worst = 1.0
     for rank in range(setting.world):
         run = Shard(rank, setting.world).run(0, n)
-        ids = order.indices(epoch, run.start, run.stop, max(1, len(run) // per_rank) * setting.world)[:per_rank]
+        ids = order.indices(epoch, run.start, run.stop, max(1, -(-len(run) // per_rank)) * setting.world)
         counts = np.bincount(_labels(ids, n, labels), minlength=labels)
         if ids.size == n:
             continue  # one rank sees everything, and so every label in its share

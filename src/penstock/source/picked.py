@@ -1,0 +1,82 @@
+"""Picked: some fields of a source. The others are not read."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from penstock.interfaces import IntArray
+from penstock.records import Batch, Blocks, Outputs, Recipe, Source
+from penstock.schema import Field
+from penstock.source.fingerprint import fingerprint_of
+
+if TYPE_CHECKING:
+    from penstock.remote.window import RemoteFiles
+
+__all__ = ["Picked"]
+
+
+class Picked(Source):
+    """The named fields of a source, in that order."""
+
+    def __init__(self, source: Source, fields: Sequence[str]) -> None:
+        schema = source.schema
+        unknown = [name for name in fields if name not in schema]
+        if unknown:
+            raise KeyError(f"unknown fields {unknown}; there are {list(schema)}")
+        if not fields or len(set(fields)) < len(fields):
+            raise ValueError(f"expected different fields, at least one, got {list(fields)}")
+        self._source, self._schema = source, {name: schema[name] for name in fields}
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The fields that were picked."""
+        return dict(self._schema)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the source and the names."""
+        return fingerprint_of("pick", self._source.fingerprint, list(self._schema))
+
+    @property
+    def blocks(self) -> Blocks:
+        """Those of the source."""
+        return self._source.blocks
+
+    @property
+    def reads_blocks(self) -> bool:
+        """As the source."""
+        return self._source.reads_blocks
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        return self._source.read(ids, fields, out)
+
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        """That of the source."""
+        return self._source.native_reader(field)
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        """As the source knows them."""
+        return self._source.lengths(field, ids)
+
+    @property
+    def remote(self) -> "RemoteFiles | None":
+        """The files of the source."""
+        return self._source.remote
+
+    def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Those of the whole records: fields lie side by side."""
+        return self._source.byte_ranges(ids)
+
+    def hold(self, ids: IntArray) -> AbstractContextManager[object]:
+        """As the source does."""
+        return self._source.hold(ids)
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
+
+    def _recipe(self) -> Recipe:
+        return (Picked, (self._source, list(self._schema)))
