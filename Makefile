@@ -6,7 +6,7 @@ CMAKE   = $(VENV)/bin/cmake
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native docs lint format check sanitize crash soak resume fuzz demo bench bench-grain golden stub clean
+.PHONY: setup build test test-native docs lint format check sanitize crash soak resume fuzz view-check demo bench bench-grain golden stub clean
 
 setup: $(VENV)/.ready
 
@@ -70,6 +70,7 @@ soak: setup build
 
 resume: setup build
 	$(PY) -m tests.loader.campaign --cases 10000
+	$(PY) -m tests.loader.campaign --stress 60
 
 fuzz: setup build  # needs clang and its runtime: apt-get install clang libclang-rt-14-dev
 	$(CMAKE) -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DPENSTOCK_FUZZ=ON -DPENSTOCK_SANITIZE=address,undefined >/dev/null
@@ -78,6 +79,10 @@ fuzz: setup build  # needs clang and its runtime: apt-get install clang libclang
 	  mkdir -p build/fuzz/corpus/$$subject && $(PY) native/fuzz/make_seeds.py build/fuzz/corpus && \
 	  build/fuzz/$${subject}_fuzz -max_total_time=300 build/fuzz/corpus/$$subject native/fuzz/corpus/$$subject || exit 1; \
 	done
+
+# The web page with hostile data, in a real browser: apt-get install chromium
+view-check: setup build
+	$(PY) -m tests.view.check_in_chromium
 
 demo: build
 	$(PY) -m penstock demo out/demo

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as pen
-from measure import Neighbours, Spread, interleave, machine, progress, run_child, seconds, table, versions, write_json
+from loader_report import finish, judged, rates
+from measure import Neighbours, Spread, interleave, machine, run_child, seconds, versions
 from store_case import Fixed, Ids
 from store_limit import Crew
 
@@ -131,13 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report: dict[str, Any] = {"machine": machine(), "versions": versions("penstock", "numpy", "torch"), "reads": {}}
     for case, batch, goal in CASES:
         spreads = measure(case, batch, crew, 7 if options.quick else 25)
-        base = spreads[LIMIT]
-        lines = [
-            [n, f"{1 / s.median:,.0f}", f"{base.median / s.median:.2f}", f"{base.min / s.min:.2f}"] for n, s in spreads.items()
-        ]
-        print(f"\n{case.name}\n\n{table(['', 'samples/s', 'of LIMIT', 'best turns'], lines)}")
+        print(f"\n{case.name}\n\n{rates(spreads, LIMIT, 'samples/s')}")
         report["reads"][case.name] = {name: s.to_json() for name, s in spreads.items()}
-        goals.append(_judged(f"{case.name}: of LIMIT", base.median / spreads[OURS].median, goal, at_least=True))
+        goals.append(judged(f"{case.name}: of LIMIT", spreads[LIMIT].median / spreads[OURS].median, goal, at_least=True))
     crew.close()
     with tempfile.TemporaryDirectory(prefix="loader-", dir=OUT) as place:
         path, rows = f"{place}/labels", 10_000_000 if options.quick else 100_000_000
@@ -149,26 +146,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         grown = run_child(CHILD, "memory_of_epochs", f"{place}/records", "5" if options.quick else "20")["grown_mb"]
     report |= {"start": times, "grown_mb": grown, "small": (small := small_costs())}
     goals += [
-        _judged(f"first batch of {rows:,} records, ms", max(t["first_ms"] for t in times), 50, at_least=False),
-        _judged(f"resume in the middle of {rows:,} records, ms", max(t["resume_ms"] for t in times), 50, at_least=False),
-        _judged("anonymous memory over 64 MB of prefetch, MB", max(grown) - 64, 60, at_least=False),
-        _judged("growth from the second epoch to the last, MB", grown[-1] - grown[1], 2, at_least=False),
-        _judged("state_dict, microseconds", small["state_us"], 20, at_least=False),
-        _judged("explain of any step, ms", small["explain_ms"], 1, at_least=False),
-        _judged("4 threads over 0, transform that sleeps", small["threads_ratio"], 3, at_least=True),
+        judged(f"first batch of {rows:,} records, ms", max(t["first_ms"] for t in times), 50, at_least=False),
+        judged(f"resume in the middle of {rows:,} records, ms", max(t["resume_ms"] for t in times), 50, at_least=False),
+        judged("anonymous memory over 64 MB of prefetch, MB", max(grown) - 64, 60, at_least=False),
+        judged("growth from the second epoch to the last, MB", grown[-1] - grown[1], 2, at_least=False),
+        judged("state_dict, microseconds", small["state_us"], 20, at_least=False),
+        judged("explain of any step, ms", small["explain_ms"], 1, at_least=False),
+        judged("4 threads over 0, transform that sleeps", small["threads_ratio"], 3, at_least=True),
     ]
-    print(f"\nGoals\n\n{table(['', 'goal', 'found', ''], goals)}")
-    report |= {"goals": goals, "others_share": neighbours.share()}
-    print(f"\nother programs took {report['others_share']:.0%} of the cores meanwhile")
-    progress(f"took {time.perf_counter() - began:.0f} s", lasting=True)
-    if options.json is not None:
-        write_json(options.json, report)
+    finish(report, goals, neighbours, began, options.json)
     return 0
-
-
-def _judged(what: str, found: float, goal: float, *, at_least: bool) -> list[str]:
-    met = found >= goal if at_least else found <= goal
-    return [what, f"{'>=' if at_least else '<='} {goal}", f"{found:.2f}", "met" if met else "NOT MET"]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ import obstore
 from obstore.store import S3Store
 
 import penstock as pen
-from measure import Neighbours, Spread, interleave, machine, progress, seconds, table, versions, write_json
+from loader_report import finish, judged, rates
+from measure import Neighbours, Spread, interleave, machine, seconds, versions
 from penstock.remote.url import url_path
 from penstock.remote.window import CONNECTIONS, PIECE_BYTES
 from penstock.source import write_rows, write_tokens
@@ -126,21 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 case.check()
                 spreads = measure(case, 5 if options.quick else 9)
             size = count * WIDTH * 4 / 1e6
-            base = spreads[BARE]
-            lines = [
-                [n, f"{size / s.median:,.0f}", f"{base.median / s.median:.2f}", f"{base.min / s.min:.2f}"]
-                for n, s in spreads.items()
-            ]
-            print(f"\n{name}, {size:,.0f} MB\n\n{table(['', 'MB/s', 'of LIMIT', 'best turns'], lines)}")
+            print(f"\n{name}, {size:,.0f} MB\n\n{rates(spreads, BARE, 'MB/s', size)}")
             report["epochs"][name] = {n: s.to_json() for n, s in spreads.items()}
-            ratio = base.median / spreads[OURS].median
-            goals.append([f"{name}: of LIMIT", f">= {GOAL}", f"{ratio:.2f}", "met" if ratio >= GOAL else "NOT MET"])
-    print(f"\nGoals\n\n{table(['', 'goal', 'found', ''], goals)}")
-    report |= {"goals": goals, "others_share": neighbours.share()}
-    print(f"\nother programs took {report['others_share']:.0%} of the cores meanwhile (the server among them)")
-    progress(f"took {time.perf_counter() - began:.0f} s", lasting=True)
-    if options.json is not None:
-        write_json(options.json, report)
+            goals.append(judged(f"{name}: of LIMIT", spreads[BARE].median / spreads[OURS].median, GOAL, at_least=True))
+    finish(report, goals, neighbours, began, options.json, " (the server among them)")
     return 0
 
 

@@ -4,7 +4,6 @@ Grain lives in a virtual environment of its own; its permutations are computed t
 judged here, by the battery that judges penstock.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import numpy as np
 from measure import progress, table
 from penstock.interfaces import IntArray
 from penstock.testing.battery import Candidate, Plan, ShuffleCandidate, Size, Verdict, run_battery
+from worker import Worker
 
 __all__ = ["PINNED", "GrainWorker", "judge", "make_environment", "report_lines"]
 
@@ -53,33 +53,12 @@ PLAN = Plan(  # Grain needs 32 ms for any permutation shorter than 65,536 (its s
 )
 
 
-class GrainWorker:
+class GrainWorker(Worker):
     """A process in Grain's environment that answers one request at a time. Not thread-safe."""
 
     def __init__(self) -> None:
         program = Path(__file__).with_name("grain_shuffle.py")
-        command = [str(ENVIRONMENT / "bin" / "python"), "-W", "ignore", str(program)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
-        )
-
-    def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        """Send a request and wait for its reply."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the program in Grain's environment ended with {self._process.wait()} on {do!r}")
-        reply: dict[str, Any] = json.loads(line)
-        return reply
-
-    def close(self) -> None:
-        """End the process; a second call does nothing."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait()
+        super().__init__([str(ENVIRONMENT / "bin" / "python"), "-W", "ignore", str(program)])
 
 
 @contextmanager

@@ -116,7 +116,11 @@ class Frames:
         size = self._c.close_gaps(address(self._offsets), self._count, address(self._slots), address(self.ends))
         assert size > 0, "zstd failed"
         self._slots[:size].tofile(path)
-        self.frames = np.memmap(path, np.uint8, mode="r")
+        self.take(np.memmap(path, np.uint8, mode="r"), self.ends)
+
+    def take(self, frames: npt.NDArray[np.uint8], ends: npt.NDArray[np.uint64]) -> None:
+        """Decode these frames from now on, one after the other; ``ends`` says where each ends."""
+        self.frames, self.ends = frames, ends
         self._slots = np.empty(0, np.uint8)
 
     def decoder(self, batch: int) -> "Decoder":

@@ -51,13 +51,14 @@ class Lmdb:
         env.close()
         return cls(path, [])
 
-    def _values(self, ids: Ids) -> list[memoryview]:
+    def values(self, ids: Ids) -> list[memoryview]:
+        """What is stored for each id, as it lies in the map."""
         keys = ids.astype(">u8").tobytes()
         found = self._cursor.getmulti([keys[at : at + 8] for at in range(0, len(keys), 8)])
         return [value for _, value in found]
 
     def read(self, ids: Ids) -> Columns:
-        table = np.frombuffer(b"".join(self._values(ids)), np.uint8).reshape(ids.size, -1)
+        table = np.frombuffer(b"".join(self.values(ids)), np.uint8).reshape(ids.size, -1)
         if len(self._layout) == 1:
             name, dtype, shape = self._layout[0]
             return {name: table.view(dtype).reshape(ids.size, *shape)}
@@ -69,7 +70,7 @@ class Lmdb:
         return made
 
     def read_variable(self, ids: Ids) -> Texts:
-        values = self._values(ids)
+        values = self.values(ids)
         offsets = np.concatenate([[0], np.cumsum([len(value) for value in values])])
         return np.frombuffer(b"".join(values), np.uint8), offsets
 
@@ -103,7 +104,8 @@ class H5py:
                 texts[low : low + block.size] = block
         return cls(path, ["text"])
 
-    def _pick(self, name: str, ids: Ids) -> npt.NDArray[Any]:
+    def pick(self, name: str, ids: Ids) -> npt.NDArray[Any]:
+        """Records of one data set, in the order of the ids."""
         order = np.argsort(ids)
         found = self._sets[name][ids[order]]
         made = np.empty_like(found)
@@ -111,10 +113,10 @@ class H5py:
         return made
 
     def read(self, ids: Ids) -> Columns:
-        return {name: self._pick(name, ids) for name in self._sets}
+        return {name: self.pick(name, ids) for name in self._sets}
 
     def read_variable(self, ids: Ids) -> Texts:
-        items = self._pick("text", ids)
+        items = self.pick("text", ids)
         return np.concatenate(list(items)), np.concatenate([[0], np.cumsum([item.size for item in items])])
 
     def close(self) -> None:

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 HALVES = (
-    ("tests/crash", "tests/deliver", "tests/order", "tests/store"),
-    ("tests/interop", "tests/loader", "tests/native", "tests/remote", "tests/source", "tests/stream"),
+    ("tests/cli", "tests/cluster", "tests/crash", "tests/deliver", "tests/order", "tests/store"),
+    ("tests/interop", "tests/loader", "tests/native", "tests/remote", "tests/report", "tests/source", "tests/stream", "tests/view"),
 )
 OUT = Path("out")
 

@@ -3,10 +3,12 @@
 The public surface is small; see the reference for the whole of it:
 
 * ``open``              anything that holds records, as a ``Source``; a store for writing
-* ``create``, ``convert``, ``rebalance``, ``verify``, ``gc``   the record store
+* ``create``, ``convert``, ``rebalance``, ``verify``, ``gc``   the record store; ``penstock.store`` has the writer and ``stats``
+* ``Source``, ``Stream``, ``Loader``, ``mix``    records, records in an order, batches; ``penstock.stream`` has the kinds of streams
 * ``penstock.order``    pure arithmetic: (seed, epoch, position) -> record id
 * ``penstock.errors``   everything penstock raises that is not a plain ValueError, TypeError or IndexError
 * ``penstock.source``   writers of foreign formats
+* ``penstock.deliver``  to torch and jax; ``penstock.cluster``  conversion on Ray; ``penstock.report``  measurements and plots
 * ``penstock.testing``  conformance suites for your own orders and sources
 """
 

@@ -18,6 +18,16 @@ class Ragged:
 
     ``shapes`` has a row per item where items have two dimensions or more; ``present`` is False where an item is missing, and None
     where none is. An empty item is not a missing one.
+
+    >>> import numpy as np
+    >>> from penstock import Ragged
+    >>> batch = Ragged(np.array([1, 2, 3]), np.array([0, 2, 2, 3]))
+    >>> [item.tolist() for item in batch]
+    [[1, 2], [], [3]]
+    >>> batch.pad(value=-1)
+    array([[ 1,  2],
+           [-1, -1],
+           [ 3, -1]])
     """
 
     values: npt.NDArray[Any]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.remote.window import RemoteFiles
     from penstock.stream.stream import RecordStream
 
-__all__ = ["Batch", "Blocks", "FieldView", "Outputs", "Recipe", "Source", "empty", "fixed_output", "masked"]
+__all__ = ["Batch", "Blocks", "DiskRange", "FieldView", "Outputs", "Recipe", "Source", "empty", "fixed_output", "masked"]
 
 RECYCLED_BYTES = 32 << 10
 """Arrays from this size on come from the pool of buffers."""
@@ -39,6 +39,9 @@ Batch = dict[str, Any]
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 """Arrays to be filled instead of new ones, by field name."""
+
+DiskRange = tuple[str, int, int]
+"""A file, and the bytes from and to in it."""
 
 Recipe = tuple[Callable[..., "Source"], tuple[Any, ...]]
 """A function and the arguments with which it opens an equal source in another process."""
@@ -90,6 +93,11 @@ class Source(ABC):
     ``data[7]`` is a record (a dict), ``data[[7, 1, 1]]``, ``data[10:20]`` and ``data[mask]`` are batches (a dict of arrays, fields
     of varying length as :class:`~penstock.Ragged`), ``data["label"]`` is one field. Ids may come in any order, several times, and
     negative, as in numpy. A missing value is None in a record; in a batch the array is masked there.
+
+    >>> import numpy as np, penstock as pen
+    >>> data = pen.open({"x": np.arange(6), "name": list("abcdef")})
+    >>> data[1], data[[2, 0]]["x"].tolist(), data["name"][-1]
+    ({'x': np.int64(1), 'name': 'b'}, [2, 0], 'f')
     """
 
     # What there is
@@ -160,6 +168,12 @@ class Source(ABC):
         """Elements of records of a field of varying length; 0 for missing ones. Sources that know them do not read the records."""
         lengths: IntArray = self.read(ids, [field])[field].lengths
         return lengths
+
+    def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
+        """Where on a disk of this machine the bytes of records [ids.start, ids.stop) lie, as far as is known without reading them:
+        so that they can be asked for ahead of time. Nothing depends on it but speed.
+        """
+        return ()
 
     # Data at a URL
 

@@ -3,6 +3,7 @@
 As a program::
 
     python -m tests.loader.campaign --cases 10000
+    python -m tests.loader.campaign --stress 60         # seconds of several threads on one iterator instead
 
 A case that fails is named by its number; ``--first NUMBER --cases 1`` runs it alone.
 """
@@ -18,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.loader.case import Case, Data, Leg, make_case, make_ranks, make_stream, naive_run, samples
-from tests.loader.model import unite
+from tests.loader.model import KINDS, unite
+from tests.loader.stress import run as run_stress
 
 import penstock as pen
 
@@ -115,7 +117,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Random runs of loaders beside plain lists.")
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--stress", type=float, metavar="SECONDS", help="threads on one iterator, instead of the cases")
     options = parser.parse_args()
+    if options.stress is not None:
+        return stress(options.stress)
     seen, failed = run(options.first, options.cases, tells=True)
     for number, text in failed[:5]:
         sys.stdout.write(f"case {number}: {text}\n")
@@ -123,6 +128,14 @@ def main() -> int:
     numbers = f" (numbers {[number for number, _ in failed[:40]]})" if failed else ""
     sys.stdout.write(f"{seen['cases']} cases ({kinds}), {seen['batches']} batches compared, {len(failed)} failed{numbers}\n")
     return 1 if failed else 0
+
+
+def stress(seconds: float) -> int:
+    """Threads on one iterator; what fails is raised."""
+    seen = run_stress(seconds)
+    kinds = ", ".join(f"{seen[kind]} {kind}" for kind in KINDS)
+    sys.stdout.write(f"{sum(seen[kind] for kind in KINDS)} epochs ({kinds}), {seen['batches']} batches, each taken once\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from penstock.stream import RecordStream
 TAILS = ("keep", "drop", "pad", "wrap")
 WORLDS = (1, 2, 3, 4, 8)
 SIZES = (0, 1, 2, 3, 5, 97)
+KINDS = {"plain": (0, None), "native": (2, None), "threads": (2, lambda batch: batch)}
+"""Threads and transform of a loader, by who makes its batches."""
 
 Cell = tuple[int, int] | None
 """An epoch and a position; None fills a batch up."""
@@ -101,6 +103,12 @@ def make_orders(n: int, seed: int = 7) -> dict[str, Order]:
 def make_stream(n: int, kind: str = "shuffle", *, seed: int = 7, texts: bool = False) -> RecordStream:
     """Records in an order."""
     return RecordStream(make_source(n, texts=texts), make_orders(n, seed)[kind])
+
+
+def make_loader(kind: str, n: int = 97, size: int = 8, **options: Any) -> pen.Loader:
+    """A loader whose batches tell their ids."""
+    threads, transform = KINDS[kind]
+    return pen.Loader(make_stream(n), size, ids="id", threads=threads, transform=transform, **options)
 
 
 def unite(parts: list[list[Any]]) -> list[Any]:

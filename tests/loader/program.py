@@ -144,6 +144,22 @@ def names(kind: str) -> None:
         next(batches)
 
 
+def rank(path: str, number: int, world: int, *generation: int) -> None:
+    """Open a store, say which generation that is, then deliver when told to, then take the states that come: a line each."""
+    data = pen.open(path, **({"generation": generation[0]} if generation else {}))
+    loader = pen.Loader(data.shuffle(seed=7), 9, shard=pen.Shard(number, world), threads=2)
+    say(data.generation)
+    sys.stdin.readline()
+    batches = [batch["x"].tolist() for batch in loader]
+    say(json.dumps([batches, loader.state_dict()]))
+    for line in sys.stdin:
+        try:
+            loader.load_state_dict(json.loads(line))
+            say("taken")
+        except pen.errors.StateMismatchError:
+            say("StateMismatchError")
+
+
 def modules(kind: str) -> None:
     """Say which frameworks are loaded after an epoch."""
     for _ in make_loader(kind, 100):

@@ -1,62 +1,51 @@
 """Several threads around one loader, and what its statistics say."""
 
+import random
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests.loader.model import delivered_ids, make_stream
+from tests.loader.child import DEADLINE_S
+from tests.loader.model import KINDS, make_loader, make_stream
+from tests.loader.stress import close_meanwhile, hasty, share
 
 import penstock as pen
 from penstock.loader.verify import fields_of
 
-DEADLINE_S = 60
-KINDS = {"plain": (0, None), "native": (2, None), "threads": (2, lambda batch: batch)}
-
-
-def make(kind: str, n: int = 97, size: int = 8, **options: Any) -> pen.Loader:
-    threads, transform = KINDS[kind]
-    return pen.Loader(make_stream(n), size, ids="id", threads=threads, transform=transform, **options)
-
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_l15_threads_share_an_iterator_without_duplicates(kind: str) -> None:
+    """While another one takes states, which all are those between two batches."""
     for _ in range(5):
-        loader = make(kind, 1000, 4)
-        batches = iter(loader)
-
-        def consume(batches: Any = batches) -> list[Any]:
-            return [tuple(delivered_ids(batch)) for batch in batches]
-
-        with ThreadPoolExecutor(4) as pool:
-            found = [batch for done in [pool.submit(consume) for _ in range(4)] for batch in done.result(DEADLINE_S)]
-        expected = Counter(tuple(loader.explain(step)["ids"].tolist()) for step in range(250))
-        assert Counter(found) == expected
-        assert loader.step == 250
-        batches.close()
+        share(kind, 1000, 4, takers=4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_l15_states_may_be_taken_by_another_thread(kind: str) -> None:
-    loader = make(kind, 1000, 4)
-    states: list[Any] = []
-    over = threading.Event()
+def test_l15_threads_may_close_what_others_take_from(kind: str) -> None:
+    chance = random.Random(kind)
+    with hasty():
+        for _ in range(5):
+            close_meanwhile(kind, 1000, 4, 4, chance)
 
-    def watch() -> None:
-        while not over.is_set():
-            states.append(loader.state_dict())
 
-    with ThreadPoolExecutor(1) as pool:
-        watching = pool.submit(watch)
-        for _ in loader:
-            pass
-        over.set()
-        watching.result(DEADLINE_S)
-    fresh = make("plain", 1000, 4)
-    for state in states:
-        fresh.load_state_dict(state)
-        assert fresh.cursor.epoch * 1000 + fresh.cursor.position == 4 * fresh.step
+def test_l15_a_closed_engine_has_no_more_batches() -> None:
+    """Another thread may close it when this one has just begun to take: it must not wait for threads that have ended."""
+    engine = make_loader("threads")._start(0, None)
+    engine.take()
+    engine.close()
+    ended: list[str] = []
+
+    def take() -> None:
+        try:
+            engine.take()
+        except StopIteration:
+            ended.append("no more")
+
+    taking = threading.Thread(target=take, daemon=True)
+    taking.start()
+    taking.join(DEADLINE_S)
+    assert ended == ["no more"]
 
 
 def test_l15_closing_does_not_wait_for_another_thread_that_waits() -> None:
@@ -85,7 +74,7 @@ def test_l15_closing_does_not_wait_for_another_thread_that_waits() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_statistics_count_what_was_delivered(kind: str) -> None:
-    loader = make(kind)
+    loader = make_loader(kind)
     assert loader.stats().batches == 0
     assert "too little" in loader.stats().advice.lower()
     total = sum(sum(column.nbytes for column in batch.values()) for batch in loader)
@@ -109,7 +98,7 @@ def _slowly(batch: Any) -> Any:
 
 
 def test_a_loader_says_what_it_is() -> None:
-    loader = make("plain")
+    loader = make_loader("plain")
     list(loader)
     assert "step 13, epoch 1, batches of 8" in repr(loader)
     assert fields_of(next(iter(loader)))

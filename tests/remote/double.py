@@ -20,6 +20,7 @@ import threading
 from typing import Any
 
 from tests.remote.double_http import ANY, Fault, Plan, Request, Server, State, Stored
+from tests.remote.options import s3_options
 
 __all__ = ["ANY", "Double", "Fault", "Request"]
 
@@ -49,13 +50,7 @@ class Double:
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        return {
-            "endpoint": self.endpoint,
-            "access_key_id": "key",
-            "secret_access_key": "secret",
-            "region": "us-east-1",
-            "allow_http": True,
-        }
+        return s3_options(self.endpoint)
 
     def put(self, key: str, data: bytes) -> None:
         """Have an object, without a request."""

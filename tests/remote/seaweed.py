@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.remote.options import s3_options
+
 from penstock.errors import PenstockError
 from penstock.remote.retry import Policy
 from penstock.remote.url import url_path
@@ -58,13 +60,7 @@ class Seaweed:
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        return {
-            "endpoint": self.endpoint,
-            "access_key_id": "key",
-            "secret_access_key": "secret",
-            "region": "us-east-1",
-            "allow_http": True,
-        }
+        return s3_options(self.endpoint)
 
     def start(self) -> None:
         """Start, with the data of the last time."""

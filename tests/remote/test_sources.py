@@ -404,7 +404,7 @@ def test_parts_of_several_formats_are_concatenated(bucket: UrlPath) -> None:
 
 def test_parts_share_one_window(bucket: UrlPath) -> None:
     urls = [put_npy(bucket / f"{n:02d}.npy", np.arange(n, n + 1)) for n in range(20)]
-    write_collection(bucket / "all.json", urls)
+    write_collection(urls, bucket / "all.json")
     put_npy(bucket / "x/20.npy", np.arange(20, 21))
     for what, window in (([*urls, f"{bucket}/x"], 10_000), (f"{bucket}/all.json", 10_000), ([urls[0], f"{bucket}/x"], 40_000)):
         with pen.open(what, window_bytes=80_000) as source:
@@ -421,7 +421,7 @@ def test_a_collection_at_a_url_names_parts_beside_it_and_at_other_urls(bucket: U
     other = url_path(f"memory://other-{bucket.objects.host}")
     parts = [put_npy(bucket / "c/a.npy", np.arange(3)), put_npy(bucket / "c/sub/b.npy", np.arange(3, 5))]
     parts += [put_npy(other / "c.npy", np.arange(5, 9))]
-    write_collection(f"{bucket}/c/all.json", [parts[0], url_path(parts[1]), parts[2]])
+    write_collection([parts[0], url_path(parts[1]), parts[2]], f"{bucket}/c/all.json")
     content = bucket.objects.read_all("c/all.json", 1 << 20).decode()
     assert '"url": "a.npy"' in content
     assert '"url": "sub/b.npy"' in content
@@ -434,7 +434,7 @@ def test_a_collection_at_a_url_names_parts_beside_it_and_at_other_urls(bucket: U
         assert source["data"][::-1].tolist() == list(range(8, -1, -1))
     np.save(tmp_path / "local.npy", np.arange(3))
     with pytest.raises(UnsafePathError, match="at URLs too"):
-        write_collection(f"{bucket}/c/bad.json", [tmp_path / "local.npy"])
+        write_collection([tmp_path / "local.npy"], f"{bucket}/c/bad.json")
     put_npy(bucket / "c/a.npy", np.arange(1, 4))
     with pen.open(f"{bucket}/c/all.json") as source, pytest.raises(SourceChangedError, match=r"a\.npy"):
         source[0]
@@ -442,7 +442,7 @@ def test_a_collection_at_a_url_names_parts_beside_it_and_at_other_urls(bucket: U
 
 @pytest.mark.parametrize("url", ["../x.npy", "/etc/passwd", "a/../../x.npy", "file:///etc/passwd", "a\0.npy", "", "gopher://x/y"])
 def test_hostile_collections_at_urls_are_refused(bucket: UrlPath, url: str) -> None:
-    write_collection(f"{bucket}/all.json", [put_npy(bucket / "a.npy", np.arange(3))])
+    write_collection([put_npy(bucket / "a.npy", np.arange(3))], f"{bucket}/all.json")
     content = bucket.objects.read_all("all.json", 1 << 20).decode()
     put(bucket / "bad.json", content.replace('"a.npy"', repr(url).replace("'", '"').replace("\\x00", "\\u0000")).encode())
     with pytest.raises(UnsafePathError, match=r"bad\.json"):

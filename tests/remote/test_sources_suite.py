@@ -99,7 +99,7 @@ class TestCollection(RemoteSuite):
     def put(self, place: UrlPath) -> None:
         for number, part in enumerate(np.split(ROWS, [3, 20])):
             place.objects.put(f"{place.key}/{number}.shard", encode_rows(part))
-        write_collection(place / "all.json", [place / f"{number}.shard" for number in range(3)])
+        write_collection([place / f"{number}.shard" for number in range(3)], place / "all.json")
 
     def open(self, place: UrlPath) -> Source:
         source: Source = pen.open(place / "all.json")

@@ -28,7 +28,7 @@ def parts(directory: Path) -> list[Path]:
 
 class TestCollection(SourceSuite):
     def make(self, directory: Path) -> Source:
-        write_collection(directory / "all.json", parts(directory))
+        write_collection(parts(directory), directory / "all.json")
         source: Source = pen.open(directory / "all.json")
         return source
 
@@ -38,7 +38,7 @@ class TestCollection(SourceSuite):
 
 def test_opening_a_collection_opens_none_of_its_parts(tmp_path: Path) -> None:
     paths = parts(tmp_path)
-    write_collection(tmp_path / "all.json", paths)
+    write_collection(paths, tmp_path / "all.json")
     paths[0].unlink()
     np.save(paths[1], np.zeros((1, 3)))
     source = pen.open(tmp_path / "all.json")
@@ -54,9 +54,9 @@ def test_parts_lie_in_the_directory_of_the_collection(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     np.save(tmp_path / "outside.npy", ROWS)
     with pytest.raises(UnsafePathError, match=r"outside\.npy"):
-        write_collection(tmp_path / "inside/all.json", [tmp_path / "outside.npy"])
+        write_collection([tmp_path / "outside.npy"], tmp_path / "inside/all.json")
     np.save(tmp_path / "inside/a.npy", ROWS)
-    write_collection(tmp_path / "inside/all.json", [tmp_path / "inside/a.npy"])
+    write_collection([tmp_path / "inside/a.npy"], tmp_path / "inside/all.json")
     (tmp_path / "inside/a.npy").unlink()
     os.symlink(tmp_path / "outside.npy", tmp_path / "inside/a.npy")
     with pytest.raises(UnsafePathError, match="leads out"):
@@ -68,7 +68,7 @@ def with_url(content: dict[str, Any], url: Any) -> dict[str, Any]:
 
 
 def test_hostile_collections_are_refused(tmp_path: Path) -> None:
-    write_collection(tmp_path / "all.json", parts(tmp_path))
+    write_collection(parts(tmp_path), tmp_path / "all.json")
     good = json.loads((tmp_path / "all.json").read_text())
     part = good["parts"][0]
     cases: list[tuple[Any, type[Exception]]] = [
@@ -114,7 +114,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 import penstock as pen
 from penstock.source import write_collection
 root = Path(sys.argv[1])
-write_collection(root / "all.json", sorted(root.glob("*.npy")))
+write_collection(sorted(root.glob("*.npy")), root / "all.json")
 source = pen.open(root / "all.json")
 ids = np.random.default_rng(0).permutation(20_000)[:3000]
 assert len(source) == 20_000

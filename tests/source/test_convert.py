@@ -249,9 +249,13 @@ pen.convert(sys.argv[1], sys.argv[2], chunk_bytes=65536, progress=progress)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pen", "x.npy"]
 
 
-def test_a_bar_is_drawn_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pen.convert({"x": np.arange(1000)}, tmp_path / "a.pen", progress=True)
-    assert "1000/1000" in capsys.readouterr().out
+def test_a_bar_is_drawn_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with monkeypatch.context() as terminal:
+        terminal.setenv("TTY_COMPATIBLE", "1")
+        terminal.setenv("COLUMNS", "100")
+        for name, options in (("a", {}), ("c", {"map": dict})):
+            pen.convert({"x": np.arange(1000)}, tmp_path / f"{name}.pen", progress=True, **options)
+            assert "1000/1000" in capsys.readouterr().err
     pen.convert({"x": np.arange(1000)}, tmp_path / "b.pen")
     assert capsys.readouterr() == ("", "")
 

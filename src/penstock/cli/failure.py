@@ -1,5 +1,6 @@
 """What goes wrong, as one line on stderr and an exit code that scripts can use."""
 
+import io
 import os
 import sys
 from enum import IntEnum
@@ -8,13 +9,17 @@ from typing import Any
 import typer
 import typer.core
 
-from penstock.cli.safe import safe
+from penstock.cli.safe import clip
 from penstock.errors import PenstockError, StoreError
 
-__all__ = ["Code", "Program"]
+__all__ = ["Code", "Program", "StoppedError"]
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 """The class of typer's errors about arguments, which it does not export."""
+
+
+MOST_LETTERS = 2000
+"""A line is cut here: it may name what is as long as it likes."""
 
 
 class Code(IntEnum):
@@ -33,26 +38,49 @@ class Program(typer.core.TyperGroup):
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run a command; SystemExit with its exit code."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character gets its number instead
+                stream.reconfigure(errors="backslashreplace")
         try:
             code = super().main(*args, **{**options, "standalone_mode": False})
             sys.stdout.flush()
         except Exception as error:
             code = _report(error)
-        except KeyboardInterrupt:
-            _say("interrupted; nothing that was committed is lost")
-            code = Code.INTERRUPTED
+        except SystemExit as error:  # what typer and rich make of a closed pipe
+            code = _report(error.__context__) if isinstance(error.__context__, BrokenPipeError) else error.code
         sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, context: Any) -> Any:
+        """Run a command. An interrupt is passed on as an error of ours: typer would end without a word."""
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt as error:
+            raise StoppedError(*error.args) from error
+
+
+class StoppedError(Exception):
+    """Ctrl-C, and what it means for the work that was being done if a command has said so."""
 
 
 def _report(error: Exception) -> int:
     if isinstance(error, BrokenPipeError):  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _let_go_of_stdout()
         return Code.CLOSED_PIPE
+    if isinstance(error, StoppedError):
+        _say(str(error) or "interrupted; nothing that was committed is lost")
+        return Code.INTERRUPTED
     code = _code_of(error)
     if code is None:
         raise error
     _say(_line(error))
     return code
+
+
+def _let_go_of_stdout() -> None:
+    """Lets what is still to be written vanish: Python would try once more at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _code_of(error: Exception) -> int | None:
@@ -61,7 +89,7 @@ def _code_of(error: Exception) -> int | None:
         return Code.USAGE
     if isinstance(error, StoreError):
         return Code.WRITE
-    if isinstance(error, PenstockError | OSError | ImportError):
+    if isinstance(error, PenstockError | OSError | ImportError | UnicodeError):
         return Code.READ
     if isinstance(error, ValueError | TypeError | KeyError | IndexError):
         return Code.USAGE
@@ -76,4 +104,4 @@ def _line(error: Exception) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"penstock: {safe(' '.join(text.split()))}", file=sys.stderr)  # noqa: T201 - the one place that does
+    print(f"penstock: {clip(' '.join(text.split()), MOST_LETTERS)}", file=sys.stderr)  # noqa: T201 - the one place that does

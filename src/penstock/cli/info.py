@@ -1,13 +1,22 @@
 """penstock info: what is in a data set."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
+import numpy as np
+import typer
+from rich.table import Table
+
+from penstock.cli.extent import extent
 from penstock.cli.options import AsJson, Data, Generation, Storage, open_data
 from penstock.cli.output import console, facts, number, print_json, size, table
-from penstock.records import Source
+from penstock.records import Blocks, Source
 from penstock.schema import Field
-from penstock.store.generation import generations
+from penstock.store.generation import generations, load_manifest
+from penstock.store.layout import MANIFEST_DIRECTORY, generation_of
+from penstock.store.location import storage_of
 from penstock.store.maintenance import stats
 from penstock.store.snapshot import Store
 
@@ -15,20 +24,42 @@ __all__ = ["EXAMPLES", "info"]
 
 EXAMPLES = (
     "penstock info train.pen",
+    "penstock info train.pen --generations",
     "penstock info 'tokens_*.rox' --json",
     "penstock info image=images.npy label=labels.npy",
     "penstock info s3://bucket/train.pen --storage region=eu-west-1",
 )
+MOST_REMOTE_CHUNKS = 500
+"""Of stores at URLs with more chunks than this, the chunks are not looked at: each is a request."""
+
+Generations = Annotated[bool, typer.Option("--generations", help="Of a store: list the generations that can be opened.")]
 
 
-def info(data: Data, generation: Generation = None, storage: Storage = None, as_json: AsJson = False) -> None:
-    """Show what is there: fields, records, bytes, blocks; of a store also its generations and how full it is."""
+def info(
+    data: Data,
+    generation: Generation = None,
+    list_generations: Generations = False,
+    storage: Storage = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is there.
+
+    Fields, records, bytes, blocks; of a store also its generations and how full it is. No record is read.
+    """
     with open_data(data, generation=generation, storage=storage) as source:
         found = describe(source)
+        on_disk = extent(data, source)
+        if on_disk is not None:
+            found["files"] = {"count": on_disk.files, "bytes": on_disk.bytes}
+        if list_generations:
+            found["generations"] = _generations(source)
     if as_json:
         print_json(found)
     else:
         show(found)
+
+
+# What is known
 
 
 def describe(source: Source) -> dict[str, Any]:
@@ -37,57 +68,112 @@ def describe(source: Source) -> dict[str, Any]:
         "kind": type(source).__name__,
         "records": len(source),
         "fields": {name: _field(field) for name, field in source.schema.items()},
-        "blocks": {"count": len(source.blocks), "records": source.blocks.size, "read_whole": source.reads_blocks},
+        "blocks": _blocks(source.blocks) | {"read_whole": source.reads_blocks},
         "fingerprint": source.fingerprint,
     }
     if all(field.is_fixed for field in source.schema.values()):
         found["record_bytes"] = sum(field.stride for field in source.schema.values())
         found["bytes"] = found["record_bytes"] * len(source)
     if isinstance(source, Store):
-        figures = stats(source)
-        found["store"] = {**asdict(figures), "utilisation": figures.utilisation, "generations": generations(source.path)}
+        found["store"] = _store(source)
     return found
 
 
 def _field(field: Field) -> dict[str, Any]:
     return {
         "kind": field.kind,
-        "dtype": None if field.dtype is None else str(field.dtype),
+        "dtype": str(field.dtype) if field.kind in ("fixed", "ragged") else None,
         "shape": list(field.shape) if field.is_fixed else None,
         "codec": repr(field.codec),
     }
 
 
+def _blocks(blocks: Blocks) -> dict[str, Any]:
+    largest = min(blocks.size, blocks.length)
+    smallest = largest if blocks.ends is None else int(np.diff(blocks.ends, prepend=0).min())
+    return {"count": len(blocks), "records": largest, "least_records": smallest}
+
+
+def _store(store: Store) -> dict[str, Any]:
+    """How full a store is."""
+    found = {"generation": store.generation, "generations": generations(store.path)}
+    if store.remote is not None and len(store.remote.files) > MOST_REMOTE_CHUNKS:
+        return {**found, "chunks": len(store.remote.files)}
+    figures = stats(store)
+    return {**found, **asdict(figures), "utilisation": figures.utilisation}
+
+
+def _generations(source: Source) -> list[dict[str, Any]]:
+    if not isinstance(source, Store):
+        raise typer.BadParameter(f"only a store has generations, this is a {type(source).__name__}", param_hint="--generations")
+    listed = []
+    for file in storage_of(source.path).listing(MANIFEST_DIRECTORY):
+        generation = generation_of(file.name.rpartition("/")[2])
+        if generation is not None:
+            manifest = load_manifest(source.path, generation)
+            written = datetime.fromtimestamp(file.modified, UTC).isoformat(timespec="seconds")
+            chunks = {"chunks": len(manifest.chunks), "bytes": sum(chunk.size for chunk in manifest.chunks)}
+            listed.append({"generation": generation, "written": written, "records": manifest.length, **chunks})
+    return listed
+
+
+# For a person
+
+
 def show(found: dict[str, Any]) -> None:
     """For a person."""
     out = console()
-    rows: dict[str, object] = {"kind": found["kind"], "records": number(found["records"])}
-    if "bytes" in found:
-        rows["size"] = f"{size(found['bytes'])}, {size(found['record_bytes'])} a record"
-    blocks = found["blocks"]
-    how = ", read as a whole" if blocks["read_whole"] else ""
-    rows["blocks"] = f"{number(blocks['count'])} of up to {number(blocks['records'])} records{how}"
-    rows["fingerprint"] = found["fingerprint"]
-    out.print(facts("data", rows))
+    out.print(facts("data", _data_rows(found)))
     out.print()
-    cells = [(name, f["kind"], f["dtype"] or "", _shape(f["shape"]), f["codec"]) for name, f in found["fields"].items()]
-    out.print(table(("field", "kind", "type", "shape", "codec"), cells))
+    out.print(_fields(found["fields"], found.get("store", {}).get("field_bytes")))
     if "store" in found:
         out.print()
         out.print(facts("store", _store_rows(found["store"])))
+    if "generations" in found:
+        out.print()
+        out.print(facts("generations", {str(one["generation"]): _generation(one) for one in found["generations"]}))
 
 
-def _shape(shape: list[int] | None) -> str:
-    return "varies" if shape is None else " x ".join(map(str, shape)) or "scalar"
+def _generation(one: dict[str, Any]) -> str:
+    written = one["written"].replace("T", " ").replace("+00:00", " UTC")
+    return f"{written}, {number(one['records'])} records, {size(one['bytes'])}"
+
+
+def _data_rows(found: dict[str, Any]) -> dict[str, object]:
+    rows: dict[str, object] = {"kind": found["kind"], "records": number(found["records"])}
+    if "bytes" in found:
+        rows["size"] = f"{size(found['bytes'])}, {size(found['record_bytes'])} a record"
+    if "files" in found:
+        rows["files"] = f"{number(found['files']['count'])}, {size(found['files']['bytes'])}"
+    blocks = found["blocks"]
+    least = "" if blocks["least_records"] == blocks["records"] else f"{number(blocks['least_records'])} to "
+    how = ", read as a whole" if blocks["read_whole"] else ""
+    rows["blocks"] = f"{number(blocks['count'])} of {least}{number(blocks['records'])} records{how}"
+    rows["fingerprint"] = found["fingerprint"]
+    return rows
+
+
+def _fields(fields: Mapping[str, Any], stored: Mapping[str, int] | None) -> Table:
+    cells = [
+        (name, _type(field), field["codec"], *([] if stored is None else [size(stored[name])])) for name, field in fields.items()
+    ]
+    return table(("field", "type", "codec", *([] if stored is None else ["stored"])), cells, right=("stored",))
+
+
+def _type(field: dict[str, Any]) -> str:
+    words = {"fixed": [field["dtype"], " x ".join(map(str, field["shape"] or []))], "ragged": [field["dtype"], "ragged"]}
+    return " ".join(word for word in words.get(field["kind"], [field["kind"]]) if word)
 
 
 def _store_rows(store: dict[str, Any]) -> dict[str, object]:
     kept = store["generations"]
-    return {
+    rows: dict[str, object] = {
         "generation": f"{store['generation']} (kept: {len(kept)}, {kept[0]} to {kept[-1]})",
-        "chunks": f"{number(store['chunks'])}, {number(store['unfull_chunks'])} of them not full",
-        "on disk": size(store["stored_bytes"]),
-        "in use": f"{size(store['live_bytes'])}, {store['utilisation']:.0%}"
-        + ("; penstock rebalance frees the rest" if store["utilisation"] < 0.7 else ""),
-        "moved fields": number(store["redirects"]),
+        "chunks": number(store["chunks"]),
     }
+    if "utilisation" in store:
+        rows["chunks"] = f"{number(store['chunks'])}, {number(store['unfull_chunks'])} of them not full"
+        advice = "; penstock rebalance frees the rest" if store["utilisation"] < 0.7 else ""
+        rows["in use"] = f"{size(store['live_bytes'])} of {size(store['stored_bytes'])}, {store['utilisation']:.0%}{advice}"
+        rows["moved fields"] = number(store["redirects"])
+    return rows

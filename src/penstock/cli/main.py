@@ -6,7 +6,22 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import info
+from penstock.cli import (
+    bench,
+    convert,
+    demo,
+    doctor,
+    explain,
+    gc,
+    head,
+    info,
+    rebalance,
+    shuffle_report,
+    verify,
+    verify_resume,
+    view,
+    where,
+)
 from penstock.cli.failure import Program
 from penstock.cli.options import examples
 
@@ -43,7 +58,21 @@ def _add(function: Callable[..., None], lines: Sequence[str], panel: str) -> Non
     app.command(epilog=examples(*lines), rich_help_panel=panel)(function)
 
 
+_add(demo.demo, demo.EXAMPLES, "Start")
 _add(info.info, info.EXAMPLES, "Look")
+_add(head.head, head.HEAD_EXAMPLES, "Look")
+_add(head.show, head.SHOW_EXAMPLES, "Look")
+_add(explain.explain, explain.EXAMPLES, "Look")
+_add(where.where, where.EXAMPLES, "Look")
+_add(convert.convert, convert.EXAMPLES, "Make")
+_add(rebalance.rebalance, rebalance.EXAMPLES, "Make")
+_add(gc.gc, gc.EXAMPLES, "Make")
+_add(verify.verify, verify.EXAMPLES, "Check")
+_add(verify_resume.verify_resume, verify_resume.EXAMPLES, "Check")
+_add(bench.bench, bench.EXAMPLES, "Check")
+_add(shuffle_report.shuffle_report, shuffle_report.EXAMPLES, "Check")
+_add(doctor.doctor, doctor.EXAMPLES, "Check")
+_add(view.view, view.EXAMPLES, "Start")
 
 
 def main() -> None:

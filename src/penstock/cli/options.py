@@ -12,24 +12,30 @@ from penstock.loader import Loader
 from penstock.order import Shard
 from penstock.records import Source
 from penstock.source.registry import open_source
+from penstock.store.layout import MANIFEST_DIRECTORY
 
 __all__ = [
     "AsJson",
     "BatchSize",
     "Block",
     "Data",
+    "Fields",
     "Generation",
     "InOrder",
     "Lanes",
     "Pipeline",
     "Seed",
     "Storage",
+    "StorePath",
     "Tail",
+    "Threads",
     "Window",
     "World",
     "examples",
+    "function_named",
     "make_loader",
     "open_data",
+    "places",
     "storage_options",
 ]
 
@@ -50,6 +56,7 @@ Pipeline = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Fields = Annotated[str | None, typer.Option(metavar="A,B", help="Only these fields.", show_default=False)]
 Generation = Annotated[int | None, typer.Option(help="Of a store: this generation instead of the newest.", show_default=False)]
 Storage = Annotated[
     list[str] | None,
@@ -57,6 +64,8 @@ Storage = Annotated[
         "--storage", "-s", metavar="KEY=VALUE", help="An option of the object store, such as region=eu-west-1.", show_default=False
     ),
 ]
+StorePath = Annotated[str, typer.Argument(metavar="STORE", help="The path or URL of a store.", show_default=False)]
+Threads = Annotated[int, typer.Option(min=1, help="Threads that compress and write.")]
 Seed = Annotated[int, typer.Option(help="The seed of the shuffle.", rich_help_panel="Order")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Samples of a batch of the whole job.", rich_help_panel="Order")]
 Block = Annotated[
@@ -84,15 +93,31 @@ def storage_options(pairs: Sequence[str] | None) -> dict[str, str] | None:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def open_data(paths: Sequence[str], *, generation: int | None = None, storage: Sequence[str] | None = None) -> Source:
-    """What the words of a command line name: one thing, several one after the other, or fields side by side."""
+def open_data(
+    paths: Sequence[str],
+    *,
+    generation: int | None = None,
+    storage: Sequence[str] | None = None,
+    record_bytes: int | None = None,
+) -> Source:
+    """What the words of a command line name: one thing, several one after the other, or fields side by side.
+
+    Stores on disk refuse to read more than ``record_bytes`` at a time.
+    """
     options: dict[str, Any] = {} if generation is None else {"generation": generation}
+    if record_bytes is not None and all(os.path.isdir(os.path.join(path, MANIFEST_DIRECTORY)) for path in paths):
+        options["max_batch_bytes"] = record_bytes
     given = storage_options(storage)
     if given is not None:
         options["storage_options"] = given
     if all(_is_field(path) for path in paths):
         return open_source(dict(path.split("=", 1) for path in paths), **options)
     return open_source(paths[0] if len(paths) == 1 else list(paths), **options)
+
+
+def places(words: Sequence[str]) -> list[str]:
+    """The paths and URLs among the words of a command line, without the names of fields."""
+    return [word.partition("=")[2] for word in words] if all(map(_is_field, words)) else list(words)
 
 
 def _is_field(path: str) -> bool:
@@ -131,14 +156,20 @@ def is_function(word: str) -> bool:
 
 
 def call(word: str) -> Any:
-    """What the user's function gives; modules of the working directory are found too."""
+    """What the user's function gives."""
+    return function_named(word)()
+
+
+def function_named(word: str) -> Any:
+    """The user's function; modules of the working directory are found too."""
+    if not is_function(word):
+        raise typer.BadParameter(f"expected MODULE:FUNCTION, got {word!r}")
     module, _, name = word.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        function = getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
         raise typer.BadParameter(f"expected a module that can be imported, got {module!r}: {error}") from error
     except AttributeError as error:
         raise typer.BadParameter(f"{module} has no function {name!r}") from error
-    return function()

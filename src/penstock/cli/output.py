@@ -9,18 +9,29 @@ from typing import Any
 
 import numpy as np
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleRenderable
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.safe import safe
+from penstock.cli.safe import clip, safe
 
-__all__ = ["console", "facts", "number", "print_json", "size", "table", "text"]
+__all__ = ["NAME_WIDTH", "console", "facts", "number", "print_json", "say", "size", "table", "text"]
+
+NAME_WIDTH = 24
+"""Names of facts are folded beyond this."""
+MOST_NAME = 128
+MOST_LETTERS = 2000
+"""Longer texts are cut: a name in a file may be as long as it likes."""
 
 
 def console(*, to_stderr: bool = False) -> Console:
     """Where a command writes. Made anew each time: the terminal, NO_COLOR and COLUMNS are looked at when it is used."""
     return Console(stderr=to_stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def say(remark: str) -> None:
+    """A remark for a person, on stderr: stdout has the result and nothing else."""
+    console(to_stderr=True).print(text(remark), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -55,12 +66,15 @@ def text(value: object, style: str = "") -> Text:
 
 
 def facts(title: str, rows: Mapping[str, object]) -> Table:
-    """Names and values, one pair a line."""
-    made = Table(box=None, show_header=False, title=text(title, "bold"), title_justify="left", pad_edge=False)
-    made.add_column(style="cyan", no_wrap=True)
+    """Names and values, one pair a line. A value may be something that draws itself."""
+    heading = text(title, "bold")
+    width = min(heading.cell_len, NAME_WIDTH)  # a heading is folded where its table ends
+    made = Table(box=None, show_header=False, title=heading, title_justify="left", pad_edge=False, min_width=width)
+    made.add_column(style="cyan", overflow="fold", max_width=NAME_WIDTH)
     made.add_column(overflow="fold")
     for name, value in rows.items():
-        made.add_row(text(name), text(value))
+        shown = value if isinstance(value, ConsoleRenderable) else text(clip(str(value), MOST_LETTERS))
+        made.add_row(text(clip(name, MOST_NAME)), shown)
     return made
 
 
@@ -70,7 +84,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Se
     for name in columns:
         made.add_column(text(name), justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(text(cell) for cell in row))
+        made.add_row(*(text(clip(str(cell), MOST_LETTERS)) for cell in row))
     return made
 
 
@@ -79,9 +93,11 @@ def size(num_bytes: float) -> str:
     value, units = float(num_bytes), ["B", "kB", "MB", "GB", "TB", "PB"]
     while abs(value) >= 999.5 and len(units) > 1:
         value, units = value / 1000, units[1:]
-    return f"{value:.0f} {units[0]}" if value >= 100 or value == int(value) else f"{value:.2g} {units[0]}"
+    return f"{value:.3g} {units[0]}"
 
 
 def number(value: float) -> str:
     """A count for people: 1,234,567; 0.34 of something below ten."""
+    if not math.isfinite(value):
+        return str(value)
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"

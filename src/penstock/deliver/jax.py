@@ -52,6 +52,13 @@ class Delivery:
     """Batches of a loader as jax arrays, made by :func:`deliver`. For one thread.
 
     The loader's cursor counts what was handed out, not what is on the devices before its turn, so a state is exact at any time.
+
+    >>> import numpy as np, penstock as pen
+    >>> from penstock.deliver.jax import deliver
+    >>> with deliver(pen.Loader(pen.open({"x": np.arange(6)}), batch_size=4)) as batches:
+    ...     first = next(batches)
+    ...     batches.state_dict()["step"]
+    1
     """
 
     def __init__(self, loader: Loader, sharding: Shardings, forever: bool) -> None:

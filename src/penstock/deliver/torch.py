@@ -52,7 +52,15 @@ def deliver(
 
 
 class Delivery:
-    """Batches of a loader as tensors, made by :func:`deliver`. For one thread. Its state is the loader's."""
+    """Batches of a loader as tensors, made by :func:`deliver`. For one thread. Its state is the loader's.
+
+    >>> import numpy as np, penstock as pen
+    >>> from penstock.deliver.torch import deliver
+    >>> with deliver(pen.Loader(pen.open({"x": np.arange(6)}), batch_size=4)) as batches:
+    ...     first = next(iter(batches))
+    ...     batches.state_dict()["step"]
+    1
+    """
 
     def __init__(self, loader: Loader, device: torch.device, pin_memory: bool, forever: bool) -> None:
         if not isinstance(loader, Loader):
@@ -63,6 +71,11 @@ class Delivery:
             loader.forever()  # refuses data without a single batch
         self._loader, self._device, self._pin, self._forever = loader, device, pin_memory, forever
         self._open: weakref.WeakSet[Batches] = weakref.WeakSet()
+
+    @property
+    def loader(self) -> Loader:
+        """Where the batches come from."""
+        return self._loader
 
     def __len__(self) -> int:
         """Batches of the current epoch, as the loader counts them."""

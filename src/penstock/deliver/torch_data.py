@@ -68,6 +68,12 @@ class IterableDataset(Resumable[Any], torch.utils.data.IterableDataset[Any]):
     each later one is the next epoch. Workers have copies of the dataset, and the original does not see what they do: with workers
     call ``set_epoch`` before each epoch. (Persistent ones do not see what the original does, either: they go from epoch to epoch.)
     :class:`DataLoader` needs no such care.
+
+    >>> import numpy as np, penstock as pen, torch
+    >>> from penstock.deliver.torch import IterableDataset
+    >>> dataset = IterableDataset(pen.Loader(pen.open({"x": np.arange(6)}), batch_size=4))
+    >>> [batch["x"] for batch in torch.utils.data.DataLoader(dataset, batch_size=None)]
+    [tensor([0, 1, 2, 3]), tensor([4, 5])]
     """
 
     def __init__(self, loader: Loader) -> None:

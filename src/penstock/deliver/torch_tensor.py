@@ -17,6 +17,12 @@ class RaggedTensor(NamedTuple):
 
     ``shapes`` has a row per item where items have two dimensions or more; ``present`` is False where an item is missing, and None
     where none is.
+
+    >>> from penstock import Ragged
+    >>> from penstock.deliver.torch import as_tensors
+    >>> import numpy as np
+    >>> as_tensors(Ragged(np.array([1, 2, 3]), np.array([0, 2, 3]))).offsets
+    tensor([0, 2, 3])
     """
 
     values: torch.Tensor
@@ -32,7 +38,13 @@ class RaggedTensor(NamedTuple):
 
 
 class MaskedTensor(NamedTuple):
-    """An array with missing values: ``mask`` is True where ``data`` means nothing, as in numpy."""
+    """An array with missing values: ``mask`` is True where ``data`` means nothing, as in numpy.
+
+    >>> import numpy as np
+    >>> from penstock.deliver.torch import as_tensors
+    >>> as_tensors(np.ma.MaskedArray([1, 0], mask=[False, True])).mask
+    tensor([False,  True])
+    """
 
     data: torch.Tensor
     mask: torch.Tensor
@@ -43,6 +55,11 @@ def as_tensors(batch: Any) -> Any:
 
     Masked arrays become :class:`MaskedTensor`, :class:`~penstock.Ragged` ones :class:`RaggedTensor`; texts and byte strings become
     lists. Copied are only arrays that a tensor cannot show: read-only ones, those of the other byte order or of negative strides.
+
+    >>> import numpy as np
+    >>> from penstock.deliver.torch import as_tensors
+    >>> as_tensors({"x": np.arange(3), "name": np.array(["a", "b", "c"])})
+    {'x': tensor([0, 1, 2]), 'name': ['a', 'b', 'c']}
     """
     return replace_leaves(batch, _tensors)
 

@@ -37,7 +37,7 @@ def checkpoint(run: Path) -> tuple[list[Any], dict[str, Any]] | None:
     """Weights and the state of the loader as saved last; None if nothing was."""
     if not (run / CHECKPOINT).exists():
         return None
-    with np.load(run / CHECKPOINT) as saved:
+    with np.load(run / CHECKPOINT, allow_pickle=False) as saved:
         return [saved[f"w{number}"] for number in range(4)], json.loads(saved["state"].tobytes())
 
 

@@ -1,19 +1,22 @@
 """Loader: executes a stream. It holds the only thing that changes, a cursor."""
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property
+from types import TracebackType
 from typing import Any
 
 from penstock.argument import byte_size, whole_number
 from penstock.errors import StateError, StateMismatchError
 from penstock.interfaces import IntArray
-from penstock.loader.batches import Batches
-from penstock.loader.engine import Engine, make_engine
+from penstock.loader.batches import Batches, close_of
+from penstock.loader.engine import Engine
 from penstock.loader.needs import Forecast, forecast, network
 from penstock.loader.schedule import TAILS, EpochSchedule, PhaseSchedule, Place, Schedule
+from penstock.loader.start import make_engine
 from penstock.loader.state import check_state, make_state
 from penstock.loader.stats import Meter, Stats
 from penstock.loader.work import OnError, Work, seed_for
@@ -94,6 +97,7 @@ class Loader:
         self._meter = Meter()
         self._at = (0, 0, 0)  # step, epoch, position; replaced as a whole, so that other threads may look
         self._moves = 0  # how often the cursor was set; batches under way are then worth nothing
+        self._turn = threading.Lock()  # held by the iterator that takes a batch
 
     def _most_samples(self) -> int:
         """Samples of the largest batch of this rank."""
@@ -111,6 +115,11 @@ class Loader:
     def shard(self) -> Shard:
         """This rank's part of every batch."""
         return self._shard
+
+    @property
+    def threads(self) -> int:
+        """How many threads read and transform."""
+        return self._threads
 
     @property
     def step(self) -> int:
@@ -167,6 +176,16 @@ class Loader:
                 f"an epoch has no batch ({len(self.stream)} samples, batches of {self._batch_size}): nothing would ever come"
             )
         return Batches(self, endless=True)
+
+    def close(self) -> None:
+        """Stop reading ahead, in every iterator. Idempotent; the loader can be used again, and goes on where it stands."""
+        close_of(self)
+
+    def __enter__(self) -> "Loader":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
     def _start(self, first: int, end: int | None) -> Engine:
         return make_engine(
@@ -297,12 +316,12 @@ class Loader:
         return forecast(self._work, self._schedule, self.remaining())
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process: everything but the figures, and the executor, which is this process's."""
-        return {**self.__dict__, "_meter": None, "_executor": None}
+        """For another process: everything but the figures, the lock and the executor, which are this process's."""
+        return {**self.__dict__, "_meter": None, "_executor": None, "_turn": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._meter = Meter()
+        self._meter, self._turn = Meter(), threading.Lock()
 
     def __repr__(self) -> str:
         return f"<penstock Loader: step {self.step}, epoch {self.epoch}, batches of {self._batch_size}, {self.stream!r}>"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from penstock.stream import MixedStream, RecordStream, Stream
 from penstock.stream.picks import RecordPicks, SpanPicks
 from penstock.stream.sequence import SequenceStream
 
-__all__ = ["Ahead", "Forecast", "forecast", "network"]
+__all__ = ["Ahead", "Forecast", "Leaf", "forecast", "leaves_of", "network", "reads_blocks", "stretch_of"]
 
 MOST_STEPS = 64
 """So many steps are looked at together."""
@@ -33,11 +34,22 @@ Uses = dict[tuple[int, Order], "_BlockUse"]
 Leaf = RecordStream | SequenceStream
 
 
-class Ahead:
-    """What an engine has fetched ahead of its batches, in all windows it reads from. For one thread."""
+class Follower(Protocol):
+    """Something that goes on as batches are made."""
 
-    def __init__(self, work: Work, schedule: Schedule, steps: range) -> None:
-        foreseen = [leaf for leaf in _leaves(work.stream) if _is_foreseen(leaf)]
+    def passed(self, step: int) -> None:
+        """Batches up to a step were made."""
+
+    def close(self) -> None:
+        """No more are going to be made."""
+
+
+class Ahead:
+    """What an engine has fetched ahead of its batches, in all windows it reads from, and from the ``disk``. For one thread."""
+
+    def __init__(self, work: Work, schedule: Schedule, steps: range, disk: Follower | None = None) -> None:
+        self._disk = disk
+        foreseen = [leaf for leaf in leaves_of(work.stream) if _is_foreseen(leaf)]
         windows = {id(leaf.source.remote): leaf.source.remote for leaf in foreseen if leaf.source.remote is not None}.values()
         self._uses: Uses = {}
         self._plans: list[Plan] = []
@@ -61,6 +73,8 @@ class Ahead:
         """Batches up to a step were made."""
         for plan in self._plans:
             plan.passed(step)
+        if self._disk is not None:
+            self._disk.passed(step)
 
     def hold(self, stream: RecordStream, ids: IntArray) -> AbstractContextManager[object]:
         """Keeps the bytes of records in memory while it is entered. Where a plan keeps their blocks, it need not look for them."""
@@ -72,6 +86,8 @@ class Ahead:
         """Fetch no further. Idempotent."""
         for plan in self._plans:
             plan.close()
+        if self._disk is not None:
+            self._disk.close()
 
 
 @dataclass(frozen=True)
@@ -116,13 +132,14 @@ def network(stream: Stream) -> Network:
 
 def _windows(stream: Stream) -> list[RemoteFiles]:
     """The windows that a stream is read through, each once."""
-    found = [leaf.source.remote for leaf in _leaves(stream)]
+    found = [leaf.source.remote for leaf in leaves_of(stream)]
     return list({id(window): window for window in found if window is not None}.values())
 
 
-def _leaves(stream: Stream) -> list[Leaf]:
+def leaves_of(stream: Stream) -> list[Leaf]:
+    """The streams that read from a source themselves."""
     if isinstance(stream, MixedStream):
-        return [leaf for part in stream.streams for leaf in _leaves(part)]
+        return [leaf for part in stream.streams for leaf in leaves_of(part)]
     return [stream] if isinstance(stream, RecordStream | SequenceStream) else []
 
 
@@ -130,7 +147,7 @@ def _needs(work: Work, schedule: Schedule, steps: range, window: RemoteFiles, us
     """What steps read through one window, in their order; an empty need now and then where they read nothing new."""
     step = steps.start
     while step < steps.stop:
-        count, parts = _stretch(work, schedule, step, steps.stop)
+        count, parts = stretch_of(work, schedule, step, steps.stop)
         nothing = True
         for leaf, epoch, positions in parts:
             if leaf.source.remote is not window or positions.size == 0:
@@ -152,7 +169,7 @@ def _needs_of(
     positions: IntArray,
     step_of: StepOf | None,
 ) -> Iterator[Need]:
-    if _reads_blocks(leaf):
+    if reads_blocks(leaf):
         if (use := uses.get(_key(leaf))) is None:
             use = uses[_key(leaf)] = _BlockUse(leaf, step_of)
         yield from use.at(leaf, steps, epoch, positions)
@@ -164,7 +181,7 @@ def _needs_of(
             yield Need(step, *ranges, last=step)
 
 
-def _stretch(work: Work, schedule: Schedule, step: int, stop: int) -> tuple[int, list[tuple[Leaf, int, IntArray]]]:
+def stretch_of(work: Work, schedule: Schedule, step: int, stop: int) -> tuple[int, list[tuple[Leaf, int, IntArray]]]:
     """A number of steps, and which samples of which streams they read. Many steps at once where they are alike. Samples that only
     fill a batch up are left out, and read as they come.
     """
@@ -188,7 +205,7 @@ def _key(leaf: Leaf) -> tuple[int, Order]:
     return id(leaf.source), leaf.order
 
 
-def _reads_blocks(leaf: Leaf) -> bool:
+def reads_blocks(leaf: Leaf) -> bool:
     """Whether the stream reads block after block, and not records from all over the data."""
     order = leaf.order
     if isinstance(order, BlockShuffle):
@@ -198,7 +215,7 @@ def _reads_blocks(leaf: Leaf) -> bool:
 
 def _is_foreseen(leaf: Leaf) -> bool:
     """Whether anything is known of the bytes that a stream reads: not of single records of a store, whose index lies with them."""
-    return _reads_blocks(leaf) or (leaf.source.remote is not None and not leaf.source.remote.whole_files)
+    return reads_blocks(leaf) or (leaf.source.remote is not None and not leaf.source.remote.whole_files)
 
 
 def _ranges(leaf: Leaf, epoch: int, positions: IntArray, step: int) -> Ranges:

@@ -32,6 +32,13 @@ class BlockShuffle:
     Where the lanes do not come out even, their ends form a tail in which two ranks may read the same block.
 
     In flight is one group per lane: at most window x block records, the memory a reader needs.
+
+    >>> from penstock.order import BlockShuffle
+    >>> order = BlockShuffle(12, block=3, window=2, seed=7)
+    >>> order.indices(0, 0, 6) // 3                          # the first six records come from two blocks
+    array([1, 2, 2, 1, 1, 2])
+    >>> sorted(order.indices(0, 0, 12).tolist()) == list(range(12))
+    True
     """
 
     n: int

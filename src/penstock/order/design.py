@@ -45,12 +45,22 @@ _UNIT = 1 << 32  # expected counts of strata are whole multiples of 1 / _UNIT
 
 
 def designed_sampling_mandatory(n: int) -> bool:
-    """Whether a full pass over n rows is refused unless asked for by name."""
+    """Whether a full pass over n rows is refused unless asked for by name.
+
+    >>> from penstock.order import designed_sampling_mandatory
+    >>> designed_sampling_mandatory(10**8 - 1), designed_sampling_mandatory(10**8)
+    (False, True)
+    """
     return whole_number("n", n) >= FULL_PASS_LIMIT
 
 
 def default_budget(n: int) -> int:
-    """The size of a sample when none is given: everything below 10**8 rows, two million rows from there on."""
+    """The size of a sample when none is given: everything below 10**8 rows, two million rows from there on.
+
+    >>> from penstock.order import default_budget
+    >>> default_budget(1000), default_budget(10**9)
+    (1000, 2000000)
+    """
     return min(n, DEFAULT_BUDGET) if designed_sampling_mandatory(n) else n
 
 
@@ -58,6 +68,12 @@ def in_fraction(ids: npt.ArrayLike, fraction: float) -> npt.NDArray[np.bool_]:
     """Which ids belong to a fraction of all ids, by a hash of the id alone; smaller fractions lie within larger ones.
 
     The share is only right on average; :meth:`Design.fraction` has an exact size.
+
+    >>> import numpy as np
+    >>> from penstock.order import in_fraction
+    >>> tenth, quarter = (in_fraction(np.arange(1000), fraction) for fraction in (0.1, 0.25))
+    >>> int(tenth.sum()), bool((quarter | ~tenth).all())
+    (101, True)
     """
     _check_fraction(fraction)
     z = absorb_all(0, check_positions("ids", ids, 2**63).astype(np.uint64))

@@ -26,7 +26,13 @@ StagedWeights = Sequence[tuple[int, Weights]]
 
 
 class Choice(NamedTuple):
-    """For each position: the number of a data set, and the first element of the sample on that data set's own endless line."""
+    """For each position: the number of a data set, and the first element of the sample on that data set's own endless line.
+
+    >>> from penstock.order import Mixture
+    >>> choice = Mixture([6, 4], seed=5).choose(epoch=0, start=0, stop=5)
+    >>> choice.which.tolist(), choice.element.tolist()
+    ([0, 1, 0, 1, 0], [5, 0, 1, 2, 4])
+    """
 
     which: npt.NDArray[np.int32]
     element: IntArray

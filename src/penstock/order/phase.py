@@ -28,6 +28,10 @@ class Phase:
 
     Instead of ``steps`` the length may be given in ``epochs`` (a fraction is fine); steps are then rounded down to whole batches.
     ``weights`` replace those of a mixture while the phase lasts.
+
+    >>> from penstock.order import Phase
+    >>> Phase(epochs=0.5, batch_size=8, seq_len=128).num_steps(length=1_000_000)
+    488
     """
 
     steps: int | None = None
@@ -64,7 +68,12 @@ class Phase:
 
 @dataclass(frozen=True)
 class PhasePlace:
-    """Where a step stands: ``step`` of phase number ``phase``; its first sample and first element on the line of the whole run."""
+    """Where a step stands: ``step`` of phase number ``phase``; its first sample and first element on the line of the whole run.
+
+    >>> from penstock.order import Curriculum, Phase
+    >>> Curriculum([Phase(100, batch_size=8, seq_len=128), Phase(50, batch_size=4, seq_len=512)]).place(101)
+    PhasePlace(phase=1, step=1, sample=804, element=104448)
+    """
 
     phase: int
     step: int

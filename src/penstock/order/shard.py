@@ -22,6 +22,10 @@ class Shard:
         Shard(3, 4)               3           7 |      ...
 
     Together the ranks hold every position once, whatever the world size, so a run may go on with another number of ranks.
+
+    >>> from penstock.order import Shard
+    >>> list(Shard(rank=1, world=2).run(0, 8))
+    [1, 3, 5, 7]
     """
 
     rank: int = 0

@@ -12,9 +12,10 @@ import numpy as np
 
 from penstock.errors import WindowTooSmallError
 from penstock.interfaces import IntArray
+from penstock.remote.hold import ROOM_S, Hold
 from penstock.remote.ranges import merge
 from penstock.remote.resident import Range
-from penstock.remote.window import ROOM_S, Hold, RemoteFiles
+from penstock.remote.window import RemoteFiles
 
 __all__ = ["Need", "Plan"]
 

@@ -14,35 +14,32 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from penstock import _core
 from penstock.argument import byte_size
-from penstock.errors import ReadError, WindowTooSmallError
+from penstock.errors import ReadError
 from penstock.interfaces import IntArray
 from penstock.remote.cache import Cache
+from penstock.remote.hold import ROOM_S, Hold
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.ranges import merge
 from penstock.remote.resident import PAGE, Range
-from penstock.remote.room import NOTHING, PIECE_BYTES, Room, Wanted
+from penstock.remote.room import PIECE_BYTES, Room, Wanted
 from penstock.remote.url import UrlPath
 
 if TYPE_CHECKING:
     from penstock.remote.plan import Plan
 
-__all__ = ["CONNECTIONS", "GAP_BYTES", "PIECE_BYTES", "Hold", "RemoteFiles", "RemoteOptions"]
+__all__ = ["CONNECTIONS", "GAP_BYTES", "PIECE_BYTES", "RemoteFiles", "RemoteOptions"]
 
 CONNECTIONS = 16
 """So many requests are under way at once."""
 
 GAP_BYTES = 64 << 10
 """Two ranges with no more bytes than this between them are fetched together."""
-
-ROOM_S = 600.0
-"""So long a reader waits for others to let go of what they read."""
 
 CLOSE_S = 30.0
 """So long the end of requests that are under way is waited for."""
@@ -120,7 +117,7 @@ class RemoteFiles:
 
     # What readers do
 
-    def hold(self, numbers: IntArray, starts: IntArray, stops: IntArray) -> "Hold":
+    def hold(self, numbers: IntArray, starts: IntArray, stops: IntArray) -> Hold:
         """A hold on byte ranges of files, in any order."""
         return Hold(self, merge(numbers, starts, stops, 0, 1 << 62))
 
@@ -368,91 +365,6 @@ def _runs(ranges: Sequence[Range]) -> list[tuple[int, int, int]]:
         else:
             runs.append((one.number, one.start, one.stop))
     return runs
-
-
-class Hold:
-    """Byte ranges that are in memory, and stay there, while the hold is entered."""
-
-    def __init__(self, files: RemoteFiles, wanted: Wanted) -> None:
-        self._files, self._wanted = files, wanted
-        self._held: list[Range] = []
-        self._thread: int | None = None
-
-    @classmethod
-    def on(cls, files: RemoteFiles, ranges: Sequence[Range]) -> "Hold":
-        """A hold on ranges that somebody keeps; with the window's lock held."""
-        hold = cls(files, NOTHING)
-        files._keep(ranges, 1, 0)
-        hold._begun(ranges)
-        return hold
-
-    def begin(self) -> None:
-        """Set everything on its way; waits only for room."""
-        files = self._files
-        with files._change:
-            files._check()
-            if self._thread is not None:
-                return
-            until = time.monotonic() + ROOM_S
-            while self._is_bad() and time.monotonic() < until:
-                files._wait()
-            while (held := files._admit(self._wanted, holds=1, urgent=True)) is None:
-                if not files._is_waiting_useful() or time.monotonic() > until:
-                    size = int(np.sum(self._wanted[2] - self._wanted[1]))
-                    raise WindowTooSmallError(
-                        f"{files.files[0][0]}: {size} bytes are needed at once, more than window_bytes={files.window_bytes} can "
-                        "hold beside what is being read; read fewer records at a time, or open with a larger window"
-                    )
-                files._wait()
-            self._begun(held)
-
-    def _is_bad(self) -> bool:
-        """Whether one of the files is going to be fetched again, and this thread is not one of those that this waits for."""
-        bad = self._files._bad
-        return bool(bad) and not self._files._holders[threading.get_ident()] and not bad.isdisjoint(self._wanted[0].tolist())
-
-    def _begun(self, held: Sequence[Range]) -> None:
-        self._held, self._thread = list(held), threading.get_ident()
-        self._files._holders[self._thread] += 1
-
-    def wait(self) -> None:
-        """Wait for what is on its way; the first failure is raised."""
-        files = self._files
-        with files._change:
-            while not all(one.is_ready for one in self._held):
-                files._change.wait(60)
-                files._check()
-        failed = next((one.error for one in self._held if one.error is not None), None)
-        if failed is not None:
-            raise failed
-
-    def end(self) -> None:
-        """Let go. Idempotent."""
-        files = self._files
-        with files._change:
-            if self._thread is None:
-                return
-            files._holders[self._thread] -= 1
-            files._holders += Counter()  # drops those who hold nothing
-            self._thread = None
-            files._keep(self._held, -1, 0)
-            self._held = []
-            if files._closed:
-                files._room.drop_unheld()
-            files._pump()
-            files._change.notify_all()
-
-    def __enter__(self) -> "Hold":
-        self.begin()
-        try:
-            self.wait()
-        except BaseException:
-            self.end()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.end()
 
 
 _open: "weakref.WeakSet[RemoteFiles]" = weakref.WeakSet()

@@ -5,7 +5,7 @@ from typing import Any
 
 from penstock.errors import SchemaMismatchError
 from penstock.interfaces import IntArray
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source
+from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Source
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_of
 
@@ -73,6 +73,10 @@ class Aligned(Source):
         """That of the part, unless it is at a URL: its bytes are in memory only while the part itself reads."""
         name, inner = self._places[field]
         return self._parts[name].native_reader(inner) if self._parts[name].remote is None else None
+
+    def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
+        """Those of all parts."""
+        return [found for part in self._parts.values() for found in part.disk_ranges(ids)]
 
     def close(self) -> None:
         """Close every part."""

@@ -29,8 +29,8 @@ MAX_BYTES = 256 << 20
 
 
 def write_collection(
-    path: str | os.PathLike[str] | UrlPath,
     parts: Iterable[str | os.PathLike[str] | UrlPath],
+    path: str | os.PathLike[str] | UrlPath,
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:

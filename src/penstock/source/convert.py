@@ -3,40 +3,41 @@
 import json
 import os
 import shutil
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
 from penstock.codec import Codec
 from penstock.errors import NotPublishedError, StoreError
 from penstock.progress import Progress, reporting
-from penstock.ragged import Ragged
 from penstock.records import Batch, Source
 from penstock.remote.url import UrlPath
 from penstock.schema import Field, Schema, field_to_json
 from penstock.source.at_url import has_urls, is_at_url
+from penstock.source.batch_map import BatchMap, as_map
+from penstock.source.convert_note import Note
+from penstock.source.convert_tasks import Conversion, Input
 from penstock.source.registry import open_source
 from penstock.source.rows_writer import write_rows
+from penstock.source.spans import load, next_span, read_spans, spans_of
 from penstock.source.tokens_writer import write_tokens
 from penstock.source.upload import new_file
 from penstock.source.url_names import listing
-from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, append_to, create
+from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, Layout, append_to, create
 from penstock.store.filesystem import Filesystem
 from penstock.store.layout import DIRECTORIES
 from penstock.store.location import as_location
 from penstock.store.snapshot import Store, open_store
+from penstock.store.storage import Location
 from penstock.store.writer import Writer
 
-__all__ = ["convert"]
+__all__ = ["coded", "convert"]
 
 BATCH_BYTES = 32 << 20
 COMMIT_BYTES = 2 << 30
-
-Spans = Generator[tuple[int, int], int, None]
+ONE_FIELD = (".shard", ".rox")
 
 
 def convert(
@@ -51,6 +52,8 @@ def convert(
     separator: object = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | bool | None = None,
+    map: Callable[[Batch], Mapping[str, Any]] | BatchMap | None = None,  # noqa: A002 - what it is
+    executor: Executor | None = None,
 ) -> None:
     """Write a new store from anything that :func:`penstock.open` opens, or from a source.
 
@@ -61,16 +64,32 @@ def convert(
     A ``path`` that ends in .shard or .rox gives row shards or token blocks instead, of the one field that is left; ``separator``
     then stands behind every document of tokens. These are written in one go.
 
+    ``map`` is a function of batches, or a :class:`~penstock.source.BatchMap`, which says more: it may change the fields and
+    the number of records. ``executor`` is any ``concurrent.futures.Executor``: parts of the source are read, mapped and written in
+    its threads, processes or machines, and become one commit. The store has the same records in the same order for any executor,
+    or none. On a shared disk, what was done is not done again when an interrupted conversion is started anew.
+
     ``source`` and ``path`` may be URLs; ``storage_options`` are for both (open the source first where it needs others). A store at
     a URL is written in one go too: nothing is seen of it before it is complete.
+
+    >>> import tempfile, numpy as np, penstock as pen
+    >>> path = tempfile.mkdtemp() + "/x.pen"
+    >>> pen.convert({"x": np.arange(100)}, path, codec=pen.Zstd(3))
+    >>> pen.open(path)["x"][-3:]
+    array([97, 98, 99])
     """
     for_source = {"storage_options": storage_options} if storage_options is not None and has_urls(source) else {}
     target = as_location(path, None if for_source and not is_at_url(path) else storage_options)
     opened = open_source(source, **for_source)
     try:
-        schema = _chosen(opened.schema, fields, codec)
+        names = _chosen(opened.schema, fields)
+        if map is not None or executor is not None:
+            layout, reads = Layout(chunk_bytes, chunk_records), Input(opened, tuple(names), as_map(map))
+            _convert_in_tasks(Conversion.of(reads, layout, executor, threads), target, codec, progress)
+            return
+        schema = coded({name: opened.schema[name] for name in names}, codec)
         options: dict[str, Any] = {"chunk_bytes": chunk_bytes, "chunk_records": chunk_records}
-        if target.suffix in (".shard", ".rox"):
+        if target.suffix in ONE_FIELD:
             with new_file(target) as file:
                 _convert_one_field(opened, file, list(schema), separator, progress)
         elif isinstance(target, UrlPath):
@@ -82,6 +101,42 @@ def convert(
             opened.close()
 
 
+def _convert_in_tasks(
+    work: Conversion, target: Location, codec: Codec | Mapping[str, Codec] | None, progress: Progress | bool | None
+) -> None:
+    if target.suffix in ONE_FIELD:
+        raise ValueError(
+            f"{target}: map and executor make a store, not a {target.suffix} file; convert the store to that afterwards"
+        )
+    if isinstance(target, UrlPath):
+        _check_url(target)
+        work.to_url(target, coded(work.guess_fields(), codec), progress)
+        return
+    path = target.absolute()
+    partial, note = _growing(path)
+    schema = coded(work.guess_fields(), codec)
+    if not note.exists() and partial.exists():
+        raise StoreError(f"{partial}: expected nothing here, for the store to grow in; remove it")
+    work.to_path(partial, schema, progress, Note.of(note, work.about(schema)))
+    _give_name(partial, note, path)
+
+
+def _growing(path: Path) -> tuple[Path, Path]:
+    """Where a store grows until it gets its name, and the note beside it; StoreError if the name is taken."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StoreError(f"{path}: there is something already; choose another name, or remove it")
+    return path.with_name(f"{path.name}.partial"), path.with_name(f"{path.name}.partial.json")
+
+
+def _give_name(partial: Path, note: Path, path: Path) -> None:
+    """Let a finished store appear."""
+    if path.is_dir():
+        path.rmdir()
+    os.rename(partial, path)
+    Filesystem().sync_directory(path.parent)
+    note.unlink()
+
+
 def _convert(
     source: Source,
     path: Path,
@@ -90,10 +145,7 @@ def _convert(
     threads: int,
     progress: Progress | bool | None,
 ) -> None:
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise StoreError(f"{path}: there is something already; choose another name, or remove it")
-    partial = path.with_name(f"{path.name}.partial")
-    note = path.with_name(f"{path.name}.partial.json")
+    partial, note = _growing(path)
     plan = {
         "source": source.fingerprint,
         "records": len(source),
@@ -108,12 +160,7 @@ def _convert(
             writer = create(partial, schema, threads=threads, progress=report, **options)
         with writer as out:
             _copy(source, out, list(schema), done, commit_bytes=COMMIT_BYTES)
-    files = Filesystem()
-    if path.is_dir():
-        path.rmdir()
-    os.rename(partial, path)
-    files.sync_directory(path.parent)
-    note.unlink()
+    _give_name(partial, note, path)
 
 
 def _convert_to_url(
@@ -125,9 +172,7 @@ def _convert_to_url(
     progress: Progress | bool | None,
 ) -> None:
     """In one commit: nothing can be renamed there, so what is not complete must not be published."""
-    depth = len(PurePosixPath(target.key).parts)
-    if any(PurePosixPath(info.key).parts[depth] not in DIRECTORIES for info in listing(target)):
-        raise StoreError(f"{target}: there is something already; choose another name, or remove it")
+    _check_url(target)
     with (
         reporting(progress, target.name, len(source)) as report,
         create(target, schema, threads=threads, progress=report, **options) as out,
@@ -135,13 +180,19 @@ def _convert_to_url(
         _copy(source, out, list(schema), 0, commit_bytes=None)
 
 
+def _check_url(target: UrlPath) -> None:
+    depth = len(PurePosixPath(target.key).parts)
+    if any(PurePosixPath(info.key).parts[depth] not in DIRECTORIES for info in listing(target)):
+        raise StoreError(f"{target}: there is something already; choose another name, or remove it")
+
+
 def _convert_one_field(
     source: Source, path: Path, fields: Sequence[str], separator: object, progress: Progress | bool | None
 ) -> None:
     if len(fields) != 1:
         raise ValueError(f"{path}: such a file has one field, the source has {list(fields)}: choose one with fields=[...]")
-    with reporting(progress, path.name, len(source)) as report, closing(_spans(source, fields, 0)) as spans:
-        batches = _batches(source, fields, spans)
+    with reporting(progress, path.name, len(source)) as report:
+        batches = read_spans(source, fields, range(len(source)), BATCH_BYTES, as_columns=False)
         if path.suffix == ".shard":
             write_rows((batch[fields[0]] for batch in batches), path, progress=report)
             return
@@ -149,14 +200,6 @@ def _convert_one_field(
         if field.is_fixed and len(field.shape) != 1:
             raise ValueError(f"{path}: tokens have one dimension, field {fields[0]!r} is {field!r}")
         write_tokens((item for batch in batches for item in batch[fields[0]]), path, dtype=field.dtype, separator=separator)
-
-
-def _batches(source: Source, fields: Sequence[str], spans: Spans) -> Iterator[Batch]:
-    span = next(spans, None)
-    while span is not None:
-        batch, size = _load(source, *span, fields, as_columns=False)
-        yield batch
-        span = _next_span(spans, size)
 
 
 def _resume(partial: Path, note: Path, plan: Mapping[str, Any]) -> int:
@@ -186,13 +229,16 @@ def _resume(partial: Path, note: Path, plan: Mapping[str, Any]) -> int:
 def _copy(source: Source, out: Writer, fields: Sequence[str], first: int, *, commit_bytes: int | None) -> None:
     """Batch after batch, the next one read while the last is written; committed now and then, so that a restart loses little."""
     since = 0
-    with ThreadPoolExecutor(1, thread_name_prefix="penstock-convert") as ahead, closing(_spans(source, fields, first)) as spans:
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="penstock-convert") as ahead,
+        closing(spans_of(source, fields, range(first, len(source)), BATCH_BYTES)) as spans,
+    ):
         span = next(spans, None)
-        pending = None if span is None else ahead.submit(_load, source, *span, fields)
+        pending = None if span is None else ahead.submit(load, source, *span, fields)
         while pending is not None:
             batch, size = pending.result()
-            span = _next_span(spans, size)
-            pending = None if span is None else ahead.submit(_load, source, *span, fields)
+            span = next_span(spans, size)
+            pending = None if span is None else ahead.submit(load, source, *span, fields)
             if isinstance(source, Store):
                 out.extend_columns(batch)
             else:
@@ -203,45 +249,17 @@ def _copy(source: Source, out: Writer, fields: Sequence[str], first: int, *, com
                 since = 0
 
 
-def _load(source: Source, low: int, high: int, fields: Sequence[str], *, as_columns: bool = True) -> tuple[Any, int]:
-    """Records [low, high) and their size in bytes; those of a store as a writer takes them, without a loss."""
-    ids = np.arange(low, high)
-    if as_columns and isinstance(source, Store):
-        columns = source.columns(ids, fields)
-        return columns, sum(column.values.nbytes for column in columns.values())
-    batch: Batch = source.read(ids, fields)
-    return batch, sum(c.values.nbytes if isinstance(c, Ragged) else c.nbytes for c in batch.values())
-
-
-def _next_span(spans: Spans, size: int) -> tuple[int, int] | None:
-    try:
-        return spans.send(size)
-    except StopIteration:
-        return None
-
-
-def _spans(source: Source, fields: Sequence[str], first: int) -> Spans:
-    """Runs of records of about ``BATCH_BYTES``: as many as the size of the last run, which is sent in, suggests. They end where
-    blocks end if blocks are read as a whole. Those at URLs, which can be whole files, are not: any range of bytes can be fetched.
-    """
-    low, total = first, len(source)
-    known = [source.schema[name] for name in fields]
-    step = 256 if not all(field.is_fixed for field in known) else max(1, BATCH_BYTES // max(1, sum(f.stride for f in known)))
-    blocks = source.blocks if source.reads_blocks and source.remote is None else None
-    while low < total:
-        high = min(total, low + step)
-        if blocks is not None:
-            high = blocks[int(blocks.of(np.array([high - 1]))[0])].stop
-        size = yield low, high
-        step = max(1, min(4 * (high - low), int((high - low) * BATCH_BYTES / max(1, size))))
-        low = high
-
-
-def _chosen(
-    schema: Mapping[str, Field], fields: Sequence[str] | None, codec: Codec | Mapping[str, Codec] | None
-) -> dict[str, Field]:
+def _chosen(schema: Mapping[str, Field], fields: Sequence[str] | None) -> list[str]:
     chosen = list(schema) if fields is None else list(fields)
-    unknown = [name for name in [*chosen, *(codec if isinstance(codec, Mapping) else {})] if name not in schema]
+    unknown = [name for name in chosen if name not in schema]
     if unknown:
         raise ValueError(f"unknown fields {unknown}; the source has {list(schema)}")
-    return {name: schema[name].with_codec(codec.get(name) if isinstance(codec, Mapping) else codec) for name in chosen}
+    return chosen
+
+
+def coded(schema: Mapping[str, Field], codec: Codec | Mapping[str, Codec] | None) -> dict[str, Field]:
+    """Fields with their codecs: one for all, or a dict for some."""
+    unknown = [name for name in codec if name not in schema] if isinstance(codec, Mapping) else []
+    if unknown:
+        raise ValueError(f"unknown fields {unknown} in codec; there are {list(schema)}")
+    return {name: one.with_codec(codec.get(name) if isinstance(codec, Mapping) else codec) for name, one in schema.items()}

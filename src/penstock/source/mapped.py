@@ -7,7 +7,7 @@ import numpy as np
 
 from penstock.errors import SchemaMismatchError
 from penstock.interfaces import IntArray
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source, fixed_output, only
+from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Source, fixed_output, only
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_of
 from penstock.store.column import as_batch, guess_field, make_column
@@ -56,6 +56,10 @@ class Mapped(Source):
         batch = self._source.read(ids)
         records = [self._fn({name: _item(column, i) for name, column in batch.items()}) for i in range(ids.size)]
         return collect(records, {name: self._schema[name] for name in fields}, out)
+
+    def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
+        """Those of the source."""
+        return self._source.disk_ranges(ids)
 
     def close(self) -> None:
         """Close the source."""

@@ -19,11 +19,11 @@ from penstock.errors import (
     UnsupportedVersionError,
 )
 from penstock.interfaces import IntArray
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source, fixed_output
-from penstock.remote.window import RemoteFiles, RemoteOptions
+from penstock.records import Batch, Outputs, Recipe, fixed_output
+from penstock.remote.window import RemoteOptions
 from penstock.schema import Field
 from penstock.source.files import File, Files, Names, find_files
-from penstock.source.rows_in_files import FileRows, blocks_of_files, default_threads, reader_of_files, use_pread
+from penstock.source.rows_in_files import FileRows, RowSource, default_threads, reader_of_files, use_pread
 
 __all__ = ["NpySource", "open_npy"]
 
@@ -50,11 +50,11 @@ def open_npy(
     return NpySource(find_files(what, SUFFIXES), field, default_threads(threads), io, remote)
 
 
-class NpySource(Source):
+class NpySource(RowSource):
     """The rows of .npy files, one file after the other, as the one field ``data``."""
 
     def __init__(self, files: Files, field: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
-        self._files, self._name, self._options = files, field, (threads, io, remote)
+        self._name, self._options = field, (threads, io, remote)
         heads = files.once("heads", lambda: files.each(_head))
         for file, head in zip(files, heads, strict=True):
             if head.dtype != heads[0].dtype or head.shape[1:] != heads[0].shape[1:]:
@@ -67,14 +67,10 @@ class NpySource(Source):
         except TypeError as error:
             raise UnsupportedTypeError(f"{files[0]}: {error}") from error
         self._swapped = not heads[0].dtype.isnative
-        self._counts = [head.shape[0] for head in heads]
         parts = [FileRows.of(file, head.size, head.offset, head.shape[0]) for file, head in zip(files, heads, strict=True)]
-        self._length = sum(self._counts)
-        pread = use_pread(io, files.local)
-        self._rows = reader_of_files(parts, self._field.stride, pread=pread, threads=threads, remote=remote)
-
-    def __len__(self) -> int:
-        return self._length
+        stride = self._field.stride
+        rows = reader_of_files(parts, stride, pread=use_pread(io, files.local), threads=threads, remote=remote)
+        super().__init__(files, [head.shape[0] for head in heads], stride, rows)
 
     @property
     def schema(self) -> Mapping[str, Field]:
@@ -85,25 +81,6 @@ class NpySource(Source):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return self._files.fingerprint("npy", self._name)
-
-    @property
-    def blocks(self) -> Blocks:
-        """The files, where there are several and they are small; runs of about 8 MiB otherwise."""
-        return blocks_of_files(self._counts, self._field.stride)
-
-    @property
-    def reads_blocks(self) -> bool:
-        """At a URL, where a record costs a request."""
-        return self._files.is_remote
-
-    @property
-    def remote(self) -> RemoteFiles | None:
-        """The window on the files, if they are at a URL."""
-        return self._rows.remote
-
-    def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Where records lie in the files."""
-        return self._rows.byte_ranges(ids, ids + 1)
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         if not fields:
@@ -120,10 +97,6 @@ class NpySource(Source):
 
     def _recipe(self) -> Recipe:
         return (NpySource, (self._files, self._name, *self._options))
-
-    def close(self) -> None:
-        """Let go of the files: nothing can be read any more."""
-        self._rows.close()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from penstock.interfaces import IntArray
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source
+from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Source
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_of
 
@@ -73,6 +73,10 @@ class Picked(Source):
     def hold(self, ids: IntArray) -> AbstractContextManager[object]:
         """As the source does."""
         return self._source.hold(ids)
+
+    def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
+        """Those of the whole records."""
+        return self._source.disk_ranges(ids)
 
     def close(self) -> None:
         """Close the source."""

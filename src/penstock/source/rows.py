@@ -27,11 +27,11 @@ from penstock.errors import (
     UnsupportedTypeError,
 )
 from penstock.interfaces import IntArray
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output
-from penstock.remote.window import RemoteFiles, RemoteOptions
+from penstock.records import Batch, Outputs, Recipe, Source, empty, fixed_output
+from penstock.remote.window import RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.source.files import File, Files, Names, find_files
-from penstock.source.rows_in_files import FileRows, blocks_of_files, default_threads, reader_of_files, use_pread
+from penstock.source.rows_in_files import FileRows, RowSource, default_threads, reader_of_files, use_pread
 
 __all__ = ["HEADER", "MAGIC", "SUFFIX", "RowBatches", "RowShards", "check_header", "default_batch_rows", "open_rows"]
 
@@ -64,23 +64,19 @@ def open_rows(
     return RowShards(find_files(what, (SUFFIX,)), field, delivered.str, default_threads(threads), io, remote)
 
 
-class RowShards(Source):
+class RowShards(RowSource):
     """The rows of .shard files, one file after the other, as one field. A row keeps its id whatever is read, and how."""
 
     def __init__(self, files: Files, field: str, dtype: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
-        self._files, self._name, self._dtype, self._options = files, field, dtype, (threads, io, remote)
+        self._name, self._dtype, self._options = field, dtype, (threads, io, remote)
         parts, self._width = files.once("rows", lambda: _open_all(files))
-        self._counts = [part.rows for part in parts]
-        self._length = sum(self._counts)
-        if self._length == 0:
+        if not parts:
             names = ", ".join(map(str, files[:3]))
             raise EmptySourceError(f"expected at least one row, found none in {len(files)} files ({names})")
         self._stored, self._field = Field(STORED, (self._width,)), Field(dtype, (self._width,))
-        pread = use_pread(io, files.local)
-        self._rows = reader_of_files(parts, self._stored.stride, pread=pread, threads=threads, remote=remote)
-
-    def __len__(self) -> int:
-        return self._length
+        stride = self._stored.stride
+        rows = reader_of_files(parts, stride, pread=use_pread(io, files.local), threads=threads, remote=remote)
+        super().__init__(files, [part.rows for part in parts], stride, rows)
 
     @property
     def total_rows(self) -> int:
@@ -101,25 +97,6 @@ class RowShards(Source):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return self._files.fingerprint("rows", self._name, self._dtype)
-
-    @property
-    def blocks(self) -> Blocks:
-        """The shards, where there are several and they are small; runs of about 8 MiB otherwise."""
-        return blocks_of_files(self._counts, self._stored.stride)
-
-    @property
-    def reads_blocks(self) -> bool:
-        """At a URL, where a record costs a request."""
-        return self._files.is_remote
-
-    @property
-    def remote(self) -> RemoteFiles | None:
-        """The window on the files, if they are at a URL."""
-        return self._rows.remote
-
-    def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Where rows lie in the files."""
-        return self._rows.byte_ranges(ids, ids + 1)
 
     def batches(self, batch_rows: int | None = None, *, align: bool = False) -> "RowBatches":
         """All rows in order, ``batch_rows`` at a time; see :func:`default_batch_rows`. With ``align`` no batch crosses a shard."""
@@ -147,10 +124,6 @@ class RowShards(Source):
 
     def _recipe(self) -> Recipe:
         return (RowShards, (self._files, self._name, self._dtype, *self._options))
-
-    def close(self) -> None:
-        """Let go of the files: nothing can be read any more."""
-        self._rows.close()
 
 
 class RowBatches:

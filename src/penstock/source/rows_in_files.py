@@ -1,4 +1,7 @@
-"""Rows of one size that lie in files as they are, or in memory: read by native threads, straight into the batch."""
+"""Rows of one size that lie in files as they are, or in memory: read by native threads, straight into the batch.
+
+:class:`RowSource` is what sources of such files share.
+"""
 
 import os
 from collections.abc import Sequence
@@ -10,15 +13,15 @@ import numpy.typing as npt
 
 from penstock import _core
 from penstock.interfaces import IntArray
-from penstock.records import Blocks
+from penstock.records import Blocks, DiskRange, Source
 from penstock.remote.window import RemoteFiles, RemoteOptions
-from penstock.source.files import File, RemoteFile
+from penstock.source.files import File, Files, RemoteFile
 
 __all__ = [
     "FileRows",
     "RemoteRows",
+    "RowSource",
     "Rows",
-    "blocks_of_files",
     "default_threads",
     "reader_of_files",
     "reader_of_memory",
@@ -53,20 +56,14 @@ def use_pread(io: str, path: Path | RemoteFile | None) -> bool:
     return io == "pread" or (io == "auto" and isinstance(path, Path) and _core.is_network_filesystem(str(path)))
 
 
-def blocks_of_files(counts: Sequence[int], stride: int) -> Blocks:
-    """Rows that are best read together: files of at most 64 MiB, where there are several, or else runs of about 8 MiB."""
-    if len(counts) > 1 and max(counts) * stride <= 64 << 20:
-        return Blocks.of_counts(counts)
-    return Blocks(sum(counts), max(1, (8 << 20) // max(1, stride)))
-
-
 class Rows:
     """A native reader of rows, and the threads that read with it. Rows of no bytes need no reader."""
 
     remote: RemoteFiles | None = None
 
-    def __init__(self, reader: _core.RowReader | None, threads: int) -> None:
+    def __init__(self, reader: _core.RowReader | None, threads: int, places: "_Places | None" = None) -> None:
         self._reader, self._pool, self._closed = reader, _core.ThreadPool(threads), False
+        self._places = places
 
     def read(self, starts: IntArray, out: npt.NDArray[np.generic], run: int = 1) -> None:
         """Fill ``out`` with ``run`` rows from every start on."""
@@ -88,7 +85,17 @@ class Rows:
 
     def byte_ranges(self, starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Where rows [start, stop) lie: numbers of files, and bytes from and to in them."""
-        raise TypeError("rows on this machine are not read by byte ranges")
+        if self._places is None:
+            raise TypeError("rows in memory are not read by byte ranges")
+        return self._places.ranges(starts, stops)
+
+    def disk_ranges(self, rows: range) -> list[DiskRange]:
+        """Where rows lie on a disk of this machine."""
+        if self._places is None or self.remote is not None:
+            return []
+        ranges = self._places.ranges(np.array([rows.start]), np.array([rows.stop]))
+        names = self._places.names
+        return [(names[number], low, high) for number, low, high in zip(*(r.tolist() for r in ranges), strict=True)]
 
     def close(self) -> None:
         """Let go of the files. Idempotent."""
@@ -100,23 +107,9 @@ class RemoteRows(Rows):
 
     def __init__(self, files: Sequence[FileRows], stride: int, remote: RemoteFiles, threads: int) -> None:
         facts = _facts(files)[:, 1:]
-        super().__init__(_core.RowReader.of_landings(remote.landings, facts.copy(), stride), threads)
+        super().__init__(_core.RowReader.of_landings(remote.landings, facts.copy(), stride), threads, _Places.of(files, stride))
         self.remote: RemoteFiles | None = remote
-        self._stride, self._offsets = stride, facts[:, 0].astype(np.int64)
-        self._ends = np.cumsum(facts[:, 1].astype(np.int64))
-
-    def byte_ranges(self, starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Where rows [start, stop) lie: numbers of files, and bytes from and to in them."""
-        starts, stops = _joined(starts, stops)
-        first, last = np.searchsorted(self._ends, starts, side="right"), np.searchsorted(self._ends, stops - 1, side="right")
-        pieces = last - first + 1  # of every run, one in each file
-        run = np.repeat(np.arange(starts.size), pieces)
-        number = np.arange(run.size) - np.repeat(np.cumsum(pieces) - pieces - first, pieces)
-        begin = np.concatenate([[0], self._ends[:-1]])[number]
-        low, high = np.maximum(starts[run], begin) - begin, np.minimum(stops[run], self._ends[number]) - begin
-        some = high > low  # a run may pass files without rows
-        number, low, high = number[some], low[some], high[some]
-        return number, self._offsets[number] + low * self._stride, self._offsets[number] + high * self._stride
+        self._stride = stride
 
     def read(self, starts: IntArray, out: npt.NDArray[np.generic], run: int = 1) -> None:
         """Fill ``out`` with ``run`` rows from every start on."""
@@ -146,6 +139,35 @@ class RemoteRows(Rows):
             self.remote.close()
 
 
+@dataclass(frozen=True)
+class _Places:
+    """Where rows lie in files."""
+
+    names: Sequence[str]
+    offsets: IntArray
+    ends: IntArray
+    stride: int
+
+    @classmethod
+    def of(cls, files: Sequence[FileRows], stride: int) -> "_Places":
+        """Of the rows of files, one after the other."""
+        facts = _facts(files).astype(np.int64)
+        return cls([str(one.path) for one in files], facts[:, 1], np.cumsum(facts[:, 2]), stride)
+
+    def ranges(self, starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Of rows [start, stop): numbers of files, and bytes from and to in them."""
+        starts, stops = _joined(starts, stops)
+        first, last = np.searchsorted(self.ends, starts, side="right"), np.searchsorted(self.ends, stops - 1, side="right")
+        pieces = last - first + 1  # of every run, one in each file
+        run = np.repeat(np.arange(starts.size), pieces)
+        number = np.arange(run.size) - np.repeat(np.cumsum(pieces) - pieces - first, pieces)
+        begin = np.concatenate([[0], self.ends[:-1]])[number]
+        low, high = np.maximum(starts[run], begin) - begin, np.minimum(stops[run], self.ends[number]) - begin
+        some = high > low  # a run may pass files without rows
+        number, low, high = number[some], low[some], high[some]
+        return number, self.offsets[number] + low * self.stride, self.offsets[number] + high * self.stride
+
+
 def _joined(starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
     """Runs of rows, those that follow one another as one, and those of nothing left out."""
     some = stops > starts
@@ -167,7 +189,8 @@ def reader_of_files(
     objects = [(one.path.path, one.path.info) for one in files if isinstance(one.path, RemoteFile)]
     if objects:
         return RemoteRows(files, stride, (remote or RemoteOptions()).open_files(objects), threads)
-    return Rows(_core.RowReader([str(one.path) for one in files], _facts(files), stride, pread), threads)
+    places = _Places.of(files, stride)
+    return Rows(_core.RowReader(places.names, _facts(files), stride, pread), threads, places)
 
 
 def reader_of_memory(arrays: Sequence[npt.NDArray[np.generic]], *, threads: int) -> Rows:
@@ -175,3 +198,43 @@ def reader_of_memory(arrays: Sequence[npt.NDArray[np.generic]], *, threads: int)
     stride = arrays[0][:1].nbytes if len(arrays[0]) else int(np.prod(arrays[0].shape[1:])) * arrays[0].itemsize
     flat = [array.reshape(-1).view(np.uint8) for array in arrays if array.size]
     return Rows(_core.RowReader.of_memory(flat, stride) if stride else None, threads)
+
+
+class RowSource(Source):
+    """A source whose records lie in files, one file after the other: ``counts`` of them, each of at most ``record_bytes``."""
+
+    def __init__(self, files: Files, counts: Sequence[int], record_bytes: int, rows: Rows) -> None:
+        self._files, self._counts, self._record_bytes, self._rows = files, counts, record_bytes, rows
+        self._length = sum(counts)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def blocks(self) -> Blocks:
+        """The files, where there are several of at most 64 MiB; runs of about 8 MiB otherwise."""
+        if len(self._counts) > 1 and max(self._counts) * self._record_bytes <= 64 << 20:
+            return Blocks.of_counts(self._counts)
+        return Blocks(self._length, max(1, (8 << 20) // max(1, self._record_bytes)))
+
+    @property
+    def reads_blocks(self) -> bool:
+        """At a URL, where a record costs a request."""
+        return self._files.is_remote
+
+    @property
+    def remote(self) -> RemoteFiles | None:
+        """The window on the files, if they are at a URL."""
+        return self._rows.remote
+
+    def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Where records lie in the files."""
+        return self._rows.byte_ranges(ids, ids + 1)
+
+    def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
+        """Where records lie in files of this machine."""
+        return self._rows.disk_ranges(ids)
+
+    def close(self) -> None:
+        """Let go of the files: nothing can be read any more."""
+        self._rows.close()

@@ -12,13 +12,13 @@ from penstock.argument import check_positions, whole_number
 from penstock.errors import MissingError, NoMatchError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output
+from penstock.records import Batch, Outputs, Recipe, empty, fixed_output
 from penstock.remote.url import UrlPath
-from penstock.remote.window import RemoteFiles, RemoteOptions
+from penstock.remote.window import RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.source.files import File, Files, LocalFile, Names, RemoteFile, find_files
 from penstock.source.paths import has_pattern
-from penstock.source.rows_in_files import FileRows, blocks_of_files, default_threads, reader_of_files, use_pread
+from penstock.source.rows_in_files import FileRows, RowSource, default_threads, reader_of_files, use_pread
 from penstock.source.token_file import SUFFIX, BlockRuns, TokenFile, numbered_objects, numbered_shards, read_footers
 from penstock.store.column import make_column
 from penstock.store.location import as_location
@@ -53,26 +53,23 @@ def open_tokens(
         return TokenBlocks(Files(found), *options)
 
 
-class TokenBlocks(Source):
+class TokenBlocks(RowSource):
     """The blocks of .rox files, one file after the other, as one field; all of one size, or ragged if some block is shorter.
 
     Together the blocks are one line of tokens, which :meth:`read_tokens` reads wherever blocks and shards end.
     """
 
     def __init__(self, files: Files, field: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
-        self._files, self._name, self._options = files, field, (threads, io, remote)
+        self._name, self._options = field, (threads, io, remote)
         footers, self._runs = files.once("tokens", lambda: _look(files))
         self._stored = footers[0].dtype
-        self._counts = [footer.blocks for footer in footers]
         self._num_tokens = sum(footer.data_bytes for footer in footers) // self._stored.itemsize
         is_even = len(self._runs.sizes) == 1 and self.block_size * self._stored.itemsize <= MAX_RECORD_BYTES
         self._field = Field(self._stored, (self.block_size,)) if is_even else Field.ragged(self._stored)
         parts = [FileRows.of(f.file, f.size, 0, f.data_bytes // self._stored.itemsize) for f in footers]
         pread = use_pread(io, files.local)
-        self._elements = reader_of_files(parts, self._stored.itemsize, pread=pread, threads=threads, remote=remote)
-
-    def __len__(self) -> int:
-        return sum(self._counts)
+        elements = reader_of_files(parts, self._stored.itemsize, pread=pread, threads=threads, remote=remote)
+        super().__init__(files, [footer.blocks for footer in footers], self.block_size * self._stored.itemsize, elements)
 
     @property
     def schema(self) -> Mapping[str, Field]:
@@ -99,28 +96,13 @@ class TokenBlocks(Source):
         """Of names, sizes and samples of the files."""
         return self._files.fingerprint("tokens", self._name)
 
-    @property
-    def blocks(self) -> Blocks:
-        """The shards, where there are several and they are small; runs of about 8 MiB otherwise."""
-        return blocks_of_files(self._counts, self.block_size * self.dtype.itemsize)
-
-    @property
-    def reads_blocks(self) -> bool:
-        """At a URL, where a record costs a request."""
-        return self._files.is_remote
-
-    @property
-    def remote(self) -> RemoteFiles | None:
-        """The window on the files, if they are at a URL."""
-        return self._elements.remote
-
     def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Where blocks lie in the files."""
         return self.span_ranges(*self._runs.locate(ids))
 
     def span_ranges(self, starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Where tokens [start, start + count) lie in the files of a remote source: file, start and stop."""
-        return self._elements.byte_ranges(starts, starts + counts)
+        return self._rows.byte_ranges(starts, starts + counts)
 
     def steps_per_epoch(self, batch_size: int, seq_len: int) -> int:
         """Full batches of ``batch_size`` sequences of ``seq_len`` tokens."""
@@ -131,12 +113,12 @@ class TokenBlocks(Source):
         run = whole_number("length", length)
         places = check_positions("starts", starts, max(0, self._num_tokens - run + 1))
         array = fixed_output("tokens", Field(self.dtype, (run,)), places.size, {} if out is None else {"tokens": out})
-        self._elements.read(places, array, run)
+        self._rows.read(places, array, run)
         return self._native(array)
 
     def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[Any]) -> None:
         """Fill ``out`` with tokens [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
-        self._elements.read_spans(starts, offsets, out)
+        self._rows.read_spans(starts, offsets, out)
         self._native(out)
 
     def documents(self, separator: object) -> IntArray:
@@ -172,13 +154,13 @@ class TokenBlocks(Source):
         if not self._field.is_fixed:
             return {self._name: self._read_ragged(*self._runs.locate(ids))}
         array = fixed_output(self._name, self._field, ids.size, out)
-        self._elements.read(ids * self.block_size, array, self.block_size)
+        self._rows.read(ids * self.block_size, array, self.block_size)
         return {self._name: self._native(array)}
 
     def _read_ragged(self, starts: IntArray, lengths: IntArray) -> Ragged:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         values = empty((int(offsets[-1]),), self.dtype)
-        self._elements.read_spans(starts, offsets, values)
+        self._rows.read_spans(starts, offsets, values)
         return Ragged(self._native(values), offsets)
 
     def _native(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -187,10 +169,6 @@ class TokenBlocks(Source):
 
     def _recipe(self) -> Recipe:
         return (TokenBlocks, (self._files, self._name, *self._options))
-
-    def close(self) -> None:
-        """Let go of the files: nothing can be read any more."""
-        self._elements.close()
 
 
 def as_elements(name: str, value: object, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

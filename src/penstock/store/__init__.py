@@ -3,8 +3,11 @@
 from penstock.codec import LZ4, Codec, Deflate, Raw, Zstd, train_dictionary
 from penstock.schema import Field
 from penstock.store.create import append_to, create
-from penstock.store.maintenance import Collected, Problem, Rebalanced, Stats, gc, rebalance, stats, verify
+from penstock.store.fragment import Receipt, Target, commit_fragments, write_fragment
+from penstock.store.maintenance import Collected, Stats, gc, stats
+from penstock.store.rebalance import Rebalanced, rebalance
 from penstock.store.snapshot import Store, ZeroCopy, open_store
+from penstock.store.verify import Problem, verify
 from penstock.store.writer import Progress, Writer
 
 __all__ = [
@@ -17,12 +20,15 @@ __all__ = [
     "Progress",
     "Raw",
     "Rebalanced",
+    "Receipt",
     "Stats",
     "Store",
+    "Target",
     "Writer",
     "ZeroCopy",
     "Zstd",
     "append_to",
+    "commit_fragments",
     "create",
     "gc",
     "open_store",
@@ -30,4 +36,5 @@ __all__ = [
     "stats",
     "train_dictionary",
     "verify",
+    "write_fragment",
 ]

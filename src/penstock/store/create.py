@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from penstock.argument import byte_size, whole_number
+from penstock.argument import byte_size, set_whole, whole_number
 from penstock.errors import StoreError
 from penstock.remote.url import UrlPath
 from penstock.schema import Field, Schema
@@ -12,9 +13,10 @@ from penstock.store.generation import generations, load_manifest
 from penstock.store.layout import MANIFEST_DIRECTORY, new_identity
 from penstock.store.location import as_location, storage_of
 from penstock.store.manifest import Manifest
+from penstock.store.storage import Location
 from penstock.store.writer import Progress, Writer
 
-__all__ = ["append_to", "create"]
+__all__ = ["Layout", "append_to", "begin_store", "create"]
 
 DEFAULT_CHUNK_BYTES = "64MiB"
 DEFAULT_CHUNK_RECORDS = 2**24
@@ -44,13 +46,48 @@ def create(
     >>> pen.open(path)[1]["caption"]
     'two'
     """
-    schema = Schema.make(fields)
-    size, records = (
-        byte_size("chunk_bytes", chunk_bytes, least=4096),
-        whole_number("chunk_records", chunk_records, least=1, most=2**32 - 1),
+    layout = Layout(chunk_bytes, chunk_records)
+    return begin_store(
+        as_location(path, storage_options),
+        fields,
+        layout,
+        dataset=new_identity(),
+        threads=threads,
+        progress=progress,
+        single_writer=single_writer,
     )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """When a chunk is full: at so many decoded bytes, or so many records."""
+
+    chunk_bytes: int | str = DEFAULT_CHUNK_BYTES
+    chunk_records: int = DEFAULT_CHUNK_RECORDS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "chunk_bytes", byte_size("chunk_bytes", self.chunk_bytes, least=4096))
+        set_whole(self, "chunk_records", least=1, most=2**32 - 1)
+
+    @property
+    def size(self) -> int:
+        """The bytes as a number."""
+        return int(self.chunk_bytes)
+
+
+def begin_store(
+    location: Location,
+    fields: Mapping[str, Field],
+    layout: Layout,
+    *,
+    dataset: str,
+    threads: int = 2,
+    progress: Progress | None = None,
+    single_writer: bool = False,
+) -> Writer:
+    """The writer of a new store with an identity that is known already: chunks of it may have been written before."""
+    schema = Schema.make(fields)
     whole_number("threads", threads, least=1, most=256)
-    location = as_location(path, storage_options)
     storage = storage_of(location)
     storage.prepare()
     claim = storage.claim(single_writer=single_writer)
@@ -58,15 +95,15 @@ def create(
         if generations(location):
             raise StoreError(f"{location}: there is a store already; open it with mode='a', or remove it")
         base = Manifest(
-            dataset=new_identity(),
+            dataset=dataset,
             generation=0,
             parent=None,
             write_id=new_identity(),
             length=0,
             fields=dict(schema.fields),
             numbers=dict(schema.numbers),
-            chunk_bytes=size,
-            chunk_records=records,
+            chunk_bytes=layout.size,
+            chunk_records=layout.chunk_records,
             next_chunk=0,
             chunks=(),
             segments=(),

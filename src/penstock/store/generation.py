@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock import _core
 from penstock.errors import CorruptError, MissingError, NotPublishedError, SnapshotExpiredError
+from penstock.store.entries import column
 from penstock.store.layout import (
     MANIFEST_DIRECTORY,
     MAX_MANIFEST_BYTES,
@@ -93,7 +94,7 @@ def load_redirects(path: Location, manifest: Manifest) -> dict[int, Table]:
     for tables in storage.each(partial(_load_tables, storage, manifest.dataset), manifest.redirects):
         for number, table in tables.items():
             merged[number] = merge(merged.get(number, np.empty(0, ENTRY)), table, drop_nowhere=False)
-    live = {chunk.number for chunk in manifest.chunks}
+    live = set(column(manifest.chunks, "number").tolist()) if merged else set()
     for number, table in merged.items():
         kept = table[table["chunk"] != NOWHERE]
         if kept.size and (int(kept["id"][-1]) >= manifest.length or not live.issuperset(np.unique(kept["chunk"]).tolist())):

@@ -1,18 +1,15 @@
-"""What keeps a store in shape: verify, rebalance, gc, and the figures that say when."""
+"""The figures that say how full a store is, and gc, which removes what nobody needs."""
 
 import os
-import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from penstock.argument import whole_number
-from penstock.errors import ReadError
 from penstock.remote.url import UrlPath
-from penstock.store.create import append_to
 from penstock.store.generation import generations, load_manifest, load_redirects
 from penstock.store.layout import (
     CHUNK_DIRECTORY,
@@ -27,19 +24,18 @@ from penstock.store.layout import (
 from penstock.store.location import as_location, storage_of
 from penstock.store.manifest import Manifest
 from penstock.store.redirect import Table
-from penstock.store.snapshot import Store, open_store
+from penstock.store.snapshot import Store
 from penstock.store.storage import Found, Storage
-from penstock.store.writer import Progress
 
-__all__ = ["Collected", "Problem", "Rebalanced", "Stats", "gc", "rebalance", "stats", "verify"]
-
-READ_BYTES = 16 << 20
-"""About so many bytes are read at a time while a store is rewritten."""
+__all__ = ["Collected", "Stats", "gc", "stats"]
 
 
 @dataclass(frozen=True)
 class Stats:
-    """How full a store is. ``utilisation`` is live_bytes / stored_bytes; far below 1, a rebalance frees the rest."""
+    """How full a store is. ``utilisation`` is live_bytes / stored_bytes; far below 1, a rebalance frees the rest.
+
+    ``field_bytes`` are the stored bytes by field.
+    """
 
     records: int
     generation: int
@@ -49,6 +45,7 @@ class Stats:
     live_bytes: int
     stored_bytes: int
     row_utilisation: float
+    field_bytes: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def utilisation(self) -> float:
@@ -61,11 +58,12 @@ def stats(store: Store) -> Stats:
     manifest = store._manifest
     redirects = load_redirects(store.path, manifest)
     live = _live_rows(manifest, redirects)
-    live_bytes = stored = full = 0
+    live_bytes = full = 0
+    by_number = dict.fromkeys(manifest.numbers.values(), 0)
     fields = storage_of(store.path).each(store._chunk_fields, range(len(manifest.chunks)))
     for chunk, stored_fields in zip(manifest.chunks, fields, strict=True):
         for number, data_bytes in stored_fields:
-            stored += data_bytes
+            by_number[number] = by_number.get(number, 0) + data_bytes
             live_bytes += data_bytes * live.get((chunk.number, number), 0) // max(1, chunk.rows)
         full += chunk.decoded >= 0.9 * manifest.chunk_bytes or chunk.rows >= 0.9 * manifest.chunk_records
     capacity = sum(chunk.rows for chunk in manifest.chunks)
@@ -76,8 +74,9 @@ def stats(store: Store) -> Stats:
         len(manifest.chunks) - full,
         sum(len(table) for table in redirects.values()),
         live_bytes,
-        stored,
+        sum(by_number.values()),
         manifest.length / capacity if capacity else 1.0,
+        {name: by_number[number] for name, number in manifest.numbers.items()},
     )
 
 
@@ -95,89 +94,6 @@ def _live_rows(manifest: Manifest, redirects: dict[int, Table]) -> dict[tuple[in
         for segment, gone in zip(manifest.segments, moved.tolist(), strict=True):
             live[segment.chunk, number] = live.get((segment.chunk, number), 0) + segment.count - gone
     return live
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something wrong in a store: where, and what."""
-
-    file: str
-    what: str
-
-
-def verify(
-    path: str | os.PathLike[str] | UrlPath,
-    *,
-    generation: int | None = None,
-    progress: Progress | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> list[Problem]:
-    """Check every record and index of a generation; returns what is wrong, naming file, field and rows, or an empty list."""
-    location = as_location(path, storage_options)
-    try:
-        store = open_store(location, generation=generation)
-    except ReadError as error:
-        return [Problem(str(location), str(error))]
-    with store:
-        return _verify(store, progress)
-
-
-def _verify(store: Store, progress: Progress | None) -> list[Problem]:
-    names = {number: name for name, number in store._manifest.numbers.items()}
-    problems = []
-    for place, chunk in enumerate(store._manifest.chunks):
-        file = f"{store.path}/{CHUNK_DIRECTORY}/{chunk_name(chunk.writer, chunk.serial)}"
-        try:
-            found = store._verify_chunk(place)
-        except ReadError as error:
-            found = [str(error)]
-        for what in found:
-            named = re.sub(r"\bfield (\d+)", lambda m: f"field {names.get(int(m[1]), m[1])!r}", what)
-            problems.append(Problem(file, named.removeprefix(f"{file}: ")))
-        if progress is not None:
-            progress(chunk.rows, chunk.size)
-    return problems
-
-
-@dataclass(frozen=True)
-class Rebalanced:
-    """A store before and after it was rewritten."""
-
-    before: Stats
-    after: Stats
-
-
-def rebalance(
-    path: str | os.PathLike[str] | UrlPath,
-    *,
-    threads: int = 2,
-    progress: Progress | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    single_writer: bool = False,
-) -> Rebalanced:
-    """Rewrite the live records in id order into full chunks, as one new generation.
-
-    Older generations, and whoever reads them, stay as they are; :func:`gc` removes their files later.
-    """
-    location = as_location(path, storage_options)
-    with append_to(location, threads=threads, progress=progress, single_writer=single_writer) as writer:
-        with open_store(location, generation=writer.generation) as store:
-            before = stats(store)
-            writer._start_over()
-            for low, high in batches(store):
-                writer.extend_columns(store.columns(slice(low, high), list(store.schema)))
-        done = writer.commit()
-    with open_store(location, generation=done) as store:
-        return Rebalanced(before, stats(store))
-
-
-def batches(store: Store) -> list[tuple[int, int]]:
-    """Ranges of ids of about READ_BYTES each."""
-    if len(store) == 0:
-        return []
-    figures = stats(store)
-    rows = max(1, int(READ_BYTES / max(1, figures.live_bytes / len(store))))
-    return [(low, min(len(store), low + rows)) for low in range(0, len(store), rows)]
 
 
 @dataclass(frozen=True)
@@ -202,6 +118,12 @@ def gc(
     The newest ``keep`` generations stay, and every one from the oldest on that is younger than ``keep_hours``: 24 on a disk, 168 on
     an object store. A reader on this machine keeps what it has opened; others may find an older generation gone. On an object
     store, where nobody knows who else is writing, also other files stay until they are so old: no transaction may take longer.
+
+    >>> import tempfile, numpy as np, penstock as pen
+    >>> path = tempfile.mkdtemp() + "/x.pen"
+    >>> pen.convert({"x": np.arange(100)}, path)
+    >>> pen.gc(path, keep=1).kept_generations
+    (1,)
     """
     whole_number("keep", keep, least=1)
     location = as_location(path, storage_options)

@@ -9,9 +9,10 @@ from penstock import _core
 from penstock.codec import Raw, Zstd
 from penstock.errors import CorruptError, ObjectChangedError, WindowTooSmallError
 from penstock.interfaces import IntArray
+from penstock.remote.hold import Hold
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import UrlPath
-from penstock.remote.window import Hold, RemoteFiles, RemoteOptions
+from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
 from penstock.store.manifest import ChunkEntry, Manifest
 
@@ -32,20 +33,20 @@ class RemoteChunks:
     """The window on the chunks of one generation. Safe to use from several threads."""
 
     def __init__(self, url: UrlPath, manifest: Manifest, options: RemoteOptions) -> None:
-        self._manifest = manifest
+        self._manifest, chunks = manifest, tuple(manifest.chunks)
         readers: list[_core.StoreReader] = []
         self._readers = readers  # the reader, once there is one; not through self, which would make a circle
         self.files: RemoteFiles = options.open_files(
-            [_object(url, chunk) for chunk in manifest.chunks],
+            [_object(url, chunk) for chunk in chunks],
             whole_files=True,
             on_release=lambda number: readers[0].forget(number) if readers else None,
-            identities=[f"{chunk.crc:08x}" for chunk in manifest.chunks],
+            identities=[f"{chunk.crc:08x}" for chunk in chunks],
         )
-        self._sizes = np.array([chunk.size for chunk in manifest.chunks], np.int64)
-        self._rows = np.array([chunk.rows for chunk in manifest.chunks], np.int64)
-        self._starts = np.array([self._guess(chunk) for chunk in manifest.chunks], np.int64)  # of the indices
-        self._is_known = np.zeros(len(manifest.chunks), np.bool_)  # whether an index begins no earlier
-        place = {chunk.number: place for place, chunk in enumerate(manifest.chunks)}
+        self._sizes = np.array([chunk.size for chunk in chunks], np.int64)
+        self._rows = np.array([chunk.rows for chunk in chunks], np.int64)
+        self._starts = np.array([self._guess(chunk) for chunk in chunks], np.int64)  # of the indices
+        self._is_known = np.zeros(len(chunks), np.bool_)  # whether an index begins no earlier
+        place = {chunk.number: place for place, chunk in enumerate(chunks)}
         self._segment_ends = np.array([s.first_id + s.count for s in manifest.segments], np.int64)
         self._segment_chunks = np.array([place.get(s.chunk, 0) for s in manifest.segments], np.int64)
 

@@ -16,11 +16,13 @@ from penstock.argument import byte_size
 from penstock.errors import BatchTooLargeError, CorruptError, MissingError, SnapshotExpiredError
 from penstock.index import as_ids
 from penstock.interfaces import IntArray
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source, fixed_output, masked
+from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Source, fixed_output, masked
 from penstock.remote.url import UrlPath
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import Field
 from penstock.store.column import Column, as_batch, join_columns
+from penstock.store.disk import disk_ranges
+from penstock.store.entries import as_rows, column, places_of
 from penstock.store.generation import generations, load_manifest, load_redirects
 from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
 from penstock.store.location import as_location
@@ -40,15 +42,18 @@ class Store(Source):
         self._path, self._manifest, self._how = path, manifest, how
         redirects = load_redirects(path, manifest)
         self._chunks = RemoteChunks(path, manifest, how.remote) if isinstance(path, UrlPath) else None
-        index = {chunk.number: place for place, chunk in enumerate(manifest.chunks)}
+        chunks, segments, numbers = manifest.chunks, manifest.segments, column(manifest.chunks, "number")
         self._reader: _core.StoreReader | None = _core.StoreReader(
             str(path),
             manifest.length,
-            [f"{path}/{CHUNK_DIRECTORY}/{chunk_name(c.writer, c.serial)}" for c in manifest.chunks],
-            np.array([[c.size, c.rows, c.crc] for c in manifest.chunks], np.uint64).reshape(-1, 3),
-            np.array(
-                [[s.first_id, s.count, index.get(s.chunk, len(index)), s.first_row] for s in manifest.segments], np.uint64
-            ).reshape(-1, 4),
+            [f"{path}/{CHUNK_DIRECTORY}/{chunk_name(c.writer, c.serial)}" for c in chunks],
+            as_rows(column(chunks, "size"), column(chunks, "rows"), column(chunks, "crc")),
+            as_rows(
+                column(segments, "first_id"),
+                column(segments, "count"),
+                places_of(numbers, column(segments, "chunk")),
+                column(segments, "first_row"),
+            ),
             bytes.fromhex(manifest.dataset),
             how.io == "pread",
             how.verify,
@@ -59,8 +64,7 @@ class Store(Source):
             self._chunks.serve(self._reader)
         for number, table in redirects.items():
             if table.size:
-                places = np.array([index[c] for c in table["chunk"].tolist()], np.uint64)
-                self._reader.set_redirects(number, np.stack([table["id"], places, table["row"].astype(np.uint64)], axis=1))
+                self._reader.set_redirects(number, as_rows(table["id"], places_of(numbers, table["chunk"]), table["row"]))
         self._pool = _core.ThreadPool(how.threads)
 
     # What there is
@@ -104,7 +108,7 @@ class Store(Source):
     @property
     def blocks(self) -> Blocks:
         """The runs of records that lie in one chunk."""
-        return Blocks.of_counts([segment.count for segment in self._manifest.segments])
+        return Blocks.of_counts(column(self._manifest.segments, "count"))
 
     @property
     def reads_blocks(self) -> bool:
@@ -139,6 +143,10 @@ class Store(Source):
         """Records as a writer takes them, to be written to another store: nothing is lost on the way."""
         loaded = self._load(as_ids(ids, len(self)), fields, {})
         return {name: column if isinstance(column, Column) else column.column() for name, column in loaded.items()}
+
+    def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
+        """The pages of records that lie where they were written. Reads the indices of their chunks."""
+        return [] if self._chunks is not None else disk_ranges(self._native(), self._manifest, str(self._path), ids)
 
     # A store at a URL
 

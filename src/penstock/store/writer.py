@@ -14,7 +14,8 @@ On an object store steps 3, 4, 6 and 7 are not needed, and step 5 is a put-if-ab
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -106,7 +107,7 @@ class Writer:
 
     def append(self, record: Mapping[str, Any]) -> int:
         """Append one record; a field left out or None is missing. Returns its id."""
-        return self.extend({name: _one(value) for name, value in record.items()})[0]
+        return self.extend({name: [value] for name, value in record.items()})[0]
 
     def update(self, ids: npt.ArrayLike, batch: Mapping[str, Any]) -> None:
         """Replace the given fields of records; other fields and all ids stay. The last of several values for one id wins."""
@@ -237,6 +238,27 @@ class Writer:
         self._changed |= bool(placements)
         return placements
 
+    # Chunks that one writer writes and another one commits; see fragment.py
+
+    def _release(self) -> tuple[ChunkEntry, ...]:
+        """Write what was appended and give its chunks away, in order: they are no longer this writer's to remove."""
+        self._check()
+        with self._or_discard():
+            self._chunks.seal_all()
+            self._files.settle((CHUNK_DIRECTORY,), is_new=False)
+        given = tuple(entry for _, entry in sorted(self._chunks.entries.items()))
+        self._begin()
+        return given
+
+    def _adopt(self, chunks: Sequence[ChunkEntry]) -> range:
+        """Append the records of chunks of this data set that others have written."""
+        self._check()
+        numbered = {number: replace(chunk, number=number) for number, chunk in enumerate(chunks, self._chunks.next_chunk)}
+        self._chunks.entries |= numbered
+        self._chunks.next_chunk += len(numbered)
+        self._changed |= bool(numbered)
+        return self._places.append(Placement(number, 0, chunk.rows) for number, chunk in numbered.items())
+
     # A commit
 
     def _publish_or_rebase(self) -> None:
@@ -327,7 +349,3 @@ class Writer:
         )
         older = {entry.number: entry for entry in self._base.chunks}
         return tuple(entry for number, entry in sorted({**older, **self._chunks.entries}.items()) if number in used)
-
-
-def _one(value: Any) -> Any:
-    return [value]

@@ -26,8 +26,8 @@ def mix(
     seed: int,
     weights: Weights | StagedWeights | None = None,
     stop: str = "first_exhausted",
-    unit: str = "sample",
     batch_size: int = 1,
+    unit: str = "sample",
     period: int = 1024,
 ) -> "MixedStream":
     """Streams drawn from by weight, in closed form: any step of the mixture is found at once.
@@ -36,6 +36,12 @@ def mix(
     a step. ``stop`` says when an epoch ends: "first_exhausted", "all_exhausted" (smaller ones start over, reshuffled),
     "all_exhausted_without_replacement" (every record once) or "forever". ``unit="batch"`` draws whole batches of ``batch_size``
     samples. Every record comes with its stream's fields; all streams must have the same ones.
+
+    >>> import numpy as np, penstock as pen
+    >>> web, code = pen.open({"x": np.zeros(700)}), pen.open({"x": np.ones(300)})
+    >>> mixed = pen.mix({"web": web.shuffle(seed=1), "code": code.shuffle(seed=2)}, weights={"web": 0.7, "code": 0.3}, seed=5)
+    >>> len(mixed), float(next(iter(pen.Loader(mixed, batch_size=1000)))["x"].mean())
+    (1000, 0.3)
     """
     return MixedStream(streams, seed=seed, weights=weights, stop=stop, unit=unit, batch_size=batch_size, period=period)
 

@@ -47,6 +47,11 @@ class SequenceStream(Stream):
 
     With a ``separator`` (a token, or several) and ``documents=True`` every sequence comes with ``segment``, the number of each
     token's document within the sequence, and ``position``, the place of the token in its document as far as the sequence shows it.
+
+    >>> import penstock as pen
+    >>> stream = pen.open({"text": ["abc", "de", "fghi"]}).in_order().sequences(4, separator=0)
+    >>> len(stream), next(iter(pen.Loader(stream, batch_size=2)))["tokens"].tolist()
+    (3, [[97, 98, 99, 0], [100, 101, 0, 102]])
     """
 
     def __init__(

@@ -31,6 +31,11 @@ class Stream(ABC):
     """An addressable, endless sequence of samples, immutable and picklable.
 
     An epoch is a line of ``axis`` positions; a sample takes ``stride`` of them (the length of a sequence, 1 for a record).
+
+    >>> import numpy as np, penstock as pen
+    >>> stream = pen.open({"x": np.arange(100)}).shuffle(seed=7)
+    >>> len(stream), stream.plan()
+    (100, {'order': 'Shuffle(n=100, seed=7)'})
     """
 
     @property
@@ -113,7 +118,15 @@ class Stream(ABC):
 
 
 class RecordStream(Stream):
-    """The records of one source in an order."""
+    """The records of one source in an order; what ``source.shuffle`` and its like give.
+
+    >>> import numpy as np, penstock as pen
+    >>> from penstock.order import Sequential
+    >>> from penstock.stream import RecordStream
+    >>> stream = RecordStream(pen.open({"x": np.arange(10) * 10}), Sequential(10))
+    >>> next(iter(pen.Loader(stream, batch_size=3)))["x"]
+    array([ 0, 10, 20])
+    """
 
     def __init__(self, source: Source, order: Order, *, bans: tuple[tuple[int, IntArray], ...] = ()) -> None:
         if int(getattr(order, "n", len(order))) > len(source):
@@ -193,6 +206,11 @@ class RecordStream(Stream):
     def without(self, ids: Any, *, from_step: int = 0) -> "RecordStream":
         """The same stream in which records no longer come from ``from_step`` on. At each of their places comes another record, the
         same on every rank and in every run, so that batches stay full.
+
+        >>> import numpy as np, penstock as pen
+        >>> stream = pen.open({"x": np.arange(10)}).in_order()
+        >>> next(iter(pen.Loader(stream.without([2]), batch_size=5)))["x"]
+        array([0, 1, 4, 3, 4])
         """
         banned = np.unique(as_ids(ids, len(self.source)))
         if banned.size >= len(self.source):

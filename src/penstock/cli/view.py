@@ -1,0 +1,111 @@
+"""penstock view: the data, an order or a running loader as a web page."""
+
+import errno
+import json
+import os
+import sys
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.options import Generation, Storage, open_data
+from penstock.cli.output import say
+from penstock.records import Source
+from penstock.view.dataset import DataSet
+from penstock.view.routes import Routes
+from penstock.view.server import ViewServer
+
+__all__ = ["EXAMPLES", "view"]
+
+EXAMPLES = (
+    "penstock view train.pen",
+    "penstock view image=images.npy label=labels.npy --port 8000 --no-browser",
+    "penstock view train.pen --watch run.jsonl",
+)
+
+
+def view(
+    data: Annotated[
+        list[str] | None, typer.Argument(metavar="DATA", help="Data as for info; not needed with --watch.", show_default=False)
+    ] = None,
+    watch: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file of loader figures that a run appends to.", show_default=False)
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes a free one.")] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+    generation: Generation = None,
+    storage: Storage = None,
+    as_json: Annotated[bool, typer.Option("--json", help='Print {"url": ...} as the first line, for scripts.')] = False,
+) -> None:
+    """Look at data in a browser: records with pictures, batches, the order, chunks; and at a loader that is running.
+
+    The page is served on this machine only, for whoever has the address that is printed, until Ctrl-C.
+    """
+    if not data and watch is None:
+        raise typer.BadParameter("expected DATA, or --watch FILE", param_hint="DATA")
+    with ExitStack() as stack:
+        server = stack.enter_context(_served(_routes(data or [], watch, generation, storage), port))
+        _announce(server.guard.url, as_json=as_json)
+        if not no_browser and not as_json and _has_browser():
+            stack.enter_context(_opened(server.guard.url))
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+
+
+def _routes(words: list[str], watch: Path | None, generation: int | None, storage: list[str] | None) -> Routes:
+    if not words:
+        return Routes(None, watch)
+
+    def open_at(chosen: int | None) -> Source:
+        return open_data(words, generation=generation if chosen is None else chosen, storage=storage)
+
+    return Routes(DataSet(open_at, words), watch)
+
+
+@contextmanager
+def _served(routes: Routes, port: int) -> Iterator[ViewServer]:
+    try:
+        server = ViewServer(routes, port=port)
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        raise typer.BadParameter(f"port {port} cannot be had ({error.strerror}); leave it out to use a free one") from error
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def _announce(url: str, *, as_json: bool) -> None:
+    typer.echo(json.dumps({"url": url}) if as_json else url)
+    sys.stdout.flush()  # scripts read it through a pipe, while this goes on
+    if not as_json:
+        say("Ctrl-C ends it. The address is a secret: whoever has it sees the data.")
+
+
+def _has_browser() -> bool:
+    """Whether a person sits here, with a browser that has a window: one in the terminal would take it over."""
+    has_window = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    if not has_window or not sys.stdout.isatty():
+        return False
+    try:
+        webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return True
+
+
+@contextmanager
+def _opened(url: str) -> Iterator[None]:
+    """The page in a browser. The address goes there in a file: other users can see the arguments of programs."""
+    with tempfile.TemporaryDirectory(prefix="penstock-view-") as directory:
+        file = Path(directory, "open.html")
+        file.write_text(f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={url}">')
+        threading.Thread(target=webbrowser.open, args=[file.as_uri()], daemon=True).start()  # some wait until it is closed
+        yield

@@ -1,0 +1,240 @@
+"""The native engine: batches of plain records, read by native threads. It delivers in the order of the steps."""
+
+import threading
+import time
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock import _core
+from penstock.errors import WindowTooSmallError
+from penstock.interfaces import IntArray
+from penstock.loader.engine import MOST_AHEAD, Engine
+from penstock.loader.needs import Ahead
+from penstock.loader.schedule import EpochSchedule, Place, Span
+from penstock.loader.stats import Meter
+from penstock.loader.work import Work
+from penstock.order import Design
+from penstock.records import Batch, Source, masked
+from penstock.stream import RecordStream
+from penstock.stream.picks import RecordPicks
+from penstock.stream.stream import WEIGHT
+
+__all__ = ["NativeEngine", "NativeField", "native_fields"]
+
+CACHE_BYTES = 8_000_000
+"""What is read ahead natively unless the user says otherwise: enough to be ahead, and little enough to stay in the cache of the
+processor, where the memory of a batch that is gone is filled again. (256 records of 2 KiB: 64 MB ahead is a fifth slower.)
+"""
+
+
+class NativeEngine(Engine):
+    """Records of fixed size, read by native threads while Python does other things. It only says which, many batches at once."""
+
+    def __init__(
+        self,
+        work: Work,
+        fields: list["NativeField"],
+        schedule: EpochSchedule,
+        steps: range,
+        budget: int | None,
+        threads: int,
+        ahead: Ahead,
+        meter: Meter,
+    ) -> None:
+        self._work, self._fields, self._schedule, self._steps = work, fields, schedule, steps
+        self._ahead, self._meter = ahead, meter
+        self._threads = threads
+        self._turn, self._taking, self._closed = threading.RLock(), False, False  # a signal handler may close
+        self._ring: _core.BatchRing | None = self._make_ring()
+        self._record_bytes = sum(f.stride for f in fields) + (0 if work.ids is None else 8)
+        fits = (CACHE_BYTES if budget is None else budget) // (self._record_bytes * schedule.batch_size // schedule.shard.world)
+        self._depth = max(2 if budget is None else 1, min(MOST_AHEAD, fits))
+        self._asked = steps.start
+        self._stretches: deque[_Stretch] = deque()
+        stream = work.stream
+        assert isinstance(stream, RecordStream)
+        self._stream = stream
+        self._is_plain = not stream.bans and not isinstance(stream.order, Design)
+
+    def _make_ring(self) -> _core.BatchRing:
+        return _core.BatchRing([(f.reader, f.number, f.stride) for f in self._fields], self._threads)
+
+    def _start_over(self, step: int) -> None:
+        """Forget all that is under way, and go on with a step."""
+        self._ring = None  # its threads end before anything is let go
+        self._let_go()
+        self._ring, self._asked = self._make_ring(), step
+
+    def _let_go(self) -> None:
+        for stretch in self._stretches:
+            stretch.hold.close()
+        self._stretches.clear()
+
+    def _ask(self, most: int) -> bool:
+        """Ask for batches: a run of whole ones together, others one by one. False if there is no room for their bytes now."""
+        assert self._ring is not None
+        schedule, first = self._schedule, self._schedule.place(self._asked)
+        count = min(most, schedule.stretch(self._asked)) if self._is_plain else 0
+        while count > 1 and not self._ahead.reached(self._asked + count - 1):
+            count //= 2
+        if count <= 1:
+            return self._ask_one(first)
+        run = first.spans[0].run
+        size = schedule.batch_size // schedule.shard.world
+        ids = self._stream.order.indices(first.epoch, run.start, run.start + (count * size - 1) * run.step + 1, run.step)
+        try:
+            hold = self._hold(ids)
+        except Exception:
+            return self._ask_one(first)  # which knows what to do about errors
+        self._ring.put(ids, size)
+        self._stretches.append(_Stretch(first, count, RecordPicks(ids), hold))
+        self._asked += count
+        return True
+
+    def _ask_one(self, place: Place) -> bool:
+        assert self._ring is not None
+        try:
+            picks = self._work.picks(place)
+            assert isinstance(picks, RecordPicks)
+            hold = self._hold(picks.ids)
+        except Exception as error:
+            if isinstance(error, WindowTooSmallError) and self._stretches:
+                return False  # batches under way fill the window
+            nothing = RecordPicks(np.empty(0, np.int64))
+            self._stretches.append(_Stretch(place, 1, nothing, ExitStack(), is_good=False))
+            self._ring.put(nothing.ids, 0)
+        else:
+            self._ring.put(picks.ids, len(picks.ids))
+            self._stretches.append(_Stretch(place, 1, picks, hold))
+        self._asked += 1
+        return True
+
+    def _hold(self, ids: IntArray) -> ExitStack:
+        """Keeps the bytes of records in memory until it is closed, where they are not in files of this machine."""
+        stack = ExitStack()
+        stack.enter_context(self._ahead.hold(self._stream, ids))
+        return stack
+
+    def _may_ask(self) -> bool:
+        """Whether the next batch can be asked for: not while its bytes have no room, unless that will not change by itself."""
+        if self._stretches and not self._stretches[-1].is_good:
+            return False  # it is going to be made in another way, which needs the room
+        if self._ahead.reached(self._asked):
+            return True
+        if self._stretches:
+            return False
+        self._ahead.wait(self._asked)
+        return True
+
+    def take(self) -> tuple[Place, Any]:
+        """The next batch; when half of what may be under way is, more is asked for."""
+        with self._turn:
+            if self._closed:
+                raise StopIteration
+            self._taking = True
+        try:
+            return self._take()
+        finally:
+            with self._turn:
+                self._taking = False
+                if self._closed:
+                    self._end()
+
+    def _take(self) -> tuple[Place, Any]:
+        assert self._ring is not None
+        if (ready := self._ring.size) <= self._depth // 2:
+            while ready < self._depth and self._asked < self._steps.stop and self._may_ask():
+                if not self._ask(self._depth - ready):
+                    break
+                ready = self._ring.size
+        if not self._stretches:
+            raise StopIteration
+        stretch = self._stretches[0]
+        place, picks = stretch.next(self._schedule)
+        began = time.perf_counter()
+        try:
+            values, present = self._ring.take()
+        except Exception:
+            stretch.is_good = False
+        finally:
+            if stretch.taken == stretch.count:
+                self._stretches.popleft()
+                stretch.hold.close()
+                self._ahead.passed(place.step)
+        if not stretch.is_good:
+            if self._stream.source.remote is not None:
+                self._start_over(place.step + 1)  # so that bytes that are held can be fetched again
+            return place, self._work.make(place)  # again, by the way that knows what to do about errors
+        self._meter.wait_s += time.perf_counter() - began
+        count = len(picks.ids)
+        self._meter.made(count * self._record_bytes)
+        batch: Batch = {f.name: value.view(f.dtype).reshape(count, *f.shape) for f, value in zip(self._fields, values, strict=True)}
+        for f, there in zip(self._fields, present, strict=False):
+            batch[f.name] = masked(batch[f.name], there)
+        if picks.weights is not None:
+            batch[WEIGHT] = picks.weights
+        return place, self._work.finish(place, picks, batch)
+
+    def close(self) -> None:
+        """Let the threads end; if another thread is taking a batch, when it has it."""
+        with self._turn:
+            self._closed = True
+            if not self._taking:
+                self._end()
+
+    def _end(self) -> None:
+        self._ring = None  # its threads end before anything is let go
+        self._let_go()
+        self._ahead.close()
+
+
+@dataclass
+class _Stretch:
+    """Batches that were asked for together: ``count`` from that of ``first`` on."""
+
+    first: Place
+    count: int
+    picks: RecordPicks
+    hold: ExitStack
+    taken: int = 0
+    is_good: bool = True
+
+    def next(self, schedule: EpochSchedule) -> tuple[Place, RecordPicks]:
+        """The place of the next batch, and what is in it."""
+        number, self.taken = self.taken, self.taken + 1
+        first = self.first
+        if self.count == 1:
+            return first, self.picks
+        width = schedule.batch_size * schedule.stream.stride
+        position, size = first.position + number * width, len(self.picks.ids) // self.count
+        begin, by = first.spans[0].run.start + number * width, first.spans[0].run.step
+        spans = (Span(first.epoch, range(begin, begin + (size - 1) * by + 1, by)),)
+        place = Place(first.step + number, first.epoch, position, None, spans, 0, first.epoch, position + width)
+        return place, RecordPicks(self.picks.ids[number * size : (number + 1) * size])
+
+
+@dataclass(frozen=True)
+class NativeField:
+    """A field that the native ring can read."""
+
+    name: str
+    reader: Any
+    number: int
+    stride: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+def native_fields(source: Source) -> list[NativeField] | None:
+    """The fields of a source as the ring reads them; None if it cannot read all of them."""
+    fields: list[NativeField] = []
+    for name, field in source.schema.items():
+        found = source.native_reader(name)
+        if found is None or field.stride == 0:
+            return None
+        fields.append(NativeField(name, *found, field.stride, field.dtype, field.shape))
+    return fields

@@ -1,0 +1,179 @@
+"""Blocks of coming batches, asked for ahead of time: the system brings them from the disk while earlier batches are made.
+
+Maps are read record by record, and the system is told not to guess what comes next. Where an order reads block after block, the
+loader knows: a thread tells the system which bytes are going to be needed, a little ahead of the batches. It only gives advice, and
+the batches are the same without it. (Block shuffle of 2 KiB records from a cold disk: about 20 times faster.)
+"""
+
+import contextlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from penstock.errors import PenstockError
+from penstock.interfaces import IntArray
+from penstock.loader.needs import Leaf, leaves_of, reads_blocks, stretch_of
+from penstock.loader.schedule import Schedule
+from penstock.loader.work import Work
+from penstock.order import BlockShuffle
+from penstock.records import Blocks, Source
+from penstock.stream import RecordStream
+
+__all__ = ["ReadAhead", "coming_blocks", "make_read_ahead"]
+
+AHEAD_BYTES = 64 << 20
+MOST_AHEAD_BYTES = 1 << 30
+"""So many bytes are asked for ahead of the batches: a whole window of a block shuffle, if that is more, up to the second figure."""
+
+PIECE_BYTES = 8 << 20
+"""The system is asked for so many bytes at a time."""
+
+MOST_BLOCKS = 1 << 26
+MOST_OPEN = 32
+PAGE = 4096
+
+Ask = Callable[[str, int, int], None]
+
+
+def make_read_ahead(work: Work, schedule: Schedule, steps: range) -> "ReadAhead | None":
+    """What reads ahead for these steps; None where nothing lies on a disk and is read block by block."""
+    if not steps or not any(_is_on_disk(leaf) for leaf in leaves_of(work.stream)):
+        return None
+    return ReadAhead(work, schedule, steps)
+
+
+class ReadAhead:
+    """A thread that stays a bounded number of bytes ahead of the batches."""
+
+    def __init__(self, work: Work, schedule: Schedule, steps: range, ask: Ask | None = None) -> None:
+        self._blocks = coming_blocks(work, schedule, steps)
+        self._passed, self._closed = steps.start - 1, False
+        self._change = threading.Condition()
+        self._files = _OpenFiles()
+        self._ask = self._files.ask if ask is None else ask
+        self._thread = threading.Thread(target=self._run, name="penstock-read-ahead", daemon=True)
+        self._thread.start()
+
+    def passed(self, step: int) -> None:
+        """Batches up to a step were made."""
+        with self._change:
+            self._passed = max(self._passed, step)
+            self._change.notify()
+
+    def close(self) -> None:
+        """Ask for nothing more. Idempotent."""
+        with self._change:
+            self._closed = True
+            self._change.notify()
+        if self._thread is not threading.current_thread():
+            self._thread.join(2)
+
+    def _run(self) -> None:
+        # What cannot be read is found again, and told, by whoever makes the batch.
+        with contextlib.suppress(PenstockError, OSError, ValueError), contextlib.closing(self._files):
+            for step, source, ids in self._blocks:
+                if not self._wait_for(step):
+                    return
+                for path, start, stop in source.disk_ranges(ids):
+                    for low in range(start, stop, PIECE_BYTES):
+                        if self._closed:
+                            return
+                        self._ask(path, low, min(stop, low + PIECE_BYTES))
+
+    def _wait_for(self, step: int) -> bool:
+        """Wait until batches up to a step were made; False if no more are wanted."""
+        with self._change:
+            self._change.wait_for(lambda: self._closed or self._passed >= step)
+            return not self._closed
+
+
+def coming_blocks(work: Work, schedule: Schedule, steps: range) -> Iterator[tuple[int, Source, range]]:
+    """The blocks that steps read, each once: after which step to ask for it, its source, and its records."""
+    uses: dict[tuple[int, int], _Use | None] = {}
+    step = steps.start
+    while step < steps.stop:
+        count, parts = stretch_of(work, schedule, step, steps.stop)
+        for leaf, epoch, positions in parts:
+            key = id(leaf.source), id(leaf.order)
+            if key not in uses:
+                is_use = isinstance(leaf, RecordStream) and _is_on_disk(leaf)
+                uses[key] = _Use(leaf, positions.size / count) if is_use else None
+            use = uses[key]
+            if use is not None and positions.size:
+                yield from use.fresh(epoch, positions, range(step, step + count))
+        step += count
+
+
+def _is_on_disk(leaf: Leaf) -> bool:
+    """Whether a stream reads block by block from a disk of this machine."""
+    if not isinstance(leaf, RecordStream) or leaf.source.remote is not None or not reads_blocks(leaf) or not len(leaf.source):
+        return False
+    return bool(leaf.source.disk_ranges(range(0, 1)))
+
+
+class _Use:
+    """Which blocks of a stream were asked for, and how many steps ahead."""
+
+    def __init__(self, leaf: RecordStream, per_step: float) -> None:
+        self._leaf, order = leaf, leaf.order
+        some = range(0, min(1024, len(leaf.source)))
+        record_bytes = max(1.0, sum(stop - start for _, start, stop in leaf.source.disk_ranges(some)) / len(some))
+        is_shuffled = isinstance(order, BlockShuffle)
+        block = order.block if isinstance(order, BlockShuffle) else max(1, int(PIECE_BYTES / record_bytes))
+        self.blocks = Blocks(len(leaf.source), block)
+        group = (order.window or 1) * order.lanes * order.block if isinstance(order, BlockShuffle) else 0
+        records = min(max(AHEAD_BYTES / record_bytes, group if is_shuffled else 0), MOST_AHEAD_BYTES / record_bytes)
+        self._steps = max(1, int(records / max(1.0, per_step)))
+        self._epochs = np.zeros(min(MOST_BLOCKS, len(self.blocks)), np.int32)  # in which each block was asked for last, plus 1
+
+    def fresh(self, epoch: int, positions: IntArray, steps: range) -> Iterator[tuple[int, Source, range]]:
+        """The blocks that are read for the first time in an epoch."""
+        numbers = self.blocks.of(self._leaf.locate_at(epoch, positions, steps.start).ids)
+        numbers = np.minimum(numbers, len(self._epochs) - 1)
+        first_seen = np.flatnonzero(self._epochs[numbers] != (epoch + 1) % (1 << 31))
+        if first_seen.size == 0:
+            return
+        found, first = np.unique(numbers[first_seen], return_index=True)
+        self._epochs[found] = (epoch + 1) % (1 << 31)
+        per_step = len(numbers) / len(steps)
+        for place in np.argsort(first).tolist():
+            step = steps.start + int(first_seen[first[place]] / per_step)
+            yield step - 1 - self._steps, self._leaf.source, self.blocks[int(found[place])]
+
+
+class _OpenFiles:
+    """A few files, open to be asked for."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._byte = [bytearray(1)]
+
+    def ask(self, path: str, start: int, stop: int) -> None:
+        """Tell the system that bytes are going to be needed, unless it seems to have them."""
+        file = self._file(path)
+        if not all(self._has(file, place) for place in (start, (start + stop) // 2, stop - 1)):
+            os.posix_fadvise(file, start, stop - start, os.POSIX_FADV_WILLNEED)
+
+    def _has(self, file: int, place: int) -> bool:
+        try:
+            return os.preadv(file, self._byte, place, os.RWF_NOWAIT) >= 0
+        except BlockingIOError:
+            return False
+
+    def _file(self, path: str) -> int:
+        file = self._open.get(path)
+        if file is None:
+            file = self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if len(self._open) > MOST_OPEN:
+                os.close(self._open.popitem(last=False)[1])
+        else:
+            self._open.move_to_end(path)
+        return file
+
+    def close(self) -> None:
+        """Let go of them."""
+        while self._open:
+            os.close(self._open.popitem()[1])

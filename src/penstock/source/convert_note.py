@@ -1,0 +1,73 @@
+"""Note: what is known of an unfinished conversion, in a file beside the store that grows.
+
+::
+
+    {"about": {...}, "dataset": identity}     what is converted, and how; the store it becomes
+    {"dataset": ..., "task": 0, ...}          the receipt of a task that is done; a line each
+
+The last line may be cut off: then its task is done again.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import StoreError
+from penstock.store.layout import IDENTITY, new_identity
+
+__all__ = ["Note"]
+
+
+@dataclass(frozen=True)
+class Note:
+    """The note of one conversion. Receipts in it are as trustworthy as the file is: whoever uses them checks them."""
+
+    path: Path
+    dataset: str
+
+    @classmethod
+    def of(cls, path: Path, about: Mapping[str, object]) -> "Note":
+        """The note that is there, or a new one; StoreError if it is one of another conversion."""
+        if path.exists():
+            found = _lines(path)[:1]
+            dataset = found[0].get("dataset") if found and found[0].get("about") == json.loads(json.dumps(about)) else None
+            if not isinstance(dataset, str) or not IDENTITY.fullmatch(dataset):
+                raise StoreError(
+                    f"{path}: this is an unfinished conversion of other data or with other options; remove it and {path.stem}"
+                )
+            return cls(path, dataset)
+        dataset = new_identity()
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"about": about, "dataset": dataset}) + "\n")
+        os.replace(temporary, path)
+        return cls(path, dataset)
+
+    @property
+    def title(self) -> str:
+        """The name of the store that grows."""
+        return self.path.name.removesuffix(".partial.json")
+
+    def add(self, receipt: Mapping[str, Any]) -> None:
+        """Remember that a task is done."""
+        with self.path.open("a") as file:
+            file.write(f"\n{json.dumps(receipt)}\n")  # whatever the line before looks like
+
+    def receipts(self) -> list[dict[str, Any]]:
+        """What was remembered; the later one of two for one task counts."""
+        return [line for line in _lines(self.path)[1:] if isinstance(line.get("task"), int)]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The lines that are JSON objects."""
+    found = []
+    for line in path.read_text(errors="replace").splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found

@@ -1,0 +1,252 @@
+"""penstock convert: every source to every target, and what an interruption leaves."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cli.conftest import PATIENCE_S, RECORDS, Run, Seen, command, pictures
+
+import penstock as pen
+from penstock.cli.codec_option import parse_codecs
+from penstock.source import convert as library
+
+
+def test_arrays_become_a_store(run: Run, run_json: Callable[..., Any], images: Path, labels: Path, tmp_path: Path) -> None:
+    found = run_json("convert", f"image={images}", f"label={labels}", tmp_path / "a.pen", "--codec", "zstd:1", "--codec", "label=raw")
+    with pen.open(tmp_path / "a.pen") as data:
+        assert np.array_equal(data["image"][:], pictures(RECORDS))
+        assert data["label"][:].tolist() == list(range(RECORDS))
+        assert [repr(field.codec) for field in data.schema.values()] == ["Zstd(1)", "Raw()"]
+    written = sum(path.stat().st_size for path in (tmp_path / "a.pen").rglob("*") if path.is_file())
+    assert (found["records"], found["first_record"], found["bytes_out"]) == (RECORDS, 0, written)
+    assert found["bytes_in"] == images.stat().st_size + labels.stat().st_size
+    assert found["ratio"] == written / found["bytes_in"]
+    assert found["seconds"] > 0
+
+
+def test_people_get_a_summary(run: Run, images: Path, tmp_path: Path) -> None:
+    result = run("convert", images, tmp_path / "a.pen", columns=200)
+    assert (result.exit_code, result.stderr) == (0, f"{RECORDS} records\n")
+    assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == ["to", "records", "written", "read", "time"]
+
+
+@pytest.mark.parametrize("name", ["a.rox", "a.shard"])
+def test_one_field_becomes_rows_or_tokens(run: Run, tokens: Path, tmp_path: Path, name: str) -> None:
+    assert run("convert", tokens, tmp_path / name, "--fields", "tokens").exit_code == 0
+    with pen.open(tmp_path / name) as data:
+        assert np.concatenate([record for record in data[next(iter(data.schema))][:]]).tolist() == list(range(400))
+
+
+def test_documents_of_tokens_get_a_separator(run: Run, store: Path, tmp_path: Path) -> None:
+    assert run("convert", store, tmp_path / "a.rox", "--fields", "tokens", "--separator", 9999).exit_code == 0
+    with pen.open(tmp_path / "a.rox") as data:
+        line = np.concatenate(list(data["tokens"][:]))
+    assert line.tolist() == [token for length in range(RECORDS) for token in [*range(length), 9999]]
+
+
+def test_a_store_at_a_url_is_written_and_read(run: Run, run_json: Callable[..., Any], store: Path, tmp_path: Path) -> None:
+    found = run_json("convert", store, "memory://cli-convert/a.pen", "--chunk-bytes", "4KiB")
+    assert (found["records"], found["bytes_out"] > 0) == (RECORDS, True)
+    back = run_json("convert", "memory://cli-convert/a.pen", tmp_path / "back.pen")
+    assert back["bytes_in"] > 0
+    with pen.open(tmp_path / "back.pen") as copy, pen.open(store) as original:
+        assert copy[7]["caption"] == original[7]["caption"]
+
+
+def test_a_shard_at_a_url_is_measured(run_json: Callable[..., Any], tmp_path: Path) -> None:
+    pen.convert({"row": np.zeros((10, 4))}, "memory://cli-convert/first.shard")
+    found = run_json("convert", "memory://cli-convert/first.shard", "memory://cli-convert/a.shard")
+    assert found["bytes_out"] == found["bytes_in"] > 0
+
+
+def doubled(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"twice": 2 * batch["data"]}
+
+
+@pytest.mark.parametrize("options", [[], ["--engine", "threads", "--workers", "2"]])
+def test_a_map_of_the_users_changes_records(run: Run, labels: Path, tmp_path: Path, options: list[str]) -> None:
+    result = run("convert", labels, tmp_path / "a.pen", "--map", "tests.cli.test_convert:doubled", "--codec", "lz4", *options)
+    assert result.exit_code == 0, result.output
+    with pen.open(tmp_path / "a.pen") as data:
+        assert data["twice"][:].tolist() == list(range(0, 2 * RECORDS, 2))
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["{images}", "{there}"], 4),
+        (["{images}", "/proc/nowhere/a.pen"], 4),
+        (["{images}", "{images}/a.pen"], 4),
+        (["{there}/nothing.npy", "{new}"], 3),
+        (["{broken}", "{new}"], 3),
+        (["{images}"], 2),
+        (["{images}", "{new}", "--codec", "gzip"], 2),
+        (["{images}", "{new}", "--codec", "zstd:99"], 2),
+        (["{images}", "{new}", "--codec", "raw:1"], 2),
+        (["{images}", "{new}", "--codec", "zstd:high"], 2),
+        (["{images}", "{new}", "--codec", "nothing=zstd"], 2),
+        (["{images}", "{new}", "--fields", "nothing"], 2),
+        (["{images}", "{new}", "--chunk-bytes", "many"], 2),
+        (["{images}", "{new}", "--threads", "0"], 2),
+        (["{images}", "{new}", "--engine", "magic"], 2),
+        (["{images}", "{new}", "--map", "nothing"], 2),
+        (["{images}", "{new}", "--map", "no_such_module:f"], 2),
+        (["{images}", "{new}", "--map", "json:nothing"], 2),
+        (["{images}", "{new}", "--map", "json:dumps", "--codec", "raw", "--codec", "data=lz4"], 2),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(run: Run, images: Path, tmp_path: Path, words: list[str], code: int) -> None:
+    (tmp_path / "broken.npy").write_bytes(images.read_bytes()[:50])
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there/a").write_text("mine")
+    names = {"images": images, "there": tmp_path / "there", "new": tmp_path / "new.pen", "broken": tmp_path / "broken.npy"}
+    result = run("convert", *(word.format(**names) for word in words))
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (code, "", 1), result.output
+    assert not (tmp_path / "new.pen").exists()
+
+
+def test_codecs_for_all_and_for_some() -> None:
+    assert parse_codecs(None, ["a"]) is None
+    assert parse_codecs(["lz4"], ["a"]) == pen.LZ4()
+    assert parse_codecs(["a=zstd:5"], ["a", "b"]) == {"a": pen.Zstd(5)}
+    assert parse_codecs(["deflate:9", "a=raw"], ["a", "b"]) == {"a": pen.Raw(), "b": pen.Deflate(9)}
+
+
+def test_processes_do_the_work(labels: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import os\n\n\ndef tag(batch):\n    return batch | {'by': [os.getpid()] * len(batch['data'])}\n")
+    words = command("convert", labels, tmp_path / "a.pen", "--map", "mine:tag", "--engine", "processes", "--workers", "1")
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, output
+    with pen.open(tmp_path / "a.pen") as data:
+        assert data["data"][:].tolist() == list(range(RECORDS))
+        assert process.pid not in set(data["by"][:].tolist())
+
+
+def test_ray_does_the_work(labels: Path, tmp_path: Path) -> None:
+    words = command("convert", labels, tmp_path / "a.pen", "--engine", "ray", "--workers", "1", "--json")
+    with TemporaryDirectory(prefix="r") as short:  # sockets have short names
+        env = {**os.environ, "RAY_TMPDIR": short}
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=env)
+    assert (done.returncode, done.stderr) == (0, f"{RECORDS} records\n")
+    assert json.loads(done.stdout)["records"] == RECORDS
+    with pen.open(tmp_path / "a.pen") as data:
+        assert data["data"][:].tolist() == list(range(RECORDS))
+
+
+# Interruption
+
+
+class Torn(Exception):
+    pass
+
+
+@pytest.fixture
+def unfinished(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A conversion that was torn off after 24 records."""
+    monkeypatch.setattr(library, "BATCH_BYTES", 8 * 576)
+    monkeypatch.setattr(library, "COMMIT_BYTES", 8 * 576)
+
+    def tear(records: int, size: int, done: list[int] = []) -> None:  # noqa: B006 - it counts
+        done.append(records)
+        if len(done) > 3:
+            raise Torn
+
+    with pytest.raises(Torn):
+        pen.convert(str(images), tmp_path / "a.pen", progress=tear)
+    yield tmp_path / "a.pen"
+
+
+def test_the_same_command_goes_on(run: Run, images: Path, unfinished: Path) -> None:
+    result = run("convert", images, unfinished)
+    assert (result.exit_code, result.stderr) == (0, f"goes on from record 24 of {RECORDS}\n")
+    with pen.open(unfinished) as data:
+        assert np.array_equal(data["data"][:], pictures(RECORDS))
+
+
+def test_another_command_does_not_go_on(run: Run, images: Path, unfinished: Path) -> None:
+    result = run("convert", images, unfinished, "--codec", "lz4")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (4, "", 1)
+    assert "unfinished conversion" in result.stderr
+
+
+def interrupt(words: list[str], *lines: str) -> str:
+    """What a command says that is interrupted after it has said these lines."""
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert [process.stderr.readline() for _ in lines] == list(lines)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, output) == (130, ""), errors
+    return errors
+
+
+def test_an_interrupted_store_is_begun_anew(run: Run, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).integers(0, 40, (6_000, 4096), np.uint8))
+    words = ["convert", tmp_path / "a.npy", tmp_path / "a.pen", "--codec", "zstd:9"]
+    assert interrupt(command(*words), "6,000 records\n") == "penstock: interrupted; the same command begins anew\n"
+    assert not (tmp_path / "a.pen").exists()
+    assert run(*words[:-1], "zstd:1").exit_code == 4  # what was begun is not forgotten
+    assert run(*words).exit_code == 0
+    with pen.open(tmp_path / "a.pen") as data:
+        assert len(data) == 6_000
+
+
+def test_an_interrupted_file_leaves_nothing(tmp_path: Path) -> None:
+    pen.convert({"tokens": [[1, 2, 3]] * 200_000}, tmp_path / "a.pen")
+    said = interrupt(command("convert", tmp_path / "a.pen", tmp_path / "a.rox"), "200,000 records\n")
+    assert said == "penstock: interrupted; nothing of it is left to be seen, the same command begins anew\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pen"]
+
+
+STUCK = """
+import signal, sys
+from pathlib import Path
+
+def stop(batch):
+    if batch["data"][0] == 1024 and not Path(__file__).with_name("once").exists():
+        Path(__file__).with_name("once").touch()
+        print("half is done", file=sys.stderr, flush=True)
+        signal.pause()
+    return batch
+"""
+
+
+def test_interrupted_tasks_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "a.npy", np.arange(2048))
+    (tmp_path / "stuck.py").write_text(STUCK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    words = command("convert", tmp_path / "a.npy", tmp_path / "a.pen", "--map", "stuck:stop", "--chunk-bytes", "4KiB")
+    said = interrupt(words, "2,048 records\n", "half is done\n")
+    assert said == "penstock: interrupted; the same command goes on with what is left to do\n"
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "goes on from record 1,024 of 2,048\n")
+    with pen.open(tmp_path / "a.pen") as data:
+        assert data["data"][:].tolist() == list(range(2048))
+
+
+# Progress
+
+
+@pytest.mark.parametrize("columns", [40, 120])
+def test_a_terminal_gets_a_bar_that_fits(in_terminal: Callable[..., Seen], images: Path, tmp_path: Path, columns: int) -> None:
+    seen = in_terminal("convert", images, tmp_path / "a.pen", columns=columns)
+    assert seen.exit_code == 0
+    assert ("━" in seen.output) == (columns == 120)
+    assert "100%" in seen.output or f"{RECORDS}/{RECORDS}" in seen.output
+    assert "MB/s" in seen.output
+
+
+def test_without_a_terminal_there_is_no_bar(images: Path, tmp_path: Path) -> None:
+    env = {**os.environ, "NO_COLOR": "1"}
+    words = command("convert", images, tmp_path / "a.pen", "--json")
+    done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=PATIENCE_S, check=True)
+    assert done.stderr == f"{RECORDS} records\n"
+    assert done.stdout.startswith("{")
