@@ -22,7 +22,7 @@ def eager_switching() -> Any:
 @pytest.mark.usefixtures("eager_switching")
 @pytest.mark.parametrize("kind", ["plain", "native", "threads"])
 def test_l15_iterators_in_threads_never_deliver_a_step_twice(kind: str) -> None:
-    for _ in range(20):
+    for _ in range(8):
         with make_loader(kind, 4 * STEPS, 4) as loader:
 
             def consume(batches: Any) -> list[tuple[int, ...]]:

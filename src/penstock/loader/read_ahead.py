@@ -99,8 +99,7 @@ def coming_blocks(work: Work, schedule: Schedule, steps: range) -> Iterator[tupl
         for leaf, epoch, positions in parts:
             key = id(leaf.source), id(leaf.order)
             if key not in uses:
-                is_use = isinstance(leaf, RecordStream) and _is_on_disk(leaf)
-                uses[key] = _Use(leaf, positions.size / count) if is_use else None
+                uses[key] = _Use(leaf, positions.size / count) if isinstance(leaf, RecordStream) and _is_on_disk(leaf) else None
             use = uses[key]
             if use is not None and positions.size:
                 yield from use.fresh(epoch, positions, range(step, step + count))
