@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,7 @@ def measure(chosen: Sequence[str], only: Sequence[str], settings: Settings, home
         | {name: f"{name}=={found}" for name, found in versions("penstock").items()},
         "missing": {name: contender.missing for name, contender in CONTENDERS.items() if contender.missing is not None},
         "effort": asdict(settings.effort),
+        "quick": settings is QUICK,
         "workloads": {},
         "order": {},
         "order_records": settings.order_records,
@@ -152,7 +153,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", type=Path, default=OUT / "rivals.json", metavar="FILE", help="where the figures go")
     parser.add_argument("--dir", type=Path, metavar="FOLDER", help="where the records go; unless given, in memory if there is room")
-    parser.add_argument("--rounds", type=int, metavar="N", help="turns of each contender")
     parser.add_argument("--docs", action="store_true", help="write the figures of the last run into the documentation")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes and files are cleaned up
@@ -160,8 +160,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_docs(json.loads(options.json.read_text()))
         return 0
     settings = QUICK if options.quick else FULL
-    if options.rounds is not None:
-        settings = replace(settings, effort=replace(settings.effort, rounds=options.rounds))
     report: dict[str, Any] = {}
     for report in measure(options.workload or settings.workloads, options.only, settings, options.dir):
         write_json(options.json, report)

@@ -260,8 +260,9 @@ def _summary(report: Mapping[str, Any]) -> str:
 
 def _conditions(report: Mapping[str, Any]) -> str:
     machine, effort = report["machine"], report["effort"]
+    rough = "A smoke test with a twentieth of the records and short turns: these figures are rough.\n\n" if report["quick"] else ""
     return (
-        f"Measured {report['date']} on {machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
+        f"{rough}Measured {report['date']} on {machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
         f"{machine['system']}, in {report['minutes']:.0f} minutes; medians of {effort['rounds']} turns of {effort['pass_s']} s. "
         f"Other programs took {report['others_share']:.0%} of the cores meanwhile.\n\n"
         f"Versions: {', '.join(sorted(set(report['versions'].values()))).replace('==', ' ')}."

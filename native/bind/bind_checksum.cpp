@@ -53,6 +53,8 @@ void bind_checksum(nb::module_& m) {
   nb::class_<ThreadPool>(m, "ThreadPool", "Native threads that share a job. Usable from several threads and after fork.")
       .def(nb::init<std::size_t>(), "threads"_a)
       .def("__len__", &ThreadPool::size)
+      .def_static("work_alone", &ThreadPool::work_alone,
+                  "From now on this thread does its jobs alone, in every pool: for one of several that work side by side.")
       .def(
           "crc32c_pages",
           [](ThreadPool& self, Bytes data, std::size_t page_bytes, Array<std::uint32_t> out) {

@@ -22,6 +22,8 @@ void pause() {
 #endif
 }
 
+thread_local bool works_alone = false;
+
 // What is done with the pieces of one job. Lives on the stack of the caller, who leaves only when every claimed piece is
 // finished.
 struct Job {
@@ -60,8 +62,10 @@ class Crew {
   }
   ~Crew() { dismiss(); }
 
-  void run(Job& job, std::size_t count) {
-    const std::lock_guard turn(one_job_);
+  // Whether it was done: not if the threads are busy with another job.
+  bool run(Job& job, std::size_t count) {
+    const std::unique_lock turn(one_job_, std::try_to_lock);
+    if (!turn.owns_lock()) return false;
     const std::uint64_t number = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
     // Closed before anything of the new job is written: a thread that is late for the last job would otherwise find a piece in
     // its old ticket that only the new job has.
@@ -76,11 +80,12 @@ class Crew {
     }
     work(number);
     for (int spin = 0; spin < kSpins && finished_.load() < count; ++spin) pause();
-    if (finished_.load() == count) return;
+    if (finished_.load() == count) return true;
     std::unique_lock lock(mutex_);
     waiting_.store(true);
     done_.wait(lock, [&] { return finished_.load() == count; });
     waiting_.store(false);
+    return true;
   }
 
  private:
@@ -149,13 +154,14 @@ ThreadPool::ThreadPool(std::size_t threads) : threads_(threads) {
 
 ThreadPool::~ThreadPool() = default;
 
+void ThreadPool::work_alone() { works_alone = true; }
+
 void ThreadPool::for_each(std::size_t count, const std::function<void(std::size_t)>& piece) {
   if (count > 0xFFFF'FFFE) throw std::invalid_argument("a job has fewer than 2^32 - 1 pieces");
   Job job{piece};
-  if (threads_ == 1 || count <= 1) {
+  const bool alone = threads_ == 1 || count <= 1 || works_alone;
+  if (alone || !crew_.get(threads_ - 1).run(job, count)) {
     for (std::size_t i = 0; i < count; ++i) job.run(i);
-  } else {
-    crew_.get(threads_ - 1).run(job, count);
   }
   if (job.error != nullptr) std::rethrow_exception(job.error);
 }

@@ -11,9 +11,13 @@ namespace penstock {
 // The threads of one process. Started by the first job, ended by the destructor.
 class Crew;
 
-// Safe to use from several threads: jobs queue up behind each other. In a forked child the first job starts new threads.
+// Safe to use from several threads: while the threads are busy with one job, the caller of another does it alone. In a forked
+// child the first job starts new threads.
 class ThreadPool {
  public:
+  // From now on the calling thread does its jobs alone, in every pool: for one of several threads that work side by side anyway.
+  static void work_alone();
+
   // threads: how many pieces run at once, the calling thread included; at least 1.
   explicit ThreadPool(std::size_t threads);
   ~ThreadPool();

@@ -189,27 +189,39 @@ void pieces_of_jobs_that_follow_each_other_are_not_mixed() {
   for (std::thread& caller : callers) caller.join();
 }
 
-void jobs_of_several_callers_queue_up() {
+void a_caller_that_finds_the_threads_busy_does_its_job_alone() {
   ThreadPool pool(2);
-  std::atomic<int> running{0};
-  std::atomic<int> most{0};
-  std::barrier together(4);
-  std::vector<std::thread> callers;
-  for (int caller = 0; caller < 4; ++caller) {
-    callers.emplace_back([&] {
-      together.arrive_and_wait();
-      for (int job = 0; job < 50; ++job) {
-        pool.for_each(4, [&](std::size_t) {
-          const int now = ++running;
-          if (now > most) most = now;
-          std::this_thread::yield();  // lets a piece of another job begin, were it allowed to
-          --running;
-        });
-      }
+  std::atomic<int> begun{0};
+  std::atomic<bool> over{false};
+  std::thread first([&] {
+    pool.for_each(2, [&](std::size_t) {
+      ++begun;
+      while (!over) std::this_thread::yield();
     });
-  }
-  for (std::thread& caller : callers) caller.join();
-  check(most <= 2, say("expected at most 2 pieces at once, found ", most.load()));
+  });
+  while (begun < 2) std::this_thread::yield();
+  const std::thread::id here = std::this_thread::get_id();
+  int elsewhere = 0;
+  pool.for_each(8, [&](std::size_t) { elsewhere += std::this_thread::get_id() != here; });
+  check_equal(elsewhere, 0);
+  check_throws<Failure>([&] {
+    pool.for_each(8, [](std::size_t i) {
+      if (i == 3) throw Failure(3);
+    });
+  });
+  over = true;
+  first.join();
+}
+
+void a_thread_can_choose_to_work_alone() {
+  ThreadPool pool(4);
+  std::thread([&] {
+    ThreadPool::work_alone();
+    const std::thread::id here = std::this_thread::get_id();
+    int elsewhere = 0;
+    pool.for_each(1000, [&](std::size_t) { elsewhere += std::this_thread::get_id() != here; });
+    check_equal(elsewhere, 0);
+  }).join();
 }
 
 void a_destroyed_pool_leaves_no_thread() {
@@ -441,7 +453,8 @@ int main() {
   pieces_after_a_failure_are_not_started();
   several_threads_may_call_at_once();
   pieces_of_jobs_that_follow_each_other_are_not_mixed();
-  jobs_of_several_callers_queue_up();
+  a_caller_that_finds_the_threads_busy_does_its_job_alone();
+  a_thread_can_choose_to_work_alone();
   a_forked_child_can_use_the_pool();
   a_grandchild_can_use_the_pool();
   a_forked_child_reports_failures();

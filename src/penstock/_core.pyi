@@ -109,6 +109,12 @@ class ThreadPool:
 
     def __len__(self) -> int: ...
 
+    @staticmethod
+    def work_alone() -> None:
+        """
+        From now on this thread does its jobs alone, in every pool: for one of several that work side by side.
+        """
+
     def crc32c_pages(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], page_bytes: int, out: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')]) -> None:
         """Fill out with the crc32c of each page of data."""
 

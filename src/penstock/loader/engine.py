@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from penstock import _core
 from penstock.errors import BatchError, WorkerDiedError
 from penstock.loader.elsewhere import make_elsewhere, pack
 from penstock.loader.needs import Ahead
@@ -24,7 +25,10 @@ MOST_AHEAD = 64
 """Never more batches than this are under way."""
 
 TRANSFORM_BYTES = 64_000_000
-"""What is read ahead where Python threads or processes make the batches, unless the user says otherwise."""
+"""What is read ahead where Python threads or processes transform batches, unless the user says otherwise."""
+
+READ_BYTES = 8_000_000
+"""The same where threads only read: more does not make it faster."""
 
 
 class Engine(ABC):
@@ -74,13 +78,13 @@ class _Ahead(Engine):
         self._places, self._budget, self._threads, self._ahead, self._meter = places, budget, threads, ahead, meter
         self._under_way: deque[tuple[Place, Any]] = deque()
         self._waiting: Place | None = None  # the next place, whose bytes have no room yet
-        self._size = 0  # bytes of a batch, as far as known
+        self._size, self._useful = 0, TRANSFORM_BYTES  # bytes of a batch, as far as known; and of those under way
         self._closed = False
 
     def _depth(self) -> int:
         """How many batches may be under way. Before the size of one is known: one for each thread, or one if memory is bounded."""
         if self._budget is None:
-            return max(self._threads + 1, min(MOST_AHEAD, TRANSFORM_BYTES // max(1, self._size))) if self._size else self._threads
+            return max(self._threads + 1, min(MOST_AHEAD, self._useful // max(1, self._size))) if self._size else self._threads
         return max(1, min(MOST_AHEAD, self._budget // self._size)) if self._size else 1
 
     def _fill(self) -> None:
@@ -140,8 +144,10 @@ class ThreadEngine(_Ahead):
     def __init__(self, work: Work, places: Iterator[Place], budget: int | None, threads: int, ahead: Ahead, meter: Meter) -> None:
         super().__init__(places, budget, threads, ahead, meter)
         self._work, self._most = work, len(work.out) - 1 if work.out else MOST_AHEAD
+        self._useful = READ_BYTES if work.transform is None else TRANSFORM_BYTES
         self._jobs: queue.SimpleQueue[tuple[Future[Any], Place] | None] = queue.SimpleQueue()
-        self._crew = [threading.Thread(target=_serve, args=(self._jobs, work, meter), daemon=True) for _ in range(threads)]
+        arguments = self._jobs, work, meter, threads > 1
+        self._crew = [threading.Thread(target=_serve, args=arguments, daemon=True) for _ in range(threads)]
         for thread in self._crew:
             thread.start()
 
@@ -176,7 +182,9 @@ class ThreadEngine(_Ahead):
                 thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _serve(jobs: "queue.SimpleQueue[tuple[Future[Any], Place] | None]", work: Work, meter: Meter) -> None:
+def _serve(jobs: "queue.SimpleQueue[tuple[Future[Any], Place] | None]", work: Work, meter: Meter, has_peers: bool) -> None:
+    if has_peers:  # the threads of a source would only get in the way of theirs (texts: two thirds of the speed)
+        _core.ThreadPool.work_alone()
     while (job := jobs.get()) is not None:
         future, place = job
         if not future.set_running_or_notify_cancel():
