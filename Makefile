@@ -6,7 +6,7 @@ CMAKE   = $(VENV)/bin/cmake
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native docs lint format check sanitize crash soak resume fuzz view-check demo bench bench-grain golden stub clean
+.PHONY: setup build test test-native docs lint format check sanitize crash soak resume fuzz view-check demo bench bench-grain rivals bench-rivals golden stub clean
 
 setup: $(VENV)/.ready
 
@@ -98,6 +98,14 @@ bench: setup build
 bench-grain: setup build
 	mkdir -p out
 	$(PY) bench/shuffle.py --grain --json out/shuffle-grain.json
+
+# The rivals in environments of their own (8 GB; FFCV needs: apt-get install libopencv-dev libturbojpeg0-dev pkg-config).
+rivals: setup build
+	$(PY) bench/rivals/environments.py
+
+bench-rivals: rivals
+	$(PY) bench/run.py
+	$(PY) bench/run.py --docs
 
 golden: setup build
 	$(PY) -m tests.golden.make_order

@@ -68,20 +68,20 @@ def consume(batches: Iterator[Batch], data: str, *, lead_s: float, pass_s: float
 class Crowd:
     """This process and all that it has started, found by their session."""
 
-    def __init__(self) -> None:
+    def _others(self) -> dict[int, list[str]]:
         own, session = os.getpid(), os.getsid(0)
         fields = {int(stat.parent.name): _stat(stat) for stat in Path("/proc").glob("[0-9]*/stat")}
-        self._others = [pid for pid, found in fields.items() if pid != own and len(found) > 3 and int(found[3]) == session]
+        return {pid: found for pid, found in fields.items() if pid != own and len(found) > 14 and int(found[3]) == session}
 
     def cpu_s(self) -> float:
-        """Processor time so far."""
-        ticks = [_stat(Path(f"/proc/{pid}/stat")) for pid in self._others]
-        other = sum(int(found[11]) + int(found[12]) for found in ticks if found)
-        return time.process_time() + other / os.sysconf("SC_CLK_TCK")
+        """Processor time so far, that of processes which have ended included."""
+        ended = os.times()
+        ticks = sum(int(tick) for found in self._others().values() for tick in found[11:15])
+        return time.process_time() + ended.children_user + ended.children_system + ticks / os.sysconf("SC_CLK_TCK")
 
     def memory_bytes(self, data: str) -> int:
         """Memory in use, maps of the data left out; what processes share is counted once."""
-        return sum(_unmapped(pid, data) for pid in [os.getpid(), *self._others])
+        return sum(_unmapped(pid, data) for pid in [os.getpid(), *self._others()])
 
 
 def _stat(path: Path) -> list[str]:

@@ -66,12 +66,15 @@ def run_heat(names: Sequence[str], workload: Workload, place: Place, effort: Eff
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
         for name in names:
+            task, began = _task(name, workload, place, mixed), time.perf_counter()
+            progress(f"{workload.name}: {name} gets ready")
+            found[name] = {"records": task.workload.num_records, **_attempt(lambda t=task: _written(t, place))}
             worker = stack.enter_context(_started(CONTENDERS[name], place))
-            task = _task(name, workload, place, mixed)
-            found[name] = _attempt(lambda w=worker, t=task: _ready(w, t, effort))
+            found[name] |= _attempt(lambda w=worker, t=task: _ready(w, t, effort)) if "failed" not in found[name] else {}
             if "failed" not in found[name]:
                 workers[name] = worker
                 worker.pause()
+                progress(f"{workload.name}: {name} ready in {time.perf_counter() - began:.0f} s", lasting=True)
         os.sync()
         turns = {name: WarmTurns(worker, _task(name, workload, place, mixed), effort) for name, worker in workers.items()}
         rates = interleave(turns, rounds=effort.rounds, label=workload.name)
@@ -89,8 +92,7 @@ def run_cold(names: Sequence[str], workload: Workload, place: Place, effort: Eff
     found: dict[str, Any] = {}
     tasks = {name: replace(_task(name, workload, place, False), cold=True) for name in names}
     for name, task in tasks.items():
-        with _started(CONTENDERS[name], place) as worker:
-            found[name] = {"records": task.workload.num_records, **_attempt(lambda w=worker, t=task: _written(w, t))}
+        found[name] = {"records": task.workload.num_records, **_attempt(lambda t=task: _written(t, place))}
     os.sync()
     turns = {name: ColdTurns(task, place, effort) for name, task in tasks.items() if "failed" not in found[name]}
     rates = interleave(turns, rounds=effort.rounds, label="cold")
@@ -108,10 +110,12 @@ def _attempt(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return {"failed": str(error)}
 
 
-def _written(worker: Worker, task: Task) -> dict[str, Any]:
-    """The contender's files, if it has some of its own."""
-    contender = CONTENDERS[task.folder.name]
-    found = worker.ask("prepare", task=task.to_json()) if contender.own_files and not task.folder.exists() else {}
+def _written(task: Task, place: Place) -> dict[str, Any]:
+    """The contender's files, if it has some of its own; by another process, whose memory is not that of reading."""
+    contender, found = CONTENDERS[task.folder.name], {}
+    if contender.own_files and not task.folder.exists():
+        with _started(contender, place) as writer:
+            found = writer.ask("prepare", task=task.to_json())
     return found | {"disk_bytes": disk_bytes(task.folder if contender.own_files else task.source)}
 
 
@@ -130,12 +134,8 @@ def _cut(name: str, workload: Workload) -> Workload:
 
 
 def _ready(worker: Worker, task: Task, effort: Effort) -> dict[str, Any]:
-    """Files written, starts timed, an epoch verified, an iterator open."""
-    contender, began = CONTENDERS[task.folder.name], time.perf_counter()
-    progress(f"{task.workload.name}: {contender.name} gets ready")
-    found: dict[str, Any] = {"records": task.workload.num_records, **worker.ask("about")}
-    plain = task.to_json()
-    found |= _written(worker, task)
+    """Starts timed, an epoch verified, an iterator open."""
+    contender, plain, found = CONTENDERS[task.folder.name], task.to_json(), worker.ask("about")
     found["first_s"] = _repeat(lambda: worker.ask("first", task=plain)["first_s"], effort)
     if contender.resume and task.workload.name == "tokens" and not task.mixed:
         late = replace(task, start=task.num_steps * 9 // 10).to_json()
@@ -143,7 +143,6 @@ def _ready(worker: Worker, task: Task, effort: Effort) -> dict[str, Any]:
         found["resume_s"] = _repeat(lambda: worker.ask("first", task=late)["first_s"], effort)
     found["verified"] = worker.ask("verify", task=plain, most_s=effort.verify_s, least=16)
     worker.ask("first", task=plain)
-    progress(f"{task.workload.name}: {contender.name} ready in {time.perf_counter() - began:.0f} s", lasting=True)
     return found
 
 

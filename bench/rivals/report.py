@@ -260,10 +260,11 @@ def _summary(report: Mapping[str, Any]) -> str:
 
 def _conditions(report: Mapping[str, Any]) -> str:
     machine, effort = report["machine"], report["effort"]
-    rough = "A smoke test with a twentieth of the records and short turns: these figures are rough.\n\n" if report["quick"] else ""
+    rough = "A smoke test with few records and short turns: figures are rough.\n\n" if report["quick"] else ""
     return (
-        f"{rough}Measured {report['date']} on {machine['cpu']}, {machine['cores']} cores, {machine['memory_bytes'] / 2**30:.0f} GiB, "
-        f"{machine['system']}, in {report['minutes']:.0f} minutes; medians of {effort['rounds']} turns of {effort['pass_s']} s. "
+        f"{rough}Measured {report['date']} on {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_bytes'] / 2**30:.0f} GiB, {machine['system']}, "
+        f"in {report['minutes']:.0f} minutes; medians of {effort['rounds']} turns of {effort['pass_s']} s. "
         f"Other programs took {report['others_share']:.0%} of the cores meanwhile.\n\n"
         f"Versions: {', '.join(sorted(set(report['versions'].values()))).replace('==', ' ')}."
     )

@@ -1,5 +1,4 @@
-"""Lance: one dataset, a batch by one ``take`` of sorted ids, which it reads fastest; rows are put back in the order of the
-shuffle.
+"""Lance: one dataset, a batch by one ``take`` of sorted ids; rows are put back in the order of the shuffle.
 
 The order is a numpy permutation per epoch. Fixed records are fixed-size binary; texts are large binary, zstd frames decoded on
 two threads.

@@ -1,9 +1,8 @@
 """torch's DataLoader over memory-mapped .npy files, in two rows.
 
 ``plain`` is how most write it: ``__getitem__`` of one record, collated by torch, shuffled by its RandomSampler. ``getitems``
-fetches a batch by one fancy index in ``__getitems__``. By trial both are fastest with 0 workers: a batch that comes from
-another process is copied through shared memory, which costs more than the second core brings. Resuming skips in the sampler,
-without reading.
+fetches a batch by one fancy index in ``__getitems__``. Both run with 0 workers: a batch that comes from another
+process is copied through shared memory, which costs more than reading it. Resuming skips in the sampler, without reading.
 """
 
 import itertools
