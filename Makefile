@@ -28,10 +28,12 @@ $(VENV)/.built: $(VENV)/.begun $(NATIVE)
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
-test: setup build test-native
+test:
+	$(MAKE) -j2 setup test-native
+	$(MAKE) build
 	$(PY) tools/test.py $(PYTEST_ARGS)
 
-test-native: $(VENV)/.ready
+test-native: $(VENV)/.begun
 	$(CMAKE) -S . -B build/native -DPENSTOCK_TESTS=ON >/dev/null
 	$(CMAKE) --build build/native -j2
 	$(VENV)/bin/ctest --test-dir build/native --output-on-failure

@@ -19,7 +19,9 @@ from penstock.source import convert as library
 
 
 def test_arrays_become_a_store(run: Run, run_json: Callable[..., Any], images: Path, labels: Path, tmp_path: Path) -> None:
-    found = run_json("convert", f"image={images}", f"label={labels}", tmp_path / "a.pen", "--codec", "zstd:1", "--codec", "label=raw")
+    found = run_json(
+        "convert", f"image={images}", f"label={labels}", tmp_path / "a.pen", "--codec", "zstd:1", "--codec", "label=raw"
+    )
     with pen.open(tmp_path / "a.pen") as data:
         assert np.array_equal(data["image"][:], pictures(RECORDS))
         assert data["label"][:].tolist() == list(range(RECORDS))
@@ -120,7 +122,9 @@ def test_codecs_for_all_and_for_some() -> None:
 
 
 def test_processes_do_the_work(labels: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import os\n\n\ndef tag(batch):\n    return batch | {'by': [os.getpid()] * len(batch['data'])}\n")
+    (tmp_path / "mine.py").write_text(
+        "import os\n\n\ndef tag(batch):\n    return batch | {'by': [os.getpid()] * len(batch['data'])}\n"
+    )
     words = command("convert", labels, tmp_path / "a.pen", "--map", "mine:tag", "--engine", "processes", "--workers", "1")
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         output, _ = process.communicate(timeout=PATIENCE_S)

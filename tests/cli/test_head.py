@@ -73,7 +73,16 @@ def test_fields_side_by_side_are_shown(run: Run, images: Path, labels: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "words", [["{store}"], ["7"], [], ["{store}", "x"], ["{store}", "40"], ["{store}", "1", "--fields", "nothing"], ["{store}", "1", "--fields", ","]]
+    "words",
+    [
+        ["{store}"],
+        ["7"],
+        [],
+        ["{store}", "x"],
+        ["{store}", "40"],
+        ["{store}", "1", "--fields", "nothing"],
+        ["{store}", "1", "--fields", ","],
+    ],
 )
 def test_wrong_arguments_are_exit_code_2(run: Run, store: Path, words: list[str]) -> None:
     result = run("show", *(word.format(store=store) for word in words))
@@ -117,7 +126,12 @@ def test_long_text_is_cut(run: Run, run_json: Callable[..., Any], tmp_path: Path
 def test_images_and_large_values_are_saved(run: Run, store: Path, tmp_path: Path) -> None:
     result = run("show", store, 30, "--save", tmp_path / "out")
     assert result.exit_code == 0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["30-blob.bin", "30-image.png", "30-png.png", "30-tokens.npy"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "30-blob.bin",
+        "30-image.png",
+        "30-png.png",
+        "30-tokens.npy",
+    ]
     with Image.open(tmp_path / "out/30-image.png") as image:
         assert np.array_equal(np.asarray(image), pictures(RECORDS)[30])
     assert (tmp_path / "out/30-png.png").read_bytes() == encode(pictures(RECORDS)[30], "PNG")
@@ -187,7 +201,9 @@ def test_what_is_a_picture() -> None:
     assert not is_picture(np.zeros((8, 8), np.int8))
 
 
-@pytest.mark.parametrize(("shape", "most", "small"), [((640, 480), 32, (32, 24)), ((10, 4000, 3), 40, (1, 40)), ((9, 8, 1), 40, (9, 8))])
+@pytest.mark.parametrize(
+    ("shape", "most", "small"), [((640, 480), 32, (32, 24)), ((10, 4000, 3), 40, (1, 40)), ((9, 8, 1), 40, (9, 8))]
+)
 def test_a_small_picture_has_the_shape_of_the_large_one(shape: tuple[int, ...], most: int, small: tuple[int, int]) -> None:
     assert small_pixels(np.full(shape, 77, np.uint8), most).tolist() == np.full((*small, 3), 77).tolist()
 
@@ -221,7 +237,12 @@ def test_figures_leave_out_what_is_no_number() -> None:
 
 
 def test_arrays_of_every_type_are_shown(run: Run, run_json: Callable[..., Any], tmp_path: Path) -> None:
-    values = {"c": np.ones((1, 300), np.complex64), "b": np.ones((1, 300), np.bool_), "n": np.full((1, 300), np.nan), "s": np.array([1j])}
+    values = {
+        "c": np.ones((1, 300), np.complex64),
+        "b": np.ones((1, 300), np.bool_),
+        "n": np.full((1, 300), np.nan),
+        "s": np.array([1j]),
+    }
     pen.convert(values, tmp_path / "a.pen")
     assert lines(run("head", tmp_path / "a.pen").stdout)["n"] == "300 float64, nan 300"
     found = run_json("head", tmp_path / "a.pen")[0]["fields"]

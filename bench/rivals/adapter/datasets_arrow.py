@@ -1,6 +1,7 @@
 """Hugging Face datasets: a memory-mapped Arrow dataset, ``shuffle`` (global, by a table of indices), batches by ``iter``.
 
-Fixed records are fixed-size binary, which becomes one array per batch without a Python object per number. Cold it uses an iterable dataset of 64 shards with a buffer of 5,000. A mixture is
+Fixed records are fixed-size binary, which becomes one array per batch without a Python object per number. Cold it uses
+an iterable dataset of 64 shards with a buffer of 5,000. A mixture is
 ``interleave_datasets``. Resuming skips.
 """
 
