@@ -6,7 +6,7 @@ CMAKE   = $(VENV)/bin/cmake
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native docs lint format check sanitize crash soak resume fuzz view-check demo bench bench-grain rivals bench-rivals golden stub clean
+.PHONY: setup build test test-native docs lint format check sanitize crash soak resume fuzz ray-train view-check demo bench bench-grain rivals bench-rivals golden stub clean
 
 setup: $(VENV)/.ready
 
@@ -81,6 +81,10 @@ fuzz: setup build  # needs clang and its runtime: apt-get install clang libclang
 	  mkdir -p build/fuzz/corpus/$$subject && $(PY) native/fuzz/make_seeds.py build/fuzz/corpus && \
 	  build/fuzz/$${subject}_fuzz -max_total_time=300 build/fuzz/corpus/$$subject native/fuzz/corpus/$$subject || exit 1; \
 	done
+
+# Ray Train: two workers, then one, in the same order; the program checks itself.
+ray-train: setup build
+	$(PY) examples/train_ray.py
 
 # The web page with hostile data, in a real browser: apt-get install chromium
 view-check: setup build
