@@ -30,12 +30,13 @@ from typing import Any
 from measure import Neighbours, machine, progress, versions, write_json
 from rivals.contest import Effort, Place, heats, order_of, run_cold, run_heat
 from rivals.plot import draw
-from rivals.report import insert, markdown, merge, plain_text
+from rivals.report import insert, markdown, merge, plain_text, short_markdown
 from rivals.roster import BENCH, CONTENDERS, LIMIT
 from rivals.text import make_texts
 from rivals.workload import WORKLOADS, Workload, make
 
 OUT = BENCH.parent / "out"
+README = BENCH.parent / "README.md"
 PAGE = BENCH.parent / "docs" / "explanation" / "performance.md"
 MEMORY = Path("/dev/shm")
 ROOM, SPARE = 12_500_000_000, 4_000_000_000
@@ -139,8 +140,9 @@ def measure_order(names: Sequence[str], num_records: int) -> dict[str, Any]:
 
 
 def write_docs(report: dict[str, Any]) -> None:
-    """The tables between the markers of the page, and its picture."""
+    """The tables between the markers of the page and of the README, and the picture."""
     PAGE.write_text(insert(PAGE.read_text(), markdown(report)))
+    README.write_text(insert(README.read_text(), short_markdown(report)))
     draw(report, PAGE.with_suffix(".png"))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from measure import Spread, table
 from rivals.roster import CONTENDERS, LIMIT, OURS
 
-__all__ = ["BEGIN", "END", "goals", "insert", "markdown", "median", "merge", "of_limit", "plain_text", "ranking"]
+__all__ = ["BEGIN", "END", "goals", "insert", "markdown", "median", "merge", "of_limit", "plain_text", "ranking", "short_markdown"]
 
 BEGIN, END = "<!-- rivals:begin -->", "<!-- rivals:end -->"
 RATES = ("tokens", "images", "small", "text", "mixed", "cold")
@@ -241,8 +241,19 @@ def markdown(report: Mapping[str, Any]) -> str:
         parts.append(f"### {TITLES[name]}\n\n{_table(COLUMNS, rows_of(results))}{failures(results)}")
     if report.get("order"):
         parts.append(f"### {_order_title(report)}\n\n{_table(('', 'time', 'memory'), order_rows(report['order']))}")
+    parts.append(f"### Goals\n\n{_table(('', 'goal', 'found', ''), goals(report))}")
     parts.append(_left_out(report))
     return "\n\n".join(part for part in parts if part)
+
+
+def short_markdown(report: Mapping[str, Any]) -> str:
+    """The table of the README."""
+    method = "[method, all figures and their spread](docs/explanation/performance.md)"
+    lead = (
+        "Samples per second as a part of LIMIT, two threads of C that copy the same records into one buffer (for texts: the bare "
+        f"zstd library); all in one run on {report['machine']['cores']} cores, made by `make rivals bench-rivals`; {method}."
+    )
+    return f"{lead}\n\n{_summary(report)}"
 
 
 def _summary(report: Mapping[str, Any]) -> str:
