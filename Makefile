@@ -82,9 +82,13 @@ fuzz: setup build  # needs clang and its runtime: apt-get install clang libclang
 	  build/fuzz/$${subject}_fuzz -max_total_time=300 build/fuzz/corpus/$$subject native/fuzz/corpus/$$subject || exit 1; \
 	done
 
-# Ray Train: two workers, then one, in the same order; the program checks itself.
+# Ray Train: two workers, then one, in the same order (the program checks itself); and a conversion from the command line.
 ray-train: setup build
 	$(PY) examples/train_ray.py
+	rm -rf out/ray && mkdir -p out/ray
+	$(PY) -c "import numpy; numpy.save('out/ray/x.npy', numpy.arange(1000))"
+	$(PY) -m penstock convert --engine ray --workers 2 out/ray/x.npy out/ray/x.pen
+	$(PY) -m penstock verify out/ray/x.pen
 
 # The web page with hostile data, in a real browser: apt-get install chromium
 view-check: setup build

@@ -253,7 +253,8 @@ def short_markdown(report: Mapping[str, Any]) -> str:
         "Samples per second as a part of LIMIT, two threads of C that copy the same records into one buffer (for texts: the bare "
         f"zstd library); all in one run on {report['machine']['cores']} cores, made by `make rivals bench-rivals`; {method}."
     )
-    return f"{lead}\n\n{_summary(report)}"
+    rough = " From a short run beside other work: rough figures." if report["quick"] else ""
+    return f"{lead}{rough}\n\n{_summary(report)}"
 
 
 def _summary(report: Mapping[str, Any]) -> str:

@@ -26,10 +26,17 @@ BatchRing::BatchRing(std::vector<RingField> fields, std::size_t threads) : field
   if (threads == 0) throw std::invalid_argument("a ring needs at least 1 thread, got 0");
   for (const RingField& field : fields_) record_bytes_ += field.stride;
   const std::size_t own = helps_ ? threads - 1 : 1;
-  for (std::size_t i = 0; i < own; ++i) threads_.emplace_back([this] { serve(); });
+  try {
+    for (std::size_t i = 0; i < own; ++i) threads_.emplace_back([this] { serve(); });
+  } catch (...) {  // the system refused a thread: end those that started
+    close();
+    throw;
+  }
 }
 
-BatchRing::~BatchRing() {
+BatchRing::~BatchRing() { close(); }
+
+void BatchRing::close() {
   {
     const std::lock_guard lock(mutex_);
     closing_ = true;

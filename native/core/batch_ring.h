@@ -46,6 +46,7 @@ class BatchRing {
   std::unique_ptr<RingBatch> take(int milliseconds);
 
  private:
+  void close();
   struct Job;
   struct Claim {
     Job* job;

@@ -43,7 +43,7 @@ def test_people_get_a_summary(run: Run, images: Path, tmp_path: Path) -> None:
 def test_one_field_becomes_rows_or_tokens(run: Run, tokens: Path, tmp_path: Path, name: str) -> None:
     assert run("convert", tokens, tmp_path / name, "--fields", "tokens").exit_code == 0
     with pen.open(tmp_path / name) as data:
-        assert np.concatenate([record for record in data[next(iter(data.schema))][:]]).tolist() == list(range(400))
+        assert np.concatenate(list(data[next(iter(data.schema))][:])).tolist() == list(range(400))
 
 
 def test_documents_of_tokens_get_a_separator(run: Run, store: Path, tmp_path: Path) -> None:
@@ -134,21 +134,10 @@ def test_processes_do_the_work(labels: Path, tmp_path: Path) -> None:
         assert process.pid not in set(data["by"][:].tolist())
 
 
-def test_ray_does_the_work(labels: Path, tmp_path: Path) -> None:
-    words = command("convert", labels, tmp_path / "a.pen", "--engine", "ray", "--workers", "1", "--json")
-    with TemporaryDirectory(prefix="r") as short:  # sockets have short names
-        env = {**os.environ, "RAY_TMPDIR": short}
-        done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=env)
-    assert (done.returncode, done.stderr) == (0, f"{RECORDS} records\n")
-    assert json.loads(done.stdout)["records"] == RECORDS
-    with pen.open(tmp_path / "a.pen") as data:
-        assert data["data"][:].tolist() == list(range(RECORDS))
-
-
 # Interruption
 
 
-class Torn(Exception):
+class TornError(Exception):
     pass
 
 
@@ -161,11 +150,11 @@ def unfinished(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def tear(records: int, size: int, done: list[int] = []) -> None:  # noqa: B006 - it counts
         done.append(records)
         if len(done) > 3:
-            raise Torn
+            raise TornError
 
-    with pytest.raises(Torn):
+    with pytest.raises(TornError):
         pen.convert(str(images), tmp_path / "a.pen", progress=tear)
-    yield tmp_path / "a.pen"
+    return tmp_path / "a.pen"
 
 
 def test_the_same_command_goes_on(run: Run, images: Path, unfinished: Path) -> None:

@@ -22,6 +22,7 @@ from penstock.records import Source
 from penstock.remote.url import is_url, url_path
 from penstock.source.convert import ONE_FIELD
 from penstock.source.convert import convert as convert_source
+from penstock.source.registry import open_source
 from penstock.source.url_names import listing
 from penstock.store.snapshot import open_store
 
@@ -95,6 +96,7 @@ def convert(
 
     If it is interrupted, the same command goes on where it was. A target that ends in .shard or .rox gets one field, in one go.
     """
+    _check_target(target, separator, codec)
     began, meter = time.monotonic(), _Begun()
     with open_data(sources, storage=storage) as source, running(engine, workers) as executor:
         options: dict[str, Any] = {
@@ -110,9 +112,33 @@ def convert(
         in_tasks = map_name is not None or executor is not None
         _run(lambda: convert_source(source, target, progress=meter, **options), target, len(source), in_tasks=in_tasks)
         summary = Summary(
-            len(source), meter.first, _bytes_in(sources, source), _bytes_out(target, storage), time.monotonic() - began
+            _records_in(target, storage, len(source)),
+            meter.first,
+            _bytes_in(sources, source),
+            _bytes_out(target, storage),
+            time.monotonic() - began,
         )
     _print(summary, target, as_json=as_json)
+
+
+def _check_target(target: str, separator: object, codec: object) -> None:
+    """Options that mean nothing for a target."""
+    is_tokens, is_rows = target.endswith(".rox"), target.endswith(".shard")
+    if separator is not None and not is_tokens:
+        raise typer.BadParameter(
+            "a separator stands between documents of tokens: the target must end in .rox", param_hint="--separator"
+        )
+    if codec and (is_tokens or is_rows):
+        raise typer.BadParameter("row shards and token blocks are not compressed: leave it out", param_hint="--codec")
+
+
+def _records_in(target: str, storage: Sequence[str] | None, records: int) -> int:
+    """How many records a new store has: a map may give others than there were."""
+    if target.endswith((".shard", ".rox")):
+        return records
+    options = storage_options(storage) if is_url(target) else None
+    with open_source(target, **({} if options is None else {"storage_options": options})) as made:
+        return len(made)
 
 
 class _Begun(Meter):

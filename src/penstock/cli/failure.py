@@ -58,6 +58,10 @@ class Program(typer.core.TyperGroup):
             raise StoppedError(*error.args) from error
 
 
+class UserCodeError(Exception):
+    """A function of the user's raised something."""
+
+
 class StoppedError(Exception):
     """Ctrl-C, and what it means for the work that was being done if a command has said so."""
 
@@ -72,7 +76,8 @@ def _report(error: Exception) -> int:
     code = _code_of(error)
     if code is None:
         raise error
-    _say(_line(error))
+    if not (isinstance(error, UsageError) and not error.format_message()):  # the help page was shown instead
+        _say(_line(error))
     return code
 
 
@@ -85,7 +90,7 @@ def _let_go_of_stdout() -> None:
 
 def _code_of(error: Exception) -> int | None:
     """None for what nobody foresaw: that shall be seen with its trace."""
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError | UserCodeError):
         return Code.USAGE
     if isinstance(error, StoreError):
         return Code.WRITE

@@ -1,13 +1,17 @@
 """Options that several commands share, and what they open."""
 
 import importlib
+import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.failure import UserCodeError
 from penstock.loader import Loader
 from penstock.order import Shard
 from penstock.records import Source
@@ -78,6 +82,9 @@ World = Annotated[int, typer.Option(min=1, help="How many ranks share a batch.",
 Tail = Annotated[str, typer.Option(help="A last, short batch: keep, drop, pad or wrap.", rich_help_panel="Order")]
 
 
+DEFAULT_BATCH_SIZE = 256
+
+
 def examples(*lines: str) -> str:
     """The end of a help page."""
     return "\n\n".join(["[bold]Examples[/bold]", *(f"[green]{line.replace('[', chr(92) + '[')}[/green]" for line in lines)])
@@ -104,6 +111,8 @@ def open_data(
 
     Stores on disk refuse to read more than ``record_bytes`` at a time.
     """
+    if "" in places(paths):
+        raise typer.BadParameter("expected a path, got an empty word")
     options: dict[str, Any] = {} if generation is None else {"generation": generation}
     if record_bytes is not None and all(os.path.isdir(os.path.join(path, MANIFEST_DIRECTORY)) for path in paths):
         options["max_batch_bytes"] = record_bytes
@@ -111,7 +120,10 @@ def open_data(
     if given is not None:
         options["storage_options"] = given
     if all(_is_field(path) for path in paths):
-        return open_source(dict(path.split("=", 1) for path in paths), **options)
+        fields = dict(path.split("=", 1) for path in paths)
+        if len(fields) < len(paths):
+            raise typer.BadParameter(f"expected a different name for every field, got {' '.join(paths)}")
+        return open_source(fields, **options)
     return open_source(paths[0] if len(paths) == 1 else list(paths), **options)
 
 
@@ -141,7 +153,12 @@ def make_loader(
 ) -> Any:
     """The loader of the user's own function, or one of data in an order."""
     if len(paths) == 1 and is_function(paths[0]):
+        given = (batch_size, seed, in_order, block, window, lanes, tail, shard or Shard())
+        if given != (DEFAULT_BATCH_SIZE, 0, False, None, None, 1, "keep", Shard()):
+            raise typer.BadParameter(f"{paths[0]} decides about batch size, order and ranks itself: leave those options out")
         return call(paths[0])
+    if in_order and (block, window, lanes) != (None, None, 1):
+        raise typer.BadParameter("--in-order does not shuffle: leave --block, --window and --lanes out")
     source = open_data(paths, storage=storage)
     stream = source.in_order() if in_order else source.shuffle(seed=seed, block=block, window=window, lanes=lanes)
     return Loader(stream, batch_size, tail=tail, shard=shard)
@@ -157,7 +174,11 @@ def is_function(word: str) -> bool:
 
 def call(word: str) -> Any:
     """What the user's function gives."""
-    return function_named(word)()
+    function = function_named(word)
+    if not callable(function):
+        raise typer.BadParameter(f"{word}: expected a function without arguments, got a {type(function).__name__}")
+    with _told(word):
+        return function()
 
 
 def function_named(word: str) -> Any:
@@ -167,9 +188,28 @@ def function_named(word: str) -> Any:
     module, _, name = word.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    if not _is_there(module):
+        raise typer.BadParameter(f"expected a module that can be imported, got {module!r}: No module named {module!r}")
+    with _told(word):
+        found = importlib.import_module(module)
+    if not hasattr(found, name):
+        raise typer.BadParameter(f"{module} has no function {name!r}")
+    return getattr(found, name)
+
+
+def _is_there(module: str) -> bool:
     try:
-        return getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise typer.BadParameter(f"expected a module that can be imported, got {module!r}: {error}") from error
-    except AttributeError as error:
-        raise typer.BadParameter(f"{module} has no function {name!r}") from error
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+@contextmanager
+def _told(word: str) -> Iterator[None]:
+    """What the user's own code raises is told as such, with the place in it."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{os.path.basename(last.filename)}:{last.lineno}"
+        raise UserCodeError(f"{word} raised {type(error).__name__}: {error} ({place})") from error

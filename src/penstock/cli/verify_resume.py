@@ -84,6 +84,8 @@ def verify_resume(
     except StateMismatchError as error:
         _print({"resumes": False, "killed": kill, "difference": str(error)}, as_json)
         raise typer.Exit(Code.FOUND) from error
+    if found["batches"] == 0:
+        raise ValueError("an epoch has no batch, so there is nothing to compare: give a smaller batch size, or another tail")
     _print({"resumes": True, "killed": kill, **found}, as_json)
 
 

@@ -67,7 +67,7 @@ class Batches:
             place, batch = engine.take()  # of this one, whoever closes the iterator meanwhile
         except BaseException as error:
             self._drop()
-            if isinstance(error, Exception):
+            if isinstance(error, Exception) and not isinstance(error, StopIteration):  # which is what a closed engine raises
                 self._failure = error
             raise
         if place.step != loader.step:  # another iterator took batches meanwhile

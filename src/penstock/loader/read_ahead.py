@@ -40,9 +40,11 @@ Ask = Callable[[str, int, int], None]
 
 def make_read_ahead(work: Work, schedule: Schedule, steps: range) -> "ReadAhead | None":
     """What reads ahead for these steps; None where nothing lies on a disk and is read block by block."""
-    if not steps or not any(_is_on_disk(leaf) for leaf in leaves_of(work.stream)):
+    try:
+        is_useful = bool(steps) and any(_is_on_disk(leaf) for leaf in leaves_of(work.stream))
+    except (PenstockError, OSError, ValueError):  # found again, and told, by whoever makes the batch, if one needs it
         return None
-    return ReadAhead(work, schedule, steps)
+    return ReadAhead(work, schedule, steps) if is_useful else None
 
 
 class ReadAhead:
@@ -159,7 +161,7 @@ class _OpenFiles:
     def _has(self, file: int, place: int) -> bool:
         try:
             return os.preadv(file, self._byte, place, os.RWF_NOWAIT) >= 0
-        except BlockingIOError:
+        except OSError:  # it would have to wait, or the file system cannot tell
             return False
 
     def _file(self, path: str) -> int:

@@ -16,6 +16,8 @@ from penstock.store.filesystem import translated
 
 __all__ = ["make_page", "write_page"]
 
+HEAD = "<!doctype html>"
+
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _WORDS = {"good": "good", "ok": "good", "fair": "fair", "hurts": "fair", "poor": "poor", "breaks": "poor"}
 """Words that get a colour when they are all that is in a cell."""
@@ -69,6 +71,8 @@ code { font: .9em ui-monospace, monospace; background: var(--card); padding: 2px
 def write_page(path: str | Path, sections: Sequence[Section], *, title: str, command: str = "", notes: Sequence[str] = ()) -> Path:
     """Write the page to a file, all of it or nothing. ``command`` made it, ``notes`` say how things were measured."""
     target = Path(path)
+    if target.exists() and not _is_page(target):
+        raise ValueError(f"{target}: there is a file already that is no report; choose another name")
     text = make_page(sections, title=title, command=command, notes=notes)
     beside = target.with_name(f".{target.name[:100]}-{secrets.token_hex(4)}.tmp")
     with translated(target, "writing"):
@@ -80,6 +84,14 @@ def write_page(path: str | Path, sections: Sequence[Section], *, title: str, com
     return target
 
 
+def _is_page(path: Path) -> bool:
+    """Whether a file may be replaced by a page: it is one."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(HEAD)) == HEAD.encode()
+
+
 def make_page(sections: Sequence[Section], *, title: str, command: str = "", notes: Sequence[str] = ()) -> str:
     """The page as a text."""
     made = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z} on {describe_machine()}"
@@ -88,7 +100,7 @@ def make_page(sections: Sequence[Section], *, title: str, command: str = "", not
     if command:
         told += f"<p>Made by <code>{_safe(command)}</code></p>"
     told += f"<p>penstock {_safe(_version())}, Python {_safe(platform.python_version())}</p>"
-    return f"""<!doctype html>
+    return f"""{HEAD}
 <html lang="en">
 <head>
 <meta charset="utf-8">

@@ -1,10 +1,14 @@
 """BatchMap: a function from batch to batch, and what is known of it."""
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
+
+import numpy as np
 
 from penstock.argument import byte_size, set_whole
 from penstock.records import Batch
@@ -13,6 +17,9 @@ from penstock.source.fingerprint import fingerprint_of
 from penstock.store.column import guess_field
 
 __all__ = ["BatchMap", "as_map", "guess_fields"]
+
+MOST_DEEP = 8
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -73,16 +80,57 @@ def guess_fields(batch: Mapping[str, Any]) -> dict[str, Field]:
 
 
 def _identity(function: Any) -> object:
+    """What a function is: its name, its code, and the values it was made with."""
     if isinstance(function, partial):
-        return ("partial", _identity(function.func), repr(function.args), repr(sorted(function.keywords.items())))
+        return ("partial", _identity(function.func), _value(function.args), _value(function.keywords))
+    owner = getattr(function, "__self__", None)
+    if owner is not None and not isinstance(owner, ModuleType):
+        return (
+            "method",
+            getattr(function, "__qualname__", ""),
+            _identity(getattr(function, "__func__", type(function))),
+            _value(owner),
+        )
     code = getattr(function, "__code__", None)
-    if code is None:  # an object that can be called: what it holds counts as far as it shows it
-        return (type(function).__qualname__, repr(function), _code(getattr(type(function).__call__, "__code__", None)))
-    return (function.__qualname__, _code(code))
+    if code is None:  # an object that can be called
+        return (_value(function), _code(getattr(type(function).__call__, "__code__", None)))
+    cells = [_contents(cell) for cell in function.__closure__ or ()]
+    return (function.__qualname__, _code(code), cells, _value(function.__defaults__), _value(function.__kwdefaults__))
+
+
+def _contents(cell: Any) -> object:
+    try:
+        return _value(cell.cell_contents)
+    except ValueError:  # nothing in it yet
+        return None
 
 
 def _code(code: CodeType | None) -> object:
     """What code does, without where it stands."""
     if code is None:
         return None
-    return (code.co_code, code.co_names, [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts])
+    return (code.co_code, code.co_names, [_value(constant) for constant in code.co_consts])
+
+
+def _value(value: Any, depth: int = 0) -> object:
+    """A value as something whose repr is the same in every process."""
+    if depth > MOST_DEEP:
+        return "deeper"
+    if isinstance(value, CodeType):
+        return _code(value)
+    if isinstance(value, np.ndarray):
+        data = repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
+        return (value.dtype.str, value.shape, hashlib.sha256(data).hexdigest())
+    if isinstance(value, list | tuple):
+        return [_value(item, depth + 1) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(repr(_value(item, depth + 1)) for item in value)
+    if isinstance(value, Mapping):
+        return sorted((repr(key), repr(_value(item, depth + 1))) for key, item in value.items())
+    if hasattr(value, "__code__"):
+        return _identity(value)
+    if isinstance(value, type | ModuleType):
+        return value.__name__
+    if hasattr(value, "__dict__"):
+        return (type(value).__qualname__, _value(vars(value), depth + 1))
+    return ADDRESS.sub("", repr(value))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
@@ -10,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from penstock.codec import Codec
-from penstock.errors import NotPublishedError, StoreError
+from penstock.errors import StoreError
 from penstock.progress import Progress, reporting
 from penstock.records import Batch, Source
 from penstock.remote.url import UrlPath
@@ -27,8 +26,9 @@ from penstock.source.upload import new_file
 from penstock.source.url_names import listing
 from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, Layout, append_to, create
 from penstock.store.filesystem import Filesystem
-from penstock.store.layout import DIRECTORIES
+from penstock.store.layout import DIRECTORIES, MANIFEST_DIRECTORY
 from penstock.store.location import as_location
+from penstock.store.maintenance import gc
 from penstock.store.snapshot import Store, open_store
 from penstock.store.storage import Location
 from penstock.store.writer import Writer
@@ -38,6 +38,8 @@ __all__ = ["coded", "convert"]
 BATCH_BYTES = 32 << 20
 COMMIT_BYTES = 2 << 30
 ONE_FIELD = (".shard", ".rox")
+FOREIGN = (".npy", ".npz", ".h5", ".hdf5", ".parquet", ".arrow", ".feather", ".array_record", ".json", ".csv", ".tar", ".zip")
+"""Names that promise another format."""
 
 
 def convert(
@@ -78,13 +80,16 @@ def convert(
     >>> pen.open(path)["x"][-3:]
     array([97, 98, 99])
     """
+    layout = Layout(chunk_bytes, chunk_records)
     for_source = {"storage_options": storage_options} if storage_options is not None and has_urls(source) else {}
     target = as_location(path, None if for_source and not is_at_url(path) else storage_options)
+    if target.suffix in FOREIGN:
+        raise ValueError(f"{target}: convert writes a store, which may have any other name, .shard or .rox, not {target.suffix}")
     opened = open_source(source, **for_source)
     try:
         names = _chosen(opened.schema, fields)
         if map is not None or executor is not None:
-            layout, reads = Layout(chunk_bytes, chunk_records), Input(opened, tuple(names), as_map(map))
+            reads = Input(opened, tuple(names), as_map(map))
             _convert_in_tasks(Conversion.of(reads, layout, executor, threads), target, codec, progress)
             return
         schema = coded({name: opened.schema[name] for name in names}, codec)
@@ -132,8 +137,11 @@ def _give_name(partial: Path, note: Path, path: Path) -> None:
     """Let a finished store appear."""
     if path.is_dir():
         path.rmdir()
+    files = Filesystem()
+    for directory in (partial / MANIFEST_DIRECTORY, partial):  # who committed may have been killed before it could see to that
+        files.sync_directory(directory)
     os.rename(partial, path)
-    Filesystem().sync_directory(path.parent)
+    files.sync_directory(path.parent)
     note.unlink()
 
 
@@ -152,14 +160,16 @@ def _convert(
         "options": dict(options),
         "fields": [field_to_json(name, number, schema[name]) for name, number in Schema.make(schema).numbers.items()],
     }
-    done = _resume(partial, note, plan)
-    with reporting(progress, path.name, len(source), done=done) as report:
-        if done or (partial / "manifest").is_dir():
-            writer = append_to(partial, threads=threads, progress=report)
-        else:
+    done, has_leftovers = _resume(partial, note, plan), partial.exists()
+    with reporting(progress, path.name, len(source), done=done or 0) as report:
+        if done is None:
             writer = create(partial, schema, threads=threads, progress=report, **options)
-        with writer as out:
-            _copy(source, out, list(schema), done, commit_bytes=COMMIT_BYTES)
+        else:
+            writer = append_to(partial, threads=threads, progress=report)
+        with writer as out:  # from here on nobody else writes, so its length is what counts
+            _copy(source, out, list(schema), len(out), commit_bytes=COMMIT_BYTES)
+    if done is None and has_leftovers:
+        gc(partial, keep=1, keep_hours=0)
     _give_name(partial, note, path)
 
 
@@ -202,8 +212,8 @@ def _convert_one_field(
         write_tokens((item for batch in batches for item in batch[fields[0]]), path, dtype=field.dtype, separator=separator)
 
 
-def _resume(partial: Path, note: Path, plan: Mapping[str, Any]) -> int:
-    """How many records an interrupted conversion has written already; makes room for a new one if there was none."""
+def _resume(partial: Path, note: Path, plan: Mapping[str, Any]) -> int | None:
+    """How many records an interrupted conversion has written already; None if nothing of it was committed."""
     text = json.dumps(plan, indent=1)
     if note.exists() and note.read_text() != text:
         raise StoreError(
@@ -215,15 +225,12 @@ def _resume(partial: Path, note: Path, plan: Mapping[str, Any]) -> int:
         temporary = note.with_suffix(".tmp")
         temporary.write_text(text)
         os.replace(temporary, note)
-        return 0
+        return None
     try:
         with open_store(partial) as written:
             return len(written)
-    except NotPublishedError:
-        shutil.rmtree(partial)
-    except FileNotFoundError:
-        pass
-    return 0
+    except FileNotFoundError:  # not there, or not published
+        return None
 
 
 def _copy(source: Source, out: Writer, fields: Sequence[str], first: int, *, commit_bytes: int | None) -> None:

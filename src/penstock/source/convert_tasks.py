@@ -22,6 +22,7 @@ from penstock.schema import Field, Schema, field_to_json
 from penstock.source.array import ArraySource
 from penstock.source.batch_map import BatchMap, guess_fields
 from penstock.source.convert_note import Note
+from penstock.source.fingerprint import fingerprint_of
 from penstock.source.plan import Task, plan, rows_of_chunk
 from penstock.source.spans import read_spans
 from penstock.store.create import Layout, begin_store
@@ -142,7 +143,7 @@ class Conversion:
             "fields": [field_to_json(name, number, schema[name]) for name, number in numbers.items()],
             "read": list(self.input.names),
             "map": None if self.input.map is None else self.input.map.fingerprint,
-            "tasks": len(self.tasks),
+            "tasks": fingerprint_of("tasks", [(task.low, task.high) for task in self.tasks]),
         }
 
     def _run(self, target: Target, tasks: Sequence[Task], report: Progress | None) -> Iterator[Receipt]:

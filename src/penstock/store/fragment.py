@@ -36,13 +36,16 @@ class Target:
 
     location: Location
     form: Manifest
+    committed: frozenset[str] = frozenset()
+    """Writers of chunks that are in the store already."""
 
     @classmethod
     def of(cls, writer: Writer) -> "Target":
         """The target of fragments that this writer is going to commit."""
         location = writer._files.location
         form = replace(writer._base, length=0, next_chunk=0, chunks=(), segments=(), redirects=())
-        return cls(location.absolute() if isinstance(location, Path) else location, form)
+        committed = frozenset(chunk.writer for chunk in writer._base.chunks)
+        return cls(location.absolute() if isinstance(location, Path) else location, form, committed)
 
 
 class _Nobody:
@@ -115,7 +118,9 @@ def discarding(target: Target) -> Iterator[list[Receipt]]:
         yield receipts
     except BaseException:
         for receipt in receipts:
-            storage_of(target.location).discard(read_receipt(receipt, target.form.dataset).names)
+            fragment = read_receipt(receipt, target.form.dataset)
+            if target.committed.isdisjoint(chunk.writer for chunk in fragment.chunks):
+                storage_of(target.location).discard(fragment.names)
         raise
 
 

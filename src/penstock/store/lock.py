@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import socket
+import weakref
 from pathlib import Path
 
 from penstock.errors import ForkedWriterError, LockedError
@@ -27,6 +28,7 @@ class Lock:
             holder = os.pread(self._descriptor, 200, 0).decode(errors="replace").strip() or "somebody"
             os.close(self._descriptor)
             raise LockedError(f"{path}: another writer is at work ({holder}); wait for it or open the store for reading") from error
+        _held.add(self)
         note = f"process {self._process} on {socket.gethostname()}".ljust(120) + "\n"
         with contextlib.suppress(OSError):  # only a note for others; a full disk must not stop anybody here
             os.pwrite(self._descriptor, note.encode(), 0)
@@ -43,3 +45,16 @@ class Lock:
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1
+        _held.discard(self)
+
+
+_held: "weakref.WeakSet[Lock]" = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """A forked child that outlives its parent must not keep the parent's locks."""
+    for lock in list(_held):
+        lock.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

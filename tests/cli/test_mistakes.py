@@ -1,0 +1,70 @@
+"""Options that contradict each other, and functions of the user's that fail, are told in one line; nothing is overwritten."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli.main import app
+
+MODULE = """
+import numpy as np
+import penstock as pen
+number = 7
+def loader():
+    return pen.Loader(pen.open({"x": np.arange(20)}).shuffle(seed=1), 4)
+def boom():
+    raise RuntimeError("my bad")
+def leave():
+    raise SystemExit(9)
+def short(batch):
+    return {"x": batch["x"][:1]}
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    np.save(tmp_path / "x.npy", np.arange(60.0).reshape(20, 3))
+    (tmp_path / "mine_of_tests.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["where", "7", "mine_of_tests:boom"], "mine_of_tests:boom raised RuntimeError: my bad (mine_of_tests.py:8)"),
+        (["where", "7", "mine_of_tests:leave"], "raised SystemExit: 9"),
+        (["where", "7", "mine_of_tests:number"], "expected a function without arguments, got a int"),
+        (["where", "7", "mine_of_tests:nothing"], "has no function 'nothing'"),
+        (["explain", "1", "mine_of_tests:loader", "--seed", "9"], "decides about batch size, order and ranks itself"),
+        (["where", "1", "mine_of_tests:loader", "--batch-size", "8"], "decides about batch size"),
+        (["explain", "1", "x.npy", "--in-order", "--block", "4"], "--in-order does not shuffle"),
+        (["info", "a=x.npy", "a=x.npy"], "a different name for every field"),
+        (["info", ""], "got an empty word"),
+        (["info", "a="], "got an empty word"),
+        (["verify-resume", "x.npy", "--tail", "drop"], "an epoch has no batch"),
+        (["convert", "x.npy", "y.pen", "--separator", "0"], "must end in .rox"),
+        (["convert", "x.npy", "y.shard", "--codec", "zstd"], "not compressed"),
+        (["convert", "x.npy", "y.parquet"], "convert writes a store"),
+        (["convert", "x.npy", "y.pen", "--chunk-bytes", "1"], "chunk_bytes"),
+        (["shuffle-report", "x.npy", "--batch-size", "4", "--html", "x.npy"], "there is a file already that is no report"),
+    ],
+)
+def test_a_mistake_is_one_line_and_changes_nothing(words: list[str], told: str, here: Path) -> None:
+    before = {path: path.read_bytes() for path in here.iterdir() if path.is_file()}
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2, done.output
+    assert told in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 2  # a conversion says first how many records there are
+    assert "Traceback" not in done.output
+    assert {path: path.read_bytes() for path in here.iterdir() if path.is_file()} == before
+
+
+def test_a_map_that_drops_records_is_counted_as_it_is(here: Path) -> None:
+    np.save(here / "z.npy", np.arange(20))
+    done = CliRunner().invoke(app, ["convert", "x=z.npy", "short.pen", "--map", "mine_of_tests:short", "--json"])
+    assert done.exit_code == 0, done.output
+    assert '"records": 1,' in done.stdout
