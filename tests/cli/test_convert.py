@@ -1,12 +1,10 @@
 """penstock convert: every source to every target, and what an interruption leaves."""
 
-import json
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
