@@ -71,7 +71,7 @@ code { font: .9em ui-monospace, monospace; background: var(--card); padding: 2px
 def write_page(path: str | Path, sections: Sequence[Section], *, title: str, command: str = "", notes: Sequence[str] = ()) -> Path:
     """Write the page to a file, all of it or nothing. ``command`` made it, ``notes`` say how things were measured."""
     target = Path(path)
-    if target.exists() and not _is_page(target):
+    if target.is_file() and not _is_page(target):
         raise ValueError(f"{target}: there is a file already that is no report; choose another name")
     text = make_page(sections, title=title, command=command, notes=notes)
     beside = target.with_name(f".{target.name[:100]}-{secrets.token_hex(4)}.tmp")
@@ -86,8 +86,6 @@ def write_page(path: str | Path, sections: Sequence[Section], *, title: str, com
 
 def _is_page(path: Path) -> bool:
     """Whether a file may be replaced by a page: it is one."""
-    if not path.is_file():
-        return False
     with path.open("rb") as file:
         return file.read(len(HEAD)) == HEAD.encode()
 
