@@ -39,5 +39,7 @@ def leak_fence(obstore_is_running: None) -> Iterator[None]:
     yield
     if _left_open() - files:
         gc.collect()  # a caught exception holds its frames, and they what they used, in a circle
+    for late in set(threading.enumerate()) - threads:
+        late.join(2)  # a thread that was told to end, such as that of a progress bar, may need a moment
     assert {t.name for t in set(threading.enumerate()) - threads} == set()
     assert _left_open() - files == set()
