@@ -1,6 +1,5 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
@@ -31,27 +30,42 @@ bool is_ending() {
 // A ring and the readers it reads with. In a forked child, which has none of its threads, it is left alone.
 class BoundRing {
  public:
-  using Fields = std::vector<std::tuple<nb::object, std::int64_t, std::uint64_t>>;
+  using Reader = std::pair<nb::object, std::int64_t>;
+  using Fields = std::vector<std::pair<std::vector<Reader>, std::uint64_t>>;
   BoundRing(const Fields& fields, std::size_t threads) : process_(getpid()) {
     std::vector<RingField> made;
-    for (const auto& [reader, number, stride] : fields) {
-      kept_.push_back(reader);
-      if (number >= 0) {
-        made.push_back(of_store(nb::cast<const StoreReader&>(reader), static_cast<std::uint32_t>(number), stride));
-      } else {
-        made.push_back(of_rows(nb::cast<const BoundRows&>(reader).reader, stride));
+    for (const auto& [readers, stride] : fields) {
+      if (readers.empty() || readers.size() != fields.front().first.size()) {
+        throw std::invalid_argument("expected every field to have the same number of readers, and at least one");
+      }
+      made.push_back({stride, {}});
+      strides_.push_back(stride);
+      for (const auto& [reader, number] : readers) {
+        kept_.push_back(reader);
+        made.back().sources.push_back(
+            number >= 0 ? of_store(nb::cast<const StoreReader&>(reader), static_cast<std::uint32_t>(number), stride)
+                        : of_rows(nb::cast<const BoundRows&>(reader).reader));
       }
     }
+    sources_ = fields.empty() ? 1 : fields.front().first.size();
     ring_ = std::make_unique<BatchRing>(std::move(made), threads);
   }
   ~BoundRing() {
     if (getpid() != process_) (void)ring_.release();
   }
 
-  void put(Ints ids, std::size_t batch) {
+  void put(Ints ids, std::size_t batch, const std::optional<Array<const std::int32_t>>& which) {
+    if (which) {
+      need_same_length(ids.size(), which->size());
+      for (const std::int32_t one : span(*which)) {
+        if (static_cast<std::size_t>(one) >= sources_) throw std::invalid_argument("a record is of a source that is not there");
+      }
+    }
     for (std::size_t low = 0; low < ids.size() || low == 0; low += std::max<std::size_t>(batch, 1)) {
       const std::size_t high = std::min(ids.size(), low + batch);
-      ring_->put({ids.data() + low, ids.data() + high});
+      std::vector<std::int32_t> part;
+      if (which) part.assign(which->data() + low, which->data() + high);
+      ring_->put({ids.data() + low, ids.data() + high}, std::move(part));
     }
   }
   std::size_t size() const { return ring_->size(); }
@@ -85,25 +99,20 @@ class BoundRing {
   }
 
  private:
-  RingField of_store(const StoreReader& reader, std::uint32_t number, std::uint64_t stride) {
-    strides_.push_back(stride);
-    return {stride, [this, &reader, number, stride](const std::int64_t* ids, std::size_t low, std::size_t high, std::byte* out,
-                                                    std::uint8_t* present) {
-              reader.read_fixed(number, stride, {ids + low, high - low}, out + low * stride, present + low, alone_);
-            }};
+  RingFill of_store(const StoreReader& reader, std::uint32_t number, std::uint64_t stride) {
+    return [this, &reader, number, stride](std::span<const std::int64_t> ids, std::byte* out, std::uint8_t* present) {
+      reader.read_fixed(number, stride, ids, out, present, alone_);
+    };
   }
-  RingField of_rows(const RowReader& reader, std::uint64_t stride) {
-    strides_.push_back(stride);
-    return {stride,
-            [this, &reader, stride](const std::int64_t* ids, std::size_t low, std::size_t high, std::byte* out, std::uint8_t*) {
-              reader.read({ids + low, high - low}, 1, out + low * stride, alone_);
-            }};
+  RingFill of_rows(const RowReader& reader) {
+    return [this, &reader](std::span<const std::int64_t> ids, std::byte* out, std::uint8_t*) { reader.read(ids, 1, out, alone_); };
   }
 
   pid_t process_;
   ThreadPool alone_{1};  // a piece is read by the thread that claimed it
   std::vector<nb::object> kept_;
   std::vector<std::uint64_t> strides_;
+  std::size_t sources_ = 1;
   std::unique_ptr<BatchRing> ring_;
 };
 
@@ -111,8 +120,10 @@ class BoundRing {
 
 void bind_loader(nb::module_& m) {
   nb::class_<BoundRing>(m, "BatchRing", "Batches of fixed records read ahead, in order. For one thread; not for forked children.")
-      .def(nb::init<const BoundRing::Fields&, std::size_t>(), "fields"_a, "threads"_a)
-      .def("put", &BoundRing::put, "ids"_a.noconvert(), "batch"_a, "Ask for batches of so many ids each. The ids must exist.")
+      .def(nb::init<const BoundRing::Fields&, std::size_t>(), "fields"_a, "threads"_a,
+           "Fields as ([(reader, number of the field or -1 for rows) of each source], bytes of a record).")
+      .def("put", &BoundRing::put, "ids"_a.noconvert(), "batch"_a, "which"_a.noconvert().none() = nb::none(),
+           "Ask for batches of so many ids each; ``which`` says of which source each is. The ids must exist.")
       .def("take", &BoundRing::take,
            "The oldest batch asked for: the bytes of each field, and what is present of each (nothing if all is; None for a "
            "field of which all is).")

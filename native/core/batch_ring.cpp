@@ -9,6 +9,28 @@ namespace penstock {
 namespace {
 
 constexpr std::uint64_t kRingPieceBytes = 256 << 10;  // what a thread reads at a time
+constexpr std::uint64_t kLargeRecord = 16 << 10;      // from here on, a call for each record costs little
+
+std::uint8_t* flags(const Buffer& buffer) { return reinterpret_cast<std::uint8_t*>(buffer.get()); }
+
+// Rows of a piece grouped by their source: those of source k are rows[ends[k - 1]] ... rows[ends[k] - 1], with their ids.
+struct BySource {
+  std::vector<std::size_t> ends;
+  std::vector<std::size_t> rows;
+  std::vector<std::int64_t> ids;
+
+  BySource(const RingBatch& batch, std::size_t low, std::size_t high, std::size_t sources)
+      : ends(sources), rows(high - low), ids(high - low) {
+    std::vector<std::size_t> next(sources + 1);
+    for (std::size_t row = low; row < high; ++row) ++next[static_cast<std::size_t>(batch.which[row]) + 1];
+    for (std::size_t k = 0; k < sources; ++k) ends[k] = next[k + 1] += next[k];
+    for (std::size_t row = low; row < high; ++row) {
+      const std::size_t at = next[static_cast<std::size_t>(batch.which[row])]++;
+      rows[at] = row;
+      ids[at] = batch.ids[row];
+    }
+  }
+};
 
 }  // namespace
 
@@ -45,16 +67,17 @@ void BatchRing::close() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void BatchRing::put(std::vector<std::int64_t> ids) {
+void BatchRing::put(std::vector<std::int64_t> ids, std::vector<std::int32_t> which) {
   auto job = std::make_unique<Job>();
   const std::uint64_t bytes = ids.size() * std::max<std::uint64_t>(record_bytes_, 16);
   job->pieces = std::max<std::size_t>(1, std::min<std::uint64_t>(ids.size(), (bytes + kRingPieceBytes - 1) / kRingPieceBytes));
   for (const RingField& field : fields_) {
     job->batch->values.push_back(take_buffer(ids.size() * field.stride));
     job->batch->present.push_back(take_buffer(ids.size()));
-    std::memset(job->batch->present.back().get(), 1, ids.size());
+    std::memset(flags(job->batch->present.back()), 1, ids.size());
   }
   job->batch->ids = std::move(ids);
+  job->batch->which = std::move(which);
   const bool several = job->pieces > 1;
   {
     const std::lock_guard lock(mutex_);
@@ -73,19 +96,54 @@ bool BatchRing::claim(Claim& out) {
   return false;
 }
 
+void BatchRing::fill(RingBatch& batch, std::size_t low, std::size_t high) const {
+  if (batch.which.empty()) {
+    fill_run(batch, 0, low, high);
+  } else if (record_bytes_ < kLargeRecord) {
+    fill_mixed(batch, low, high);
+  } else {
+    for (std::size_t end = 0; low < high; low = end) {
+      for (end = low + 1; end < high && batch.which[end] == batch.which[low];) ++end;
+      fill_run(batch, static_cast<std::size_t>(batch.which[low]), low, end);
+    }
+  }
+}
+
+void BatchRing::fill_run(RingBatch& batch, std::size_t source, std::size_t low, std::size_t high) const {
+  const std::span<const std::int64_t> ids{batch.ids.data() + low, high - low};
+  for (std::size_t i = 0; i < fields_.size(); ++i) {
+    fields_[i].sources[source](ids, batch.values[i].get() + low * fields_[i].stride, flags(batch.present[i]) + low);
+  }
+}
+
+// Small records of one source are read together, and then put in their places while they are in the cache.
+void BatchRing::fill_mixed(RingBatch& batch, std::size_t low, std::size_t high) const {
+  const BySource grouped(batch, low, high, fields_.empty() ? 0 : fields_.front().sources.size());
+  for (std::size_t i = 0; i < fields_.size(); ++i) {
+    const std::uint64_t stride = fields_[i].stride;
+    const Buffer records = take_buffer((high - low) * stride);
+    const Buffer present = take_buffer(high - low);
+    std::memset(flags(present), 1, high - low);
+    for (std::size_t k = 0, begin = 0; k < grouped.ends.size(); begin = grouped.ends[k++]) {
+      const std::size_t count = grouped.ends[k] - begin;
+      if (count == 0) continue;
+      fields_[i].sources[k]({grouped.ids.data() + begin, count}, records.get() + begin * stride, flags(present) + begin);
+    }
+    for (std::size_t at = 0; at < grouped.rows.size(); ++at) {
+      std::memcpy(batch.values[i].get() + grouped.rows[at] * stride, records.get() + at * stride, stride);
+      flags(batch.present[i])[grouped.rows[at]] = flags(present)[at];
+    }
+  }
+}
+
 void BatchRing::run(const Claim& claim, std::unique_lock<std::mutex>& lock) {
   Job& job = *claim.job;
   const bool failed = job.batch->error != nullptr;
   lock.unlock();
   std::exception_ptr error;
   if (!failed) {
-    const std::size_t low = job.edge(claim.piece);
-    const std::size_t high = job.edge(claim.piece + 1);
     try {
-      for (std::size_t i = 0; i < fields_.size(); ++i) {
-        fields_[i].fill(job.batch->ids.data(), low, high, job.batch->values[i].get(),
-                        reinterpret_cast<std::uint8_t*>(job.batch->present[i].get()));
-      }
+      fill(*job.batch, job.edge(claim.piece), job.edge(claim.piece + 1));
     } catch (...) {
       error = std::current_exception();
     }

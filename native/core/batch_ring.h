@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -16,15 +17,18 @@
 
 namespace penstock {
 
-// One field of a batch: records of `stride` bytes; fill reads records [low, high) of `ids` to out + low * stride, and sets
-// present[low..high) to 0 where a record is missing (it is all 1 before).
+// Reads records one after the other to `out`, and sets present[i] to 0 where record i is missing (it is all 1 before).
+using RingFill = std::function<void(std::span<const std::int64_t> ids, std::byte* out, std::uint8_t* present)>;
+
+// One field of a batch: records of `stride` bytes, read in one way from each source.
 struct RingField {
   std::uint64_t stride;
-  std::function<void(const std::int64_t* ids, std::size_t low, std::size_t high, std::byte* out, std::uint8_t* present)> fill;
+  std::vector<RingFill> sources;
 };
 
 struct RingBatch {
   std::vector<std::int64_t> ids;
+  std::vector<std::int32_t> which;  // the source of each record; empty: all are of the first
   std::vector<Buffer> values;   // one per field
   std::vector<Buffer> present;  // one per field
   std::exception_ptr error;     // of the lowest piece that failed
@@ -39,7 +43,7 @@ class BatchRing {
   BatchRing(const BatchRing&) = delete;
   BatchRing& operator=(const BatchRing&) = delete;
 
-  void put(std::vector<std::int64_t> ids);
+  void put(std::vector<std::int64_t> ids, std::vector<std::int32_t> which = {});
   std::size_t size() const { return jobs_.size(); }
 
   // The oldest batch, if it is ready within about the given time; null otherwise. The ring must not be empty.
@@ -54,6 +58,9 @@ class BatchRing {
   };
 
   bool claim(Claim& out);  // with the lock held
+  void fill(RingBatch& batch, std::size_t low, std::size_t high) const;
+  void fill_run(RingBatch& batch, std::size_t source, std::size_t low, std::size_t high) const;
+  void fill_mixed(RingBatch& batch, std::size_t low, std::size_t high) const;
   void run(const Claim& claim, std::unique_lock<std::mutex>& lock);
   void serve();
 

@@ -1,5 +1,6 @@
 #include "core/batch_ring.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <numeric>
@@ -10,24 +11,26 @@ using namespace penstock;
 
 namespace {
 
-// Records of eight bytes: the id times three. Odd ids of the second field are missing; id 666 fails.
-std::vector<RingField> fields(bool slow = false) {
-  const auto fill = [slow](const std::int64_t* ids, std::size_t low, std::size_t high, std::byte* out, std::uint8_t* present) {
-    for (std::size_t i = low; i < high; ++i) {
-      if (ids[i] == 666) throw std::runtime_error("record 666");
-      if (slow && i == low) std::this_thread::sleep_for(std::chrono::microseconds(ids[i] % 7 * 300));
-      const std::int64_t value = ids[i] * 3;
-      std::memcpy(out + i * 8, &value, 8);
-      (void)present;
-    }
-  };
-  const auto maybe = [](const std::int64_t* ids, std::size_t low, std::size_t high, std::byte* out, std::uint8_t* present) {
-    for (std::size_t i = low; i < high; ++i) {
-      present[i] = ids[i] % 2 == 0;
-      out[i] = static_cast<std::byte>(ids[i]);
-    }
-  };
-  return {{8, fill}, {1, maybe}};
+// Records of eight bytes: the id times three, plus the number of the source. Odd ids of the second field are missing; id 666 fails.
+std::vector<RingField> fields(bool slow = false, std::int64_t sources = 1) {
+  std::vector<RingField> made{{8, {}}, {1, {}}};
+  for (std::int64_t source = 0; source < sources; ++source) {
+    made[0].sources.push_back([=](std::span<const std::int64_t> ids, std::byte* out, std::uint8_t*) {
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        if (ids[i] == 666) throw std::runtime_error("record 666");
+        if (slow && i == 0) std::this_thread::sleep_for(std::chrono::microseconds(ids[i] % 7 * 300));
+        const std::int64_t value = ids[i] * 3 + source;
+        std::memcpy(out + i * 8, &value, 8);
+      }
+    });
+    made[1].sources.push_back([](std::span<const std::int64_t> ids, std::byte* out, std::uint8_t* present) {
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        present[i] = ids[i] % 2 == 0;
+        out[i] = static_cast<std::byte>(ids[i]);
+      }
+    });
+  }
+  return made;
 }
 
 std::vector<std::int64_t> some_ids(std::int64_t first, std::size_t count) {
@@ -48,9 +51,10 @@ void check_batch(const RingBatch& batch, std::int64_t first, std::size_t count) 
     const std::int64_t id = first + static_cast<std::int64_t>(i);
     std::int64_t value = 0;
     std::memcpy(&value, batch.values[0].get() + 8 * i, 8);
-    check_equal(value, 3 * id, say("record ", id));
+    check_equal(value, 3 * id + (batch.which.empty() ? 0 : batch.which[i]), say("record ", id));
     check(batch.present[0].get()[i] == std::byte{1}, "present");
     check(batch.present[1].get()[i] == std::byte{id % 2 == 0}, "missing");
+    check(batch.values[1].get()[i] == static_cast<std::byte>(id), say("second field of record ", id));
   }
 }
 
@@ -74,6 +78,52 @@ void large_batches_are_shared_between_threads() {
   check_batch(*wait(ring), 5'000'000, 400'000);
 }
 
+void records_of_several_sources_come_to_their_places() {
+  for (const std::int32_t sources : {1, 2, 7, 300}) {
+    BatchRing ring(fields(false, sources), 2);
+    for (const std::size_t count : {0, 1, 5, 1000, 100'000}) {
+      std::vector<std::int32_t> which(count);
+      for (std::size_t i = 0; i < count; ++i) which[i] = static_cast<std::int32_t>(i * i % 11 * 31) % sources;
+      ring.put(some_ids(1000, count), which);
+      check_batch(*wait(ring), 1000, count);
+    }
+  }
+}
+
+void large_records_go_straight_to_their_places() {
+  constexpr std::size_t stride = 20'000;
+  RingField field{stride, {}};
+  std::atomic<std::size_t> calls = 0;
+  for (int source = 0; source < 3; ++source) {
+    field.sources.push_back([&calls, source](std::span<const std::int64_t> ids, std::byte* out, std::uint8_t* present) {
+      ++calls;
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        std::memset(out + i * stride, static_cast<int>(10 * ids[i] + source), stride);
+        present[i] = source != 2;
+      }
+    });
+  }
+  BatchRing ring({field}, 1);
+  ring.put(some_ids(0, 6), {0, 0, 2, 1, 1, 1});
+  const std::unique_ptr<RingBatch> batch = wait(ring);
+  const std::vector<int> expected{0, 10, 22, 31, 41, 51};
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    for (const std::size_t at : {std::size_t{0}, stride - 1}) {
+      check_equal(static_cast<int>(batch->values[0].get()[i * stride + at]), expected[i], say("record ", i));
+    }
+    check(batch->present[0].get()[i] == std::byte{i != 2}, "presence");
+  }
+  check_equal(calls.load(), std::size_t{3}, "runs of one source are read together");
+}
+
+void an_error_of_a_mixture_comes_out_at_its_place() {
+  BatchRing ring(fields(false, 2), 2);
+  ring.put(some_ids(660, 10), {0, 1, 0, 1, 0, 1, 0, 1, 0, 1});
+  ring.put(some_ids(100, 3), {1, 0, 1});
+  check(wait(ring)->error != nullptr, "the first one fails");
+  check_batch(*wait(ring), 100, 3);
+}
+
 void an_error_comes_out_at_its_place() {
   BatchRing ring(fields(true), 2);
   ring.put(some_ids(0, 10));
@@ -93,10 +143,10 @@ void a_ring_may_be_left_with_work_in_it() {
 }
 
 void waiting_ends_after_a_while() {
-  const auto block = [](const std::int64_t*, std::size_t, std::size_t, std::byte*, std::uint8_t*) {
+  const RingFill block = [](std::span<const std::int64_t>, std::byte*, std::uint8_t*) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   };
-  BatchRing ring({{1, block}}, 1);
+  BatchRing ring({{1, {block}}}, 1);
   ring.put(some_ids(0, 1));
   check(ring.take(5) == nullptr, "not ready yet");
   (void)wait(ring);
@@ -107,7 +157,10 @@ void waiting_ends_after_a_while() {
 int main() {
   batches_come_out_in_order();
   large_batches_are_shared_between_threads();
+  records_of_several_sources_come_to_their_places();
+  large_records_go_straight_to_their_places();
   an_error_comes_out_at_its_place();
+  an_error_of_a_mixture_comes_out_at_its_place();
   a_ring_may_be_left_with_work_in_it();
   waiting_ends_after_a_while();
   return finish();

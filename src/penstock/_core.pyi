@@ -266,10 +266,15 @@ class BatchRing:
     Batches of fixed records read ahead, in order. For one thread; not for forked children.
     """
 
-    def __init__(self, fields: Sequence[tuple[object, int, int]], threads: int) -> None: ...
+    def __init__(self, fields: Sequence[tuple[Sequence[tuple[object, int]], int]], threads: int) -> None:
+        """
+        Fields as ([(reader, number of the field or -1 for rows) of each source], bytes of a record).
+        """
 
-    def put(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], batch: int) -> None:
-        """Ask for batches of so many ids each. The ids must exist."""
+    def put(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], batch: int, which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
+        """
+        Ask for batches of so many ids each; ``which`` says of which source each is. The ids must exist.
+        """
 
     def take(self) -> tuple[list[Annotated[NDArray[numpy.uint8], dict(shape=(None,))]], list[Annotated[NDArray[numpy.bool_], dict(shape=(None,))] | None]]:
         """

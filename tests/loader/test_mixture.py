@@ -26,16 +26,18 @@ MIXTURES: dict[str, dict[str, Any]] = {
 }
 
 
-def mixed(stop: str, options: str) -> Stream:
-    streams = {"a": make_stream(60, seed=1, texts=True), "b": make_stream(110, "blocks", seed=2, texts=True)}
+def mixed(stop: str, options: str, *, texts: bool = True) -> Stream:
+    """A mixture; without texts it can be read natively."""
+    streams = {"a": make_stream(60, seed=1, texts=texts), "b": make_stream(110, "blocks", seed=2, texts=texts)}
     return pen.mix(streams, seed=5, stop=stop, **MIXTURES[options])
 
 
 @pytest.mark.parametrize("stop", STOP_POLICIES)
 @pytest.mark.parametrize("tail", TAILS)
-def test_mixtures_deliver_what_plain_lists_say(tail: str, stop: str) -> None:
+@pytest.mark.parametrize("texts", [True, False])
+def test_mixtures_deliver_what_plain_lists_say(texts: bool, tail: str, stop: str) -> None:
     for options in MIXTURES:
-        stream = mixed(stop, options)
+        stream = mixed(stop, options, texts=texts)
         n = min(len(stream), 500)
         loader = pen.Loader(stream, 24, tail=tail, threads=2)
         cells = list(islice(naive_batches(n, 24, tail), 12))
@@ -61,6 +63,38 @@ def test_l7_mixtures_resume_at_every_step(stop: str, options: str) -> None:
     stream = mixed(stop, options)
     tail = "wrap" if len(options) % 2 else "keep"
     verify_resume(lambda: pen.Loader(stream, 24, tail=tail, threads=0, ids="id"), steps=9, points=(1, 4, 7, 8))
+    plain = mixed(stop, options, texts=False)
+    verify_resume(lambda: pen.Loader(plain, 24, tail=tail, threads=2, ids="id"), steps=9, points=(1, 4, 7, 8))
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("world", [1, 3])
+def test_native_threads_deliver_what_the_caller_would(tail: str, world: int) -> None:
+    for stop in STOP_POLICIES:
+        for options in MIXTURES:
+            stream = mixed(stop, options, texts=False)
+            loaders = [pen.Loader(stream, 24, tail=tail, shard=Shard(world - 1, world), threads=t, ids="id") for t in (0, 2)]
+            runs = [loader.forever() for loader in loaders]
+            for _ in range(20):
+                one, other = (next(run) for run in runs)
+                assert fields_of(one) == fields_of(other)
+                assert loaders[0].state_dict() == loaders[1].state_dict()
+            runs[1].close()
+
+
+def test_native_mixtures_of_stores_with_missing_values_and_bans(tmp_path: Path) -> None:
+    streams: dict[str, Stream] = {}
+    for number, name in enumerate(("a", "b", "c")):
+        values = np.arange(50, dtype=np.int64) + 1000 * number
+        holes = np.ma.masked_array(values, mask=values % 3 == number)
+        with pen.create(tmp_path / name, {"x": pen.Field("i8"), "maybe": pen.Field("i8")}) as out:
+            out.extend({"x": values, "maybe": holes})
+        streams[name] = pen.open(tmp_path / name).shuffle(seed=number).without([number, 40], from_step=number)
+    stream = pen.mix(streams, seed=4)
+    loaders = [pen.Loader(stream, 8, threads=threads, ids="id") for threads in (0, 2)]
+    for one, other in zip(*(islice(loader.forever(), 60) for loader in loaders), strict=True):
+        assert fields_of(one) == fields_of(other)
+        assert np.ma.getmaskarray(other["maybe"]).tolist() == (other["x"] % 3 == other["x"] // 1000).tolist()
 
 
 @pytest.mark.parametrize("tail", TAILS)

@@ -210,7 +210,7 @@ def test_a_landing_of_another_size_and_another_number_of_them_are_refused(encode
 def test_a_ring_of_batches_reads_landed_chunks(chunks: Chunks) -> None:
     for chunk in range(3):
         chunks.land(chunk)
-    ring = _core.BatchRing([(chunks.reader, 0, STRIDE)], 2)
+    ring = _core.BatchRing([([(chunks.reader, 0)], STRIDE)], 2)
     ids = np.random.default_rng(1).permutation(3 * ROWS)
     ring.put(ids, 500)
     taken = [ring.take()[0][0].view(np.int64)[::3] for _ in range(18)]

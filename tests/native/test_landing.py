@@ -144,7 +144,8 @@ def test_a_ring_of_batches_reads_landings() -> None:
     one, two = _core.Landing(1000 * STRIDE), _core.Landing(1000 * STRIDE)
     land(one, 0, 1000)
     land(two, 1000, 1000, base=1000)
-    ring = _core.BatchRing([(_core.RowReader.of_landings([one, two], facts((0, 1000), (0, 1000)), STRIDE), -1, STRIDE)], 2)
+    reader = _core.RowReader.of_landings([one, two], facts((0, 1000), (0, 1000)), STRIDE)
+    ring = _core.BatchRing([([(reader, -1)], STRIDE)], 2)
     ids = np.random.default_rng(0).permutation(2000)
     ring.put(ids, 100)
     taken = [ring.take()[0][0].view(np.uint64)[::3] for _ in range(20)]

@@ -1,4 +1,4 @@
-"""The native engine: batches of plain records, read by native threads. It delivers in the order of the steps."""
+"""The native engine: batches of plain records, of one source or a mixture, read by native threads, in the order of the steps."""
 
 import threading
 import time
@@ -11,16 +11,15 @@ import numpy as np
 
 from penstock import _core
 from penstock.errors import WindowTooSmallError
-from penstock.interfaces import IntArray
 from penstock.loader.engine import MOST_AHEAD, Engine
 from penstock.loader.needs import Ahead
 from penstock.loader.schedule import EpochSchedule, Place, Span
 from penstock.loader.stats import Meter
-from penstock.loader.work import Work
+from penstock.loader.work import Work, ids_of
 from penstock.order import Design
-from penstock.records import Batch, Source, masked
-from penstock.stream import RecordStream
-from penstock.stream.picks import RecordPicks
+from penstock.records import Batch, masked
+from penstock.stream import MixedStream, RecordStream, Stream
+from penstock.stream.picks import MixedPicks, Picks, RecordPicks
 from penstock.stream.stream import WEIGHT
 
 __all__ = ["NativeEngine", "NativeField", "native_fields"]
@@ -55,13 +54,11 @@ class NativeEngine(Engine):
         self._depth = max(2 if budget is None else 1, min(MOST_AHEAD, fits))
         self._asked = steps.start
         self._stretches: deque[_Stretch] = deque()
-        stream = work.stream
-        assert isinstance(stream, RecordStream)
-        self._stream = stream
-        self._is_plain = not stream.bans and not isinstance(stream.order, Design)
+        self._stream, self._leaves = work.stream, _leaves(work.stream)
+        self._is_plain = not any(leaf.bans or isinstance(leaf.order, Design) for leaf in self._leaves)
 
     def _make_ring(self) -> _core.BatchRing:
-        return _core.BatchRing([(f.reader, f.number, f.stride) for f in self._fields], self._threads)
+        return _core.BatchRing([(f.readers, f.stride) for f in self._fields], self._threads)
 
     def _start_over(self, step: int) -> None:
         """Forget all that is under way, and go on with a step."""
@@ -85,13 +82,13 @@ class NativeEngine(Engine):
             return self._ask_one(first)
         run = first.spans[0].run
         size = schedule.batch_size // schedule.shard.world
-        ids = self._stream.order.indices(first.epoch, run.start, run.start + (count * size - 1) * run.step + 1, run.step)
         try:
-            hold = self._hold(ids)
+            picks = self._stream.locate(first.epoch, range(run.start, run.start + (count * size - 1) * run.step + 1, run.step))
+            hold = self._hold(picks)
         except Exception:
             return self._ask_one(first)  # which knows what to do about errors
-        self._ring.put(ids, size)
-        self._stretches.append(_Stretch(first, count, RecordPicks(ids), hold))
+        flat = self._put(picks, size)
+        self._stretches.append(_Stretch(first, count, flat, hold))
         self._asked += count
         return True
 
@@ -99,8 +96,7 @@ class NativeEngine(Engine):
         assert self._ring is not None
         try:
             picks = self._work.picks(place)
-            assert isinstance(picks, RecordPicks)
-            hold = self._hold(picks.ids)
+            hold = self._hold(picks)
         except Exception as error:
             if isinstance(error, WindowTooSmallError) and self._stretches:
                 return False  # batches under way fill the window
@@ -108,15 +104,23 @@ class NativeEngine(Engine):
             self._stretches.append(_Stretch(place, 1, nothing, ExitStack(), is_good=False))
             self._ring.put(nothing.ids, 0)
         else:
-            self._ring.put(picks.ids, len(picks.ids))
-            self._stretches.append(_Stretch(place, 1, picks, hold))
+            flat = self._put(picks, len(picks))
+            self._stretches.append(_Stretch(place, 1, flat, hold))
         self._asked += 1
         return True
 
-    def _hold(self, ids: IntArray) -> ExitStack:
+    def _put(self, picks: Picks, size: int) -> RecordPicks:
+        """Ask the ring for batches of ``size`` of those records; the records, each by its number in its own source."""
+        assert self._ring is not None
+        flat = picks if isinstance(picks, RecordPicks) else RecordPicks(ids_of(picks))
+        self._ring.put(flat.ids, size, picks.which if isinstance(picks, MixedPicks) else None)
+        return flat
+
+    def _hold(self, picks: Picks) -> ExitStack:
         """Keeps the bytes of records in memory until it is closed, where they are not in files of this machine."""
         stack = ExitStack()
-        stack.enter_context(self._ahead.hold(self._stream, ids))
+        if isinstance(picks, RecordPicks):  # a mixture has only files of this machine
+            stack.enter_context(self._ahead.hold(self._leaves[0], picks.ids))
         return stack
 
     def _may_ask(self) -> bool:
@@ -166,7 +170,7 @@ class NativeEngine(Engine):
                 stretch.hold.close()
                 self._ahead.passed(place.step)
         if not stretch.is_good:
-            if self._stream.source.remote is not None:
+            if self._leaves[0].source.remote is not None:
                 self._start_over(place.step + 1)  # so that bytes that are held can be fetched again
             return place, self._work.make(place)  # again, by the way that knows what to do about errors
         self._meter.wait_s += time.perf_counter() - began
@@ -219,22 +223,37 @@ class _Stretch:
 
 @dataclass(frozen=True)
 class NativeField:
-    """A field that the native ring can read."""
+    """A field that the native ring can read, with a reader and its number there for each source."""
 
     name: str
-    reader: Any
-    number: int
+    readers: list[tuple[Any, int]]
     stride: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
 
-def native_fields(source: Source) -> list[NativeField] | None:
-    """The fields of a source as the ring reads them; None if it cannot read all of them."""
+def native_fields(stream: Stream) -> list[NativeField] | None:
+    """The fields of a stream as the ring reads them; None if it cannot read all of them."""
+    leaves = _leaves(stream)
+    if not leaves or (len(leaves) > 1 and any(leaf.source.remote is not None for leaf in leaves)):
+        return None
     fields: list[NativeField] = []
-    for name, field in source.schema.items():
-        found = source.native_reader(name)
-        if found is None or field.stride == 0:
+    for name, field in leaves[0].source.schema.items():
+        readers = [leaf.source.native_reader(name) for leaf in leaves]
+        if field.stride == 0 or any(leaf.source.schema[name].dtype != field.dtype for leaf in leaves):
             return None
-        fields.append(NativeField(name, *found, field.stride, field.dtype, field.shape))
+        there = [reader for reader in readers if reader is not None]
+        if len(there) < len(leaves):
+            return None
+        fields.append(NativeField(name, there, field.stride, field.dtype, field.shape))
     return fields
+
+
+def _leaves(stream: Stream) -> tuple[RecordStream, ...]:
+    """The streams whose records the ring may read: the stream itself, or the parts of a mixture; none if it cannot."""
+    if isinstance(stream, RecordStream):
+        return (stream,)
+    if not isinstance(stream, MixedStream):
+        return ()
+    plain = [part for part in stream.streams if isinstance(part, RecordStream) and not isinstance(part.order, Design)]
+    return tuple(plain) if len(plain) == len(stream.streams) else ()

@@ -10,7 +10,6 @@ from penstock.loader.read_ahead import make_read_ahead
 from penstock.loader.schedule import EpochSchedule, Schedule
 from penstock.loader.stats import Meter
 from penstock.loader.work import Work
-from penstock.stream import RecordStream
 
 __all__ = ["make_engine"]
 
@@ -34,8 +33,8 @@ def make_engine(
     if threads == 0 or len(work.out) == 1:
         return PlainEngine(work, places, Ahead(work, schedule, steps), meter)
     ahead = Ahead(work, schedule, steps, make_read_ahead(work, schedule, steps))
-    if work.transform is None and not work.out and isinstance(work.stream, RecordStream) and isinstance(schedule, EpochSchedule):
-        fields = native_fields(work.stream.source)
+    if work.transform is None and not work.out and isinstance(schedule, EpochSchedule):
+        fields = native_fields(work.stream)
         if fields is not None:
             return NativeEngine(work, fields, schedule, steps, budget, threads, ahead, meter)
     return ThreadEngine(work, places, budget, threads, ahead, meter)
