@@ -10,6 +10,7 @@
 #include "bind/buffer.h"
 #include "bind/rows.h"
 #include "core/batch_ring.h"
+#include "core/fork_local.h"
 #include "core/store_reader.h"
 
 namespace penstock::bind {
@@ -32,7 +33,7 @@ class BoundRing {
  public:
   using Reader = std::pair<nb::object, std::int64_t>;
   using Fields = std::vector<std::pair<std::vector<Reader>, std::uint64_t>>;
-  BoundRing(const Fields& fields, std::size_t threads) : process_(getpid()) {
+  BoundRing(const Fields& fields, std::size_t threads) : forks_(fork_count()) {
     std::vector<RingField> made;
     for (const auto& [readers, stride] : fields) {
       if (readers.empty() || readers.size() != fields.front().first.size()) {
@@ -51,7 +52,7 @@ class BoundRing {
     ring_ = std::make_unique<BatchRing>(std::move(made), threads);
   }
   ~BoundRing() {
-    if (getpid() != process_) (void)ring_.release();
+    if (fork_count() != forks_) (void)ring_.release();
   }
 
   void put(Ints ids, std::size_t batch, const std::optional<Array<const std::int32_t>>& which) {
@@ -108,7 +109,7 @@ class BoundRing {
     return [this, &reader](std::span<const std::int64_t> ids, std::byte* out, std::uint8_t*) { reader.read(ids, 1, out, alone_); };
   }
 
-  pid_t process_;
+  std::uint32_t forks_;
   ThreadPool alone_{1};  // a piece is read by the thread that claimed it
   std::vector<nb::object> kept_;
   std::vector<std::uint64_t> strides_;

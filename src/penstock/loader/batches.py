@@ -55,7 +55,7 @@ class Batches:
         loader._meter.enter()
         if self._failure is not None:
             raise self._failure
-        if self._moves != loader._moves or self._process != os.getpid():
+        if self._moves != loader._moves:
             self._aim()
         if self._end is not None and loader.step >= self._end:
             self._drop()
@@ -74,7 +74,7 @@ class Batches:
             loader._moves += 1
             return self._next()
         loader._delivered(place)
-        loader._meter.leave(sum(len(span.run) for span in place.spans))
+        loader._meter.leave(place.num_samples)
         return batch
 
     def close(self) -> None:
@@ -107,13 +107,14 @@ def close_of(loader: "Loader") -> None:
             batches.close()
 
 
-def _forget_turns() -> None:
-    """In a forked child: a turn of the parent's would be held for ever."""
+def _begin_anew() -> None:
+    """In a forked child: the engines are the parent's, and a turn of the parent's would be held for ever."""
     for batches in list(_open):
         batches._loader._turn = threading.Lock()
+        batches._moves = -1
 
 
-os.register_at_fork(after_in_child=_forget_turns)
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 @atexit.register

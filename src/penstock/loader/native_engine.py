@@ -55,6 +55,7 @@ class NativeEngine(Engine):
         self._asked = steps.start
         self._stretches: deque[_Stretch] = deque()
         self._stream, self._leaves = work.stream, _leaves(work.stream)
+        self._adds = work.ids is not None or work.pads or any(isinstance(leaf.order, Design) for leaf in self._leaves)
         self._is_plain = not any(leaf.bans or isinstance(leaf.order, Design) for leaf in self._leaves)
 
     def _make_ring(self) -> _core.BatchRing:
@@ -158,7 +159,7 @@ class NativeEngine(Engine):
         if not self._stretches:
             raise StopIteration
         stretch = self._stretches[0]
-        place, picks = stretch.next(self._schedule)
+        place = stretch.next(self._schedule)
         began = time.perf_counter()
         try:
             values, present = self._ring.take()
@@ -174,11 +175,14 @@ class NativeEngine(Engine):
                 self._start_over(place.step + 1)  # so that bytes that are held can be fetched again
             return place, self._work.make(place)  # again, by the way that knows what to do about errors
         self._meter.wait_s += time.perf_counter() - began
-        count = len(picks.ids)
+        count = place.num_samples
         self._meter.made(count * self._record_bytes)
         batch: Batch = {f.name: value.view(f.dtype).reshape(count, *f.shape) for f, value in zip(self._fields, values, strict=True)}
         for f, there in zip(self._fields, present, strict=False):
             batch[f.name] = masked(batch[f.name], there)
+        if not self._adds:
+            return place, batch
+        picks = stretch.picks_of(place)
         if picks.weights is not None:
             batch[WEIGHT] = picks.weights
         return place, self._work.finish(place, picks, batch)
@@ -207,18 +211,24 @@ class _Stretch:
     taken: int = 0
     is_good: bool = True
 
-    def next(self, schedule: EpochSchedule) -> tuple[Place, RecordPicks]:
-        """The place of the next batch, and what is in it."""
+    def next(self, schedule: EpochSchedule) -> Place:
+        """The place of the next batch."""
         number, self.taken = self.taken, self.taken + 1
         first = self.first
         if self.count == 1:
-            return first, self.picks
+            return first
         width = schedule.batch_size * schedule.stream.stride
-        position, size = first.position + number * width, len(self.picks.ids) // self.count
-        begin, by = first.spans[0].run.start + number * width, first.spans[0].run.step
-        spans = (Span(first.epoch, range(begin, begin + (size - 1) * by + 1, by)),)
-        place = Place(first.step + number, first.epoch, position, None, spans, 0, first.epoch, position + width)
-        return place, RecordPicks(self.picks.ids[number * size : (number + 1) * size])
+        position, run = first.position + number * width, first.spans[0].run
+        begin = run.start + number * width
+        spans = (Span(first.epoch, range(begin, begin + run.stop - run.start, run.step)),)
+        return Place(first.step + number, first.epoch, position, None, spans, 0, first.epoch, position + width)
+
+    def picks_of(self, place: Place) -> RecordPicks:
+        """What is in the batch of a place."""
+        if self.count == 1:
+            return self.picks
+        size, number = len(self.picks.ids) // self.count, place.step - self.first.step
+        return RecordPicks(self.picks.ids[number * size : (number + 1) * size])
 
 
 @dataclass(frozen=True)

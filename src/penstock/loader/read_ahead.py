@@ -24,7 +24,7 @@ from penstock.stream import RecordStream
 
 __all__ = ["ReadAhead", "coming_blocks", "make_read_ahead"]
 
-AHEAD_BYTES = 64 << 20
+AHEAD_BYTES = 128 << 20
 MOST_AHEAD_BYTES = 1 << 30
 """So many bytes are asked for ahead of the batches: a whole window of a block shuffle, if that is more, up to the second figure."""
 

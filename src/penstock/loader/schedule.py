@@ -20,8 +20,7 @@ class Span(NamedTuple):
     run: range
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """The batch of a step: it begins at ``position`` of ``epoch``; ``spans`` are this rank's samples, of which the last ``padding``
     are there only to fill the batch up. After it, the run stands at (``next_epoch``, ``next_position``).
     ``seq_len`` is set where a phase says how long samples are.
@@ -35,6 +34,11 @@ class Place:
     padding: int
     next_epoch: int
     next_position: int
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of this rank, with those that only fill the batch up."""
+        return len(self.spans[0].run) if len(self.spans) == 1 else sum(len(span.run) for span in self.spans)
 
 
 @dataclass(frozen=True)
