@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 import penstock as pen
-from measure import Neighbours, interleave, machine, seconds, table, versions, write_json
+from measure import interleave, machine, seconds, table, versions, write_json
+from penstock.report.machine import Others
 from penstock.source import BatchMap
 
 GOAL, TASKS = 1.6, 16
@@ -100,7 +101,7 @@ def main() -> int:
     directory.mkdir(parents=True)
     texts = make_texts(arguments.records)
     pen.convert({"text": texts}, directory / "source.pen")
-    neighbours = Neighbours()
+    others = Others()
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, directory)
         pools = {"here": None, "one process": stack.enter_context(processes(1)), "two processes": stack.enter_context(processes(2))}
@@ -117,7 +118,7 @@ def main() -> int:
     print(table(["conversion", "min / median", "times one process"], rows))
     ratio = one.median / spreads["two processes"].median
     limit = spreads["LIMIT, one process"].median / spreads["LIMIT, two processes"].median
-    print(f"\nevery record verified; other programs took {neighbours.share():.0%} of the processors")
+    print(f"\nevery record verified; other programs took {others.share():.0%} of the processors")
     print(f"goal: two processes are at least {GOAL} times as fast as one: {ratio:.2f}, {'met' if ratio >= GOAL else 'MISSED'}")
     print(f"the machine gave the bare map {limit:.2f}")
     if arguments.json:

@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 import penstock as pen
 from loader_report import finish, judged, rates
-from measure import Neighbours, Spread, interleave, machine, run_child, seconds, versions
+from measure import Spread, interleave, machine, run_child, seconds, versions
+from penstock.report.machine import Others
 from store_case import Fixed, Ids
 from store_limit import Crew
 
@@ -126,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="fewer turns and epochs, ten million records instead of a hundred")
     options = parser.parse_args(arguments)
     OUT.mkdir(parents=True, exist_ok=True)
-    began, neighbours = time.perf_counter(), Neighbours()
+    began, others = time.perf_counter(), Others()
     crew = Crew(2, spins=20_000)
     goals: list[list[str]] = []
     report: dict[str, Any] = {"machine": machine(), "versions": versions("penstock", "numpy", "torch"), "reads": {}}
@@ -154,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         judged("explain of any step, ms", small["explain_ms"], 1, at_least=False),
         judged("4 threads over 0, transform that sleeps", small["threads_ratio"], 3, at_least=True),
     ]
-    finish(report, goals, neighbours, began, options.json)
+    finish(report, goals, others, began, options.json)
     return 0
 
 

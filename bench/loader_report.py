@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from measure import Neighbours, Spread, progress, table, write_json
+from measure import Spread, progress, table, write_json
+from penstock.report.machine import Others
 
 __all__ = ["finish", "judged", "rates"]
 
@@ -27,11 +28,11 @@ def judged(what: str, found: float, goal: float, *, at_least: bool) -> list[str]
 
 
 def finish(
-    report: dict[str, Any], goals: Sequence[Sequence[str]], neighbours: Neighbours, began: float, path: Path | None, note: str = ""
+    report: dict[str, Any], goals: Sequence[Sequence[str]], others: Others, began: float, path: Path | None, note: str = ""
 ) -> None:
     """Print the goals and what else the machine did, and write the report if there is a path for it."""
     print(f"\nGoals\n\n{table(['', 'goal', 'found', ''], goals)}")
-    report |= {"goals": goals, "others_share": neighbours.share()}
+    report |= {"goals": goals, "others_share": others.share()}
     print(f"\nother programs took {report['others_share']:.0%} of the cores meanwhile{note}")
     progress(f"took {time.perf_counter() - began:.0f} s", lasting=True)
     if path is not None:

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Neighbours", "Spread", "interleave", "machine", "progress", "run_child", "seconds", "table", "versions", "write_json"]
+__all__ = ["Spread", "interleave", "machine", "progress", "run_child", "seconds", "table", "versions", "write_json"]
 
 
 @dataclass(frozen=True)
@@ -115,25 +115,6 @@ def _cpu_model() -> str:
         fields.setdefault(name.strip(), value.strip())
     family = f"family {fields.get('cpu family', '?')} model {fields.get('model', '?')}"
     return f"{fields.get('model name', platform.processor() or 'unknown')} ({family})"
-
-
-class Neighbours:
-    """How much of the processors other programs took since this was made."""
-
-    def __init__(self) -> None:
-        self._before = self._now()
-
-    def share(self) -> float:
-        """Their part of all processor time, from 0 to 1; time a hypervisor took away counts as theirs."""
-        everything, idle, own = (now - before for now, before in zip(self._now(), self._before, strict=True))
-        return max(0.0, (everything - idle - own) / everything) if everything > 0 else 0.0
-
-    @staticmethod
-    def _now() -> tuple[float, float, float]:
-        ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        own = os.times()
-        idle = ticks[3] + ticks[4]
-        return sum(ticks), idle, sum(own[:4]) * os.sysconf("SC_CLK_TCK")
 
 
 def versions(*packages: str) -> dict[str, str]:

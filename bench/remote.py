@@ -21,9 +21,10 @@ from obstore.store import S3Store
 
 import penstock as pen
 from loader_report import finish, judged, rates
-from measure import Neighbours, Spread, interleave, machine, seconds, versions
+from measure import Spread, interleave, machine, seconds, versions
 from penstock.remote.url import url_path
 from penstock.remote.window import CONNECTIONS, PIECE_BYTES
+from penstock.report.machine import Others
 from penstock.source import write_rows, write_tokens
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="less data, fewer turns")
     options = parser.parse_args(arguments)
     OUT.mkdir(parents=True, exist_ok=True)
-    began, neighbours = time.perf_counter(), Neighbours()
+    began, others = time.perf_counter(), Others()
     count = 65_536 if options.quick else 262_144
     goals, report = [], {"machine": machine(), "versions": versions("penstock", "numpy", "obstore"), "epochs": {}}
     with tempfile.TemporaryDirectory(prefix="remote-", dir=OUT) as place, serving(Path(place) / "server") as server:
@@ -130,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"\n{name}, {size:,.0f} MB\n\n{rates(spreads, BARE, 'MB/s', size)}")
             report["epochs"][name] = {n: s.to_json() for n, s in spreads.items()}
             goals.append(judged(f"{name}: of LIMIT", spreads[BARE].median / spreads[OURS].median, GOAL, at_least=True))
-    finish(report, goals, neighbours, began, options.json, " (the server among them)")
+    finish(report, goals, others, began, options.json, " (the server among them)")
     return 0
 
 

@@ -27,7 +27,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from measure import Neighbours, machine, progress, versions, write_json
+from measure import machine, progress, versions, write_json
+from penstock.report.machine import Others
 from rivals.contest import Effort, Place, heats, order_of, run_cold, run_heat
 from rivals.plot import draw
 from rivals.report import insert, markdown, merge, plain_text, short_markdown
@@ -109,7 +110,7 @@ def _cached() -> int:
 
 def measure(chosen: Sequence[str], only: Sequence[str], settings: Settings, home: Path | None) -> Iterator[dict[str, Any]]:
     """The JSON that is kept, after every workload."""
-    began, neighbours = time.perf_counter(), Neighbours()
+    began, others = time.perf_counter(), Others()
     ready = [name for name, contender in CONTENDERS.items() if contender.missing is None]
     names = [name for name in ready if not only or name in only or name == LIMIT]
     report: dict[str, Any] = {
@@ -130,7 +131,7 @@ def measure(chosen: Sequence[str], only: Sequence[str], settings: Settings, home
             report["order"] = measure_order(able, settings.order_records)
         else:
             report["workloads"][name] = measure_workload(name, able, settings, home_of(name, home))
-        yield report | {"minutes": (time.perf_counter() - began) / 60, "others_share": neighbours.share()}
+        yield report | {"minutes": (time.perf_counter() - began) / 60, "others_share": others.share()}
 
 
 def measure_order(names: Sequence[str], num_records: int) -> dict[str, Any]:

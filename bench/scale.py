@@ -20,9 +20,10 @@ import numpy as np
 
 import penstock as pen
 from loader_child import resident_mb
-from measure import Neighbours, Spread, machine, progress, run_child, seconds, table, versions, write_json
+from measure import Spread, machine, progress, run_child, seconds, table, versions, write_json
 from penstock.order import Shuffle
 from penstock.remote.url import url_path
+from penstock.report.machine import Others
 from penstock.store.chunk import encode_chunk
 from penstock.store.column import make_column
 from penstock.store.generation import load_manifest
@@ -208,14 +209,14 @@ def main() -> int:
     directory = arguments.dir / "scale"
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    neighbours = Neighbours()
+    others = Others()
     try:
         rows = [measure(directory, name) for name in arguments.case or CASES]
     finally:
         shutil.rmtree(directory)
     missed = [row["case"] for row in rows if row["records"] <= 10**9 and row["open_cpu_s"]["median"] >= GOAL_S]
     print(report(rows))
-    print(f"\nother programs took {neighbours.share():.0%} of the processors")
+    print(f"\nother programs took {others.share():.0%} of the processors")
     verdict = f"missed by {missed}" if missed else "met"
     print(f"goal: 10^9 records in chunks of 64 MiB open in less than {GOAL_S:.0f} s: {verdict}")
     if arguments.json:

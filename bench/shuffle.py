@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from contender import ORDERS, WHOLES, OrderTrial, WholeTrial
-from measure import Neighbours, Spread, interleave, machine, progress, run_child, seconds, versions, write_json
+from measure import Spread, interleave, machine, progress, run_child, seconds, versions, write_json
 from penstock import _core
+from penstock.report.machine import Others
 from shuffle_report import FAR, FULL, GRAIN, NUMPY, QUICK, TRILLION, Result, Settings, judge_goals, text
 
 COLD = Path(__file__).with_name("cold.py")
@@ -125,13 +126,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--grain", action="store_true", help="also Grain, in a virtual environment of its own (made if missing)")
     options = parser.parse_args(arguments)
     settings = QUICK if options.quick else FULL
-    began, neighbours = time.perf_counter(), Neighbours()
+    began, others = time.perf_counter(), Others()
     report: dict[str, Any] = {"machine": machine(), "versions": versions("penstock", "numpy", "torch")}
     report["versions"]["simd"] = _core.available_simd()[-1].name
     results = _speed(settings, report, grain=options.grain)
     report["calls"], report["cold"] = measure_calls(settings), measure_cold(settings)
     report["memory"] = measure_memory(settings)
-    report["others_share"] = neighbours.share()
+    report["others_share"] = others.share()
     report["goals"] = judge_goals(results, report["cold"], report["memory"])
     lines = text(report, results, settings)
     if options.grain:

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as pen
-from measure import Neighbours, Spread, interleave, machine, progress, table, versions, write_json
+from measure import Spread, interleave, machine, progress, table, versions, write_json
+from penstock.report.machine import Others
 from penstock.source import write_rows
 from store_case import Ids, Trial, touch_all
 from store_limit import Crew
@@ -149,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a tenth of the data, fewer turns")
     options = parser.parse_args(arguments)
     OUT.mkdir(parents=True, exist_ok=True)
-    began, neighbours = time.perf_counter(), Neighbours()
+    began, others = time.perf_counter(), Others()
     with tempfile.TemporaryDirectory(prefix="sources-", dir=OUT) as place:
         results = measure(Path(place), 40_000 if options.quick else 400_000, 9 if options.quick else 25)
     goals = []
@@ -169,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\nGoals\n")
     told = [[g["what"], f">= {g['goal']}", f"{g['ratio']:.2f}", "met" if g["met"] else "NOT MET"] for g in goals]
     print(table(["", "goal", "ratio", ""], told))
-    print(f"\nother programs took {neighbours.share():.0%} of the cores meanwhile")
+    print(f"\nother programs took {others.share():.0%} of the cores meanwhile")
     progress(f"took {time.perf_counter() - began:.0f} s", lasting=True)
     if options.json is not None:
         figures = {title: {name: s.to_json() for name, s in spreads.items()} for title, spreads in results.items()}

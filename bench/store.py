@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from measure import Neighbours, interleave, machine, progress, versions, write_json
+from measure import interleave, machine, progress, versions, write_json
+from penstock.report.machine import Others
 from penstock.store import open_store, stats
 from store_case import Fixed, Ids, Text, Trial, disk_bytes, first_touch
 from store_limit import Crew
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     settings = QUICK if options.quick else FULL
     (options.dir or OUT).mkdir(parents=True, exist_ok=True)
-    began, neighbours = time.perf_counter(), Neighbours()
+    began, others = time.perf_counter(), Others()
     crew, asleep = Crew(2, spins=20_000), Crew(2, spins=0)
     report: dict[str, Any] = {"machine": machine(), "versions": versions("penstock", "numpy", "lmdb", "h5py")}
     report |= {"disk": {}, "notes": {}}
@@ -123,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     crew.close()
     asleep.close()
     report["reads"] = [result.to_json() for result in results]
-    report["others_share"] = neighbours.share()
+    report["others_share"] = others.share()
     report["goals"] = judge_goals(report, results, settings)
     report["seconds"] = time.perf_counter() - began
     progress(f"took {report['seconds']:.0f} s", lasting=True)

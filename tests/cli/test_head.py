@@ -102,7 +102,7 @@ def test_a_value_beyond_the_limit_is_not_read(run: Run, run_json: Callable[..., 
     with pen.create(tmp_path / "a.pen", {"big": pen.Field.bytes(codec=pen.Zstd(1)), "x": pen.Field("i4")}) as out:
         out.extend({"big": [bytes(64_000_001)], "x": [7]})
     assert lines(run("head", tmp_path / "a.pen").stdout) == {
-        "record": "0", "big": "64 MB, not read: a record is shown up to 64 MB", "x": "7",
+        "record": "0", "big": "64.0 MB, not read: a record is shown up to 64 MB", "x": "7",
     }  # fmt: skip
     assert run_json("head", tmp_path / "a.pen")[0]["fields"]["big"]["bytes"] == 64_000_001
 

@@ -2,19 +2,16 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
 from distributed import Client, LocalCluster
-from tests.cluster.engine import facts_of
-from tests.cluster.maps import FailAt, words
+from tests.cluster.engine import convert, convert_with_a_worker_that_dies
 
 import penstock as pen
-from penstock.source import BatchMap
-
-SMALL = {"chunk_bytes": 8192}
 
 
 def main(directory: Path) -> dict[str, Any]:
@@ -24,32 +21,15 @@ def main(directory: Path) -> dict[str, Any]:
         Client(cluster) as client,
     ):
         executor = client.get_executor()
-        told: list[int] = []
-        pen.convert(
-            directory / "source.pen",
-            directory / "dask.pen",
-            map=words,
-            executor=executor,
-            progress=lambda rows, size: told.append(rows),
-            **SMALL,
-        )
-        marker = directory / "marker"
-        marker.touch()
-        with pen.open(directory / "source.pen") as source:
-            fields = source.schema
-        cursed = BatchMap(FailAt(1700, marker, kill=True), fields=fields)
-        pen.convert(directory / "source.pen", directory / "killed.pen", map=cursed, executor=executor, **SMALL)
+        engine = partial(pen.convert, executor=executor)
+        found = {part.__name__: part(directory, engine) for part in (convert, convert_with_a_worker_that_dies)}
         scale = 3
-        pen.convert(
-            {"number": np.arange(100)}, directory / "small.pen", map=lambda batch: {"x": batch["number"] * scale}, executor=executor
-        )
+        engine({"number": np.arange(100)}, directory / "small.pen", map=lambda batch: {"x": batch["number"] * scale})
         with pen.open(directory / "small.pen") as small:
             tripled = small["x"][:].tolist() == list(range(0, 300, 3))
-        return {
-            "convert": facts_of(directory / "dask.pen") | {"told": sum(told)},
-            "killed": facts_of(directory / "killed.pen") | {"was_killed": not marker.exists()},
+        return found | {
             "a function of the moment": tripled,
-            "problems": len(pen.verify(directory / "dask.pen", executor=executor)),
+            "problems": len(pen.verify(directory / "words.pen", executor=executor)),
         }
 
 

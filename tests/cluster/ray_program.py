@@ -3,23 +3,20 @@
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
-from tests.cluster.engine import facts_of
-from tests.cluster.maps import FailAt, words
+from tests.cluster.engine import CURSED, SMALL, convert, convert_with_a_worker_that_dies, facts_of, source_fields
+from tests.cluster.maps import FailAt
 from tests.store.records import FIELDS, assert_store, columns, digest, make_records
 
 import penstock as pen
 from penstock.cluster import ray as pen_ray
 from penstock.errors import NotPublishedError
 from penstock.source import BatchMap
-
-SMALL = {"chunk_bytes": 8192}
-CURSED = 1700
 
 
 def is_hidden(path: Path) -> bool:
@@ -39,24 +36,6 @@ def refusal(work: Callable[[], object]) -> str:
     return "nothing was raised"
 
 
-def convert(directory: Path) -> dict[str, Any]:
-    told: list[int] = []
-    pen_ray.convert(
-        directory / "source.pen", directory / "ray.pen", map=words, progress=lambda rows, size: told.append(rows), **SMALL
-    )
-    return facts_of(directory / "ray.pen") | {"told": sum(told)}
-
-
-def convert_with_a_worker_that_dies(directory: Path) -> dict[str, Any]:
-    """Killed with SIGKILL in the middle of a task; Ray does the task again, in another process."""
-    marker, path = directory / "marker", directory / "killed.pen"
-    marker.touch()
-    pen_ray.convert(
-        directory / "source.pen", path, map=BatchMap(FailAt(CURSED, marker, kill=True), fields=source_fields(directory)), **SMALL
-    )
-    return facts_of(path) | {"was_killed": not marker.exists(), "problems": len(pen.verify(path))}
-
-
 def convert_with_a_task_that_raises(directory: Path) -> dict[str, Any]:
     marker, path = directory / "marker", directory / "raised.pen"
     cursed = BatchMap(FailAt(CURSED, marker), fields=source_fields(directory))
@@ -65,11 +44,6 @@ def convert_with_a_task_that_raises(directory: Path) -> dict[str, Any]:
     hidden = is_hidden(path) and is_hidden(path.with_name("raised.pen.partial"))
     pen_ray.convert(directory / "source.pen", path, map=cursed, **SMALL)
     return facts_of(path) | {"raised": raised, "hidden": hidden}
-
-
-def source_fields(directory: Path) -> Mapping[str, pen.Field]:
-    with pen.open(directory / "source.pen") as source:
-        return source.schema
 
 
 def maintain(directory: Path) -> dict[str, Any]:
@@ -156,16 +130,9 @@ def main(directory: Path) -> dict[str, Any]:
         )
         ray.data.DataContext.get_current().enable_progress_bars = False
         try:
-            parts = (
-                convert,
-                convert_with_a_worker_that_dies,
-                convert_with_a_task_that_raises,
-                maintain,
-                read_and_write,
-                write_what_ray_made,
-                missing_tensors,
-            )
-            return {"not_running": before} | {part.__name__: part(directory) for part in parts}
+            found = {part.__name__: part(directory, pen_ray.convert) for part in (convert, convert_with_a_worker_that_dies)}
+            parts = (convert_with_a_task_that_raises, maintain, read_and_write, write_what_ray_made, missing_tensors)
+            return {"not_running": before} | found | {part.__name__: part(directory) for part in parts}
         finally:
             ray.shutdown()
 

@@ -3,18 +3,21 @@
 import functools
 import importlib
 import json
-import multiprocessing
 import os
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
+from tests.cluster.engine import TEXTS
 from tests.cluster.maps import FailAt, same, words
+from tests.cluster.pool import new_pool, running_pool
 from tests.remote.store_kit import contents, memory_url
 from tests.source.test_convert import Flaky, StoppedError
 from tests.store.records import assert_store, digest, files, make_records, write
@@ -31,13 +34,8 @@ from penstock.store.generation import load_manifest
 
 conversion = importlib.import_module("penstock.source.convert")
 
-TEXTS = [" ".join(f"w{i * j % 17}" for j in range(i % 5)) for i in range(3000)]
 NUMBERS = np.arange(3000)
 SMALL = {"chunk_bytes": 8192}
-
-
-def new_pool() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -47,10 +45,8 @@ def resource_tracker_is_running() -> None:
 
 
 @pytest.fixture(scope="module")
-def processes(resource_tracker_is_running: None) -> Iterator[Executor]:
-    with new_pool() as pool:
-        for job in [pool.submit(os.getpid) for _ in range(4)]:
-            job.result(timeout=60)
+def processes() -> Iterator[Executor]:
+    with running_pool() as pool:
         yield pool
 
 
@@ -319,9 +315,7 @@ def test_a_plan_covers_every_record_once_and_is_the_same_every_time() -> None:
 
 
 def test_tasks_end_where_blocks_end_if_those_are_read_as_a_whole(tmp_path: Path) -> None:
-    pyarrow_parquet = pytest.importorskip("pyarrow.parquet")
-    table = pytest.importorskip("pyarrow").table({"x": np.arange(1000)})
-    pyarrow_parquet.write_table(table, tmp_path / "a.parquet", row_group_size=64)
+    pyarrow.parquet.write_table(pyarrow.table({"x": np.arange(1000)}), tmp_path / "a.parquet", row_group_size=64)
     with pen.open(tmp_path / "a.parquet") as source:
         assert all(task.high % 64 == 0 or task.high == 1000 for task in plan(source, 100))
         assert len(plan(source, 100)) == 8

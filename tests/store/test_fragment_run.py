@@ -82,7 +82,7 @@ def test_verify_on_an_executor_that_is_shut_down_does_not_say_that_all_is_well(t
 
 def test_a_forked_child_that_lives_on_does_not_keep_the_lock(tmp_path: Path) -> None:
     code = """
-import os, sys, time
+import os, signal, sys
 import penstock as pen
 out = pen.create(sys.argv[1], {"x": pen.Field("i8")})
 out.extend({"x": [1, 2, 3]})
@@ -91,7 +91,7 @@ child = os.fork()
 if child == 0:
     os.close(1)
     os.close(2)
-    time.sleep(60)
+    signal.pause()
     os._exit(0)
 print(child, flush=True)
 os._exit(0)

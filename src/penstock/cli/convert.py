@@ -14,12 +14,13 @@ from penstock.cli.codec_option import parse_codecs
 from penstock.cli.engine import Engine, EngineName, Workers, running
 from penstock.cli.extent import extent, extent_on_disk
 from penstock.cli.options import AsJson, Fields, Storage, Threads, function_named, open_data, storage_options
-from penstock.cli.output import console, facts, number, print_json, say, size
+from penstock.cli.output import console, facts, number, print_json, say
 from penstock.cli.record import chosen
 from penstock.errors import MissingError, PenstockError, StoreError
 from penstock.progress import Meter
 from penstock.records import Source
 from penstock.remote.url import is_url, url_path
+from penstock.report.words import size
 from penstock.source.convert import ONE_FIELD
 from penstock.source.convert import convert as convert_source
 from penstock.source.registry import open_source

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from penstock.cli.failure import Code
 from penstock.cli.options import AsJson
-from penstock.cli.output import console, number, print_json, size, table, text
+from penstock.cli.output import console, number, print_json, table, text
 from penstock.cli.picture import drawing, small_pixels
 from penstock.demo.shapes import CLASSES, FIELDS, batches
 from penstock.demo.train import LOG, checkpoint, make_loader
@@ -25,6 +25,7 @@ from penstock.loader import Loader
 from penstock.order import Shuffle
 from penstock.records import Source
 from penstock.report import Figure, Section, Tile, field_labels, measure_loader, measure_order, write_page
+from penstock.report.words import size
 from penstock.source.registry import open_source
 from penstock.store.create import create
 from penstock.stream import mix

@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from penstock.cli.options import AsJson, Storage, StorePath, storage_options
-from penstock.cli.output import console, number, print_json, size, text
+from penstock.cli.output import console, number, print_json, text
+from penstock.report.words import size
 from penstock.store import Collected
 from penstock.store import gc as collect
 

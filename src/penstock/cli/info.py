@@ -11,8 +11,9 @@ from rich.table import Table
 
 from penstock.cli.extent import extent
 from penstock.cli.options import AsJson, Data, Generation, Storage, open_data
-from penstock.cli.output import console, facts, number, print_json, size, table
+from penstock.cli.output import console, facts, number, print_json, table
 from penstock.records import Blocks, Source
+from penstock.report.words import size
 from penstock.schema import Field
 from penstock.store.generation import generations, load_manifest
 from penstock.store.layout import MANIFEST_DIRECTORY, generation_of

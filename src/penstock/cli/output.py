@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for scripts, sizes and times that can be read."""
+"""What commands print: tables for people, JSON for scripts, figures that can be read."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from penstock.cli.safe import clip, safe
 
-__all__ = ["NAME_WIDTH", "console", "facts", "number", "print_json", "say", "size", "table", "text"]
+__all__ = ["NAME_WIDTH", "console", "facts", "number", "print_json", "say", "table", "text"]
 
 NAME_WIDTH = 24
 """Names of facts are folded beyond this."""
@@ -86,14 +86,6 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Se
     for row in rows:
         made.add_row(*(text(clip(str(cell), MOST_LETTERS)) for cell in row))
     return made
-
-
-def size(num_bytes: float) -> str:
-    """Bytes for people: 1.5 MB."""
-    value, units = float(num_bytes), ["B", "kB", "MB", "GB", "TB", "PB"]
-    while abs(value) >= 999.5 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.3g} {units[0]}"
 
 
 def number(value: float) -> str:

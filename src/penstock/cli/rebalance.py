@@ -5,8 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.cli.options import AsJson, Storage, StorePath, Threads, storage_options
-from penstock.cli.output import console, number, print_json, say, size, table
+from penstock.cli.output import console, number, print_json, say, table
 from penstock.progress import reporting
+from penstock.report.words import size
 from penstock.store import Stats
 from penstock.store import rebalance as rebalance_store
 from penstock.store.generation import load_manifest

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.cli.output import size
 from penstock.errors import ReadError
 from penstock.index import as_ids
 from penstock.records import Source, only
+from penstock.report.words import size
 from penstock.store.snapshot import Store
 
 __all__ = ["MOST_BYTES", "Record", "TooLarge", "chosen", "read_record"]

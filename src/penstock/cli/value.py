@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console, ConsoleRenderable, Group
 
-from penstock.cli.output import number, size, text
+from penstock.cli.output import number, text
 from penstock.cli.picture import drawing, encoded, is_picture, small_pixels
 from penstock.cli.record import TooLarge
 from penstock.cli.safe import clip
+from penstock.report.words import size
 
 __all__ = ["FEW", "as_json", "can_draw", "is_large", "shown"]
 

@@ -10,10 +10,11 @@ import typer
 
 from penstock.cli.failure import Code
 from penstock.cli.options import AsJson, Data, Generation, Storage, open_data
-from penstock.cli.output import console, number, print_json, size, text
+from penstock.cli.output import console, number, print_json, text
 from penstock.errors import CorruptError
 from penstock.progress import Meter, reporting
 from penstock.records import Source
+from penstock.report.words import size
 from penstock.source.reading import read_all
 from penstock.store import verify as verify_store
 from penstock.store.generation import generations, load_manifest

@@ -129,7 +129,7 @@ class Others:
         self._before = self._now()
 
     def share(self) -> float:
-        """Their part of all time of the cores, from 0 to 1."""
+        """Their part of all time of the cores, from 0 to 1; time that a hypervisor took away counts as theirs."""
         total, idle, own = (now - before for now, before in zip(self._now(), self._before, strict=True))
         return min(1.0, max(0.0, (total - idle - own) / total)) if total > 0 else 0.0
 
