@@ -29,7 +29,7 @@ from typing import Any
 
 from measure import machine, progress, versions, write_json
 from penstock.report.machine import Others
-from rivals.contest import Effort, Place, heats, order_of, run_cold, run_heat
+from rivals.contest import Effort, Place, heats, order_of, run_cold, run_epochs, run_heat
 from rivals.plot import draw
 from rivals.report import insert, markdown, merge, plain_text, short_markdown
 from rivals.roster import BENCH, CONTENDERS, LIMIT
@@ -42,7 +42,7 @@ PAGE = BENCH.parent / "docs" / "explanation" / "performance.md"
 MEMORY = Path("/dev/shm")
 ROOM, SPARE = 12_500_000_000, 4_000_000_000
 """The most bytes of files at a time, and memory that must remain beside them."""
-CHOICES = (*WORKLOADS, "mixed", "cold", "order")
+CHOICES = (*WORKLOADS, "mixed", "cold", "epochs", "order")
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Settings:
     order_records: int
 
 
-FULL = Settings(Effort(), CHOICES, {"mixed": 300_000, "cold": 250_000}, 10**8)
+FULL = Settings(Effort(), CHOICES, {"mixed": 300_000, "cold": 250_000, "epochs": 8_192}, 10**8)
 QUICK = Settings(
-    Effort(rounds=2, pass_s=0.1, lead_s=0.05, verify_s=0.2, opens=1, slow_s=0.5, cold_s=0.3),
+    Effort(rounds=2, pass_s=0.1, lead_s=0.05, verify_s=0.2, opens=1, slow_s=0.5, cold_s=0.3, epochs=6, settled=2),
     ("tokens", "text", "order"),
-    {"tokens": 50_000, "images": 1_000, "small": 100_000, "text": 10_000, "mixed": 20_000, "cold": 20_000},
+    {"tokens": 50_000, "images": 1_000, "small": 100_000, "text": 10_000, "mixed": 20_000, "cold": 20_000, "epochs": 2_048},
     10**6,
 )
 
@@ -122,16 +122,27 @@ def measure(chosen: Sequence[str], only: Sequence[str], settings: Settings, home
         "effort": asdict(settings.effort),
         "quick": settings is QUICK,
         "workloads": {},
+        "epochs": {},
         "order": {},
         "order_records": settings.order_records,
     }
     for name in chosen:
-        able = [one for one in names if name in CONTENDERS[one].can]
-        if name == "order":
+        able = [one for one in names if ("tokens" if name == "epochs" else name) in CONTENDERS[one].can]
+        if name == "epochs":
+            report["epochs"] = measure_epochs(able, settings, home_of(name, home))
+        elif name == "order":
             report["order"] = measure_order(able, settings.order_records)
         else:
             report["workloads"][name] = measure_workload(name, able, settings, home_of(name, home))
         yield report | {"minutes": (time.perf_counter() - began) / 60, "others_share": others.share()}
+
+
+def measure_epochs(names: Sequence[str], settings: Settings, home: Path) -> dict[str, Any]:
+    """Memory of everyone over many epochs of few records."""
+    workload = workload_of("epochs", settings)
+    with _place(home, "epochs") as place:
+        make(workload, place.source)
+        return run_epochs([name for name in names if name != LIMIT], workload, place, settings.effort)
 
 
 def measure_order(names: Sequence[str], num_records: int) -> dict[str, Any]:

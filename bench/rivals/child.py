@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import islice
 from typing import Any
 
 from rivals.consumer import Checker, Crowd, consume, payload
@@ -85,6 +86,20 @@ class Session:
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # what the check has left behind is not the contender's memory
         return found
+
+    def growth(self, task: Task, epochs: int, settled: int) -> dict[str, Any]:
+        """Memory after ``settled`` epochs and after all of them, without anything else in between."""
+        self.close()
+        crowd, data, found = Crowd(), str(task.folder.parent), {}
+        crowd.memory_bytes(data)  # what looking itself needs is there before it counts
+        with closing(self._adapter.batches(task)) as batches:
+            for epoch in range(1, epochs + 1):
+                for batch in islice(batches, task.num_steps):
+                    payload(batch)
+                if epoch in (settled, epochs):
+                    gc.collect()
+                    found["memory_settled" if epoch == settled else "memory_after"] = crowd.memory_bytes(data)
+        return found | {"epochs": epochs}
 
     def order(self, num_records: int) -> dict[str, Any]:
         """Make the order of an epoch of so many records: seconds, and memory at its peak over before."""

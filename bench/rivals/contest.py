@@ -17,7 +17,7 @@ from rivals.workload import Task, Workload
 from store_case import disk_bytes
 from worker import Worker
 
-__all__ = ["Effort", "Place", "heats", "order_of", "run_cold", "run_heat"]
+__all__ = ["Effort", "Place", "heats", "order_of", "run_cold", "run_epochs", "run_heat"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,9 @@ class Effort:
     slow_s: float = 1.0
     """What lasts longer than this is done once."""
     cold_s: float = 1.0
+    epochs: int = 50
+    settled: int = 5
+    """Of many epochs, those after which memory should no longer grow."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,20 @@ def run_cold(names: Sequence[str], workload: Workload, place: Place, effort: Eff
     rates = interleave(turns, rounds=effort.rounds, label="cold")
     for name, turn in turns.items():
         found[name] |= turn.found(rates[name])
+    return found
+
+
+def run_epochs(names: Sequence[str], workload: Workload, place: Place, effort: Effort) -> dict[str, Any]:
+    """Memory over many epochs, by contender, one after the other."""
+    found: dict[str, Any] = {}
+    for name in names:
+        progress(f"epochs: {name}")
+        task = _task(name, workload, place, False)
+        found[name] = _attempt(lambda t=task: _written(t, place))
+        if "failed" not in found[name]:
+            with _started(CONTENDERS[name], place) as worker:
+                ask = {"task": task.to_json(), "epochs": effort.epochs, "settled": effort.settled}
+                found[name] = _attempt(lambda w=worker, a=ask: w.ask("growth", **a))
     return found
 
 

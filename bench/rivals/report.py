@@ -172,11 +172,34 @@ def order_rows(found: Results) -> list[list[str]]:
     return [[CONTENDERS[name].label, _time(rows[name]["order_s"]), _bytes(rows[name]["order_bytes"])] for name in ranked]
 
 
+EPOCH_COLUMNS = ("", "memory", "growth")
+
+
+def epoch_rows(report: Mapping[str, Any]) -> list[list[str]]:
+    """What everyone holds after the first epochs, and how much more after all of them; those that grow least first."""
+    rows = {name: row for name, row in report.get("epochs", {}).items() if "memory_after" in row}
+    ranked = sorted(rows, key=lambda name: max(0.5e6, _growth(rows[name])))
+    return [
+        [CONTENDERS[name].label, _bytes(rows[name]["memory_settled"]), f"{_growth(rows[name]) / 1e6:+.1f} MB"] for name in ranked
+    ]
+
+
+def _growth(row: Row) -> float:
+    return float(row["memory_after"] - row["memory_settled"])
+
+
+def _epochs_title(report: Mapping[str, Any]) -> str:
+    effort = report["effort"]
+    return f"Memory over {effort['epochs']} epochs: after {effort['settled']}, and what was added by the end"
+
+
 def plain_text(report: Mapping[str, Any]) -> str:
     """Everything, for a terminal."""
     parts = []
     for name, results in report["workloads"].items():
         parts.append(f"{TITLES[name]}\n\n{table(COLUMNS, rows_of(results))}{failures(results)}")
+    if report.get("epochs"):
+        parts.append(f"{_epochs_title(report)}\n\n{table(EPOCH_COLUMNS, epoch_rows(report))}")
     if report.get("order"):
         parts.append(f"{_order_title(report)}\n\n{table(['', 'time', 'memory'], order_rows(report['order']))}")
     parts.append(f"Goals\n\n{table(['', 'goal', 'found', ''], goals(report))}")
@@ -199,6 +222,8 @@ def goals(report: Mapping[str, Any]) -> list[list[str]]:
     for name, results in report["workloads"].items():
         if OURS in took_part(results):
             lines += _against_rivals(name, results)
+    if "memory_after" in report.get("epochs", {}).get(OURS, {}):
+        lines.append(_judged("epochs: growth of memory, MB", _growth(report["epochs"][OURS]) / 1e6, 1, at_least=False))
     return lines
 
 
@@ -239,6 +264,8 @@ def markdown(report: Mapping[str, Any]) -> str:
     parts = [_summary(report), _conditions(report)]
     for name, results in report["workloads"].items():
         parts.append(f"### {TITLES[name]}\n\n{_table(COLUMNS, rows_of(results))}{failures(results)}")
+    if report.get("epochs"):
+        parts.append(f"### {_epochs_title(report)}\n\n{_table(EPOCH_COLUMNS, epoch_rows(report))}{failures(report['epochs'])}")
     if report.get("order"):
         parts.append(f"### {_order_title(report)}\n\n{_table(('', 'time', 'memory'), order_rows(report['order']))}")
     parts.append(f"### Goals\n\n{_table(('', 'goal', 'found', ''), goals(report))}")
