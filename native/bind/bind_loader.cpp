@@ -106,7 +106,8 @@ class BoundRing {
     };
   }
   RingFill of_rows(const RowReader& reader) {
-    return [this, &reader](std::span<const std::int64_t> ids, std::byte* out, std::uint8_t*) { reader.read(ids, 1, out, alone_); };
+    return
+        [this, &reader](std::span<const std::int64_t> ids, std::byte* out, std::uint8_t*) { reader.read(ids, 1, out, alone_); };
   }
 
   std::uint32_t forks_;

@@ -29,9 +29,9 @@ struct RingField {
 struct RingBatch {
   std::vector<std::int64_t> ids;
   std::vector<std::int32_t> which;  // the source of each record; empty: all are of the first
-  std::vector<Buffer> values;   // one per field
-  std::vector<Buffer> present;  // one per field
-  std::exception_ptr error;     // of the lowest piece that failed
+  std::vector<Buffer> values;       // one per field
+  std::vector<Buffer> present;      // one per field
+  std::exception_ptr error;         // of the lowest piece that failed
 };
 
 // put and take are for one thread. Not to be used, nor destroyed, in a forked child.

@@ -1,9 +1,11 @@
 // Copying records of a few bytes without a call.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 namespace penstock {
 
@@ -20,6 +22,25 @@ inline void copy_record_bytes(std::byte* out, const std::byte* from, std::uint64
     case 128: std::memcpy(out, from, 128); break;
     default: std::memcpy(out, from, bytes);
   }
+}
+
+// Records of one size, from wherever they lie to places one after the other.
+inline void copy_records(std::byte* out, std::span<const std::byte* const> from, std::uint64_t stride) {
+  if (stride == 4) {
+    for (std::size_t i = 0; i < from.size(); ++i) std::memcpy(out + i * 4, from[i], 4);
+  } else if (stride == 128) {
+    for (std::size_t i = 0; i < from.size(); ++i) std::memcpy(out + i * 128, from[i], 128);
+  } else if (stride <= 64) {
+    for (std::size_t i = 0; i < from.size(); ++i) copy_record_bytes(out + i * stride, from[i], stride);
+  } else {
+    for (std::size_t i = 0; i < from.size(); ++i) std::memcpy(out + i * stride, from[i], stride);
+  }
+}
+
+// Asks for the first bytes of a record that is going to be copied soon; the processor finds out by itself about the rest.
+inline void prefetch_record(const std::byte* from, std::uint64_t bytes) {
+  __builtin_prefetch(from);
+  for (std::uint64_t at = 64; at < std::min<std::uint64_t>(bytes, 256); at += 64) __builtin_prefetch(from + at);
 }
 
 }  // namespace penstock

@@ -9,8 +9,8 @@
 
 namespace penstock {
 
-// How often this process and those before it were forked since the library was first asked: parent and child get different answers,
-// for the price of a load, where getpid() is a call of the system.
+// How often this process and those before it were forked since the library was first asked: parent and child get different
+// answers, for the price of a load, where getpid() is a call of the system.
 inline std::uint32_t fork_count() {
   static std::atomic<std::uint32_t> count{0};
   static const int registered = pthread_atfork(nullptr, nullptr, [] { count.fetch_add(1, std::memory_order_relaxed); });

@@ -138,6 +138,55 @@ void RowReader::read_tiles(Files& files, std::size_t low, std::size_t high, cons
   }
 }
 
+// Single rows of files that are mapped, or of memory, a tile at a time: locate and prefetch, copy, see whether the files are
+// still whole. Returns how far it came: to a tile with a row in a file that is not mapped.
+std::size_t RowReader::read_mapped(Files& files, std::span<const std::int64_t> rows, std::size_t low, std::size_t high,
+                                   std::byte* out) const {
+  struct Used {
+    const File* file;
+    bool at_end;  // whether a row of the file's last page, which may be cut unnoticed, was read
+  };
+  const std::byte* from[kTile];
+  Used used[kTile];
+  for (std::size_t done = low, size = 0; done < high; done += size) {
+    size = std::min(kTile, high - done);
+    std::size_t num_used = 0;
+    std::uint64_t first = 0;
+    std::uint64_t count = 0;
+    const std::byte* base = nullptr;
+    const std::byte* last_page = nullptr;
+    for (std::size_t i = 0; i < size; ++i) {
+      const auto row = static_cast<std::uint64_t>(rows[done + i]);
+      if (row - first >= count) {  // in another part than the row before, or the first
+        const Part& part = parts_[part_of(row)];
+        first = part.first_row;
+        count = part.where.rows;
+        const Piece piece = locate(files, first);
+        if (piece.from == nullptr) return done;
+        base = piece.from;
+        last_page = piece.file == nullptr ? nullptr : piece.file->data() + piece.file->size() / kPage * kPage;
+        used[num_used++] = {piece.file, false};
+      }
+      from[i] = base + (row - first) * stride_;
+      used[num_used - 1].at_end |= last_page != nullptr && from[i] + stride_ > last_page;
+      prefetch_record(from[i], stride_);
+    }
+    auto work = [&] {
+      copy_records(out + done * stride_, {from, size}, stride_);
+      for (std::size_t i = 0; i < num_used; ++i) {
+        if (used[i].file == nullptr) continue;
+        (void)*static_cast<const volatile std::byte*>(used[i].file->data() + used[i].file->size() - 1);
+      }
+    };
+    const bool done_whole = run_guarded(work);
+    for (std::size_t i = 0; i < num_used; ++i) {
+      if (used[i].file != nullptr && (used[i].at_end || !done_whole) && !used[i].file->has_its_size()) cut(*used[i].file);
+    }
+    if (!done_whole) throw TruncatedError("memory that is being read belongs to a file that was cut");
+  }
+  return high;
+}
+
 void RowReader::read_run(Files& files, std::uint64_t start, std::uint64_t run, std::byte* out) const {
   while (run > 0) {
     const Piece piece = locate(files, start);
@@ -160,28 +209,32 @@ void RowReader::read_run(Files& files, std::uint64_t start, std::uint64_t run, s
 void RowReader::read(std::span<const std::int64_t> starts, std::uint64_t run, std::byte* out, ThreadPool& pool) const {
   if (run == 0 || starts.empty()) return;
   const std::uint64_t bytes = run * stride_;
-  read_all(starts.size(), bytes, pool,
-           [=](std::size_t i) { return Span{static_cast<std::uint64_t>(starts[i]), run, out + i * bytes}; });
+  const auto span_of = [=](std::size_t i) { return Span{static_cast<std::uint64_t>(starts[i]), run, out + i * bytes}; };
+  read_all(starts.size(), bytes, pool, [=, this](Files& files, std::size_t low, std::size_t high) {
+    if (run == 1) low = read_mapped(files, starts, low, high, out);
+    read_tiles(files, low, high, span_of);
+  });
 }
 
 void RowReader::read_spans(std::span<const std::int64_t> starts, std::span<const std::int64_t> offsets, std::byte* out,
                            ThreadPool& pool) const {
   if (starts.empty()) return;
   const auto total = static_cast<std::uint64_t>(offsets.back() - offsets.front());
-  read_all(starts.size(), total * stride_ / starts.size() + 1, pool, [=, this](std::size_t i) {
+  const auto span_of = [=, this](std::size_t i) {
     return Span{static_cast<std::uint64_t>(starts[i]), static_cast<std::uint64_t>(offsets[i + 1] - offsets[i]),
                 out + static_cast<std::uint64_t>(offsets[i]) * stride_};
-  });
+  };
+  read_all(starts.size(), total * stride_ / starts.size() + 1, pool,
+           [=, this](Files& files, std::size_t low, std::size_t high) { read_tiles(files, low, high, span_of); });
 }
 
-template <class SpanOf>
-void RowReader::read_all(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const SpanOf& span_of) const {
+template <class Read>
+void RowReader::read_all(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const Read& read) const {
   Files& files = files_.get(parts_.size());
   in_slices(count, parts_.size(), open_files_, [&](std::size_t first, std::size_t size) {
     {
       const Files::Use use = files.use();
-      in_pieces(size, bytes_each, pool,
-                [&](std::size_t low, std::size_t high) { read_tiles(files, first + low, first + high, span_of); });
+      in_pieces(size, bytes_each, pool, [&](std::size_t low, std::size_t high) { read(files, first + low, first + high); });
     }
     files.trim(open_files_, [](std::size_t) {});
   });

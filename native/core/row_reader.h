@@ -53,10 +53,12 @@ class RowReader {
 
   std::size_t part_of(std::uint64_t row) const;
   Piece locate(Files& files, std::uint64_t row) const;
-  template <class SpanOf>
-  void read_all(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const SpanOf& span_of) const;
+  template <class Read>
+  void read_all(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const Read& read) const;
   template <class SpanOf>
   void read_tiles(Files& files, std::size_t low, std::size_t high, const SpanOf& span_of) const;
+  std::size_t read_mapped(Files& files, std::span<const std::int64_t> rows, std::size_t low, std::size_t high,
+                          std::byte* out) const;
   void read_run(Files& files, std::uint64_t start, std::uint64_t run, std::byte* out) const;
 
   std::vector<Part> parts_;  // those with rows

@@ -365,8 +365,7 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
           return;
         from[i] = records + places[i].row * stride;
         __builtin_prefetch(chunk.tail);
-        __builtin_prefetch(from[i]);
-        for (std::uint64_t at = 64; at < std::min<std::uint64_t>(stride, 256); at += 64) __builtin_prefetch(from[i] + at);
+        prefetch_record(from[i], stride);
       }
       for (std::size_t i = 0; i < size; ++i) {
         const Plain& chunk = table[places[i].chunk];
@@ -385,15 +384,7 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
         }
       }
       std::byte* to = out + done * stride;
-      if (stride == 4) {
-        for (std::size_t i = 0; i < size; ++i) std::memcpy(to + i * 4, from[i], 4);
-      } else if (stride == 128) {
-        for (std::size_t i = 0; i < size; ++i) std::memcpy(to + i * 128, from[i], 128);
-      } else if (stride <= 64) {
-        for (std::size_t i = 0; i < size; ++i) copy_record_bytes(to + i * stride, from[i], stride);
-      } else {
-        for (std::size_t i = 0; i < size; ++i) std::memcpy(to + i * stride, from[i], stride);
-      }
+      copy_records(to, {from, size}, stride);
       for (std::size_t i = 0; some_missing && i < size; ++i) {
         if (present[done + i] == 0) std::memset(to + i * stride, 0, stride);
       }

@@ -11,7 +11,8 @@ using namespace penstock;
 
 namespace {
 
-// Records of eight bytes: the id times three, plus the number of the source. Odd ids of the second field are missing; id 666 fails.
+// Records of eight bytes: the id times three, plus the number of the source. Odd ids of the second field are missing; id 666
+// fails.
 std::vector<RingField> fields(bool slow = false, std::int64_t sources = 1) {
   std::vector<RingField> made{{8, {}}, {1, {}}};
   for (std::int64_t source = 0; source < sources; ++source) {
