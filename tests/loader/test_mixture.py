@@ -10,6 +10,7 @@ from tests.loader.model import TAILS, WORLDS, make_stream, naive_batches, unite
 from tests.stream.tokens import make_tokens, naive_line
 
 import penstock as pen
+from penstock.errors import BatchError
 from penstock.loader.verify import fields_of, verify_resume
 from penstock.order import Shard, Shuffle
 from penstock.order.mixture_plan import STOP_POLICIES
@@ -110,6 +111,42 @@ def test_l8_mixtures_on_other_ranks(tail: str, world: int) -> None:
             columns = [[np.asarray(v).tolist() for v in part[name]] for part in parts]
             assert unite(columns) == [np.asarray(v).tolist() for v in expected[name]], step
         assert all(loader.state_dict() == whole.state_dict() for loader in ranks)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_damaged_record_of_a_mixture_is_raised_at_its_step_or_replaced(tmp_path: Path, threads: int) -> None:
+    streams: dict[str, Stream] = {}
+    for number, name in enumerate(("a", "b")):
+        with pen.create(tmp_path / name, {"x": pen.Field("i8", shape=(600,))}) as out:
+            out.extend({"x": np.repeat(np.arange(100) + 1000 * number, 600).reshape(100, 600)})
+    chunk = next((tmp_path / "b" / "chunk").iterdir())
+    image = bytearray(chunk.read_bytes())
+    image[4096 + 30 * 4800 + 7] ^= 1  # in record 30
+    chunk.write_bytes(image)
+    for number, name in enumerate(("a", "b")):
+        streams[name] = pen.open(tmp_path / name).shuffle(seed=number)
+    stream = pen.mix(streams, seed=4)
+
+    def bad_step() -> int:
+        plain = pen.Loader(stream, 10, threads=0, ids="id")
+        return next(step for step in range(20) if ("b", 30) in _records(plain.explain(step)))
+
+    loader = pen.Loader(stream, 10, threads=threads)
+    with pytest.raises(BatchError, match=f"step {bad_step()}, ") as failure:
+        list(loader)
+    assert loader.step == bad_step()
+    assert "crc" in str(failure.value)
+    skipping = pen.Loader(stream, 10, threads=threads, on_error="skip", ids="id")
+    batches = list(skipping)
+    assert len(batches) == 20
+    assert skipping.stats().skipped == 1
+    assert all((batch["x"] == batch["x"][:, :1]).all() and 1030 not in batch["x"] for batch in batches)
+    assert all((batch["x"][:, 0] % 1000 == batch["id"]).all() for batch in batches)
+
+
+def _records(explained: dict[str, Any]) -> list[tuple[str, int]]:
+    rest = {name: iter(part["ids"].tolist()) for name, part in explained["parts"].items()}
+    return [(name, next(rest[name])) for name in explained["source"].tolist()]
 
 
 # Sequences

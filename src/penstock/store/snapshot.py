@@ -43,10 +43,11 @@ class Store(Source):
         redirects = load_redirects(path, manifest)
         self._chunks = RemoteChunks(path, manifest, how.remote) if isinstance(path, UrlPath) else None
         chunks, segments, numbers = manifest.chunks, manifest.segments, column(manifest.chunks, "number")
+        directory = f"{path}/{CHUNK_DIRECTORY}/"
         self._reader: _core.StoreReader | None = _core.StoreReader(
             str(path),
             manifest.length,
-            [f"{path}/{CHUNK_DIRECTORY}/{chunk_name(c.writer, c.serial)}" for c in chunks],
+            [directory + chunk_name(c.writer, c.serial) for c in chunks],
             as_rows(column(chunks, "size"), column(chunks, "rows"), column(chunks, "crc")),
             as_rows(
                 column(segments, "first_id"),

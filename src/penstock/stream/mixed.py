@@ -135,9 +135,14 @@ class MixedStream(Stream):
         """
         scale = 1 if self._phases is not None else stream.stride
         length = stream.axis if self._phases is not None else len(stream)
+        if elements.size == 0:
+            return
+        first, last = int(elements.min()) // length, int(elements.max()) // length
+        if first == last:  # almost always, and much quicker
+            yield np.arange(elements.size), first, (elements - first * length) * scale
+            return
         epochs, places = np.divmod(elements, length)
-        is_one = epochs.size > 0 and bool((epochs == epochs[0]).all())  # almost always, and much quicker than sorting
-        for epoch in [int(epochs[0])] if is_one else np.unique(epochs).tolist():
+        for epoch in np.unique(epochs).tolist():
             mine = np.flatnonzero(epochs == epoch)
             yield mine, epoch, places[mine] * scale
 
