@@ -19,15 +19,15 @@ struct BySource {
   std::vector<std::size_t> rows;
   std::vector<std::int64_t> ids;
 
-  BySource(const RingBatch& batch, std::size_t low, std::size_t high, std::size_t sources)
+  BySource(const RingPicks& picks, std::size_t low, std::size_t high, std::size_t sources)
       : ends(sources), rows(high - low), ids(high - low) {
     std::vector<std::size_t> next(sources + 1);
-    for (std::size_t row = low; row < high; ++row) ++next[static_cast<std::size_t>(batch.which[row]) + 1];
+    for (std::size_t row = low; row < high; ++row) ++next[static_cast<std::size_t>(picks.which[row]) + 1];
     for (std::size_t k = 0; k < sources; ++k) ends[k] = next[k + 1] += next[k];
     for (std::size_t row = low; row < high; ++row) {
-      const std::size_t at = next[static_cast<std::size_t>(batch.which[row])]++;
+      const std::size_t at = next[static_cast<std::size_t>(picks.which[row])]++;
       rows[at] = row;
-      ids[at] = batch.ids[row];
+      ids[at] = picks.ids[row];
     }
   }
 };
@@ -41,7 +41,7 @@ struct BatchRing::Job {
   std::size_t finished = 0;
   std::size_t failed_piece = 0;
 
-  std::size_t edge(std::size_t piece) const { return batch->ids.size() * piece / pieces; }
+  std::size_t edge(std::size_t piece) const { return batch->picks.ids.size() * piece / pieces; }
 };
 
 BatchRing::BatchRing(std::vector<RingField> fields, std::size_t threads) : fields_(std::move(fields)), helps_(threads > 1) {
@@ -67,17 +67,19 @@ void BatchRing::close() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void BatchRing::put(std::vector<std::int64_t> ids, std::vector<std::int32_t> which) {
+void BatchRing::put(RingPicks picks) {
   auto job = std::make_unique<Job>();
-  const std::uint64_t bytes = ids.size() * std::max<std::uint64_t>(record_bytes_, 16);
-  job->pieces = std::max<std::size_t>(1, std::min<std::uint64_t>(ids.size(), (bytes + kRingPieceBytes - 1) / kRingPieceBytes));
+  const std::size_t records = picks.records();
+  const std::size_t flagged = picks.offsets.empty() ? records : 0;
+  const std::uint64_t bytes = std::max<std::uint64_t>(records * record_bytes_, picks.ids.size() * 16);
+  const std::uint64_t pieces = std::min<std::uint64_t>(picks.ids.size(), (bytes + kRingPieceBytes - 1) / kRingPieceBytes);
+  job->pieces = std::max<std::size_t>(1, pieces);
   for (const RingField& field : fields_) {
-    job->batch->values.push_back(take_buffer(ids.size() * field.stride));
-    job->batch->present.push_back(take_buffer(ids.size()));
-    std::memset(flags(job->batch->present.back()), 1, ids.size());
+    job->batch->values.push_back(take_buffer(records * field.stride));
+    job->batch->present.push_back(take_buffer(flagged));
+    std::memset(flags(job->batch->present.back()), 1, flagged);
   }
-  job->batch->ids = std::move(ids);
-  job->batch->which = std::move(which);
+  job->batch->picks = std::move(picks);
   const bool several = job->pieces > 1;
   {
     const std::lock_guard lock(mutex_);
@@ -97,28 +99,35 @@ bool BatchRing::claim(Claim& out) {
 }
 
 void BatchRing::fill(RingBatch& batch, std::size_t low, std::size_t high) const {
-  if (batch.which.empty()) {
+  const std::vector<std::int32_t>& which = batch.picks.which;
+  if (which.empty()) {
     fill_run(batch, 0, low, high);
-  } else if (record_bytes_ < kLargeRecord) {
+  } else if (batch.picks.offsets.empty() && record_bytes_ < kLargeRecord) {
     fill_mixed(batch, low, high);
   } else {
     for (std::size_t end = 0; low < high; low = end) {
-      for (end = low + 1; end < high && batch.which[end] == batch.which[low];) ++end;
-      fill_run(batch, static_cast<std::size_t>(batch.which[low]), low, end);
+      for (end = low + 1; end < high && which[end] == which[low];) ++end;
+      fill_run(batch, static_cast<std::size_t>(which[low]), low, end);
     }
   }
 }
 
 void BatchRing::fill_run(RingBatch& batch, std::size_t source, std::size_t low, std::size_t high) const {
-  const std::span<const std::int64_t> ids{batch.ids.data() + low, high - low};
+  const RingPicks& picks = batch.picks;
+  const std::span<const std::int64_t> ids = std::span(picks.ids).subspan(low, high - low);
   for (std::size_t i = 0; i < fields_.size(); ++i) {
-    fields_[i].sources[source](ids, batch.values[i].get() + low * fields_[i].stride, flags(batch.present[i]) + low);
+    if (picks.offsets.empty()) {
+      fields_[i].sources[source](ids, {}, batch.values[i].get() + low * fields_[i].stride, flags(batch.present[i]) + low);
+    } else {
+      const std::span<const std::int64_t> offsets = std::span(picks.offsets).subspan(low, high - low + 1);
+      fields_[i].sources[source](ids, offsets, batch.values[i].get(), nullptr);
+    }
   }
 }
 
 // Small records of one source are read together, and then put in their places while they are in the cache.
 void BatchRing::fill_mixed(RingBatch& batch, std::size_t low, std::size_t high) const {
-  const BySource grouped(batch, low, high, fields_.empty() ? 0 : fields_.front().sources.size());
+  const BySource grouped(batch.picks, low, high, fields_.empty() ? 0 : fields_.front().sources.size());
   for (std::size_t i = 0; i < fields_.size(); ++i) {
     const std::uint64_t stride = fields_[i].stride;
     const Buffer records = take_buffer((high - low) * stride);
@@ -127,7 +136,7 @@ void BatchRing::fill_mixed(RingBatch& batch, std::size_t low, std::size_t high) 
     for (std::size_t k = 0, begin = 0; k < grouped.ends.size(); begin = grouped.ends[k++]) {
       const std::size_t count = grouped.ends[k] - begin;
       if (count == 0) continue;
-      fields_[i].sources[k]({grouped.ids.data() + begin, count}, records.get() + begin * stride, flags(present) + begin);
+      fields_[i].sources[k]({grouped.ids.data() + begin, count}, {}, records.get() + begin * stride, flags(present) + begin);
     }
     for (std::size_t at = 0; at < grouped.rows.size(); ++at) {
       std::memcpy(batch.values[i].get() + grouped.rows[at] * stride, records.get() + at * stride, stride);

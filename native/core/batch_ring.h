@@ -18,7 +18,10 @@
 namespace penstock {
 
 // Reads records one after the other to `out`, and sets present[i] to 0 where record i is missing (it is all 1 before).
-using RingFill = std::function<void(std::span<const std::int64_t> ids, std::byte* out, std::uint8_t* present)>;
+// With offsets, which are one more than ids, run i begins with record ids[i] and goes to record offsets[i] of `out`, up to
+// offsets[i + 1]; nothing is missing then.
+using RingFill = std::function<void(std::span<const std::int64_t> ids, std::span<const std::int64_t> offsets, std::byte* out,
+                                    std::uint8_t* present)>;
 
 // One field of a batch: records of `stride` bytes, read in one way from each source.
 struct RingField {
@@ -26,12 +29,20 @@ struct RingField {
   std::vector<RingFill> sources;
 };
 
-struct RingBatch {
+// What is in a batch.
+struct RingPicks {
   std::vector<std::int64_t> ids;
-  std::vector<std::int32_t> which;  // the source of each record; empty: all are of the first
-  std::vector<Buffer> values;       // one per field
-  std::vector<Buffer> present;      // one per field
-  std::exception_ptr error;         // of the lowest piece that failed
+  std::vector<std::int32_t> which;    // the source of each id; empty: all are of the first
+  std::vector<std::int64_t> offsets;  // from 0 on, if ids begin runs of records
+
+  std::size_t records() const { return offsets.empty() ? ids.size() : static_cast<std::size_t>(offsets.back()); }
+};
+
+struct RingBatch {
+  RingPicks picks;
+  std::vector<Buffer> values;   // one per field
+  std::vector<Buffer> present;  // one per field, a byte for each record, unless they come in runs
+  std::exception_ptr error;     // of the lowest piece that failed
 };
 
 // put and take are for one thread. Not to be used, nor destroyed, in a forked child.
@@ -43,7 +54,7 @@ class BatchRing {
   BatchRing(const BatchRing&) = delete;
   BatchRing& operator=(const BatchRing&) = delete;
 
-  void put(std::vector<std::int64_t> ids, std::vector<std::int32_t> which = {});
+  void put(RingPicks picks);
   std::size_t size() const { return jobs_.size(); }
 
   // The oldest batch, if it is ready within about the given time; null otherwise. The ring must not be empty.

@@ -276,6 +276,11 @@ class BatchRing:
         Ask for batches of so many ids each; ``which`` says of which source each is. The ids must exist.
         """
 
+    def put_runs(self, starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], cuts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
+        """
+        Ask for batches of runs of rows: run i has those from starts[i] on, offsets[i + 1] - offsets[i] of them; batch b has the runs from cuts[b] up to cuts[b + 1]. The rows must exist.
+        """
+
     def take(self) -> tuple[list[Annotated[NDArray[numpy.uint8], dict(shape=(None,))]], list[Annotated[NDArray[numpy.bool_], dict(shape=(None,))] | None]]:
         """
         The oldest batch asked for: the bytes of each field, and what is present of each (nothing if all is; None for a field of which all is).

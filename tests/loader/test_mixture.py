@@ -11,6 +11,7 @@ from tests.stream.tokens import make_tokens, naive_line
 
 import penstock as pen
 from penstock.errors import BatchError
+from penstock.loader.native_field import native_fields
 from penstock.loader.verify import fields_of, verify_resume
 from penstock.order import Shard, Shuffle
 from penstock.order.mixture_plan import STOP_POLICIES
@@ -201,6 +202,28 @@ def test_mixtures_of_sequences_resume_at_every_step(tmp_path: Path) -> None:
         for stop in STOP_POLICIES:
             stream = pen.mix(streams, seed=3, stop=stop, weights={"one": 1, "other": 1})
             verify_resume(lambda stream=stream: pen.Loader(stream, 6, threads=0, tail="wrap"), steps=14, points=(3, 8, 13))  # type: ignore[misc]
+            verify_resume(lambda stream=stream: pen.Loader(stream, 6, threads=2, tail="wrap"), steps=14, points=(3, 8, 13))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("world", [1, 3])
+def test_native_threads_deliver_the_sequences_that_the_caller_would(tmp_path: Path, tail: str, world: int) -> None:
+    with make_tokens(tmp_path, 500, 16) as one, make_tokens(tmp_path, 333, 7) as other, make_tokens(tmp_path, 65, 64) as third:
+        streams = {
+            "one": one.shuffle(seed=1).sequences(10),
+            "other": other.shuffle(seed=2, block=3, window=2).sequences(10),
+            "third": third.in_order().sequences(10),
+        }
+        mixtures = [pen.mix(streams, seed=3, stop=stop, weights={"one": 2, "other": 1, "third": 1}) for stop in STOP_POLICIES]
+        for stream in (*streams.values(), *mixtures):
+            loaders = [pen.Loader(stream, 6, tail=tail, shard=Shard(world - 1, world), threads=t, ids="first") for t in (0, 2)]
+            assert native_fields(loaders[0].stream) is not None
+            runs = [loader.forever() for loader in loaders]
+            for _ in range(40):
+                expected, found = (next(run) for run in runs)
+                assert fields_of(expected) == fields_of(found)
+                assert loaders[0].state_dict() == loaders[1].state_dict()
+            runs[1].close()
 
 
 def test_mixtures_of_unequal_lengths_of_sequences_are_refused(tmp_path: Path) -> None:

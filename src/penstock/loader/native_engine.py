@@ -1,4 +1,4 @@
-"""The native engine: batches of plain records, of one source or a mixture, read by native threads, in the order of the steps."""
+"""The native engine: batches of plain records or tokens, of one source or a mixture, read ahead by native threads."""
 
 import threading
 import time
@@ -12,17 +12,18 @@ import numpy as np
 from penstock import _core
 from penstock.errors import WindowTooSmallError
 from penstock.loader.engine import MOST_AHEAD, Engine
+from penstock.loader.native_field import NativeField, flatten, native_leaves
 from penstock.loader.needs import Ahead
 from penstock.loader.schedule import EpochSchedule, Place, Span
 from penstock.loader.stats import Meter
 from penstock.loader.work import Work, ids_of
 from penstock.order import Design
 from penstock.records import Batch, masked
-from penstock.stream import MixedStream, RecordStream, Stream
-from penstock.stream.picks import MixedPicks, Picks, RecordPicks
+from penstock.stream import RecordStream
+from penstock.stream.picks import Picks, RecordPicks
 from penstock.stream.stream import WEIGHT
 
-__all__ = ["NativeEngine", "NativeField", "native_fields"]
+__all__ = ["NativeEngine"]
 
 CACHE_BYTES = 8_000_000
 """What is read ahead natively unless the user says otherwise: enough to be ahead, and little enough to stay in the cache of the
@@ -36,7 +37,7 @@ class NativeEngine(Engine):
     def __init__(
         self,
         work: Work,
-        fields: list["NativeField"],
+        fields: list[NativeField],
         schedule: EpochSchedule,
         steps: range,
         budget: int | None,
@@ -49,14 +50,15 @@ class NativeEngine(Engine):
         self._threads = threads
         self._turn, self._taking, self._closed = threading.RLock(), False, False  # a signal handler may close
         self._ring: _core.BatchRing | None = self._make_ring()
-        self._record_bytes = sum(f.stride for f in fields) + (0 if work.ids is None else 8)
+        self._record_bytes = sum(f.sample_bytes for f in fields) + (0 if work.ids is None else 8)
         fits = (CACHE_BYTES if budget is None else budget) // (self._record_bytes * schedule.batch_size // schedule.shard.world)
         self._depth = max(2 if budget is None else 1, min(MOST_AHEAD, fits))
         self._asked = steps.start
         self._stretches: deque[_Stretch] = deque()
-        self._stream, self._leaves = work.stream, _leaves(work.stream)
+        self._stream, self._leaves = work.stream, native_leaves(work.stream)
         self._adds = work.ids is not None or work.pads or any(isinstance(leaf.order, Design) for leaf in self._leaves)
-        self._is_plain = not any(leaf.bans or isinstance(leaf.order, Design) for leaf in self._leaves)
+        bans = [leaf for leaf in self._leaves if isinstance(leaf, RecordStream) and leaf.bans]
+        self._is_plain = not bans and not any(isinstance(leaf.order, Design) for leaf in self._leaves)
 
     def _make_ring(self) -> _core.BatchRing:
         return _core.BatchRing([(f.readers, f.stride) for f in self._fields], self._threads)
@@ -111,17 +113,23 @@ class NativeEngine(Engine):
         return True
 
     def _put(self, picks: Picks, size: int) -> RecordPicks:
-        """Ask the ring for batches of ``size`` of those records; the records, each by its number in its own source."""
+        """Ask the ring for batches of ``size`` of those samples; the record, or first token, of each in its own source."""
         assert self._ring is not None
-        flat = picks if isinstance(picks, RecordPicks) else RecordPicks(ids_of(picks))
-        self._ring.put(flat.ids, size, picks.which if isinstance(picks, MixedPicks) else None)
-        return flat
+        flat, which = flatten(picks)
+        if isinstance(flat, RecordPicks) or len(flat) == 0:
+            plain = flat if isinstance(flat, RecordPicks) else RecordPicks(ids_of(flat))
+            self._ring.put(plain.ids, size, which)
+            return plain
+        offsets = np.concatenate([[0], np.cumsum(flat.counts)])
+        self._ring.put_runs(flat.starts, offsets, np.ascontiguousarray(flat.first[::size]), which)
+        return RecordPicks(ids_of(flat))
 
     def _hold(self, picks: Picks) -> ExitStack:
         """Keeps the bytes of records in memory until it is closed, where they are not in files of this machine."""
         stack = ExitStack()
-        if isinstance(picks, RecordPicks):  # a mixture has only files of this machine
-            stack.enter_context(self._ahead.hold(self._leaves[0], picks.ids))
+        leaf = self._leaves[0]
+        if isinstance(picks, RecordPicks) and isinstance(leaf, RecordStream):  # all else is in files of this machine
+            stack.enter_context(self._ahead.hold(leaf, picks.ids))
         return stack
 
     def _may_ask(self) -> bool:
@@ -229,41 +237,3 @@ class _Stretch:
             return self.picks
         size, number = len(self.picks.ids) // self.count, place.step - self.first.step
         return RecordPicks(self.picks.ids[number * size : (number + 1) * size])
-
-
-@dataclass(frozen=True)
-class NativeField:
-    """A field that the native ring can read, with a reader and its number there for each source."""
-
-    name: str
-    readers: list[tuple[Any, int]]
-    stride: int
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-
-def native_fields(stream: Stream) -> list[NativeField] | None:
-    """The fields of a stream as the ring reads them; None if it cannot read all of them."""
-    leaves = _leaves(stream)
-    if not leaves or (len(leaves) > 1 and any(leaf.source.remote is not None for leaf in leaves)):
-        return None
-    fields: list[NativeField] = []
-    for name, field in leaves[0].source.schema.items():
-        readers = [leaf.source.native_reader(name) for leaf in leaves]
-        if field.stride == 0 or any(leaf.source.schema[name].dtype != field.dtype for leaf in leaves):
-            return None
-        there = [reader for reader in readers if reader is not None]
-        if len(there) < len(leaves):
-            return None
-        fields.append(NativeField(name, there, field.stride, field.dtype, field.shape))
-    return fields
-
-
-def _leaves(stream: Stream) -> tuple[RecordStream, ...]:
-    """The streams whose records the ring may read: the stream itself, or the parts of a mixture; none if it cannot."""
-    if isinstance(stream, RecordStream):
-        return (stream,)
-    if not isinstance(stream, MixedStream):
-        return ()
-    plain = [part for part in stream.streams if isinstance(part, RecordStream) and not isinstance(part.order, Design)]
-    return tuple(plain) if len(plain) == len(stream.streams) else ()

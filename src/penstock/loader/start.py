@@ -4,7 +4,8 @@ from concurrent.futures import Executor
 
 from penstock.argument import MAX_LENGTH
 from penstock.loader.engine import Engine, ExecutorEngine, PlainEngine, ThreadEngine
-from penstock.loader.native_engine import NativeEngine, native_fields
+from penstock.loader.native_engine import NativeEngine
+from penstock.loader.native_field import native_fields
 from penstock.loader.needs import Ahead
 from penstock.loader.read_ahead import make_read_ahead
 from penstock.loader.schedule import EpochSchedule, Schedule

@@ -121,6 +121,10 @@ class TokenBlocks(RowSource):
         self._rows.read_spans(starts, offsets, out)
         self._native(out)
 
+    def native_tokens(self) -> tuple[Any, int] | None:
+        """The native reader of single tokens, as :meth:`native_reader` gives those of blocks."""
+        return self._rows.native() if self._stored.isnative else None
+
     def documents(self, separator: object) -> IntArray:
         """The token positions (start, stop) of every document, a row each, without the separator that ends it.
 

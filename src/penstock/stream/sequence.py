@@ -120,6 +120,16 @@ class SequenceStream(Stream):
         return schema
 
     @property
+    def read_schema(self) -> Mapping[str, Field]:
+        """The fields that are read, which is the tokens, or made from them."""
+        return self.schema
+
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        """Of the tokens, one by one, where they lie in plain files; None for what is made from them."""
+        find = getattr(self._line, "native_tokens", None)
+        return find() if field == TOKENS and find is not None else None
+
+    @property
     def data_fingerprint(self) -> str:
         """That of the source."""
         return self._source.fingerprint

@@ -153,6 +153,15 @@ class RecordStream(Stream):
             schema[WEIGHT] = Field("f8")
         return schema
 
+    @property
+    def read_schema(self) -> Mapping[str, Field]:
+        """The fields that are read."""
+        return self.source.schema
+
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        """Of a field that is read, as the source has it."""
+        return self.source.native_reader(field)
+
     @cached_property
     def _fields(self) -> list[str]:
         return list(self.source.schema)
