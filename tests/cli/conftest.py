@@ -159,14 +159,14 @@ def in_terminal() -> Callable[..., Seen]:
         try:
             with subprocess.Popen(command(*words), stdin=theirs, stdout=theirs, stderr=theirs, env=settings) as process:
                 os.close(theirs)
-                return Seen(*_watch(process, ours))
+                return Seen(*watch(process, ours))
         finally:
             os.close(ours)
 
     return in_terminal
 
 
-def _watch(process: "subprocess.Popen[bytes]", terminal: int) -> tuple[int, str]:
+def watch(process: "subprocess.Popen[bytes]", terminal: int) -> tuple[int, str]:
     """Everything until the other side is closed."""
     until, seen = time.monotonic() + PATIENCE_S, b""
     while select.select([terminal], [], [], max(0, until - time.monotonic()))[0]:
@@ -175,4 +175,4 @@ def _watch(process: "subprocess.Popen[bytes]", terminal: int) -> tuple[int, str]
         except OSError:  # nobody is there any more
             return process.wait(PATIENCE_S), seen.decode()
     process.kill()
-    raise AssertionError(f"{process.args} did not end; it has shown {seen!r}")
+    raise AssertionError(f"{process.args!r} did not end; it has shown {seen!r}")

@@ -19,8 +19,10 @@ from penstock.cli.failure import Code
 from penstock.cli.options import AsJson
 from penstock.cli.output import console, number, print_json, table, text
 from penstock.cli.picture import drawing, small_pixels
+from penstock.cli.value import can_draw
 from penstock.demo.shapes import CLASSES, FIELDS, batches
 from penstock.demo.train import LOG, checkpoint, make_loader
+from penstock.errors import StoreError
 from penstock.loader import Loader
 from penstock.order import Shuffle
 from penstock.records import Source
@@ -70,10 +72,13 @@ def _make_room(directory: Path) -> None:
     """A new directory, in place of an older demo at most."""
     if directory.exists() and not (directory / MARK).exists():
         raise typer.BadParameter(f"{directory}: there is something already that is no demo; choose another directory")
-    if directory.exists():
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True)
-    (directory / MARK).touch()
+    try:
+        if directory.exists():
+            shutil.rmtree(directory)
+        directory.mkdir(parents=True)
+        (directory / MARK).touch()
+    except OSError as error:
+        raise StoreError(f"{directory}: {error.strerror}; choose another directory") from error
 
 
 class Story:
@@ -256,7 +261,7 @@ class Story:
 
     def _pictures(self, data: Source, ids: list[int]) -> None:
         """Pictures side by side, two pixels a character; only where colours are shown."""
-        if not self.out.is_terminal or self.out.color_system is None:
+        if not can_draw(self.out):
             return
         images = data[ids]["image"]
         self.out.print(drawing(np.concatenate([small_pixels(image, 16) for image in images], axis=1)))

@@ -51,11 +51,11 @@ def view(
         raise typer.BadParameter("expected DATA, or --watch FILE", param_hint="DATA")
     with ExitStack() as stack:
         server = stack.enter_context(_served(_routes(data or [], watch, generation, storage), port))
+        stack.enter_context(suppress(KeyboardInterrupt))  # who knows the address may end it
         _announce(server.guard.url, as_json=as_json)
         if not no_browser and not as_json and _has_browser():
             stack.enter_context(_opened(server.guard.url))
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
+        server.serve_forever()
 
 
 def _routes(words: list[str], watch: Path | None, generation: int | None, storage: list[str] | None) -> Routes:

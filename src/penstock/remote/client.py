@@ -11,15 +11,19 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.errors import ReadError
+from penstock.remote.aside import interruptible
 from penstock.remote.retry import FailedError, Failure, Policy
 
 __all__ = ["SCHEMES", "Client", "open_client"]
+
+T = TypeVar("T")
 
 SCHEMES = ("s3", "gs", "az", "http", "https", "memory")
 """The schemes of URLs that are object stores."""
@@ -113,25 +117,30 @@ class Client:
     """A store of obstore and the native module it belongs to. What they raise becomes a FailedError.
 
     ``expired``: its credentials were refused as too old; a new client asks for new ones.
+    ``is_quick``: its calls never wait for anybody.
     """
 
-    def __init__(self, native: Any, store: Any) -> None:
-        self._native, self._store = native, store
+    def __init__(self, native: Any, store: Any, *, is_quick: bool = False) -> None:
+        self._native, self._store, self._is_quick = native, store, is_quick
         self.expired = False
+
+    def do(self, action: Callable[[], T]) -> T:
+        """Do something with this client that may wait for a server. An interrupt ends the wait."""
+        return action() if self._is_quick else interruptible(action)
 
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
         """Call a function of obstore with this store."""
         try:
-            return getattr(self._native, name)(self._store, *arguments, **options)
+            return self.do(partial(getattr(self._native, name), self._store, *arguments, **options))
         except Exception as error:
             raise self._failed(error) from None
 
     def items(self, stream: Any) -> Iterator[Any]:
         """What a stream of obstore gives."""
-        iterator = iter(stream)
+        following = partial(next, iter(stream))
         while True:
             try:
-                item = next(iterator)
+                item = self.do(following)
             except StopIteration:
                 return
             except Exception as error:
@@ -158,7 +167,7 @@ def open_client(scheme: str, host: str, options: Mapping[str, Any], policy: Poli
     }
     common: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
     try:
-        return Client(native, _store(native, scheme, host, config, common))
+        return Client(native, _store(native, scheme, host, config, common), is_quick=scheme == "memory")
     except Exception as error:
         raise ValueError(f"storage_options of {scheme}://{host} were not accepted: {_first_line(error)}") from None
 

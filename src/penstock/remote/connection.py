@@ -1,31 +1,25 @@
-"""The clients and threads of one bucket or host, made when they are first needed, and made anew after a fork."""
+"""The clients of one bucket or host, made when they are first needed, and made anew after a fork."""
 
 import os
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from penstock.remote.client import Client, open_client
-from penstock.remote.retry import FailedError, Policy
+from penstock.remote.retry import Policy
 
 __all__ = ["Connection"]
-
-T = TypeVar("T")
-
-_MAX_THREADS = 256
 
 _inherited: list[object] = []  # clients of a parent process: to drop one would end connections that are not ours
 
 
 class Connection:
-    """One client for reading, one for writing (their deadlines differ), and threads for requests that may be left behind."""
+    """One client for reading, and one for writing: their deadlines differ."""
 
     def __init__(self, scheme: str, host: str, options: Mapping[str, Any]) -> None:
         self.scheme, self.host, self.options = scheme, host, MappingProxyType(dict(options))
         self._clients: dict[bool, tuple[int, Policy, Client]] = {}
-        self._threads: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
     def client(self, policy: Policy, *, write: bool = False) -> Client:
@@ -48,30 +42,12 @@ class Connection:
         fits = self.scheme == "memory" or (pid == os.getpid() and made_for is policy)
         return client if client is not None and fits and not client.expired else None
 
-    def submit(self, action: Callable[[], T]) -> "Future[T]":
-        """Run something in a thread; right here once the interpreter is ending and gives no more threads."""
-        try:
-            with self._lock:
-                if self._threads is None:
-                    self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="penstock-fetch")
-                return self._threads.submit(action)
-        except RuntimeError:
-            done: Future[T] = Future()
-            try:
-                done.set_result(action())
-            except FailedError as error:
-                done.set_exception(error)
-            return done
-
     def close(self) -> None:
-        """End threads and connections; the next request makes new ones. A memory store stays."""
+        """End connections; the next request makes new ones. A memory store stays."""
         with self._lock:
-            threads, self._threads = self._threads, None
             if self.scheme != "memory":
                 self._clients.clear()
-        if threads is not None:
-            threads.shutdown(wait=True)
 
     def after_fork(self) -> None:
-        """Forget what only the parent has: its threads, and a lock that one of them may hold."""
-        self._lock, self._threads = threading.Lock(), None
+        """Forget a lock that a thread of the parent may hold."""
+        self._lock = threading.Lock()

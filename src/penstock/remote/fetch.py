@@ -7,7 +7,7 @@ that does not begin to come is asked for a second time.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -22,12 +22,13 @@ from penstock.errors import (
     TruncatedError,
 )
 from penstock.remote.account import Account
+from penstock.remote.aside import first_of
 from penstock.remote.retry import Clock, FailedError, Failure, Policy, Tries
 
 __all__ = ["Answer", "FirstBytes", "Means", "Submit", "Wanted", "Write", "check_encoding", "fetch", "given_up", "read_error"]
 
 Write = Callable[[int, memoryview], None]
-"""Takes an offset in an object and the bytes there."""
+"""Takes an offset in an object and the bytes there. Now and then none, while they do not come: what it raises ends the fetch."""
 
 WHOLE_MOST_BYTES = 64 << 20
 """The size up to which an object is read as a whole where a server ignores ranges."""
@@ -162,6 +163,11 @@ class _Fetch:
             self._means.account.add(errors=1)
             raise fatal from None
         self._tries.failed(failure)
+        self._ask()
+
+    def _ask(self) -> None:
+        """Whether the bytes are still wanted."""
+        self._write(self._position, memoryview(b""))
 
     def _once(self) -> None:
         # A body that breaks off loses the piece it was in: after a failure every byte counts, and the pieces are small.
@@ -216,13 +222,13 @@ class _Fetch:
         first = partial(self._first, start, stop, least)
         begin = means.clock.now()
         pending = {means.submit(first)}
-        done, pending = wait(pending, timeout=max(means.policy.hedge_s, means.first_bytes.slow_s))
+        done, pending = first_of(pending, self._ask, max(means.policy.hedge_s, means.first_bytes.slow_s))
         if not done:
             means.account.add(hedges=1)
             pending.add(means.submit(first))
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            done, pending = first_of(pending, self._ask)
         if pending and all(one.exception() is not None for one in done):
-            done, pending = wait(pending)
+            done, pending = first_of(pending, self._ask)
         for one in pending:
             one.cancel()
         best = next((one for one in done if one.exception() is None), next(iter(done)))

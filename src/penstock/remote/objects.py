@@ -19,6 +19,7 @@ from penstock.errors import (
     WriteRefusedError,
 )
 from penstock.remote.account import Account
+from penstock.remote.aside import end_threads, in_thread
 from penstock.remote.client import Client
 from penstock.remote.connection import Connection
 from penstock.remote.fetch import Answer, FirstBytes, Means, Wanted, Write, check_encoding, fetch, given_up, read_error
@@ -29,6 +30,7 @@ __all__ = ["ObjectInfo", "Objects", "close_all", "shared_objects"]
 T = TypeVar("T")
 Data = bytes | memoryview
 _LEAST_PART_BYTES = 5 << 20  # S3 takes no smaller ones, except for the last
+_COPY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,10 @@ class Objects:
         start, stop = asked if isinstance(asked, tuple) else (None, None)
         self.account.request("GET", key, start, stop)
         client = self._client()
-        result = client.call("get", key, options=None if asked is None else {"range": asked})
+        return client.do(lambda: self._got(client, key, {} if asked is None else {"range": asked}, most))
+
+    def _got(self, client: Client, key: str, options: Any, most: int) -> tuple[ObjectInfo, bytes, bool]:
+        result = client.call("get", key, options=options)
         info = _info(result.meta)
         check_encoding(result.attributes.get("Content-Encoding"))
         if result.range[1] - result.range[0] > most:
@@ -130,13 +135,13 @@ class Objects:
         return b"".join(pieces)
 
     def read_into(self, info: ObjectInfo, start: int, stop: int, write: Write) -> None:
-        """Call ``write(offset, bytes)`` for consecutive pieces that cover [start, stop) exactly once."""
+        """Call ``write(offset, bytes)`` for consecutive pieces that cover [start, stop) exactly once; see ``fetch.Write``."""
         url = self.url_of(info.key)
         if not 0 <= start <= stop:
             raise ValueError(f"expected 0 <= start <= stop, got start={start}, stop={stop}")
         if stop > info.size:
             raise TruncatedError(f"{url}: expected at least {stop} bytes, found {info.size}")
-        submit = None if self.scheme == "memory" else self._connection.submit
+        submit = None if self.scheme == "memory" else in_thread
         means = Means(partial(self._open, info), self.policy, self.clock, self.account, self._first_bytes, submit)
         fetch(means, Wanted(url, info.etag, info.size, start, stop), write)
 
@@ -202,11 +207,11 @@ class Objects:
         pieces = [data] if isinstance(data, bytes) else data
         size = sum(memoryview(piece).nbytes for piece in pieces)
         parts = size > self.policy.part_bytes
-        body = pieces if parts else b"".join(pieces)
+        whole = b"" if parts else b"".join(pieces)
         part_bytes = max(_LEAST_PART_BYTES, self.policy.part_bytes // 4)
-        self._writing(key, lambda: self._put(key, body, use_multipart=parts, chunk_size=part_bytes))
+        self._writing(key, lambda: self._put(key, _copies(pieces) if parts else whole, use_multipart=parts, chunk_size=part_bytes))
 
-    def _put(self, key: str, data: bytes | Sequence[Data], **options: Any) -> None:
+    def _put(self, key: str, data: bytes | Iterator[bytes], **options: Any) -> None:
         self.account.request("PUT", key)
         self._client(write=True).call("put", key, data, max_concurrency=4, **options)
 
@@ -275,6 +280,7 @@ class Objects:
 
     def close(self) -> None:
         """End threads and connections; the next request makes new ones. Objects in memory stay."""
+        end_threads()
         self._connection.close()
 
     def after_fork(self) -> None:
@@ -292,6 +298,13 @@ def _not_written(url: str, tries: int, seconds: float, failure: Failure) -> Stor
     if failure.kind in ("expired", "credentials"):
         return StorePermissionError(f"{url}: no valid credentials; give them in storage_options or in the environment ({failure})")
     return StoreError(f"{url}: not written after {tries} tries in {seconds:.1f} s; the last failure: {failure}")
+
+
+def _copies(pieces: Sequence[Data]) -> Iterator[bytes]:
+    """The bytes of pieces, copied bit by bit: an interrupted write is left behind, and must not keep the caller's memory."""
+    for piece in pieces:
+        for start in range(0, memoryview(piece).nbytes, _COPY_BYTES):
+            yield memoryview(piece).cast("B")[start : start + _COPY_BYTES].tobytes()
 
 
 def _info(meta: Any) -> ObjectInfo:

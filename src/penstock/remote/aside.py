@@ -1,0 +1,139 @@
+"""Calls that an interrupt leaves behind.
+
+While obstore waits for a server, no signal is heard. So the main thread lets another thread call it and waits for that one. The
+interpreter does not wait at its end for a thread that was left behind in a call, and obstore does not return from it then.
+"""
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
+
+__all__ = ["end_threads", "first_of", "in_thread", "interruptible", "is_main_thread"]
+
+T = TypeVar("T")
+
+HEARD_S = 0.1
+"""An interrupt that comes just before the main thread begins to wait is heard so much later."""
+
+_Jobs: TypeAlias = SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
+
+
+class _Crew:
+    """The threads of ``in_thread`` with what each has to do, and which of them have nothing."""
+
+    def __init__(self) -> None:
+        self.threads: list[tuple[threading.Thread, _Jobs]] = []
+        self.idle: list[_Jobs] = []
+
+
+_crew, _lock = _Crew(), threading.Lock()
+
+
+def _after_fork() -> None:
+    global _crew, _lock
+    _crew, _lock = _Crew(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def is_main_thread() -> bool:
+    """Whether this is the thread that interrupts reach."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def interruptible(action: Callable[[], T]) -> T:
+    """Do something. Where it is the main thread that waits, an interrupt ends the wait at once."""
+    if not is_main_thread():
+        return action()
+    done = in_thread(action)
+    try:
+        while not done.done():
+            with suppress(TimeoutError):  # of the wait; if it is the action's, it is done
+                done.result(HEARD_S)
+        return done.result()
+    finally:
+        del done  # an error has this frame, and the future the error
+
+
+def in_thread(action: Callable[[], T]) -> "Future[T]":
+    """Run something in a thread that can be left behind; right here if there are no more threads."""
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
+    with _lock:
+        jobs = _idle_thread(_crew)
+        if jobs is not None:
+            jobs.put((action, done))
+            return done
+    _finish(done, *_outcome(action))
+    return done
+
+
+def first_of(
+    pending: "set[Future[T]]", meanwhile: Callable[[], object], seconds: float = math.inf
+) -> "tuple[set[Future[T]], set[Future[T]]]":
+    """Those of several calls that are done, as soon as one is or the time is over, and the others.
+
+    An interrupt ends the wait, and so does what ``meanwhile`` raises, which is called now and then.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        left = until - time.monotonic()
+        done, others = wait(pending, timeout=max(0.0, min(HEARD_S, left)), return_when=FIRST_COMPLETED)
+        if done or left <= HEARD_S:
+            return done, others
+        meanwhile()
+
+
+def end_threads() -> None:
+    """End the threads of ``in_thread`` when they are done; the next call starts new ones."""
+    global _crew
+    with _lock:
+        crew, _crew = _crew, _Crew()
+        for _, jobs in crew.threads:
+            jobs.put(None)
+    for thread, _ in crew.threads:
+        thread.join()
+
+
+def _idle_thread(crew: _Crew) -> _Jobs | None:
+    """What a thread that has nothing to do waits for; None if there are no more threads."""
+    if crew.idle:
+        return crew.idle.pop()
+    jobs: _Jobs = SimpleQueue()
+    thread = threading.Thread(target=_serve, args=(jobs, crew), name="penstock-fetch", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    crew.threads.append((thread, jobs))
+    return jobs
+
+
+def _serve(jobs: _Jobs, crew: _Crew) -> None:
+    while (job := jobs.get()) is not None:
+        action, done = job
+        outcome = _outcome(action)
+        crew.idle.append(jobs)  # first, so that whoever waits finds this thread for the next call
+        _finish(done, *outcome)
+        del job, action, done, outcome  # nothing is kept alive while there is nothing to do
+
+
+def _outcome(action: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return action(), None
+    except BaseException as error:
+        return None, error
+
+
+def _finish(done: "Future[Any]", result: object, error: BaseException | None) -> None:
+    if error is None:
+        done.set_result(result)
+    else:
+        done.set_exception(error)
