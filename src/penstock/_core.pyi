@@ -185,6 +185,11 @@ def row_addresses(ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order
     Fill out with bases[r] + id * stride of every id, r being the first run that ends behind it.
     """
 
+def mark_documents(tokens: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], item: int, length: int, separator: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], segment: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], position: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Of sequences of tokens of so many bytes: the number of each token's document, and its place in it.
+    """
+
 def empty(rows: int, stride: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None))]:
     """
     Rows of bytes with whatever they held before, in memory that is used again when the array is gone.

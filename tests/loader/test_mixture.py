@@ -215,7 +215,8 @@ def test_native_threads_deliver_the_sequences_that_the_caller_would(tmp_path: Pa
             "third": third.in_order().sequences(10),
         }
         mixtures = [pen.mix(streams, seed=3, stop=stop, weights={"one": 2, "other": 1, "third": 1}) for stop in STOP_POLICIES]
-        for stream in (*streams.values(), *mixtures):
+        documents = one.shuffle(seed=1).sequences(10, separator=[3, 4], documents=True)
+        for stream in (*streams.values(), documents, *mixtures):
             loaders = [pen.Loader(stream, 6, tail=tail, shard=Shard(world - 1, world), threads=t, ids="first") for t in (0, 2)]
             assert native_fields(loaders[0].stream) is not None
             runs = [loader.forever() for loader in loaders]

@@ -19,7 +19,7 @@ from penstock.loader.stats import Meter
 from penstock.loader.work import Work, ids_of
 from penstock.order import Design
 from penstock.records import Batch, masked
-from penstock.stream import RecordStream
+from penstock.stream import RecordStream, SequenceStream
 from penstock.stream.picks import Picks, RecordPicks
 from penstock.stream.stream import WEIGHT
 
@@ -188,6 +188,8 @@ class NativeEngine(Engine):
         batch: Batch = {f.name: value.view(f.dtype).reshape(count, *f.shape) for f, value in zip(self._fields, values, strict=True)}
         for f, there in zip(self._fields, present, strict=False):
             batch[f.name] = masked(batch[f.name], there)
+        if isinstance(self._stream, SequenceStream):
+            batch = self._stream.complete(batch)
         if not self._adds:
             return place, batch
         picks = stretch.picks_of(place)

@@ -39,6 +39,8 @@ def native_fields(stream: Stream) -> list[NativeField] | None:
     leaves = native_leaves(stream)
     if not leaves or (any(leaf.source.remote is not None for leaf in leaves) and not isinstance(stream, RecordStream)):
         return None
+    if isinstance(stream, MixedStream) and set(stream.schema) != set(leaves[0].read_schema):  # each has others to add
+        return None
     fields: list[NativeField] = []
     for name, field in leaves[0].read_schema.items():
         readers = [leaf.native_reader(name) for leaf in leaves]

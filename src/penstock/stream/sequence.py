@@ -7,9 +7,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from penstock import _core
 from penstock.argument import whole_number
 from penstock.interfaces import IntArray, Order
-from penstock.records import Batch, Outputs, Source, fixed_output
+from penstock.records import Batch, Outputs, Source, empty, fixed_output
 from penstock.schema import Field
 from penstock.source.tokens import as_elements
 from penstock.stream.picks import SpanPicks, join
@@ -121,13 +122,13 @@ class SequenceStream(Stream):
 
     @property
     def read_schema(self) -> Mapping[str, Field]:
-        """The fields that are read, which is the tokens, or made from them."""
-        return self.schema
+        """The field that is read; :meth:`complete` adds the others."""
+        return {TOKENS: self.schema[TOKENS]}
 
     def native_reader(self, field: str) -> tuple[Any, int] | None:
-        """Of the tokens, one by one, where they lie in plain files; None for what is made from them."""
+        """Of the tokens, one by one, where they lie in plain files."""
         find = getattr(self._line, "native_tokens", None)
-        return find() if field == TOKENS and find is not None else None
+        return None if find is None else find()
 
     @property
     def data_fingerprint(self) -> str:
@@ -185,42 +186,26 @@ class SequenceStream(Stream):
         tokens = fixed_output(TOKENS, self.schema[TOKENS], len(picks), out or {})
         offsets = np.concatenate([[0], np.cumsum(picks.counts)]).astype(np.int64)
         self._line.read_spans(picks.starts, offsets, tokens)
-        batch: Batch = {TOKENS: tokens}
-        if self._documents:
-            batch |= self._document_fields(tokens)
-        return batch
+        return self.complete({TOKENS: tokens})
 
-    def _document_fields(self, tokens: npt.NDArray[Any]) -> Batch:
-        """Which document each token belongs to; a separator belongs to the document it ends."""
-        separator = self._separator
-        assert separator is not None
-        width = separator.size
-        ends = np.zeros(tokens.shape, np.bool_)
-        if tokens.shape[1] >= width:
-            match = np.ones((tokens.shape[0], tokens.shape[1] - width + 1), np.bool_)
-            for i, token in enumerate(separator):
-                match &= tokens[:, i : tokens.shape[1] - width + 1 + i] == token
-            ends[:, width - 1 :] = _apart(match, width)
-        begins = np.zeros(tokens.shape, np.bool_)
-        begins[:, 1:] = ends[:, :-1]
-        segment = np.cumsum(begins, axis=1, dtype=np.int32)
-        at = np.arange(tokens.shape[1], dtype=np.int32)
-        last = np.maximum.accumulate(np.where(begins, at, 0), axis=1)
-        return {"segment": segment, "position": (at - last).astype(np.int32)}
+    def complete(self, batch: Batch) -> Batch:
+        """Sequences that were read, with what is made from their tokens: the document of each, to which its separator belongs."""
+        if self._documents:
+            tokens, separator = batch[TOKENS], self._separator
+            assert separator is not None
+            segment, position = (empty(tokens.shape, np.dtype(np.int32)) for _ in range(2))
+            plain = np.ascontiguousarray(tokens).reshape(-1).view(np.uint8)
+            _core.mark_documents(
+                plain,
+                tokens.itemsize,
+                self._seq_len,
+                np.ascontiguousarray(separator).view(np.uint8),
+                segment.reshape(-1),
+                position.reshape(-1),
+            )
+            batch |= {"segment": segment, "position": position}
+        return batch
 
     def close(self) -> None:
         """Close the source."""
         self._source.close()
-
-
-def _apart(match: npt.NDArray[np.bool_], width: int) -> npt.NDArray[np.bool_]:
-    """Matches without those that begin inside the one before, row by row."""
-    rows, places = np.nonzero(match)
-    if width == 1 or not np.any((np.diff(rows) == 0) & (np.diff(places) < width)):
-        return match
-    kept = np.zeros_like(match)
-    free = np.zeros(len(match), np.int64)
-    for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-        if place >= free[row]:
-            kept[row, place], free[row] = True, place + width
-    return kept
