@@ -20,6 +20,7 @@ import penstock as pen
 from loader_report import finish, judged, rates
 from measure import Spread, interleave, machine, run_child, seconds, versions
 from penstock.report.machine import Others
+from penstock.source import write_tokens
 from store_case import Fixed, Ids
 from store_limit import Crew
 
@@ -27,6 +28,7 @@ OUT = Path(__file__).parent.parent / "out"
 CHILD = Path(__file__).parent / "loader_child.py"
 LIMIT = "LIMIT: C gather, 2 threads"
 OURS = "penstock Loader"
+SEQUENCES = "penstock Loader, sequences of tokens"
 
 CASES = (
     (Fixed("256 x 2 KiB", (("x", "u1", 2048),), 400_000, (256,), 0.8, None), 256, 0.8),
@@ -79,6 +81,15 @@ def torch_batches(directory: Path, columns: dict[str, npt.NDArray[Any]], batch: 
         yield from torch.utils.data.DataLoader(dataset, sampler=sampler, batch_size=None, num_workers=workers)
 
 
+def sequence_batches(path: Path, columns: dict[str, npt.NDArray[Any]], batch: int) -> Iterator[Any]:
+    """The same bytes as one line of tokens, pages of two records shuffled, cut into sequences of a record each."""
+    size = columns["x"].shape[1]
+    write_tokens([columns["x"].reshape(-1)], path, block_size=2 * size)
+    loader = pen.Loader(pen.open(path).shuffle(seed=3).sequences(size), batch, tail="drop", threads=2, ids="first")
+    for found in loader.forever():
+        yield {"x": found["tokens"], "row": found["first"] // size}
+
+
 def measure(case: Fixed, batch: int, crew: Crew, rounds: int) -> dict[str, Spread]:
     with tempfile.TemporaryDirectory(prefix="loader-", dir=OUT) as place:
         directory = Path(place)
@@ -96,6 +107,8 @@ def measure(case: Fixed, batch: int, crew: Crew, rounds: int) -> dict[str, Sprea
         turns = {LIMIT: Turns(lambda: limit_batches(crew, columns, Ids(len(store), batch)), check, batch, pass_s=0.15)}
         loader = pen.Loader(store.shuffle(seed=3), batch, tail="drop", threads=2, ids="row")
         turns[OURS] = Turns(loader.forever, check, batch, pass_s=0.15)
+        if batch == 256:
+            turns[SEQUENCES] = Turns(lambda: sequence_batches(directory / "x.rox", columns, batch), check, batch, pass_s=0.15)
         for workers in (0, 2):
             name = f"torch DataLoader over memmap, {workers} workers"
             turns[name] = Turns(lambda workers=workers: torch_batches(directory, columns, batch, workers), check, batch, pass_s=0.3)
@@ -136,6 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n{case.name}\n\n{rates(spreads, LIMIT, 'samples/s')}")
         report["reads"][case.name] = {name: s.to_json() for name, s in spreads.items()}
         goals.append(judged(f"{case.name}: of LIMIT", spreads[LIMIT].median / spreads[OURS].median, goal, at_least=True))
+        if SEQUENCES in spreads:
+            ratio = spreads[LIMIT].median / spreads[SEQUENCES].median
+            goals.append(judged(f"{case.name}, as sequences: of LIMIT", ratio, 0.6, at_least=True))
     crew.close()
     with tempfile.TemporaryDirectory(prefix="loader-", dir=OUT) as place:
         path, rows = f"{place}/labels", 10_000_000 if options.quick else 100_000_000

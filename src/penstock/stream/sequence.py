@@ -167,19 +167,28 @@ class SequenceStream(Stream):
 
     def _locate(self, epoch: int, starts: IntArray, size: int) -> SpanPicks:
         """Runs of ``size`` tokens within an epoch's line, each cut where pages end."""
-        page, most = self._page, (size + self._page - 2) // self._page + 1
-        begin = starts[:, None] // page * page + np.arange(most, dtype=np.int64) * page  # of every page that is touched
+        page = self._page
+        number = starts // page
+        if bool((starts - number * page + size <= page).all()):  # nothing is to be cut, as where sequences divide pages
+            counts = np.full(starts.size, size, np.int64)
+            return SpanPicks(self._seq_len, self._moved(epoch, number, starts), counts, np.arange(starts.size + 1))
+        most = (size + page - 2) // page + 1
+        begin = (number * page)[:, None] + np.arange(most, dtype=np.int64) * page  # of every page that is touched
         low = np.maximum(begin, starts[:, None])
         high = np.minimum(begin + page, starts[:, None] + size)
         touched = high > low
-        number = (begin // page)[touched]
-        full = number < self._pages
-        place = number.copy()
-        if full.any():
-            wanted, back = np.unique(number[full], return_inverse=True)
-            place[full] = self._order.at(epoch, wanted)[back]
         first = np.concatenate([[0], np.cumsum(touched.sum(axis=1))]).astype(np.int64)
-        return SpanPicks(self._seq_len, place * page + low[touched] - number * page, (high - low)[touched], first)
+        moved = self._moved(epoch, begin[touched] // page, low[touched])
+        return SpanPicks(self._seq_len, moved, (high - low)[touched], first)
+
+    def _moved(self, epoch: int, pages: IntArray, places: IntArray) -> IntArray:
+        """Where places on those pages of the line lie in the data: full pages are in the order of the stream."""
+        if pages.size == 0 or int(pages.max()) < self._pages:
+            return (self._order.at(epoch, pages) - pages) * self._page + places
+        full = pages < self._pages
+        moved = places.copy()
+        moved[full] += (self._order.at(epoch, pages[full]) - pages[full]) * self._page
+        return moved
 
     def fetch(self, picks: SpanPicks, out: Outputs | None = None) -> Batch:
         """Read sequences."""
