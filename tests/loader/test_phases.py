@@ -10,10 +10,10 @@ from tests.stream.tokens import make_tokens, shuffled_line
 
 import penstock as pen
 from penstock.errors import StateError, StateMismatchError
-from penstock.loader.verify import verify_resume
+from penstock.loader.verify import fields_of, verify_resume
 from penstock.order import Phase, Shard
 from penstock.order.mixture_plan import STOP_POLICIES
-from penstock.stream.stream import Stream
+from penstock.stream.stream import RecordStream, Stream
 
 PHASES = [Phase(5, 4, 8), Phase(3, 2, 16), Phase(2, 8, 4)]
 
@@ -256,3 +256,22 @@ def test_states_of_other_phases_are_refused(tmp_path: Path) -> None:
                 pen.Loader(stream, phases=PHASES).load_state_dict(state | {"step": step})
         with pytest.raises(TypeError, match="ask the stream"):
             loader.where(3)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_native_threads_deliver_the_phases_that_the_caller_would(tmp_path: Path, world: int) -> None:
+    with make_tokens(tmp_path, 500, 16) as one, make_tokens(tmp_path, 333, 7) as other:
+        plain = {"one": one.shuffle(seed=1).sequences(8), "other": other.in_order().sequences(8)}
+        streams: list[Stream] = [one.shuffle(seed=1).sequences(8, separator=3, documents=True), make_stream(97)]
+        streams += [pen.mix(plain, seed=2, stop=stop, weights={"one": 2, "other": 1}) for stop in STOP_POLICIES]
+        for stream in streams:
+            phases = (
+                [Phase(5, 4), Phase(30, 6)]
+                if isinstance(stream, RecordStream)
+                else [Phase(5, 4, 8), Phase(9, 2, 16), Phase(2, 8, 4)]
+            )
+            loaders = [pen.Loader(stream, phases=phases, shard=Shard(world - 1, world), threads=t, ids="id") for t in (0, 2)]
+            for expected, found in zip(*loaders, strict=True):
+                assert fields_of(expected) == fields_of(found)
+            assert loaders[0].state_dict() == loaders[1].state_dict()
+            assert loaders[0].step == len(loaders[0])

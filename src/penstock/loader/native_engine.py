@@ -5,7 +5,7 @@ import time
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from penstock.errors import WindowTooSmallError
 from penstock.loader.engine import MOST_AHEAD, Engine
 from penstock.loader.native_field import NativeField, flatten, native_leaves
 from penstock.loader.needs import Ahead
-from penstock.loader.schedule import EpochSchedule, Place, Span
+from penstock.loader.schedule import EpochSchedule, Place, Schedule, Span
 from penstock.loader.stats import Meter
 from penstock.loader.work import Work, ids_of
 from penstock.order import Design
@@ -38,7 +38,7 @@ class NativeEngine(Engine):
         self,
         work: Work,
         fields: list[NativeField],
-        schedule: EpochSchedule,
+        schedule: Schedule,
         steps: range,
         budget: int | None,
         threads: int,
@@ -50,13 +50,13 @@ class NativeEngine(Engine):
         self._threads = threads
         self._turn, self._taking, self._closed = threading.RLock(), False, False  # a signal handler may close
         self._ring: _core.BatchRing | None = self._make_ring()
-        self._record_bytes = sum(f.sample_bytes for f in fields) + (0 if work.ids is None else 8)
-        fits = (CACHE_BYTES if budget is None else budget) // (self._record_bytes * schedule.batch_size // schedule.shard.world)
+        fits = (CACHE_BYTES if budget is None else budget) // max(1, _most_bytes(fields, schedule))
         self._depth = max(2 if budget is None else 1, min(MOST_AHEAD, fits))
         self._asked = steps.start
         self._stretches: deque[_Stretch] = deque()
         self._stream, self._leaves = work.stream, native_leaves(work.stream)
         self._adds = work.ids is not None or work.pads or any(isinstance(leaf.order, Design) for leaf in self._leaves)
+        self._epochs = schedule if isinstance(schedule, EpochSchedule) else None
         bans = [leaf for leaf in self._leaves if isinstance(leaf, RecordStream) and leaf.bans]
         self._is_plain = not bans and not any(isinstance(leaf.order, Design) for leaf in self._leaves)
 
@@ -77,11 +77,11 @@ class NativeEngine(Engine):
     def _ask(self, most: int) -> bool:
         """Ask for batches: a run of whole ones together, others one by one. False if there is no room for their bytes now."""
         assert self._ring is not None
-        schedule, first = self._schedule, self._schedule.place(self._asked)
-        count = min(most, schedule.stretch(self._asked)) if self._is_plain else 0
+        schedule, first = self._epochs, self._schedule.place(self._asked)
+        count = min(most, schedule.stretch(self._asked)) if schedule is not None and self._is_plain else 0
         while count > 1 and not self._ahead.reached(self._asked + count - 1):
             count //= 2
-        if count <= 1:
+        if count <= 1 or schedule is None:
             return self._ask_one(first)
         run = first.spans[0].run
         size = schedule.batch_size // schedule.shard.world
@@ -91,7 +91,7 @@ class NativeEngine(Engine):
         except Exception:
             return self._ask_one(first)  # which knows what to do about errors
         flat = self._put(picks, size)
-        self._stretches.append(_Stretch(first, count, flat, hold))
+        self._stretches.append(_Stretch(first, count, flat, hold, schedule.batch_size * schedule.stream.stride))
         self._asked += count
         return True
 
@@ -167,7 +167,7 @@ class NativeEngine(Engine):
         if not self._stretches:
             raise StopIteration
         stretch = self._stretches[0]
-        place = stretch.next(self._schedule)
+        place = stretch.next()
         began = time.perf_counter()
         try:
             values, present = self._ring.take()
@@ -183,13 +183,15 @@ class NativeEngine(Engine):
                 self._start_over(place.step + 1)  # so that bytes that are held can be fetched again
             return place, self._work.make(place)  # again, by the way that knows what to do about errors
         self._meter.wait_s += time.perf_counter() - began
-        count = place.num_samples
-        self._meter.made(count * self._record_bytes)
-        batch: Batch = {f.name: value.view(f.dtype).reshape(count, *f.shape) for f, value in zip(self._fields, values, strict=True)}
+        count, length = place.num_samples, place.seq_len
+        self._meter.made(sum(value.nbytes for value in values) + (0 if self._work.ids is None else 8 * count))
+        batch: Batch = {
+            f.name: value.view(f.dtype).reshape(count, *f.shape_for(length)) for f, value in zip(self._fields, values, strict=True)
+        }
         for f, there in zip(self._fields, present, strict=False):
             batch[f.name] = masked(batch[f.name], there)
         if isinstance(self._stream, SequenceStream):
-            batch = self._stream.complete(batch)
+            batch = cast(SequenceStream, self._work.stream_for(place)).complete(batch)
         if not self._adds:
             return place, batch
         picks = stretch.picks_of(place)
@@ -212,22 +214,23 @@ class NativeEngine(Engine):
 
 @dataclass
 class _Stretch:
-    """Batches that were asked for together: ``count`` from that of ``first`` on."""
+    """Batches that were asked for together: ``count`` from that of ``first`` on, ``width`` positions apart."""
 
     first: Place
     count: int
     picks: RecordPicks
     hold: ExitStack
+    width: int = 0
     taken: int = 0
     is_good: bool = True
 
-    def next(self, schedule: EpochSchedule) -> Place:
+    def next(self) -> Place:
         """The place of the next batch."""
         number, self.taken = self.taken, self.taken + 1
         first = self.first
         if self.count == 1:
             return first
-        width = schedule.batch_size * schedule.stream.stride
+        width = self.width
         position, run = first.position + number * width, first.spans[0].run
         begin = run.start + number * width
         spans = (Span(first.epoch, range(begin, begin + run.stop - run.start, run.step)),)
@@ -239,3 +242,13 @@ class _Stretch:
             return self.picks
         size, number = len(self.picks.ids) // self.count, place.step - self.first.step
         return RecordPicks(self.picks.ids[number * size : (number + 1) * size])
+
+
+def _most_bytes(fields: list[NativeField], schedule: Schedule) -> int:
+    """Bytes of the largest batch of a rank."""
+    if isinstance(schedule, EpochSchedule):
+        shapes: list[tuple[int, int | None]] = [(schedule.batch_size, None)]
+    else:
+        shapes = [(phase.batch_size, phase.seq_len) for phase in schedule.curriculum.phases]
+    sizes = [count // schedule.shard.world * sum(f.sample_bytes(length) for f in fields) for count, length in shapes]
+    return max(sizes, default=0)

@@ -1,5 +1,6 @@
 """What native threads can read of a stream: plain records, or sequences of plain tokens, of one source or a mixture."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ NativeLeaf = RecordStream | SequenceStream
 @dataclass(frozen=True)
 class NativeField:
     """A field that the native ring can read: rows of ``stride`` bytes, with a reader and the field's number there for each source.
-    A sample of the field has this ``dtype`` and ``shape``; that of a sequence is a row for each token.
+    A row is a sample of this ``dtype`` and ``shape``, or a token of one.
     """
 
     name: str
@@ -27,11 +28,15 @@ class NativeField:
     stride: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    is_tokens: bool
 
-    @property
-    def sample_bytes(self) -> int:
+    def shape_for(self, seq_len: int | None) -> tuple[int, ...]:
+        """The shape of a sample; a phase may say how long sequences are."""
+        return (seq_len,) if self.is_tokens and seq_len is not None else self.shape
+
+    def sample_bytes(self, seq_len: int | None = None) -> int:
         """Bytes of a sample."""
-        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return self.dtype.itemsize * math.prod(self.shape_for(seq_len))
 
 
 def native_fields(stream: Stream) -> list[NativeField] | None:
@@ -48,8 +53,9 @@ def native_fields(stream: Stream) -> list[NativeField] | None:
         alike = all(leaf.read_schema[name].dtype == field.dtype for leaf in leaves)
         if len(there) < len(leaves) or not alike or field.stride == 0:
             return None
-        stride = field.dtype.itemsize if isinstance(leaves[0], SequenceStream) else field.stride
-        fields.append(NativeField(name, there, stride, field.dtype, field.shape))
+        is_tokens = isinstance(leaves[0], SequenceStream)
+        stride = field.dtype.itemsize if is_tokens else field.stride
+        fields.append(NativeField(name, there, stride, field.dtype, field.shape, is_tokens))
     return fields
 
 

@@ -224,20 +224,17 @@ class PhaseSchedule:
         phase = self.curriculum.phases[found.phase]
         counts_samples = self.stream.counts_samples
         first, scale = (found.sample, 1) if counts_samples else (found.element, phase.seq_len)
-        samples = self.shard.run(0, phase.batch_size)
-        spans: list[Span] = []
-        for sample in samples:  # rarely more than one span: only where an epoch ends
-            epoch, position = (0, first + sample) if counts_samples else divmod(first + sample * scale, self.stream.axis)
-            step_by = scale * self.shard.world
-            last = spans[-1] if spans else None
-            if last is not None and last.epoch == epoch and position == last.run.start + len(last.run) * step_by:
-                spans[-1] = Span(epoch, range(last.run.start, position + 1, step_by))
-            else:
-                spans.append(Span(epoch, range(position, position + 1, step_by)))
-        begin = first if counts_samples else found.element
-        end = begin + phase.batch_size * scale
         axis = max(1, self.stream.axis)
-        here, after = ((0, begin), (0, end)) if counts_samples else (divmod(begin, axis), divmod(end, axis))
+        end, by = first + phase.batch_size * scale, scale * self.shard.world
+        at = first + self.shard.run(0, phase.batch_size).start * scale
+        spans: list[Span] = []
+        while at < end:  # rarely more than once: only where an epoch ends
+            epoch, position = (0, at) if counts_samples else divmod(at, axis)
+            left = end - at if counts_samples else min(end - at, axis - position)
+            count = -(-left // by)
+            spans.append(Span(epoch, range(position, position + (count - 1) * by + 1, by)))
+            at += count * by
+        here, after = ((0, first), (0, end)) if counts_samples else (divmod(first, axis), divmod(end, axis))
         return Place(step, *here, phase.seq_len, tuple(spans), 0, *after)
 
 

@@ -8,7 +8,7 @@ from penstock.loader.native_engine import NativeEngine
 from penstock.loader.native_field import native_fields
 from penstock.loader.needs import Ahead
 from penstock.loader.read_ahead import make_read_ahead
-from penstock.loader.schedule import EpochSchedule, Schedule
+from penstock.loader.schedule import Schedule
 from penstock.loader.stats import Meter
 from penstock.loader.work import Work
 
@@ -34,7 +34,7 @@ def make_engine(
     if threads == 0 or len(work.out) == 1:
         return PlainEngine(work, places, Ahead(work, schedule, steps), meter)
     ahead = Ahead(work, schedule, steps, make_read_ahead(work, schedule, steps))
-    if work.transform is None and not work.out and isinstance(schedule, EpochSchedule):
+    if work.transform is None and not work.out:
         fields = native_fields(work.stream)
         if fields is not None:
             return NativeEngine(work, fields, schedule, steps, budget, threads, ahead, meter)
