@@ -34,6 +34,7 @@ class BoundRing {
   using Reader = std::pair<nb::object, std::int64_t>;
   using Fields = std::vector<std::pair<std::vector<Reader>, std::uint64_t>>;
   BoundRing(const Fields& fields, std::size_t threads) : forks_(fork_count()) {
+    if (fields.empty()) throw std::invalid_argument("expected at least one field");
     std::vector<RingField> made;
     for (const auto& [readers, stride] : fields) {
       if (readers.empty() || readers.size() != fields.front().first.size()) {
@@ -48,7 +49,7 @@ class BoundRing {
                         : of_rows(nb::cast<const BoundRows&>(reader).reader));
       }
     }
-    sources_ = fields.empty() ? 1 : fields.front().first.size();
+    sources_ = fields.front().first.size();
     ring_ = std::make_unique<BatchRing>(std::move(made), threads);
   }
   ~BoundRing() {

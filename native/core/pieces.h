@@ -36,10 +36,11 @@ inline std::uint64_t open_file_limit(FileAccess access, std::uint64_t most) {
   return std::clamp<std::uint64_t>(files.rlim_cur / 4, 8, std::max<std::uint64_t>(most, 8));
 }
 
-// Calls slice(low, count) for stretches of a batch over `files` files that cannot need many more than `limit` of them at once.
+// Calls slice(low, count) for stretches of a batch over `files` files, small enough that a few threads at once do not need many
+// more than `limit` of them.
 template <class Slice>
 void in_slices(std::size_t count, std::uint64_t files, std::uint64_t limit, const Slice& slice) {
-  const std::size_t most = files <= limit ? std::max<std::size_t>(1, count) : std::max<std::size_t>(1, limit / 2);
+  const std::size_t most = files <= limit ? std::max<std::size_t>(1, count) : std::max<std::size_t>(1, limit / 8);
   for (std::size_t low = 0; low < count; low += most) slice(low, std::min(most, count - low));
 }
 

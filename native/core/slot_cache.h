@@ -48,17 +48,22 @@ class SlotCache {
     return owners_[slot];
   }
 
-  // To be called without a Use: when more than `most` slots are full, empties some until half of that is left, telling gone(slot)
-  // before each. Does nothing while somebody else holds a Use: they will trim.
+  // To be called without a Use: when more than `most` slots are full, waits until nobody holds one, and empties some until half
+  // of that is left, telling gone(slot) before each. Does nothing while somebody else is at it.
   template <class Gone>
   void trim(std::size_t most, const Gone& gone) {
     {
       const std::lock_guard lock(change_);
       if (count_ <= most) return;
     }
-    const std::unique_lock alone(use_, std::try_to_lock);
-    if (!alone.owns_lock()) return;
-    for (std::size_t seen = 0; seen < slots_.size() && count_ > most / 2; ++seen) empty(hand_++ % slots_.size(), gone);
+    const std::unique_lock turn(closing_, std::try_to_lock);
+    if (!turn.owns_lock()) return;
+    is_closing_.store(true);
+    {
+      const std::unique_lock alone(use_);
+      for (std::size_t seen = 0; seen < slots_.size() && count_ > most / 2; ++seen) empty(hand_++ % slots_.size(), gone);
+    }
+    is_closing_.store(false);
   }
 
   // To be called without a Use: waits until nobody holds one, then empties the slot, telling gone(slot) before, if it is full.

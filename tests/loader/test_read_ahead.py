@@ -56,7 +56,7 @@ def loader(data: Source, **options: Any) -> pen.Loader:
 
 
 def blocks_of(run: pen.Loader, steps: range) -> list[tuple[int, range]]:
-    return [(step, ids) for step, _, ids in coming_blocks(run._work, run._schedule, steps)]
+    return [(step, ids) for step, source, ids in coming_blocks(run._work, run._schedule, steps) if source is not None]
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
@@ -146,3 +146,21 @@ def test_a_file_that_is_gone_is_told_by_the_batch_and_not_by_the_thread(tmp_path
             path.unlink()
         with pytest.raises(BatchError, match="No such file"), pen.Loader(data.shuffle(seed=7, block=10, window=4), 8) as run:
             list(run)
+
+
+def test_a_mixture_that_no_longer_reads_from_the_disk_lets_the_thread_rest_and_end(tmp_path: Path) -> None:
+    with npy_parts(tmp_path) as data:
+        memory = pen.open(dict.fromkeys(data.schema, ROWS))
+        streams = {"disk": data.shuffle(seed=1, block=10, window=2), "memory": memory.shuffle(seed=2)}
+        weights = [(0, {"disk": 1, "memory": 1}), (2, {"disk": 0, "memory": 1})]
+        mixed = pen.mix(streams, seed=3, weights=weights, stop="forever", batch_size=8)
+        run = pen.Loader(mixed, 8, threads=2)
+        blocks = coming_blocks(run._work, run._schedule, range(0, 1 << 40))
+        assert any(source is None and step > 100 for step, source, _ in blocks)  # it says what to wait for, and does not search on
+        batches = run.forever()
+        for _ in range(5):
+            next(batches)
+        reader = next(thread for thread in threading.enumerate() if thread.name == "penstock-read-ahead")
+        batches.close()
+        reader.join(DEADLINE_S)
+        assert not reader.is_alive()

@@ -172,5 +172,9 @@ from penstock.source.npy import open_npy
 ids = np.random.default_rng(0).permutation(20_000)
 for io in ("map", "pread"):
     assert np.array_equal(open_npy(sys.argv[1], io=io)["data"][ids], ids)
+import penstock as pen
+for threads in (2, 4):  # which read at the same time
+    loader = pen.Loader(open_npy(sys.argv[1], io="pread").shuffle(seed=1), 500, threads=threads)
+    assert np.array_equal(np.sort(np.concatenate([batch["data"] for batch in loader])), np.arange(20_000))
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=300)

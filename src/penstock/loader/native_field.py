@@ -48,7 +48,10 @@ def native_fields(stream: Stream) -> list[NativeField] | None:
         return None
     fields: list[NativeField] = []
     for name, field in leaves[0].read_schema.items():
-        readers = [leaf.native_reader(name) for leaf in leaves]
+        try:
+            readers = [leaf.native_reader(name) for leaf in leaves]
+        except ValueError:  # one is closed, which whoever makes a batch of it says
+            return None
         there = [reader for reader in readers if reader is not None]
         alike = all(leaf.read_schema[name].dtype == field.dtype for leaf in leaves)
         if len(there) < len(leaves) or not alike or field.stride == 0:
@@ -56,7 +59,7 @@ def native_fields(stream: Stream) -> list[NativeField] | None:
         is_tokens = isinstance(leaves[0], SequenceStream)
         stride = field.dtype.itemsize if is_tokens else field.stride
         fields.append(NativeField(name, there, stride, field.dtype, field.shape, is_tokens))
-    return fields
+    return fields or None
 
 
 def native_leaves(stream: Stream) -> tuple[NativeLeaf, ...]:

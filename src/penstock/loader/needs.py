@@ -21,7 +21,7 @@ from penstock.stream import MixedStream, RecordStream, Stream
 from penstock.stream.picks import RecordPicks, SpanPicks
 from penstock.stream.sequence import SequenceStream
 
-__all__ = ["Ahead", "Forecast", "Leaf", "forecast", "leaves_of", "network", "reads_blocks", "stretch_of"]
+__all__ = ["MOST_STEPS", "Ahead", "Forecast", "Leaf", "forecast", "leaves_of", "network", "reads_blocks", "stretch_of"]
 
 MOST_STEPS = 64
 """So many steps are looked at together."""

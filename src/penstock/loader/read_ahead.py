@@ -15,7 +15,7 @@ import numpy as np
 
 from penstock.errors import PenstockError
 from penstock.interfaces import IntArray
-from penstock.loader.needs import Leaf, leaves_of, reads_blocks, stretch_of
+from penstock.loader.needs import MOST_STEPS, Leaf, leaves_of, reads_blocks, stretch_of
 from penstock.loader.schedule import Schedule
 from penstock.loader.work import Work
 from penstock.order import BlockShuffle
@@ -27,6 +27,9 @@ __all__ = ["ReadAhead", "coming_blocks", "make_read_ahead"]
 AHEAD_BYTES = 128 << 20
 MOST_AHEAD_BYTES = 1 << 30
 """So many bytes are asked for ahead of the batches: a whole window of a block shuffle, if that is more, up to the second figure."""
+
+MOST_AHEAD_STEPS = 4096
+"""No further than this, however small the batches are: looking ahead costs time too."""
 
 PIECE_BYTES = 8 << 20
 """The system is asked for so many bytes at a time."""
@@ -79,6 +82,8 @@ class ReadAhead:
             for step, source, ids in self._blocks:
                 if not self._wait_for(step):
                     return
+                if source is None:
+                    continue
                 for path, start, stop in source.disk_ranges(ids):
                     for low in range(start, stop, PIECE_BYTES):
                         if self._closed:
@@ -92,11 +97,15 @@ class ReadAhead:
             return not self._closed
 
 
-def coming_blocks(work: Work, schedule: Schedule, steps: range) -> Iterator[tuple[int, Source, range]]:
-    """The blocks that steps read, each once: after which step to ask for it, its source, and its records."""
+def coming_blocks(work: Work, schedule: Schedule, steps: range) -> Iterator[tuple[int, Source | None, range]]:
+    """The blocks that steps read, each once: after which step to ask for it, its source, and its records. Now and then nothing,
+    with the step to wait for before looking further: there may be nothing to ask for, for ever.
+    """
     uses: dict[tuple[int, int], _Use | None] = {}
     step = steps.start
     while step < steps.stop:
+        ahead = max((use.steps for use in uses.values() if use is not None), default=0)
+        yield step - 1 - ahead - MOST_STEPS, None, range(0)
         count, parts = stretch_of(work, schedule, step, steps.stop)
         for leaf, epoch, positions in parts:
             key = id(leaf.source), id(leaf.order)
@@ -127,7 +136,7 @@ class _Use:
         self.blocks = Blocks(len(leaf.source), block)
         group = (order.window or 1) * order.lanes * order.block if isinstance(order, BlockShuffle) else 0
         records = min(max(AHEAD_BYTES / record_bytes, group if is_shuffled else 0), MOST_AHEAD_BYTES / record_bytes)
-        self._steps = max(1, int(records / max(1.0, per_step)))
+        self.steps = min(MOST_AHEAD_STEPS, max(1, int(records / max(1.0, per_step))))
         self._epochs = np.zeros(min(MOST_BLOCKS, len(self.blocks)), np.int32)  # in which each block was asked for last, plus 1
 
     def fresh(self, epoch: int, positions: IntArray, steps: range) -> Iterator[tuple[int, Source, range]]:
@@ -142,7 +151,7 @@ class _Use:
         per_step = len(numbers) / len(steps)
         for place in np.argsort(first).tolist():
             step = steps.start + int(first_seen[first[place]] / per_step)
-            yield step - 1 - self._steps, self._leaf.source, self.blocks[int(found[place])]
+            yield step - 1 - self.steps, self._leaf.source, self.blocks[int(found[place])]
 
 
 class _OpenFiles:

@@ -6,13 +6,14 @@ interpreter does not wait at its end for a thread that was left behind in a call
 
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
-from queue import SimpleQueue
-from typing import Any, TypeAlias, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias, TypeVar, cast
 
 __all__ = ["end_threads", "first_of", "in_thread", "interruptible", "is_main_thread"]
 
@@ -21,7 +22,8 @@ T = TypeVar("T")
 HEARD_S = 0.1
 """An interrupt that comes just before the main thread begins to wait is heard so much later."""
 
-_Jobs: TypeAlias = SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
+_Job: TypeAlias = Callable[[], None]
+_Jobs: TypeAlias = SimpleQueue[_Job | None]
 
 
 class _Crew:
@@ -32,12 +34,12 @@ class _Crew:
         self.idle: list[_Jobs] = []
 
 
-_crew, _lock = _Crew(), threading.Lock()
+_crew, _lock = _Crew(), threading.RLock()  # a signal handler may come while it is held
 
 
 def _after_fork() -> None:
     global _crew, _lock
-    _crew, _lock = _Crew(), threading.Lock()
+    _crew, _lock = _Crew(), threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -50,29 +52,37 @@ def is_main_thread() -> bool:
 
 def interruptible(action: Callable[[], T]) -> T:
     """Do something. Where it is the main thread that waits, an interrupt ends the wait at once."""
-    if not is_main_thread():
+    if not is_main_thread() or sys.is_finalizing():  # other threads do not run any more then
         return action()
-    done = in_thread(action)
+    done: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()  # unlike a Future, it takes an interrupt at any point
+    _hand_over(lambda: done.put(_outcome(action)))
+    while True:
+        with suppress(Empty):
+            result, error = done.get(timeout=HEARD_S)
+            break
     try:
-        while not done.done():
-            with suppress(TimeoutError):  # of the wait; if it is the action's, it is done
-                done.result(HEARD_S)
-        return done.result()
+        if error is not None:
+            raise error
+        return cast(T, result)
     finally:
-        del done  # an error has this frame, and the future the error
+        del error  # it has this frame, and this frame would have it
 
 
 def in_thread(action: Callable[[], T]) -> "Future[T]":
     """Run something in a thread that can be left behind; right here if there are no more threads."""
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()
-    with _lock:
-        jobs = _idle_thread(_crew)
-        if jobs is not None:
-            jobs.put((action, done))
-            return done
-    _finish(done, *_outcome(action))
+    _hand_over(lambda: _finish(done, *_outcome(action)))
     return done
+
+
+def _hand_over(job: _Job) -> None:
+    with _lock:
+        jobs = None if sys.is_finalizing() else _idle_thread(_crew)
+        if jobs is not None:
+            jobs.put(job)
+            return
+    job()
 
 
 def first_of(
@@ -118,11 +128,9 @@ def _idle_thread(crew: _Crew) -> _Jobs | None:
 
 def _serve(jobs: _Jobs, crew: _Crew) -> None:
     while (job := jobs.get()) is not None:
-        action, done = job
-        outcome = _outcome(action)
-        crew.idle.append(jobs)  # first, so that whoever waits finds this thread for the next call
-        _finish(done, *outcome)
-        del job, action, done, outcome  # nothing is kept alive while there is nothing to do
+        job()
+        crew.idle.append(jobs)
+        del job  # nothing is kept alive while there is nothing to do
 
 
 def _outcome(action: Callable[[], T]) -> tuple[T | None, BaseException | None]:

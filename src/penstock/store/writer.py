@@ -320,6 +320,10 @@ class Writer:
         except ConflictError:
             self._chunks.made = made
             raise
+        except BaseException as error:
+            if not isinstance(error, Exception):  # a request may have been left behind, and may still be obeyed
+                self._poison = f"{type(error).__name__} came while a commit was under way"
+            raise
         self._last_range = range(appended, self._base.length) if self._only_appends else None
         self._is_new = False
         self._redirects = in_force
