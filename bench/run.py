@@ -3,7 +3,7 @@
 ::
 
     python bench/rivals/environments.py            # once: the rivals' environments (make rivals)
-    python bench/run.py                            # everything: about 25 minutes on 2 quiet cores
+    python bench/run.py                            # everything: about 35 minutes on 2 quiet cores
     python bench/run.py --quick                    # a smoke test: under 3 minutes
     python bench/run.py --workload tokens text     # only these
     python bench/run.py --only penstock lmdb       # only these contenders, and LIMIT
