@@ -99,7 +99,7 @@ class Session:
                 if epoch in (settled, epochs):
                     gc.collect()
                     found["memory_settled" if epoch == settled else "memory_after"] = crowd.memory_bytes(data)
-        return found | {"epochs": epochs}
+        return found | {"epochs": epochs, "verified": self.verify(task, most_s=3.0, least=16)}  # last: it needs memory of its own
 
     def order(self, num_records: int) -> dict[str, Any]:
         """Make the order of an epoch of so many records: seconds, and memory at its peak over before."""

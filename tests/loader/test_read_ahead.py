@@ -1,6 +1,7 @@
 """Blocks of coming batches are asked for ahead of time: the right bytes, each block once an epoch, and not too far ahead."""
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import penstock as pen
 from penstock.errors import BatchError
 from penstock.loader.read_ahead import ReadAhead, coming_blocks, make_read_ahead
 from penstock.records import Source
+from penstock.source import write_tokens
 
 N = 1000
 ROWS = np.random.default_rng(5).integers(0, 256, (N, 32), dtype=np.uint8)
@@ -29,7 +31,12 @@ def store(directory: Path) -> Source:
     return pen.open(directory / "a.pen")
 
 
-MAKERS = [npy_parts, store]
+def token_files(directory: Path) -> Source:
+    write_tokens(list(ROWS), directory / "a.rox", block_size=32, max_shard_bytes=9_000)
+    return pen.open(directory / "a.rox")
+
+
+MAKERS = [npy_parts, store, token_files]
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -73,6 +80,37 @@ def test_every_block_is_asked_for_once_an_epoch_before_it_is_needed(lanes: int, 
         asked = {(index // 100, ids.start // 10): step for index, (step, ids) in enumerate(found)}
         assert asked.keys() == first_use.keys()
         assert all(asked[key] < first_use[key] for key in asked)
+
+
+@pytest.mark.parametrize("seq_len", [10, 32, 100])
+@pytest.mark.parametrize("kind", ["blocks", "in order"])
+def test_every_byte_of_sequences_is_asked_for_once_an_epoch_before_it_is_needed(kind: str, seq_len: int, tmp_path: Path) -> None:
+    with token_files(tmp_path) as data:
+        pages = data.shuffle(seed=7, block=10, window=4) if kind == "blocks" else data.in_order()
+        run = pen.Loader(pages.sequences(seq_len), 8, tail="keep")
+        asked = {(path, place): step for step, path, place in _bytes_asked(run, range(len(run)))}
+        flat, needed = ROWS.reshape(-1), 0
+        names = sorted(str(path) for path in tmp_path.glob("*.rox"))
+        ends = np.cumsum([data.disk_spans(range(0, flat.size))[number][2] for number in range(len(names))])
+        for step in range(len(run)):
+            for low, high in np.concatenate(run.explain(step)["tokens"]).tolist():
+                for token in (low, high - 1):
+                    number = int(np.searchsorted(ends, token, side="right"))
+                    assert asked[names[number], token - int(ends[number - 1] if number else 0)] < step
+                needed += high - low
+        assert needed == len(run.stream) * seq_len
+        assert len(asked) <= flat.size
+
+
+def _bytes_asked(run: pen.Loader, steps: range) -> Iterator[tuple[int, str, int]]:
+    """Every byte that is asked for, once."""
+    seen: set[tuple[str, int]] = set()
+    for step, leaf, pages in coming_blocks(run._work, run._schedule, steps):
+        for path, start, stop in () if leaf is None else leaf.disk_ranges(pages):
+            for place in range(start, stop):
+                assert (path, place) not in seen
+                seen.add((path, place))
+                yield step, path, place
 
 
 def test_in_order_every_record_is_asked_for_once(tmp_path: Path) -> None:

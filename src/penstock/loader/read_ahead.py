@@ -19,8 +19,9 @@ from penstock.loader.needs import MOST_STEPS, Leaf, leaves_of, reads_blocks, str
 from penstock.loader.schedule import Schedule
 from penstock.loader.work import Work
 from penstock.order import BlockShuffle
-from penstock.records import Blocks, Source
-from penstock.stream import RecordStream
+from penstock.records import Blocks
+from penstock.stream import SequenceStream
+from penstock.stream.picks import SpanPicks
 
 __all__ = ["ReadAhead", "coming_blocks", "make_read_ahead"]
 
@@ -79,12 +80,12 @@ class ReadAhead:
     def _run(self) -> None:
         # What cannot be read is found again, and told, by whoever makes the batch.
         with contextlib.suppress(PenstockError, OSError, ValueError), contextlib.closing(self._files):
-            for step, source, ids in self._blocks:
+            for step, leaf, units in self._blocks:
                 if not self._wait_for(step):
                     return
-                if source is None:
+                if leaf is None:
                     continue
-                for path, start, stop in source.disk_ranges(ids):
+                for path, start, stop in leaf.disk_ranges(units):
                     for low in range(start, stop, PIECE_BYTES):
                         if self._closed:
                             return
@@ -97,9 +98,9 @@ class ReadAhead:
             return not self._closed
 
 
-def coming_blocks(work: Work, schedule: Schedule, steps: range) -> Iterator[tuple[int, Source | None, range]]:
-    """The blocks that steps read, each once: after which step to ask for it, its source, and its records. Now and then nothing,
-    with the step to wait for before looking further: there may be nothing to ask for, for ever.
+def coming_blocks(work: Work, schedule: Schedule, steps: range) -> Iterator[tuple[int, Leaf | None, range]]:
+    """The blocks that steps read, each once: after which step to ask for it, its stream, and its records or pages. Now and then
+    nothing, with the step to wait for before looking further: there may be nothing to ask for, for ever.
     """
     uses: dict[tuple[int, int], _Use | None] = {}
     step = steps.start
@@ -110,7 +111,7 @@ def coming_blocks(work: Work, schedule: Schedule, steps: range) -> Iterator[tupl
         for leaf, epoch, positions in parts:
             key = id(leaf.source), id(leaf.order)
             if key not in uses:
-                uses[key] = _Use(leaf, positions.size / count) if isinstance(leaf, RecordStream) and _is_on_disk(leaf) else None
+                uses[key] = _Use(leaf, positions.size / count) if _is_on_disk(leaf) else None
             use = uses[key]
             if use is not None and positions.size:
                 yield from use.fresh(epoch, positions, range(step, step + count))
@@ -119,29 +120,33 @@ def coming_blocks(work: Work, schedule: Schedule, steps: range) -> Iterator[tupl
 
 def _is_on_disk(leaf: Leaf) -> bool:
     """Whether a stream reads block by block from a disk of this machine."""
-    if not isinstance(leaf, RecordStream) or leaf.source.remote is not None or not reads_blocks(leaf) or not len(leaf.source):
+    if leaf.source.remote is not None or not reads_blocks(leaf) or not len(leaf.source):
         return False
-    return bool(leaf.source.disk_ranges(range(0, 1)))
+    return bool(leaf.disk_ranges(range(0, 1)))
 
 
 class _Use:
     """Which blocks of a stream were asked for, and how many steps ahead."""
 
-    def __init__(self, leaf: RecordStream, per_step: float) -> None:
+    def __init__(self, leaf: Leaf, samples: float) -> None:
         self._leaf, order = leaf, leaf.order
-        some = range(0, min(1024, len(leaf.source)))
-        record_bytes = max(1.0, sum(stop - start for _, start, stop in leaf.source.disk_ranges(some)) / len(some))
+        self._page = leaf.page if isinstance(leaf, SequenceStream) else 1
+        length = -(-leaf.axis // self._page) if isinstance(leaf, SequenceStream) else len(leaf.source)
+        per_step = samples * leaf.stride / self._page
+        some = range(0, min(1024, length))
+        record_bytes = max(1.0, sum(stop - start for _, start, stop in leaf.disk_ranges(some)) / len(some))
         is_shuffled = isinstance(order, BlockShuffle)
         block = order.block if isinstance(order, BlockShuffle) else max(1, int(PIECE_BYTES / record_bytes))
-        self.blocks = Blocks(len(leaf.source), block)
+        self.blocks = Blocks(length, block)
         group = (order.window or 1) * order.lanes * order.block if isinstance(order, BlockShuffle) else 0
         records = min(max(AHEAD_BYTES / record_bytes, group if is_shuffled else 0), MOST_AHEAD_BYTES / record_bytes)
-        self.steps = min(MOST_AHEAD_STEPS, max(1, int(records / max(1.0, per_step))))
+        self.steps = min(MOST_AHEAD_STEPS, max(1, int(records / per_step)) if per_step else 1)
         self._epochs = np.zeros(min(MOST_BLOCKS, len(self.blocks)), np.int32)  # in which each block was asked for last, plus 1
 
-    def fresh(self, epoch: int, positions: IntArray, steps: range) -> Iterator[tuple[int, Source, range]]:
+    def fresh(self, epoch: int, positions: IntArray, steps: range) -> Iterator[tuple[int, Leaf, range]]:
         """The blocks that are read for the first time in an epoch."""
-        numbers = self.blocks.of(self._leaf.locate_at(epoch, positions, steps.start).ids)
+        picks = self._leaf.locate_at(epoch, positions, steps.start)
+        numbers = self.blocks.of(picks.starts // self._page if isinstance(picks, SpanPicks) else picks.ids)
         numbers = np.minimum(numbers, len(self._epochs) - 1)
         first_seen = np.flatnonzero(self._epochs[numbers] != (epoch + 1) % (1 << 31))
         if first_seen.size == 0:
@@ -151,7 +156,7 @@ class _Use:
         per_step = len(numbers) / len(steps)
         for place in np.argsort(first).tolist():
             step = steps.start + int(first_seen[first[place]] / per_step)
-            yield step - 1 - self.steps, self._leaf.source, self.blocks[int(found[place])]
+            yield step - 1 - self.steps, self._leaf, self.blocks[int(found[place])]
 
 
 class _OpenFiles:

@@ -12,7 +12,7 @@ from penstock.argument import check_positions, whole_number
 from penstock.errors import MissingError, NoMatchError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.records import Batch, Outputs, Recipe, empty, fixed_output
+from penstock.records import Batch, DiskRange, Outputs, Recipe, empty, fixed_output
 from penstock.remote.url import UrlPath
 from penstock.remote.window import RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
@@ -99,6 +99,17 @@ class TokenBlocks(RowSource):
     def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Where blocks lie in the files."""
         return self.span_ranges(*self._runs.locate(ids))
+
+    def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
+        """Where blocks, which lie one after the other, lie in files of this machine."""
+        if not ids:
+            return []
+        starts, counts = self._runs.locate(np.array([ids.start, ids.stop - 1]))
+        return self.disk_spans(range(int(starts[0]), int(starts[1] + counts[1])))
+
+    def disk_spans(self, tokens: range) -> Sequence[DiskRange]:
+        """Where tokens lie in files of this machine."""
+        return self._rows.disk_ranges(tokens)
 
     def span_ranges(self, starts: IntArray, counts: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Where tokens [start, start + count) lie in the files of a remote source: file, start and stop."""

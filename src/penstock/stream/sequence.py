@@ -1,6 +1,6 @@
 """SequenceStream: the tokens of a source as one long line of pages in some order, cut into sequences."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from penstock import _core
 from penstock.argument import whole_number
 from penstock.interfaces import IntArray, Order
-from penstock.records import Batch, Outputs, Source, empty, fixed_output
+from penstock.records import Batch, DiskRange, Outputs, Source, empty, fixed_output
 from penstock.schema import Field
 from penstock.source.tokens import as_elements
 from penstock.stream.picks import SpanPicks, join
@@ -91,6 +91,11 @@ class SequenceStream(Stream):
     def page(self) -> int:
         """Tokens of a page."""
         return self._page
+
+    def disk_ranges(self, pages: range) -> Sequence[DiskRange]:
+        """Where pages of the data lie on a disk of this machine; nothing where that is not known."""
+        find = getattr(self._line, "disk_spans", None)
+        return [] if find is None else find(range(pages.start * self._page, min(pages.stop * self._page, self.axis)))
 
     @property
     def order(self) -> Order:

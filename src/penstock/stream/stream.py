@@ -13,7 +13,7 @@ from penstock.index import as_ids
 from penstock.interfaces import IntArray, InvertibleOrder, Order
 from penstock.order import BlockShuffle, Design, Phase, Random, Sequential, Shuffle, Sliding
 from penstock.order.seed import Purpose, derive_root
-from penstock.records import Batch, Outputs, Source
+from penstock.records import Batch, DiskRange, Outputs, Source
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_arrays, fingerprint_of
 from penstock.stream.picks import Picks, RecordPicks
@@ -157,6 +157,10 @@ class RecordStream(Stream):
     def read_schema(self) -> Mapping[str, Field]:
         """The fields that are read."""
         return self.source.schema
+
+    def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
+        """Where records lie on a disk of this machine; nothing where that is not known."""
+        return self.source.disk_ranges(ids)
 
     def native_reader(self, field: str) -> tuple[Any, int] | None:
         """Of a field that is read, as the source has it."""
