@@ -74,14 +74,19 @@ def test_l7_mixtures_resume_at_every_step(stop: str, options: str) -> None:
 def test_native_threads_deliver_what_the_caller_would(tail: str, world: int) -> None:
     for stop in STOP_POLICIES:
         for options in MIXTURES:
-            stream = mixed(stop, options, texts=False)
-            loaders = [pen.Loader(stream, 24, tail=tail, shard=Shard(world - 1, world), threads=t, ids="id") for t in (0, 2)]
-            runs = [loader.forever() for loader in loaders]
-            for _ in range(20):
-                one, other = (next(run) for run in runs)
-                assert fields_of(one) == fields_of(other)
-                assert loaders[0].state_dict() == loaders[1].state_dict()
-            runs[1].close()
+            assert_native_as_the_caller(mixed(stop, options, texts=False), 24, tail, world, steps=20)
+
+
+def assert_native_as_the_caller(stream: Stream, size: int, tail: str, world: int, *, steps: int) -> None:
+    """Native threads can read a stream, and deliver what the caller's own thread would."""
+    assert native_fields(stream) is not None
+    loaders = [pen.Loader(stream, size, tail=tail, shard=Shard(world - 1, world), threads=t, ids="id") for t in (0, 2)]
+    runs = [loader.forever() for loader in loaders]
+    for _ in range(steps):
+        expected, found = (next(run) for run in runs)
+        assert fields_of(expected) == fields_of(found)
+        assert loaders[0].state_dict() == loaders[1].state_dict()
+    runs[1].close()
 
 
 def test_native_mixtures_of_stores_with_missing_values_and_bans(tmp_path: Path) -> None:
@@ -217,14 +222,7 @@ def test_native_threads_deliver_the_sequences_that_the_caller_would(tmp_path: Pa
         mixtures = [pen.mix(streams, seed=3, stop=stop, weights={"one": 2, "other": 1, "third": 1}) for stop in STOP_POLICIES]
         documents = one.shuffle(seed=1).sequences(10, separator=[3, 4], documents=True)
         for stream in (*streams.values(), documents, *mixtures):
-            loaders = [pen.Loader(stream, 6, tail=tail, shard=Shard(world - 1, world), threads=t, ids="first") for t in (0, 2)]
-            assert native_fields(loaders[0].stream) is not None
-            runs = [loader.forever() for loader in loaders]
-            for _ in range(40):
-                expected, found = (next(run) for run in runs)
-                assert fields_of(expected) == fields_of(found)
-                assert loaders[0].state_dict() == loaders[1].state_dict()
-            runs[1].close()
+            assert_native_as_the_caller(stream, 6, tail, world, steps=40)
 
 
 def test_mixtures_of_unequal_lengths_of_sequences_are_refused(tmp_path: Path) -> None:
