@@ -171,6 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes and files are cleaned up
     if options.docs:
+        if not options.json.exists():
+            parser.error(f"{options.json}: there are no figures yet; measure first, without --docs")
         write_docs(json.loads(options.json.read_text()))
         return 0
     settings = QUICK if options.quick else FULL
