@@ -171,7 +171,7 @@ def _counted(loader: Loader, step: int, batches: Iterator[Any]) -> Iterator[Any]
         if loader.step != step:
             raise RuntimeError(f"the loader was moved from step {step} to {loader.step} meanwhile: begin a new iteration")
         step += 1
-        loader.seek(step)
+        loader._seek(step)
         yield batch
 
 

@@ -83,7 +83,7 @@ class Resumable(ABC, Generic[T_co]):
 
     def _seek(self, step: int) -> None:
         if step != self._loader.step:
-            self._loader.seek(step)
+            self._loader._seek(step)
 
     @abstractmethod
     def _items(self, steps: range) -> Iterator[T_co]:

@@ -24,6 +24,7 @@ class Batches:
         self._process, self._moves = os.getpid(), -1
         self._end: int | None = None
         self._failure: BaseException | None = None
+        loader._rewind()
         self._aim()
         _open.add(self)
 

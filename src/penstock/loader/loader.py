@@ -44,6 +44,7 @@ class Loader:
     * ``ids``         the name of a field to add, with the record ids
     * ``on_error``    "raise", "skip" (unreadable records are replaced by others, the same in every run), or a function that is told
     * ``phases``      a curriculum, instead of ``batch_size``
+    * ``restart``     every ``for`` begins at step 0 again: for evaluation, which is to see the same records each time
     * ``out``         memory of your own (pinned, shared) to be filled: dicts of arrays, used in turn; a batch lives until as many
       others as there are dicts have been taken
 
@@ -71,6 +72,7 @@ class Loader:
         on_error: OnError = "raise",
         phases: Sequence[Phase] | None = None,
         out: Sequence[Outputs] = (),
+        restart: bool = False,
     ) -> None:
         if isinstance(stream, Source):
             stream = stream.in_order()
@@ -94,6 +96,7 @@ class Loader:
         self._budget = None if prefetch is None else byte_size("prefetch", prefetch, least=0)
         self._threads = min(8, os.cpu_count() or 1) if threads is None else whole_number("threads", threads, most=1024)
         self._executor = executor
+        self._restart = restart
         self._meter = Meter()
         self._at = (0, 0, 0)  # step, epoch, position; replaced as a whole, so that other threads may look
         self._moves = 0  # how often the cursor was set; batches under way are then worth nothing
@@ -122,6 +125,11 @@ class Loader:
         return self._threads
 
     @property
+    def restart(self) -> bool:
+        """Whether every ``for`` begins at step 0 again."""
+        return self._restart
+
+    @property
     def step(self) -> int:
         """The step of the next batch: batches delivered so far, in this run and those it goes on from."""
         return self._at[0]
@@ -147,7 +155,11 @@ class Loader:
 
     def seek(self, step: int) -> None:
         """Go to any step, in the past or the future; it costs the same wherever it is."""
-        step = whole_number("step", step)
+        if self._restart:
+            raise ValueError("a loader with restart=True begins every iteration at step 0: leave restart out to seek")
+        self._seek(whole_number("step", step))
+
+    def _seek(self, step: int) -> None:
         if step == self._schedule.total:
             self._move(step, *self._end(step))
             return
@@ -159,6 +171,12 @@ class Loader:
             return 0, 0
         last = self._schedule.place(step - 1)
         return last.next_epoch, last.next_position
+
+    def _rewind(self) -> None:
+        """What every new iteration does first: a loader for evaluation goes back to step 0."""
+        if self._restart:
+            self._schedule = self._zero
+            self._move(0, 0, 0)
 
     def _move(self, step: int, epoch: int, position: int) -> None:
         self._at = (step, epoch, position)
