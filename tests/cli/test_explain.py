@@ -37,7 +37,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: Path) -> str:
 
 
 def test_the_records_of_every_rank_are_listed(run: Run, store: Path) -> None:
-    result = run("explain", 2, store, "--batch-size", 8, "--world", 2, "--seed", 7)
+    result = run("explain", store, 2, "--batch-size", 8, "--world", 2, "--seed", 7)
     ids = pen.open(store).shuffle(seed=7).order.indices(0, 16, 24).tolist()
     assert result.exit_code == 0, result.output
     for rank in (0, 1):
@@ -47,12 +47,12 @@ def test_the_records_of_every_rank_are_listed(run: Run, store: Path) -> None:
 
 
 def test_json_has_epoch_position_and_ids(run_json: Callable[..., Any], store: Path) -> None:
-    found = run_json("explain", 7, store, "--batch-size", 8, "--in-order")
+    found = run_json("explain", store, 7, "--batch-size", 8, "--in-order")
     assert found == {"step": 7, "epoch": 1, "position": 16, "ids": list(range(16, 24)), "world": 1}
 
 
 def test_the_records_themselves_are_shown(run: Run, store: Path) -> None:
-    result = run("explain", 0, store, "--batch-size", 8, "--in-order", "--most", 2, "--show")
+    result = run("explain", store, 0, "--batch-size", 8, "--in-order", "--most", 2, "--show")
     assert result.exit_code == 0, result.output
     assert "caption 0" in result.stdout
     assert "caption 1" in result.stdout
@@ -60,21 +60,21 @@ def test_the_records_themselves_are_shown(run: Run, store: Path) -> None:
 
 
 def test_a_mixture_names_its_data_sets(run: Run, job: str) -> None:
-    result = run("explain", 1, f"{job}:mixture", "--show", columns=200)
+    result = run("explain", f"{job}:mixture", 1, "--show", columns=200)
     assert result.exit_code == 0, result.output
     assert "web:" in result.stdout
     assert "co\\x1bde:" in result.stdout
     assert "\x1b" not in result.stdout
-    found = run("explain", 1, f"{job}:mixture", "--json")
+    found = run("explain", f"{job}:mixture", 1, "--json")
     assert found.exit_code == 0
     assert '"source"' in found.stdout
 
 
 def test_sequences_are_named_by_their_tokens_and_cannot_be_shown(run: Run, job: str) -> None:
-    result = run("explain", 0, f"{job}:sequences")
+    result = run("explain", f"{job}:sequences", 0)
     assert result.exit_code == 0, result.output
     assert "tokens " in result.stdout
-    assert run("explain", 0, f"{job}:sequences", "--show").exit_code == 2
+    assert run("explain", f"{job}:sequences", 0, "--show").exit_code == 2
 
 
 def test_a_step_costs_the_same_wherever_it_is(run_json: Callable[..., Any], store: Path) -> None:
@@ -84,20 +84,20 @@ def test_a_step_costs_the_same_wherever_it_is(run_json: Callable[..., Any], stor
 
 
 def test_it_is_legible_in_40_columns_and_a_terminal_sees_colors(run: Run, in_terminal: Callable[..., Seen], store: Path) -> None:
-    result = run("explain", 0, store, "--batch-size", 40, columns=40)
+    result = run("explain", store, 0, "--batch-size", 40, columns=40)
     assert max(map(len, result.stdout.splitlines())) <= 40
-    assert "\x1b[" in in_terminal("explain", 0, store, "--batch-size", 8).output
+    assert "\x1b[" in in_terminal("explain", store, 0, "--batch-size", 8).output
 
 
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["0", "nothing.pen"], 3, "no such file"),
-        (["x", "DATA"], 2, "STEP"),
-        (["--", "-1", "DATA"], 2, "STEP"),
-        (["0", "DATA", "--batch-size", "9", "--world", "2"], 2, "cannot be divided among 2 ranks"),
-        (["5", "DATA", "--tail", "drop", "--batch-size", "99"], 2, "no step 5"),
-        (["0", "JOB:number"], 2, "expected a function that gives a penstock loader, got int"),
+        (["nothing.pen", "0"], 3, "no such file"),
+        (["DATA", "x"], 2, "STEP"),
+        (["DATA", "--", "-1"], 2, "STEP"),
+        (["DATA", "0", "--batch-size", "9", "--world", "2"], 2, "cannot be divided among 2 ranks"),
+        (["DATA", "5", "--tail", "drop", "--batch-size", "99"], 2, "no step 5"),
+        (["JOB:number", "0"], 2, "expected a function that gives a penstock loader, got int"),
     ],
 )
 def test_mistakes_are_one_line(run: Run, store: Path, job: str, words: list[str], code: int, told: str) -> None:
@@ -108,5 +108,5 @@ def test_mistakes_are_one_line(run: Run, store: Path, job: str, words: list[str]
 
 
 def test_records_that_cannot_be_read_are_exit_code_3(run: Run, damaged: Path) -> None:
-    assert run("explain", 0, damaged, "--batch-size", 8).exit_code == 0
-    assert run("explain", 0, damaged, "--batch-size", 8, "--show", "--most", 40).exit_code == 3
+    assert run("explain", damaged, 0, "--batch-size", 8).exit_code == 0
+    assert run("explain", damaged, 0, "--batch-size", 8, "--show", "--most", 40).exit_code == 3

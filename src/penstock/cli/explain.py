@@ -17,6 +17,7 @@ from penstock.cli.options import (
     Tail,
     Window,
     World,
+    data_first,
     make_loader,
 )
 from penstock.cli.output import console, facts, number, print_json, table
@@ -31,20 +32,20 @@ from penstock.stream import MixedStream, RecordStream, Stream
 __all__ = ["EXAMPLES", "explain", "need_loader"]
 
 EXAMPLES = (
-    "penstock explain 1000 train.pen --batch-size 256 --seed 7",
-    "penstock explain 1000 train.pen --world 8 --most 4",
-    "penstock explain 12 train:make_loader --show",
-    "penstock explain 12 train.pen --json",
+    "penstock explain train.pen 1000 --batch-size 256 --seed 7",
+    "penstock explain train.pen 1000 --world 8 --most 4",
+    "penstock explain train:make_loader 12 --show",
+    "penstock explain train.pen 12 --json",
 )
 
-Step = Annotated[int, typer.Argument(min=0, metavar="STEP", help="The number of the batch, from 0 on.", show_default=False)]
+Step = Annotated[str, typer.Argument(metavar="STEP", help="The number of the batch, from 0 on.", show_default=False)]
 Show = Annotated[bool, typer.Option("--show", help="Show the records too, as many as are listed of each rank.")]
 Most = Annotated[int, typer.Option(min=1, help="How many samples of each rank are listed.")]
 
 
 def explain(
-    step: Step,
     data: Pipeline,
+    step: Step,
     show: Show = False,
     most: Most = 8,
     batch_size: BatchSize = 256,
@@ -62,9 +63,11 @@ def explain(
 
     Nothing is read, unless --show is given. The batches of a function of yours are those of its loader.
     """
+    data, step = data_first(data, step, "STEP", example="penstock explain train.pen 1000")
+    wanted = _number(step)
     order: dict[str, Any] = {"seed": seed, "in_order": in_order, "block": block, "window": window, "lanes": lanes, "tail": tail}
     loader = need_loader(make_loader(data, batch_size=batch_size, shard=Shard(0, world), storage=storage, **order))
-    found = loader.explain(step)
+    found = loader.explain(wanted)
     samples = _samples(found)
     ranks = loader.shard.world
     if as_json:
@@ -72,13 +75,19 @@ def explain(
         return
     out = console()
     rows = {"epoch": number(found["epoch"]), "position": number(found["position"]), "samples": number(len(samples))}
-    out.print(facts(f"step {step}", rows))
+    out.print(facts(f"step {wanted}", rows))
     out.print()
     out.print(
         table(("rank", "positions", "samples"), [_rank(rank, ranks, found["position"], samples, most) for rank in range(ranks)])
     )
     if show:
         _show(loader.stream, samples, ranks, most)
+
+
+def _number(word: str) -> int:
+    if not word.isdecimal():
+        raise typer.BadParameter(f"expected the number of a batch, from 0 on, got {word!r}", param_hint="STEP")
+    return int(word)
 
 
 def need_loader(made: Any) -> Loader:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.failure import UserCodeError
+from penstock.cli.output import say
 from penstock.loader import Loader
 from penstock.order import Shard
 from penstock.records import Source
@@ -35,6 +36,7 @@ __all__ = [
     "Threads",
     "Window",
     "World",
+    "data_first",
     "examples",
     "function_named",
     "make_loader",
@@ -130,6 +132,21 @@ def open_data(
 def places(words: Sequence[str]) -> list[str]:
     """The paths and URLs among the words of a command line, without the names of fields."""
     return [word.partition("=")[2] for word in words] if all(map(_is_field, words)) else list(words)
+
+
+def data_first(data: list[str], number: str, name: str, *, example: str) -> tuple[list[str], str]:
+    """DATA and the number behind it. The number in front of DATA, as in version 1, is understood where it cannot be mistaken for
+    data: there is no such file, and the last word is no number. A note says so.
+    """
+    if not (_is_number(data[0]) and not _is_number(number) and not os.path.exists(data[0])):
+        return data, number
+    say(f"note: DATA comes first, then {name}, as in {example}")
+    return [*data[1:], number], data[0]
+
+
+def _is_number(word: str) -> bool:
+    """Whether this is 7, -7 or NAME:7."""
+    return word.rpartition(":")[2].removeprefix("-").isdecimal()
 
 
 def _is_field(path: str) -> bool:

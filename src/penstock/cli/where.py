@@ -17,6 +17,7 @@ from penstock.cli.options import (
     Tail,
     Window,
     World,
+    data_first,
     make_loader,
 )
 from penstock.cli.output import console, number, print_json, say, table
@@ -27,9 +28,9 @@ from penstock.stream import MixedStream
 __all__ = ["EXAMPLES", "where"]
 
 EXAMPLES = (
-    "penstock where 425 train.pen --batch-size 256 --seed 7",
-    "penstock where 425 train.pen --epochs 10 --world 8",
-    "penstock where web:425 train:make_loader --json",
+    "penstock where train.pen 425 --batch-size 256 --seed 7",
+    "penstock where train.pen 425 --epochs 10 --world 8",
+    "penstock where train:make_loader web:425 --json",
 )
 
 Record = Annotated[
@@ -40,8 +41,8 @@ Epochs = Annotated[int, typer.Option(min=1, help="In how many epochs to look.")]
 
 
 def where(
-    record: Record,
     data: Pipeline,
+    record: Record,
     epochs: Epochs = 3,
     batch_size: BatchSize = 256,
     seed: Seed = 0,
@@ -55,6 +56,7 @@ def where(
     as_json: AsJson = False,
 ) -> None:
     """Say when a record is seen: epochs, positions, steps and ranks. Nothing is read."""
+    data, record = data_first(data, record, "ID", example="penstock where train.pen 425")
     order: dict[str, Any] = {"seed": seed, "in_order": in_order, "block": block, "window": window, "lanes": lanes, "tail": tail}
     loader = need_loader(make_loader(data, batch_size=batch_size, shard=Shard(0, world), storage=storage, **order))
     found = [{**one, "rank": _rank(loader, one)} for one in loader.where(_named(record, loader), epochs=range(epochs))]
