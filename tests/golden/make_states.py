@@ -6,8 +6,8 @@
     PYTHON_OF_VERSION_1 -m tests.golden.make_states --force    write them anew: only with penstock 0.1.0
 
 The data is in states-v1/ (files whose bytes depend on the library that wrote them, or hold random names) and in :class:`Data`
-(arrays in memory); the folder is written only where there is none. Fingerprints do not depend on the place of the folder: the states
-are saved from a copy in a temporary one.
+(arrays in memory); the folder is written only where there is none. Fingerprints do not depend on where the folder is: the
+states are saved from a copy in a temporary one.
 
 A case of states-v1.json::
 
@@ -57,6 +57,11 @@ TAILS = ("keep", "drop", "pad", "wrap")
 def doubled(record: Mapping[str, Any]) -> dict[str, Any]:
     """A function to map: its name is in the fingerprint."""
     return {"x": record["x"], "twice": record["x"] * 2}
+
+
+def named(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Another one, which passes missing values on."""
+    return {"x": record["x"], "t": record["t"]}
 
 
 @cache
@@ -218,6 +223,7 @@ def _record_cases() -> Iterator[Case]:
         "list": lambda d: pen.open([str(d.folder / "a.shard"), str(d.folder / "b.shard")]),
         "list of npy": lambda d: pen.open([str(d.folder / "rows.npy")] * 2),
         "map": lambda d: d.arrays().map(doubled),
+        "map with missing values": lambda d: d.missing().map(named, schema={"x": Field("i8"), "t": Field.text()}),
         "map of store": lambda d: d.file("records.pen").map(doubled),
     }
     for name, source in opened.items():
