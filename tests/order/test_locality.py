@@ -170,7 +170,7 @@ def exactly(monkeypatch, order, blocks, **options):
 def test_a_sample_is_close_to_the_count(monkeypatch, order, cache, world):
     blocks, options = Blocks(200_000, 1000), {"batch_size": 64, "cache": cache, "shard": Shard(1 % world, world)}
     wanted = exactly(monkeypatch, order, blocks, **options)
-    monkeypatch.setattr(locality, "EXACT_POSITIONS", 20_000)
+    monkeypatch.setattr(locality, "EXACT_POSITIONS", 45_000)
     monkeypatch.setattr(locality, "RUN_POSITIONS", 2000)
     monkeypatch.setattr(locality, "WARM_POSITIONS", 2000)
     found = measure_locality(order, blocks, **options)

@@ -29,7 +29,7 @@ EXACT_POSITIONS = 1 << 20
 """Epochs of at most this many positions are counted, not sampled."""
 
 RUNS, RUN_POSITIONS, WARM_POSITIONS = 16, 1 << 14, 1 << 14
-PROBES = 1 << 20
+PROBES = 1 << 18
 """Ids whose positions are looked up, to see which rank reads a block and whether it was read before."""
 
 FloatArray = npt.NDArray[np.float64]
@@ -353,7 +353,7 @@ def _touched(reader: _Reader, order: InvertibleOrder, ids: IntArray) -> tuple[fl
     if reader.shard.world == 1:
         return float(len(reader.blocks)), reader.sizes.of_all()
     most = min(reader.blocks.size, 8192)
-    chosen = ids[:: max(1, ids.size * most // PROBES)]
+    chosen = ids[:: max(1, ids.size * most // (4 * PROBES))]  # small blocks are few among records, and count most
     numbers = reader.blocks.of(chosen)
     positions, counts = _probe(reader, order, numbers, most)
     mine = (positions % reader.shard.world == reader.shard.rank).mean(axis=1) * counts
