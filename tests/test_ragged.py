@@ -46,8 +46,57 @@ def test_items_of_two_dimensions_keep_their_shapes() -> None:
     items = [np.zeros((2, 3)), np.empty((0, 4)), None, np.ones((3, 0)), np.arange(2.0).reshape(1, 2)]
     ragged = Ragged.from_items(items, dtype="f8", ndim=2)
     assert [None if item is None else item.shape for item in ragged] == [(2, 3), (0, 4), None, (3, 0), (1, 2)]
-    with pytest.raises(ValueError, match="one dimension"):
-        ragged.pad()
+
+
+def test_items_of_two_dimensions_are_padded_to_the_largest_shape_or_a_given_one() -> None:
+    items = [np.array([[1, 2, 3], [4, 5, 6]]), np.empty((0, 4)), None, np.ones((3, 0)), np.array([[7], [8]])]
+    ragged = Ragged.from_items(items, dtype="i4", ndim=2)
+    padded = ragged.pad(value=-1)
+    assert (padded.dtype, padded.shape) == (np.int32, (5, 3, 4))
+    assert padded[0].tolist() == [[1, 2, 3, -1], [4, 5, 6, -1], [-1] * 4]
+    assert padded[4].tolist() == [[7, -1, -1, -1], [8, -1, -1, -1], [-1] * 4]
+    assert (padded[1:4] == -1).all()
+    assert ragged.pad((1, 2))[[0, 4]].tolist() == [[[1, 2]], [[7, 0]]]
+    assert Ragged.from_items([], dtype="i4", ndim=2).pad().shape == (0, 0, 0)
+    assert Ragged.from_items(["ab", "c"], dtype="u1", kind="text").pad((1,)).tolist() == [[97], [99]]
+    for length in (3, (1, 2, 3), ()):
+        with pytest.raises(ValueError, match="length must have 2 numbers"):
+            ragged.pad(length)
+    with pytest.raises(ValueError, match="length must be in"):
+        ragged.pad((1, -1))
+
+
+PLACES = [slice(2, 5), slice(None), slice(-2, None), slice(4, 1), slice(None, None, -2), [3, 1, 1, -1], [], np.array([0, 5])]
+
+
+@pytest.mark.parametrize("places", PLACES, ids=str)
+def test_slices_masks_and_lists_of_places_give_a_ragged(places: Any) -> None:
+    items = [[1, 2], [], None, [3], [4, 5, 6], [7]]
+    ragged = Ragged(np.arange(-3, 9), np.array([4, 6, 6, 6, 7, 10, 11]), present=np.array([1, 1, 0, 1, 1, 1], np.bool_))
+    assert as_lists(ragged.to_list()) == items
+    wanted = [items[i] for i in np.arange(6)[places].tolist()] if not isinstance(places, list) else [items[i] for i in places]
+    assert isinstance(ragged[places], Ragged)
+    assert as_lists(ragged[places].to_list()) == wanted
+    assert ragged[places].offsets[0] == 0
+    assert ragged[places].values.tolist() == [value for item in wanted for value in item or []]
+    texts = Ragged.from_items(list("abcdef"), dtype="u1", kind="text")[places].to_list()
+    assert texts == ["abcdef"[i] for i in np.arange(6)[places if not isinstance(places, list) else np.array(places, int)]]
+
+
+def test_masks_choose_items_and_keep_their_shapes() -> None:
+    ragged = Ragged.from_items([np.full((i, 2), i) for i in range(5)], dtype="i4", ndim=2)
+    for places in (np.arange(5) % 2 == 1, slice(1, 5, 2), [True, False] * 2 + [False]):
+        assert [item.tolist() for item in ragged[places]] == (
+            [[[1, 1]], [[3, 3]] * 3] if not isinstance(places, list) else [[], [[2, 2]] * 2]
+        )
+    assert [item.shape for item in ragged[1:3]] == [(1, 2), (2, 2)]
+    assert ragged[np.int64(2)].tolist() == [[2, 2], [2, 2]]
+
+
+@pytest.mark.parametrize("places", [[6], "a", [0.5], (1, 2), [[1]], np.ones(4, np.bool_), True], ids=str)
+def test_other_places_are_refused(places: Any) -> None:
+    with pytest.raises(IndexError):
+        Ragged.from_items([[1]] * 6, dtype="i4")[places]
 
 
 @given(st.lists(st.none() | st.text(max_size=6), max_size=6))

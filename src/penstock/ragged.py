@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.argument import whole_number
+from penstock.index import as_ids, is_single
 from penstock.interfaces import IntArray
 
 __all__ = ["Ragged"]
@@ -28,6 +30,8 @@ class Ragged:
     array([[ 1,  2],
            [-1, -1],
            [ 3, -1]])
+    >>> [item.tolist() for item in batch[[2, 0]]]
+    [[3], [1, 2]]
     """
 
     values: npt.NDArray[Any]
@@ -44,8 +48,13 @@ class Ragged:
         """Elements of each item."""
         return np.diff(self.offsets)
 
-    def __getitem__(self, index: int) -> Any:
-        """One item: an array, ``bytes``, ``str``, or None if it is missing."""
+    def __getitem__(self, index: Any) -> Any:
+        """One item: an array, ``bytes``, ``str``, or None if it is missing. A slice, a mask or a list of places: a Ragged."""
+        if isinstance(index, slice) and index.step in (None, 1):
+            return self._part(*index.indices(len(self))[:2])
+        if not is_single(index):
+            return self.take(as_ids(index, len(self)))
+        index = int(index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"index must be in [{-len(self)}, {len(self)}), got {index}")
         index %= len(self)
@@ -65,24 +74,43 @@ class Ragged:
         """All items."""
         return list(self)
 
+    def _part(self, low: int, high: int) -> "Ragged":
+        """Items [low, high), without a copy of the values."""
+        high = max(low, high)
+        offsets = self.offsets[low : high + 1]
+        shapes = None if self.shapes is None else self.shapes[low:high]
+        present = None if self.present is None else self.present[low:high]
+        return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0], self.kind, shapes, present)
+
     def take(self, ids: IntArray) -> "Ragged":
         """The items at those places, in that order; a place may come several times."""
         lengths = self.lengths[ids]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][ids] - offsets[:-1], lengths)
-        present = None if self.present is None or self.present[ids].all() else self.present[ids]
-        return Ragged(self.values[places], offsets, self.kind, None if self.shapes is None else self.shapes[ids], present)
+        shapes = None if self.shapes is None else self.shapes[ids]
+        return Ragged(self.values[places], offsets, self.kind, shapes, None if self.present is None else self.present[ids])
 
-    def pad(self, length: int | None = None, *, value: Any = 0) -> npt.NDArray[Any]:
-        """Items of one dimension as the rows of one array, filled up with ``value`` (missing items wholly) or cut to ``length``."""
-        if self.shapes is not None:
-            raise ValueError("only items of one dimension can be padded")
-        lengths = self.lengths
-        width = int(lengths.max(initial=0)) if length is None else length
-        out = np.full((len(self), width), value, self.values.dtype)
-        column = np.arange(width)
-        inside = column < np.minimum(lengths, width)[:, None]
-        out[inside] = self.values[(self.offsets[:-1, None] + column)[inside]]
+    def pad(self, length: int | Sequence[int] | None = None, *, value: Any = 0) -> npt.NDArray[Any]:
+        """All items in one array, filled up with ``value`` (missing items wholly) or cut to ``length``: an int, or one for every
+        dimension. Without it, as large as the largest item in every dimension.
+        """
+        ndim = 1 if self.shapes is None else self.shapes.shape[1]
+        if length is None:
+            shapes = self.lengths[:, None] if self.shapes is None else self.shapes
+            length = shapes.max(axis=0, initial=0).tolist()
+        size = tuple(whole_number("length", n) for n in ([length] if isinstance(length, int | np.integer) else length))
+        if len(size) != ndim:
+            raise ValueError(f"length must have {ndim} numbers, one for every dimension of the items, got {length}")
+        out = np.full((len(self), *size), value, self.values.dtype)
+        if self.shapes is None:
+            column = np.arange(size[0])
+            inside = column < np.minimum(self.lengths, size[0])[:, None]
+            out[inside] = self.values[(self.offsets[:-1, None] + column)[inside]]
+        else:
+            for row, item in zip(out, self, strict=True):
+                if item is not None:
+                    part = item[tuple(map(slice, size))]
+                    row[tuple(map(slice, part.shape))] = part
         return out
 
     @classmethod
