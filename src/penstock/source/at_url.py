@@ -12,7 +12,7 @@ from penstock.remote.url import UrlPath, is_url, url_path
 from penstock.remote.window import RemoteOptions
 from penstock.source.concat import Concat
 from penstock.source.files import Files, RemoteFile
-from penstock.source.kinds import FOLDER, REFUSED, TOKENS, Kind, kind_of_file, kind_of_suffix
+from penstock.source.kinds import FOLDER, REFUSED, TOKENS, Kind, kind_of_file, kind_of_suffix, refuse_layout
 from penstock.source.parts import MOST_OPEN_REMOTE
 from penstock.source.paths import has_pattern
 from penstock.source.token_file import numbered_objects
@@ -35,8 +35,11 @@ def is_at_url(what: Any) -> bool:
 
 def has_urls(what: Any) -> bool:
     """Whether something is the name of data at a URL, or a list or dict with such names."""
-    if isinstance(what, Mapping):
-        return any(map(has_urls, what.values()))
+    if isinstance(what, Mapping):  # texts in a list in a dict are data
+        return any(
+            has_urls([one for one in part if not isinstance(one, str)] if isinstance(part, list | tuple) else part)
+            for part in what.values()
+        )
     return any(map(is_at_url, what)) if isinstance(what, list | tuple) else is_at_url(what)
 
 
@@ -118,6 +121,11 @@ def _open_unnamed(path: UrlPath, options: Options) -> Source:
     return _open_under(path, options) if kind is None else kind.open(file, **_split(options))
 
 
+def _content(path: UrlPath) -> bytes:
+    file = RemoteFile(path)
+    return file.read(0, file.info.size)
+
+
 def _can_list(path: UrlPath) -> bool:
     """Whether the objects under a URL can be listed: not those of a plain web server."""
     return path.objects.scheme not in ("http", "https")
@@ -131,8 +139,11 @@ def _open_under(path: UrlPath, options: Options) -> Source:
             return TOKENS.open(Files(shards), **_split(options))
         raise MissingError(f"{path}: there is no such object, and none under this URL")
     depth = len(PurePosixPath(path.key).parts)
-    if {PurePosixPath(info.key).parts[depth] for info in listed} <= set(DIRECTORIES):
+    names = {PurePosixPath(info.key).parts[depth] for info in listed}
+    if names <= set(DIRECTORIES):
         return open_store(path, **_split(options))
+    if "suffixes" not in options:
+        refuse_layout(path, names, lambda name: _content(path / name))
     files = [RemoteFile(name, info) for name, info in children(path, listed) if not name.name.startswith(".")]
     kinds = {kind_of_suffix(file.name) for file in files if file.path.suffix.lower() not in REFUSED}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:

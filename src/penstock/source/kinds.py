@@ -1,8 +1,10 @@
 """The formats: how their files are recognised, and which function opens them, imported when it is used."""
 
 import importlib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -10,7 +12,18 @@ from penstock.errors import FormatError, UnsupportedTypeError
 from penstock.records import Source
 from penstock.source.files import File
 
-__all__ = ["COLLECTION", "FOLDER", "KINDS", "REFUSED", "TOKENS", "Kind", "kind_of_file", "kind_of_suffix"]
+__all__ = [
+    "COLLECTION",
+    "FOLDER",
+    "KINDS",
+    "REFUSED",
+    "TOKENS",
+    "Kind",
+    "is_data_name",
+    "kind_of_file",
+    "kind_of_suffix",
+    "refuse_layout",
+]
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,7 @@ REFUSED = {
     ".pkl": "a pickle would have to be executed to be read",
     ".pickle": "a pickle would have to be executed to be read",
     ".pt": "a torch file is a pickle, which would have to be executed to be read: save its tensors as .npy files",
+    ".tar": "tar archives are not read: unpack it, or read it with webdataset and write a store with penstock.create",
 }
 
 HEAD_BYTES, TAIL_BYTES = 16, 8
@@ -66,6 +80,12 @@ def kind_of_suffix(name: str) -> Kind | None:
     if suffix in REFUSED:
         raise UnsupportedTypeError(f"{name}: {REFUSED[suffix]}")
     return next((kind for kind in KINDS if suffix in kind.suffixes), None)
+
+
+def is_data_name(text: str) -> bool:
+    """Whether a text ends like the name of a file that can be opened."""
+    suffix = PurePosixPath(text).suffix.lower()
+    return any(suffix in kind.suffixes for kind in KINDS)
 
 
 def kind_of_file(file: File) -> Kind:
@@ -81,3 +101,59 @@ def kind_of_file(file: File) -> Kind:
             return kind
     known = " ".join(suffix for kind in KINDS for suffix in kind.suffixes)
     raise FormatError(f"{file}: neither its suffix nor its content tells what it is; expected one of {known} .json")
+
+
+# Directories of other tools. Their files are no records, so none of them may be taken for a folder of files.
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A directory of another tool: names of which each must be there, keys of its index.json, and what to do with it."""
+
+    name: str
+    signs: tuple[str, ...]
+    keys: tuple[str, ...]
+    remedy: str
+
+
+_INDEX = "index.json"
+_INDEX_BYTES = 64 << 20
+_HF = "datasets.load_from_disk({path!r})"
+_ZARR = "open the arrays of zarr.open({path!r}, mode='r'), as a dict"
+_WRITE = "and write its samples with penstock.create"
+
+LAYOUTS = (
+    Layout("a Hugging Face data set", ("dataset_info.json", "state.json"), (), f"open {_HF}, the Dataset"),
+    Layout("Hugging Face splits", ("dataset_dict.json",), (), f"open {_HF}[split], a Dataset"),
+    Layout("MosaicML MDS shards", (_INDEX,), ("shards",), f"read it with streaming.StreamingDataset(local={{path!r}}) {_WRITE}"),
+    Layout("LitData chunks", (_INDEX,), ("chunks", "config"), f"read it with litdata.StreamingDataset({{path!r}}) {_WRITE}"),
+    Layout("zarr", ("zarr.json",), (), _ZARR),
+    Layout("a zarr group", (".zgroup",), (), _ZARR),
+    Layout("a zarr array", (".zarray",), (), "open zarr.open({path!r}, mode='r')[:], the array"),
+    Layout("Lance", ("_versions", "data"), (), "open lance.dataset({path!r}).to_table(), an Arrow table"),
+    Layout("WebDataset shards", ("*.tar",), (), f"unpack them, or read it with webdataset.WebDataset {_WRITE}"),
+)
+
+
+def refuse_layout(where: object, names: Collection[str], read: Callable[[str], bytes]) -> None:
+    """FormatError that says what a directory is and what to do with it, if it was laid out by another tool.
+
+    ``names`` are those of everything right in it; ``read`` gives the first bytes of one.
+    """
+    for layout in LAYOUTS:
+        if all(any(fnmatchcase(name, sign) for name in names) for sign in layout.signs) and _has_keys(layout, read):
+            remedy = layout.remedy.format(path=str(where))
+            raise FormatError(
+                f"{where}: expected data that penstock reads, found {layout.name} ({', '.join(layout.signs)}): {remedy}; "
+                "for the files as they are, choose them with suffixes=[...]"
+            )
+
+
+def _has_keys(layout: Layout, read: Callable[[str], bytes]) -> bool:
+    if not layout.keys:
+        return True
+    try:
+        content = json.loads(read(_INDEX)[:_INDEX_BYTES])
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and set(layout.keys) <= set(content)

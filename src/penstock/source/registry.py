@@ -19,7 +19,7 @@ from penstock.source.array import ArraySource, open_array
 from penstock.source.at_url import REMOTE_OPTIONS, is_at_url, open_url, open_urls, share
 from penstock.source.concat import Concat
 from penstock.source.files import LocalFile, RemoteFile
-from penstock.source.kinds import FOLDER, REFUSED, TOKENS, Kind, kind_of_file, kind_of_suffix
+from penstock.source.kinds import FOLDER, REFUSED, TOKENS, Kind, is_data_name, kind_of_file, kind_of_suffix, refuse_layout
 from penstock.source.paths import expand, has_pattern
 from penstock.store.layout import DIRECTORIES, LOCK_NAME, MANIFEST_DIRECTORY
 from penstock.store.snapshot import open_store
@@ -56,25 +56,40 @@ def _without_options(source: Source, options: Mapping[str, Any]) -> Source:
 
 def _open_foreign(what: Any, options: Mapping[str, Any]) -> Source:
     """Objects of other libraries, told by the name of their class so that none of them is imported here."""
-    for kind in type(what).__mro__:
-        package = kind.__module__.partition(".")[0]
-        if package == "pyarrow" and kind.__name__ in ("Table", "RecordBatch"):
-            return Kind("arrow", (), "arrow:open_table").open(what, **options)
-        if package == "datasets" and kind.__name__ == "Dataset":
-            return Kind("huggingface", (), "arrow:open_huggingface").open(what, **options)
+    if (kind := _table_kind(what)) is not None:
+        return kind.open(what, **options)
+    if _is_of(what, "DataFrame"):
+        raise TypeError(
+            "a DataFrame opens as an Arrow table: pyarrow.Table.from_pandas(frame) for pandas, frame.to_arrow() for polars"
+        )
+    if hasattr(what, "__array__"):
+        return open_array(what, **options)
     raise TypeError(f"expected a path, an array, a list, a dict or a source, got {type(what).__name__}")
+
+
+def _table_kind(what: Any) -> Kind | None:
+    if _is_of(what, "Table", "pyarrow") or _is_of(what, "RecordBatch", "pyarrow"):
+        return Kind("arrow", (), "arrow:open_table")
+    return Kind("huggingface", (), "arrow:open_huggingface") if _is_of(what, "Dataset", "datasets") else None
+
+
+def _is_of(what: Any, name: str, package: str | None = None) -> bool:
+    """Whether an object is of a class of that name, or of one that inherits it."""
+    return any(kind.__name__ == name and package in (None, kind.__module__.partition(".")[0]) for kind in type(what).__mro__)
 
 
 # Lists and dicts
 
 
 def _open_dict(parts: Mapping[str, Any], options: Mapping[str, Any]) -> Source:
-    if all(_is_column(value) for value in parts.values()):
+    if _is_of(parts, "DatasetDict", "datasets"):
+        raise TypeError(f"a DatasetDict has splits, {list(parts)}: open one of them, such as splits[{next(iter(parts), '')!r}]")
+    if all(_is_column(name, value) for name, value in parts.items()):
         return ArraySource(parts, **options)
     opened: dict[str, Source] = {}
     try:
         for name, value in parts.items():
-            opened[name] = ArraySource({name: value}) if _is_column(value) else _open_part(value, options)
+            opened[name] = ArraySource({name: value}) if _is_column(name, value) else _open_part(value, options)
         return Aligned(opened)
     except BaseException:
         for source in opened.values():
@@ -82,15 +97,22 @@ def _open_dict(parts: Mapping[str, Any], options: Mapping[str, Any]) -> Source:
         raise
 
 
-def _is_column(value: Any) -> bool:
-    """Whether the value of a dict is data rather than the name of some: lists of texts are data unless they look like files."""
-    if isinstance(value, list | tuple):
-        return not value or not all(isinstance(item, Source) or _is_file_name(item) for item in value)
-    return isinstance(value, np.ndarray | Ragged)
-
-
-def _is_file_name(item: Any) -> bool:
-    return isinstance(item, os.PathLike | UrlPath) or (isinstance(item, str) and (is_url(item) or kind_of_suffix(item) is not None))
+def _is_column(name: str, value: Any) -> bool:
+    """Whether the value of a dict is data rather than the name of some. Texts in a list are data, paths and sources are not; texts
+    that could be either are refused.
+    """
+    if not isinstance(value, list | tuple):
+        is_array = hasattr(value, "__array__") and _table_kind(value) is None and not _is_of(value, "DataFrame")
+        return is_array or isinstance(value, Ragged)
+    kinds = {type(item) for item in value}
+    if any(issubclass(kind, Source | os.PathLike | UrlPath) for kind in kinds):
+        return False
+    if kinds == {str} and all(map(is_data_name, value)):
+        raise ValueError(
+            f"field {name!r}: texts like {value[0]!r} may be meant as files or as texts: "
+            "write penstock.open([...]) or [pathlib.Path(...), ...] for the files, numpy.array([...]) for the texts"
+        )
+    return True
 
 
 def _open_part(part: Any, options: Mapping[str, Any]) -> Source:
@@ -110,9 +132,40 @@ def _open_list(parts: Sequence[Any], options: Mapping[str, Any]) -> Source:
         each = share(options, len(parts)) if any(remote) else options
         return Concat.of(((str(part), partial(_open_part, _absolute(part), each)) for part in parts), are_remote=any(remote))
     sources: list[Source] = []
-    for part in parts:
-        sources.append(_open_part(part, options))
+    for number, part in enumerate(parts):
+        _need_source(number, part)
+        try:
+            sources.append(_open_part(part, options))
+        except MissingError as error:
+            if not isinstance(part, Mapping):
+                raise
+            raise MissingError(f"{error}; a text in a dict is the name of a file: {_COLUMNS}") from error
     return Concat.of_sources(sources)
+
+
+_COLUMNS = "for records, write penstock.open({name: [record[name] for record in records] for name in records[0]})"
+
+
+def _need_source(number: int, part: Any) -> None:
+    """TypeError with a remedy for what looks like the values of a field, or like a record."""
+    if _is_value(part):
+        raise TypeError(
+            f"a list is read as sources one after the other, and part {number} is {repr(part)[:60]}: "
+            "for one field of such values write penstock.open({'data': [...]})"
+        )
+    values = part.items() if isinstance(part, Mapping) else ()
+    plain = next((name for name, value in values if _is_value(value) and not isinstance(value, list | tuple)), None)
+    if plain is not None:
+        raise TypeError(
+            f"a list is read as sources one after the other, and part {number} is a record, with one value of {plain!r}: {_COLUMNS}"
+        )
+
+
+def _is_value(part: Any) -> bool:
+    """Whether something is a number, bytes or nothing, or a list of them: never a source, nor the name of one."""
+    if isinstance(part, list | tuple):
+        return len(part) > 0 and _is_value(part[0])
+    return part is None or isinstance(part, int | float | complex | bytes | bytearray | np.generic)
 
 
 def _absolute(part: str | os.PathLike[str] | UrlPath) -> str | UrlPath:
@@ -145,7 +198,10 @@ def _open_path(text: str, options: Mapping[str, Any]) -> Source:
 def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
     if _is_store(path) or "generation" in options:
         return open_store(path, **options)
-    names = [name for name in os.listdir(path) if not name.startswith(".") and (path / name).is_file()]
+    inside = os.listdir(path)
+    if "suffixes" not in options:
+        refuse_layout(path, inside, lambda name: (path / name).read_bytes())
+    names = [name for name in inside if not name.startswith(".") and (path / name).is_file()]
     kinds = {kind_of_suffix(name) for name in names if Path(name).suffix.lower() not in REFUSED}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:
         return kind.open(path, **options)
