@@ -1,0 +1,128 @@
+"""Very many cases by lot.
+
+    python -m tests.crossing.campaign [--cases 100000] [--seed 0] [--jobs 2]
+
+prints what was compared, refused and wrong, and which pairs of operations met. Ends with 1 if a case was wrong, a row of the table of
+refusals never fired, or two operations that may meet did not. A wrong case is printed as the expressions that build it and as its
+seed: ``--seed SEED --cases 1`` runs it alone.
+"""
+
+import argparse
+import multiprocessing
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from tests.crossing.check import Wrong
+from tests.crossing.generate import make_case
+from tests.crossing.operations import OPERATIONS, may_meet
+from tests.crossing.refusals import ROWS
+from tests.crossing.run import judge
+
+CHUNK = 200
+
+
+@dataclass
+class Seen:
+    """What some cases came to."""
+
+    cases: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    met: Counter[tuple[str, str]] = field(default_factory=Counter)
+    alone: Counter[str] = field(default_factory=Counter)
+    wrong: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, other: "Seen") -> None:
+        self.cases += other.cases
+        self.refused += other.refused
+        self.met += other.met
+        self.alone += other.alone
+        self.wrong += other.wrong
+
+
+def run_cases(seeds: range, *, most_wrong: int | None = None) -> Seen:
+    """Judge cases, all of them unless enough were wrong."""
+    seen = Seen()
+    for seed in seeds:
+        seen.cases += 1
+        text = ""
+        try:
+            case = make_case(seed)
+            text = case.code()
+            row = judge(case)
+        except Wrong as error:
+            seen.wrong.append((seed, f"{text}\n{error}"))
+        except Exception:
+            seen.wrong.append((seed, f"{text}\n{traceback.format_exc()}"))
+        else:
+            if row is not None:
+                seen.refused[row] += 1
+                continue
+            tags = sorted(case.tags)
+            seen.alone.update(tags)
+            seen.met.update(combinations(tags, 2))
+        if most_wrong is not None and len(seen.wrong) >= most_wrong:
+            break
+    return seen
+
+
+def unmet(seen: Seen) -> list[tuple[str, str]]:
+    """Pairs of operations that may meet and did not."""
+    return [pair for pair in combinations(sorted(OPERATIONS), 2) if may_meet(*pair) and not seen.met[pair]]
+
+
+def _chunks(first: int, cases: int) -> Iterator[range]:
+    for low in range(first, first + cases, CHUNK):
+        yield range(low, min(low + CHUNK, first + cases))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def summarise(seen: Seen) -> int:
+    for seed, text in seen.wrong[:10]:
+        _say(f"seed {seed}:\n{text}\n")
+    right = seen.cases - sum(seen.refused.values()) - len(seen.wrong)
+    _say(f"{seen.cases} cases: {right} right, {sum(seen.refused.values())} refused, {len(seen.wrong)} wrong")
+    for row in ROWS:
+        _say(f"  refused {seen.refused[row.name]:6}  {row.name}")
+    for name, what in OPERATIONS.items():
+        _say(f"  right {seen.alone[name]:8}  {name}: {what}")
+    silent = [row.name for row in ROWS if not seen.refused[row.name]]
+    missing = unmet(seen)
+    possible = sum(may_meet(*pair) for pair in combinations(sorted(OPERATIONS), 2))
+    unknown = sorted(set(seen.alone) - set(OPERATIONS))
+    _say(
+        f"{possible - len(missing)} of {possible} pairs of operations met" + "".join(f"\n  not met: {a} + {b}" for a, b in missing)
+    )
+    _say(f"rows that never fired: {silent or 'none'}; operations without a line in the table: {unknown or 'none'}")
+    return 1 if seen.wrong or silent or missing or unknown else 0
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Combinations of streams and loaders by lot, beside a naive model.")
+    parser.add_argument("--cases", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
+    seen, began = Seen(), time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
+        for part in pool.imap_unordered(run_cases, _chunks(given.seed, given.cases)):
+            seen.add(part)
+            rate = seen.cases / (time.monotonic() - began)
+            sys.stderr.write(f"\r{seen.cases} of {given.cases} cases, {rate:.0f} a second, {len(seen.wrong)} wrong ")
+            sys.stderr.flush()
+    sys.stderr.write("\n")
+    code = summarise(seen)
+    return code if given.cases >= 20_000 else 1 if seen.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

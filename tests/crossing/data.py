@@ -1,0 +1,318 @@
+"""The data of all cases: small files of every kind, written once, and what they hold as plain Python values.
+
+``data("store23")`` opens one of them, once per process. ``faulty(source, {2, 5})`` is a source whose records 2 and 5 cannot be read.
+"""
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import penstock as pen
+from penstock.interfaces import IntArray
+from penstock.records import Batch, Outputs, Recipe, Source
+from penstock.remote.url import url_path
+from penstock.source import write_collection, write_tokens
+
+SIZES = (0, 1, 2, 3, 5, 8, 13, 23, 37, 60)
+TOKENS = ((1, 3), (5, 7), (20, 4), (50, 7), (97, 16), (130, 5))
+"""Token files: how many tokens, in blocks of how many."""
+DOCUMENTS = (1, 3, 6, 14, 25)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The type of a field: its kind (fixed, ragged, bytes or text), and whether values may be missing."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    nullable: bool = False
+
+
+@dataclass(frozen=True)
+class Known:
+    """A data set as plain values: ``columns[name][i]`` is the value of record i, None where it is missing."""
+
+    name: str
+    forms: dict[str, Form]
+    columns: dict[str, list[Any]]
+    length: int
+    opener: Callable[[], Source] = field(compare=False)
+    is_remote: bool = False
+    line: tuple[int, ...] | None = None  # the tokens of a token file
+    block_size: int = 0
+
+
+class Faulty(Source):
+    """Another source, some records of which cannot be read."""
+
+    def __init__(self, source: Source, bad: frozenset[int]) -> None:
+        self._source, self._bad = source, bad
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @property
+    def schema(self) -> Any:
+        return self._source.schema
+
+    @property
+    def fingerprint(self) -> str:
+        return self._source.fingerprint
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        return self._source.lengths(field, ids)
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        found = sorted(self._bad & set(ids.tolist()))
+        if found:
+            raise OSError(f"record {found[0]} lies on a bad sector")
+        return self._source.read(ids, fields, out)
+
+    def _recipe(self) -> Recipe:
+        return (Faulty, (self._source, self._bad))
+
+
+def faulty(source: Source, bad: set[int]) -> Source:
+    return Faulty(source, frozenset(bad))
+
+
+# Functions for map; the model calls them with plain values.
+
+
+def doubled(record: dict[str, Any]) -> dict[str, Any]:
+    """Of records with a number x and a name."""
+    return {"x": None if record["x"] is None else record["x"] * 2, "name": None if record["name"] is None else record["name"] + "!"}
+
+
+def reversed_text(record: dict[str, Any]) -> dict[str, Any]:
+    """Of records with a text."""
+    return {"text": None if record["text"] is None else record["text"][::-1]}
+
+
+@cache
+def _directory() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="crossing-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+_remote: tuple[str, dict[str, Any] | None] = ("memory://crossing", None)
+
+
+@contextmanager
+def remote_at(url: str, storage_options: dict[str, Any]) -> Iterator[None]:
+    """Remote data is there, instead of in the memory of this process."""
+    global _remote
+    before = _remote
+    data.cache_clear()
+    _remote = (url, storage_options)
+    try:
+        yield
+    finally:
+        data.cache_clear()
+        _remote = before
+
+
+def _upload(path: Path) -> Source:
+    """The same file or directory, read at a URL."""
+    url, options = _remote
+    root = url_path(f"{url}/{path.name}", options)
+    for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
+        key = "" if path.is_file() else str(file.relative_to(path))
+        place = root / key if key else root
+        place.objects.put(place.key, file.read_bytes())
+    return pen.open(str(root)) if options is None else pen.open(str(root), storage_options=options)
+
+
+def _mixed_columns(n: int, salt: int, *, missing: bool) -> dict[str, list[Any]]:
+    x: list[Any] = [1000 * salt + i for i in range(n)]
+    name: list[Any] = [f"{salt}:{i}" * (i % 3) for i in range(n)]
+    pair: list[Any] = [[salt + i / 4, -float(i)] for i in range(n)]
+    if missing:  # only in the second half: the first batches have none
+        x = [None if i > n // 2 and i % 3 == 0 else value for i, value in enumerate(x)]
+        name = [None if i > n // 2 and i % 4 == 1 else value for i, value in enumerate(name)]
+        return {"x": x, "name": name}
+    return {"x": x, "pair": pair, "name": name}
+
+
+def _documents(n: int, salt: int) -> list[str]:
+    return ["".join(chr(97 + (salt + i + j) % 26) for j in range((i * 7 + salt) % 11)) for i in range(n)]
+
+
+VALUE = {"x": Form("fixed", "int64"), "pair": Form("fixed", "float32", (2,)), "name": Form("text", "uint8")}
+NULLABLE = {"x": Form("fixed", "int64", nullable=True), "name": Form("text", "uint8", nullable=True)}
+
+
+def _arrays(columns: dict[str, list[Any]], n: int) -> Source:
+    return pen.open(
+        {"x": np.array(columns["x"], "i8"), "pair": np.array(columns["pair"], "f4").reshape(n, 2), "name": columns["name"]}
+        if n
+        else {"x": np.zeros(0, "i8"), "pair": np.zeros((0, 2), "f4"), "name": pen.Ragged.from_items([], dtype="u1", kind="text")}
+    )
+
+
+def _value_sets() -> list[Known]:
+    found = []
+    for salt, n in enumerate(SIZES, 1):
+        columns = _mixed_columns(n, salt, missing=False)
+
+        def arrays(columns: Any = columns, n: int = n) -> Source:
+            return _arrays(columns, n)
+
+        def store(columns: Any = columns, n: int = n) -> Source:
+            path = _directory() / f"value{n}.pen"
+            if not path.exists():
+                pen.convert(_arrays(columns, n), path)
+            return pen.open(path)
+
+        def remote(store: Any = store, n: int = n) -> Source:
+            store().close()
+            return _upload(_directory() / f"value{n}.pen")
+
+        found.append(Known(f"array{n}", VALUE, columns, n, arrays))
+        if n:
+            found.append(Known(f"store{n}", VALUE, columns, n, store))
+        if n in (5, 23, 37):
+            found.append(Known(f"remote_store{n}", VALUE, columns, n, remote, is_remote=True))
+    return found
+
+
+def _plain_sets() -> list[Known]:
+    """Plain .npy files, alone, in pieces and as a collection."""
+    found = []
+    form = {"data": Form("fixed", "int64")}
+    for salt, n in enumerate((1, 8, 23, 60), 20):
+        values = [1000 * salt + i for i in range(n)]
+
+        def npy(values: Any = values, n: int = n) -> Source:
+            path = _directory() / f"plain{n}.npy"
+            np.save(path, np.array(values, "i8"))
+            return pen.open(path)
+
+        def remote(npy: Any = npy, n: int = n) -> Source:
+            npy().close()
+            return _upload(_directory() / f"plain{n}.npy")
+
+        def collection(values: Any = values, n: int = n) -> Source:
+            parts = [_directory() / f"part{n}-{i}.npy" for i in range(3)]
+            for i, path in enumerate(parts):
+                np.save(path, np.array(values[n * i // 3 : n * (i + 1) // 3], "i8"))
+            write_collection(parts, _directory() / f"collection{n}.json")
+            return pen.open(_directory() / f"collection{n}.json")
+
+        found.append(Known(f"npy{n}", form, {"data": values}, n, npy))
+        if n in (8, 23):
+            found.append(Known(f"remote_npy{n}", form, {"data": values}, n, remote, is_remote=True))
+        if n > 1:
+            found.append(Known(f"collection{n}", form, {"data": values}, n, collection))
+    return found
+
+
+def _nullable_sets() -> list[Known]:
+    found = []
+    for salt, n in enumerate((3, 13, 37), 30):
+        columns = _mixed_columns(n, salt, missing=True)
+
+        def parquet(columns: Any = columns, n: int = n) -> Source:
+            path = _directory() / f"nullable{n}.parquet"
+            pq.write_table(pa.table({"x": pa.array(columns["x"], pa.int64()), "name": columns["name"]}), path, row_group_size=5)
+            return pen.open(path)
+
+        def remote(parquet: Any = parquet, n: int = n) -> Source:
+            parquet().close()
+            return _upload(_directory() / f"nullable{n}.parquet")
+
+        def store(parquet: Any = parquet, n: int = n) -> Source:
+            path = _directory() / f"nullable{n}.pen"
+            if not path.exists():
+                pen.convert(parquet(), path)
+            return pen.open(path)
+
+        found.append(Known(f"parquet{n}", NULLABLE, columns, n, parquet))
+        if n == 13:
+            found.append(Known(f"remote_parquet{n}", NULLABLE, columns, n, remote, is_remote=True))
+        found.append(Known(f"nullable_store{n}", NULLABLE, columns, n, store))
+    return found
+
+
+def _token_sets() -> list[Known]:
+    """Every token tells its place; separators (0, or 0 and 1) are sprinkled in."""
+    found = []
+    for salt, (count, block_size) in enumerate(TOKENS):
+        short = count % block_size and count > block_size  # blocks of one size are a fixed field
+        form = {"tokens": Form("ragged", "uint16") if short else Form("fixed", "uint16", (min(block_size, count),))}
+        line = [0 if (i * 5 + salt) % 9 in (0, 4) else 1 if (i * 5 + salt) % 9 == 5 else 100 + i for i in range(count)]
+        blocks = [line[i : i + block_size] for i in range(0, count, block_size)]
+
+        def rox(line: Any = line, count: int = count, block_size: int = block_size) -> Source:
+            path = _directory() / f"tokens{count}.rox"
+            if not path.exists():
+                write_tokens([np.array(line, "u2")], path, dtype="u2", block_size=block_size)
+            return pen.open(path)
+
+        def remote(rox: Any = rox, count: int = count) -> Source:
+            rox().close()
+            return _upload(_directory() / f"tokens{count}.rox")
+
+        extra = {"line": tuple(line), "block_size": block_size}
+        found.append(Known(f"tokens{count}", form, {"tokens": blocks}, len(blocks), rox, **extra))
+        if count in (50, 97):
+            found.append(Known(f"remote_tokens{count}", form, {"tokens": blocks}, len(blocks), remote, is_remote=True, **extra))
+    return found
+
+
+def _document_sets() -> list[Known]:
+    found = []
+    for salt, n in enumerate(DOCUMENTS, 3):
+        texts = _documents(n, salt)
+        some: list[Any] = [None if i % 5 == 3 else text for i, text in enumerate(texts)]
+        ragged = [[ord(letter) for letter in text] for text in texts]
+
+        def text(texts: Any = texts) -> Source:
+            return pen.open({"text": texts})
+
+        def parquet(some: Any = some, ragged: Any = ragged, n: int = n) -> Source:
+            path = _directory() / f"documents{n}.parquet"
+            table = pa.table({"text": pa.array(some, pa.string()), "ids": pa.array(ragged, pa.list_(pa.uint16()))})
+            pq.write_table(table, path, row_group_size=4)
+            return pen.open(path)
+
+        def store(ragged: Any = ragged, n: int = n) -> Source:
+            path = _directory() / f"documents{n}.pen"
+            if not path.exists():
+                pen.convert({"ids": pen.Ragged.from_items([np.array(row, "u2") for row in ragged], dtype="u2")}, path)
+            return pen.open(path)
+
+        def remote(store: Any = store, n: int = n) -> Source:
+            store().close()
+            return _upload(_directory() / f"documents{n}.pen")
+
+        both = {"text": Form("text", "uint8", nullable=True), "ids": Form("ragged", "uint16", nullable=True)}
+        found.append(Known(f"text{n}", {"text": Form("text", "uint8")}, {"text": list(texts)}, n, text))
+        found.append(Known(f"documents{n}", both, {"text": some, "ids": list(ragged)}, n, parquet))
+        found.append(Known(f"ragged{n}", {"ids": Form("ragged", "uint16")}, {"ids": list(ragged)}, n, store))
+        if n == 14:
+            found.append(
+                Known(f"remote_ragged{n}", {"ids": Form("ragged", "uint16")}, {"ids": list(ragged)}, n, remote, is_remote=True)
+            )
+    return found
+
+
+KNOWN = {known.name: known for known in (*_value_sets(), *_plain_sets(), *_nullable_sets(), *_token_sets(), *_document_sets())}
+
+
+@cache
+def data(name: str) -> Source:
+    """One of the data sets, open."""
+    return KNOWN[name].opener()

@@ -1,0 +1,295 @@
+"""Cases by lot. A case follows from its seed alone."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+from tests.crossing.case import Case, Leg
+from tests.crossing.data import KNOWN
+from tests.crossing.model import (
+    Mix,
+    Ordered,
+    Records,
+    Sequences,
+    Stream,
+    Table,
+    aligned,
+    concatenated,
+    faulty,
+    leaf,
+    mapped,
+    pick,
+    select,
+)
+
+from penstock import Phase
+
+FAMILIES = {
+    "value": ("array", "store", "remote_store"),
+    "plain": ("npy", "remote_npy", "collection"),
+    "nullable": ("parquet", "remote_parquet", "nullable_store"),
+    "tokens": ("tokens", "remote_tokens"),
+    "text": ("text",),
+    "ragged": ("ragged", "remote_ragged"),
+    "both": ("documents",),
+}
+STOPS = ("first_exhausted", "all_exhausted", "all_exhausted_without_replacement", "forever")
+TAILS = ("keep", "drop", "pad", "wrap")
+
+
+def _names(family: str) -> list[str]:
+    return [name for name in KNOWN if name.rstrip("0123456789") in FAMILIES[family]]
+
+
+NAMES_OF = {family: _names(family) for family in FAMILIES}
+
+
+class Lot:
+    """Draws the parts of one case."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.chance = seed, random.Random(seed)
+
+    def one(self, *choices: Any) -> Any:
+        return self.chance.choice(choices)
+
+    def happens(self, share: float) -> bool:
+        return self.chance.random() < share
+
+    def case(self) -> Case:
+        family = self.one("value", "value", "plain", "nullable", "nullable", "tokens", "tokens", "tokens", "text", "ragged", "both")
+        sequential = family in ("tokens", "text", "ragged", "both") and self.happens(0.8)
+        self.recipe = self._recipe(family, sequential)
+        self.size = self.one(1, 2, 3, 4, 4, 5, 6, 8)
+        self.is_remote = self.happens(0.12)  # slow, so not often
+        stream = self.mixture(0) if self.happens(0.45) else self.single()
+        return Case(self.seed, stream, self.legs(stream))
+
+    # Streams
+
+    def _recipe(self, family: str, sequential: bool) -> dict[str, Any]:
+        """What all streams of a case have in common, so that they can be mixed."""
+        change = "none"
+        if self.happens(0.3):
+            change = {
+                "value": self.one("pick", "map", "dict"),
+                "plain": "dict",
+                "nullable": self.one("map", "pick", "dict"),
+                "text": "map",
+                "both": "pick",
+                "tokens": self.one("pick", "dict"),
+                "ragged": "dict",
+            }[family]
+        separator = self.one(None, 0, 0, [0, 1], 100) if family == "tokens" else self.one(None, 0, 97, [98, 99])
+        if separator is not None and self.happens(0.02):
+            separator = 70_000
+        length = self.one(1, 2, 3, 4, 5, 7, 8, 11, 16, 20)
+        return {
+            "family": family,
+            "sequential": sequential,
+            "change": change,
+            "design": not sequential and self.happens(0.12),
+            "length": length,
+            "separator": separator,
+            "documents": self.happens(0.5),
+            "page": self.one(1, 2, 3, 5, 8, 16, 40) if self.happens(0.25) else None,
+            "field": self.one("text", "ids"),
+        }
+
+    def single(self) -> Stream:
+        recipe = self.recipe
+        table = self.table()
+        if not recipe["sequential"]:
+            return Records(table, self.ordered(table, design=recipe["design"]), self.bans(table))
+        records = Records(table, self.ordered(table, design=self.happens(0.01)), self.bans(table))
+        ragged = [name for name, form in table.forms.items() if form.kind != "fixed"]
+        has_pages = table.line is not None
+        return Sequences(
+            records,
+            recipe["length"],
+            field=recipe["field"]
+            if recipe["field"] in ragged
+            else ragged[0]
+            if len(ragged) > 1 or (ragged and self.happens(0.2))
+            else None,
+            separator=recipe["separator"],
+            documents=recipe["documents"] and (not has_pages or recipe["separator"] is not None or self.happens(0.05)),
+            page=recipe["page"] if has_pages or self.happens(0.03) else None,
+            bans=self.bans(table, 0.2),
+        )
+
+    def table(self) -> Table:
+        family = self.recipe["family"]
+        if self.recipe["sequential"] and self.recipe["change"] == "none" and family in ("tokens", "ragged"):
+            family = self.one(family, family, "tokens", "ragged")  # sequences of both can be mixed
+        if self.recipe["change"] == "map" and family in ("value", "nullable") and self.happens(0.2):
+            family = self.one("value", "nullable")
+        table = self.changed(self._leaf(family))
+        if self.happens(0.15):
+            other = self.changed(self._leaf(family))
+            table = concatenated([table, other] if self.happens(0.7) else [other, table, other])
+        if self.happens(0.2) and table.length:
+            table = select(table, self.key(table.length))
+        if self.happens(0.12) and table.length > 1 and not self.recipe["sequential"]:
+            table = faulty(
+                table, set(self.chance.sample(range(table.length), self.one(1, 1, 2, max(1, table.length // 2)) % table.length))
+            )
+        return table
+
+    def _leaf(self, family: str) -> Table:
+        names = [name for name in NAMES_OF[family] if self.is_remote or not KNOWN[name].is_remote]
+        name = self.chance.choice(names)
+        while KNOWN[name].length < 2 and self.happens(0.7):
+            name = self.chance.choice(names)
+        return leaf(name)
+
+    def changed(self, table: Table) -> Table:
+        """The table after the change of fields that all of the case share."""
+        match self.recipe["change"], self.recipe["family"]:
+            case "map", _:
+                return mapped(table)
+            case "pick", "both":
+                return pick(table, [self.recipe["field"]])
+            case "pick", "tokens":
+                return pick(table, ["tokens"])
+            case "pick", _:
+                return pick(table, ["name", "x"] if self.recipe["length"] % 2 else ["x"])
+            case "dict", _:
+                other = pick(table, [next(iter(table.forms))]) if self.recipe["sequential"] is False else None
+                if other is not None:
+                    return aligned({"a": table, "b": other})
+                return aligned({"t": table, "n": select(leaf("npy60"), slice(0, table.length))})
+        return table
+
+    def key(self, n: int) -> Any:
+        kind = self.one("slice", "slice", "list", "mask")
+        if kind == "slice":
+            return self.one(slice(0, n, 2), slice(n // 3, None), slice(None, None, -1), slice(1, -1), slice(0, max(1, n - 2)))
+        if kind == "list":
+            return [self.chance.randrange(n) for _ in range(self.one(1, 3, n))]
+        return [self.happens(0.6) for _ in range(n)]
+
+    def ordered(self, table: Table, *, design: bool = False) -> Ordered:
+        seed = self.chance.randrange(1000)
+        n = max(1, table.length)
+        if design:
+            extra = self.one(
+                {"size": self.one(1, n // 2 or 1, n)},
+                {"fraction": self.one(0.25, 0.5, 1.0)},
+                {"size": self.one(1, n // 2 or 1), "strata": self.one(1, 2, 5)},
+                {"size": self.one(1, n // 2 or 1), "masses": tuple(float(i % 4) for i in range(table.length))},
+            )
+            return Ordered("design", tuple(({"seed": seed} | extra).items()))
+        sequential = self.recipe["sequential"]
+        method = self.one("in_order", "shuffle", "shuffle", "shuffle", "blocks", "blocks", "sample", "slide")
+        if sequential and method in ("sample", "slide") and (method == "slide" or table.line is None) and self.happens(0.9):
+            method = "shuffle"
+        if method == "in_order":
+            return Ordered("in_order")
+        if method == "slide":
+            return Ordered(
+                "slide", (("window", self.one(1, 2, 3)),) + ((("stride", self.one(1, 2, 4)),) if self.happens(0.5) else ())
+            )
+        if method == "sample":
+            return Ordered("sample", (("seed", seed),))
+        options: dict[str, Any] = {"seed": seed}
+        if method == "blocks":
+            options |= {"block": self.one(1, 2, 3, 5, 9)} if self.happens(0.8) else {}
+            options |= {"window": self.one(1, 2, 4)} if self.happens(0.6) else {}
+            options |= {"lanes": self.one(2, 3, 4)} if self.happens(0.4) or len(options) == 1 else {}
+        return Ordered("shuffle", tuple(options.items()))
+
+    def bans(self, table: Table, share: float = 0.25) -> Any:
+        found = []
+        while table.length and self.happens(share) and len(found) < 3:
+            count = self.one(1, 1, 2, 3, table.length // 2 or 1, table.length if self.happens(0.1) else 1)
+            found.append((self.one(0, 0, 1, 2, 3, 5), frozenset(self.chance.sample(range(table.length), min(count, table.length)))))
+        return tuple(found)
+
+    def mixture(self, depth: int) -> Mix:
+        names = ["web", "code", "books"][: self.one(1, 2, 2, 2, 3, 3)]
+        parts = tuple(
+            (name, self.mixture(depth + 1) if depth < 2 and self.happens(0.12 if depth else 0.18) else self.single())
+            for name in names
+        )
+        stop = self.one(*STOPS) if depth == 0 or self.happens(0.05) else self.one(*STOPS[:3])
+        plain = depth > 0 and self.happens(0.95)
+        weights: Any = self.weights(names) if self.happens(0.6) else None
+        if not plain and self.happens(0.35):
+            steps = sorted({0, *(self.one(1, 2, 3, 4, 7) for _ in range(self.one(1, 2, 2)))})
+            weights = [(step, self.weights(names)) for step in steps]
+        unit = "batch" if not plain and self.happens(0.25) else "sample"
+        found = Mix(parts, self.chance.randrange(1000), weights, stop, unit=unit, period=self.one(None, 1, 4, 9))
+        if depth == 0 and self.happens(0.15):
+            found = replace(found, batch_size=self.size if self.happens(0.9) else self.size + 1)
+        bans = []
+        while self.happens(0.2) and len(bans) < 2:
+            bans.append((self.one(0, 1, 2, 4), self._mixed_bans(found)))
+        return replace(found, bans=tuple(bans))
+
+    def _mixed_bans(self, mixture: Mix) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, stream in mixture.parts:
+            if isinstance(stream, Mix):
+                found[name] = self._mixed_bans(stream)
+            elif isinstance(stream, Records | Sequences) and stream.table.length and self.happens(0.7):
+                n = stream.table.length
+                found[name] = sorted(self.chance.sample(range(n), min(n, self.one(1, 1, 2, n // 2 or 1))))
+        return found
+
+    def weights(self, names: list[str]) -> dict[str, float]:
+        found = {name: self.one(0, 1, 1, 2, 3, 0.5, 0.1) for name in names}
+        return found if any(found.values()) else dict.fromkeys(names, 1)
+
+    # Loaders
+
+    def legs(self, stream: Stream) -> tuple[Leg, ...]:
+        bound = isinstance(stream, Mix) and any(isinstance(s, Mix) and s.is_bound for s in stream.streams())
+        phases = self.phases(stream) if self.happens(0.25) and (not bound or self.happens(0.1)) else None
+        tail = self.one(*TAILS)
+        size = self.size
+        ids = self.happens(0.6)
+        unreadable = any(getattr(s, "table", None) is not None and s.table.bad for s in stream.streams())
+        skip = unreadable or self.happens(0.02 if self.recipe["sequential"] else 0.1)
+        legs: list[Leg] = []
+        for number in range(self.one(1, 1, 1, 2, 2, 3)):
+            if number and phases is None and (not bound or self.happens(0.08)):
+                size = self.one(1, 2, 3, 4, 5, 6, 8) if self.happens(0.4) else size
+                tail = self.one(*TAILS) if self.happens(0.3) else tail
+            divides = [w for w in (1, 1, 1, 2, 3, 4) if size % w == 0] if phases is None else [1, 1, 2]
+            legs.append(
+                Leg(
+                    self.one(0, 1, 2, 3, 5, 8) if number else self.one(1, 2, 3, 5, 8, 8, 12),
+                    None if phases is not None else size,
+                    phases,
+                    tail if phases is None else "keep",
+                    self.chance.choice(divides) if not self.happens(0.01) else 3,
+                    self.one(0, 0, 0, 0, 0, 0, 0, 2),
+                    ids,
+                    self.one("telling", "telling", "nothing" if self.happens(0.1) else "telling") if self.happens(0.15) else None,
+                    "skip" if skip else "raise",
+                    self.happens(0.04),
+                    self.happens(0.15),
+                    self.one(0, 1, 2, 4, 7) if self.happens(0.12) else None,
+                )
+            )
+        return tuple(legs)
+
+    def phases(self, stream: Stream) -> tuple[Phase, ...]:
+        found = []
+        for _ in range(self.one(1, 2, 2, 3)):
+            length = self.one(1, 2, 3, 5, 8, 13) if self.recipe["sequential"] else 1 if self.happens(0.97) else 4
+            weights = None
+            if isinstance(stream, Mix) and self.happens(0.4):
+                weights = self.weights([name for name, _ in stream.parts])
+            elif not isinstance(stream, Mix) and self.happens(0.02):
+                weights = {"web": 1.0}
+            much: dict[str, Any] = (
+                {"epochs": self.one(0.5, 0.25, 1.5, 1)} if self.happens(0.2) else {"steps": self.one(0, 1, 2, 3, 5)}
+            )
+            found.append(Phase(batch_size=self.one(2, 2, 4, 6), seq_len=length, weights=weights, **much))
+        return tuple(found)
+
+
+def make_case(seed: int) -> Case:
+    return Lot(seed).case()

@@ -1,0 +1,923 @@
+"""What streams and loaders must deliver: plain lists and loops, written from the documentation.
+
+Everything here is counted out one record, token or batch at a time. From penstock come only the documented orders of one epoch
+(``indices(epoch, 0, len)``), the layout of one epoch of a mixture (``Mixture.choose``), and the draw of substitutes.
+
+A source is its columns. A stream gives the sample at (epoch, position) for a batch at a step. A :class:`Job` is a stream cut into
+batches: it says what every batch holds, and where the run stands after it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from tests.crossing.data import KNOWN, Form, data, doubled, reversed_text
+
+from penstock import Phase, _core
+from penstock.interfaces import Order
+from penstock.order import BlockShuffle, Design, Mixture, Random, Sequential, Shuffle, Sliding
+from penstock.order.seed import Purpose, derive_root
+from penstock.stream.stream import substitute
+
+FAR = 400  # positions of an endless mixture that are looked at
+
+
+class Impossible(Exception):
+    """There is no such sample: all that could stand in for a record is banned or cannot be read."""
+
+
+# Sources
+
+
+@dataclass(frozen=True)
+class Table:
+    """A source: the expression that makes it, and its records."""
+
+    code: str
+    forms: dict[str, Form]
+    columns: dict[str, list[Any]]
+    length: int
+    bad: frozenset[int] = frozenset()
+    line: tuple[int, ...] | None = None
+    block_size: int = 0
+    tags: frozenset[str] = frozenset()
+    parts_differ: bool = False  # parts of a list have other fields than the first
+
+
+def leaf(name: str) -> Table:
+    known = KNOWN[name]
+    kind = "remote" if known.is_remote else "local"
+    format_tag = name.removeprefix("remote_").rstrip("0123456789")
+    return Table(
+        f"data({name!r})",
+        known.forms,
+        known.columns,
+        known.length,
+        line=known.line,
+        block_size=known.block_size,
+        tags=frozenset(
+            {kind, f"format {format_tag}"} | ({"missing values"} if any(f.nullable for f in known.forms.values()) else set())
+        ),
+    )
+
+
+def select(table: Table, key: slice | list[int] | list[bool]) -> Table:
+    ids = list(range(table.length))
+    if isinstance(key, slice):
+        ids = ids[key]
+    elif key and isinstance(key[0], bool):
+        ids = [i for i, wanted in zip(ids, key, strict=True) if wanted]
+    else:
+        ids = [ids[i] for i in key]
+    return _derived(
+        table,
+        f"{table.code}.select({_key_code(key)})",
+        "select",
+        columns={name: [column[i] for i in ids] for name, column in table.columns.items()},
+        length=len(ids),
+        bad=frozenset(place for place, i in enumerate(ids) if i in table.bad),
+    )
+
+
+def _key_code(key: slice | list[int] | list[bool]) -> str:
+    return f"np.array({key!r}, bool)" if isinstance(key, list) and key and isinstance(key[0], bool) else repr(key)
+
+
+def pick(table: Table, names: Sequence[str]) -> Table:
+    return _derived(
+        table,
+        f"{table.code}.pick({', '.join(map(repr, names))})",
+        "pick",
+        forms={name: table.forms[name] for name in names},
+        columns={name: table.columns[name] for name in names},
+    )
+
+
+def faulty(table: Table, bad: set[int]) -> Table:
+    return _derived(table, f"faulty({table.code}, {set(sorted(bad))!r})", "unreadable", bad=table.bad | bad)
+
+
+def mapped(table: Table) -> Table:
+    """Only for records with x and name, or with a text."""
+    fn = doubled if "x" in table.forms else reversed_text
+    names = ("x", "name") if "x" in table.forms else ("text",)
+    forms = {name: table.forms[name] for name in names}
+    rows = [fn({name: table.columns[name][i] for name in names}) for i in range(table.length)]
+    schema = ", ".join(f"{name!r}: {_field_code(form)}" for name, form in forms.items())
+    return _derived(
+        table,
+        f"{table.code}.map({fn.__name__}, schema={{{schema}}})",
+        "map",
+        forms=forms,
+        columns={name: [row[name] for row in rows] for name in names},
+    )
+
+
+def _field_code(form: Form) -> str:
+    nullable = ", nullable=True" if form.nullable else ""
+    return f"Field.text({nullable[2:]})" if form.kind == "text" else f"Field({np.dtype(form.dtype).str[1:]!r}{nullable})"
+
+
+def aligned(parts: dict[str, Table]) -> Table:
+    forms, columns = {}, {}
+    for name, part in parts.items():
+        for inner, form in part.forms.items():
+            own = name if len(part.forms) == 1 else f"{name}.{inner}"
+            forms[own], columns[own] = form, part.columns[inner]
+    first = next(iter(parts.values()))
+    code = ", ".join(f"{name!r}: {part.code}" for name, part in parts.items())
+    tags = frozenset({"dict"}).union(*(part.tags for part in parts.values()))
+    bad = frozenset[int]().union(*(part.bad for part in parts.values()))
+    differ = any(part.parts_differ for part in parts.values())
+    return Table(f"open({{{code}}})", forms, columns, first.length, bad, tags=tags, parts_differ=differ)
+
+
+def concatenated(parts: list[Table]) -> Table:
+    first = parts[0]
+    starts = [sum(part.length for part in parts[:i]) for i in range(len(parts))]
+    if any(not same_forms(part.forms, first.forms) for part in parts):
+        parts = [replace(first, code=part.code) for part in parts]
+        first = replace(first, parts_differ=True)
+    return Table(
+        f"open([{', '.join(part.code for part in parts)}])",
+        {name: replace(form, nullable=any(part.forms[name].nullable for part in parts)) for name, form in first.forms.items()},
+        {name: [value for part in parts for value in part.columns[name]] for name in first.forms},
+        sum(part.length for part in parts),
+        frozenset(start + i for start, part in zip(starts, parts, strict=True) for i in part.bad),
+        tags=frozenset({"list"}).union(*(part.tags for part in parts)),
+        parts_differ=first.parts_differ or any(part.parts_differ for part in parts),
+    )
+
+
+def same_forms(one: dict[str, Form], other: dict[str, Form]) -> bool:
+    """Whether fields are the same, but for missing values."""
+    return {name: replace(form, nullable=False) for name, form in one.items()} == {
+        name: replace(form, nullable=False) for name, form in other.items()
+    }
+
+
+def _derived(table: Table, code: str, tag: str, **changes: Any) -> Table:
+    return replace(table, code=code, tags=table.tags | {tag}, **({"line": None} | changes))
+
+
+# Streams
+
+Bans = tuple[tuple[int, frozenset[int]], ...]
+
+
+def banned_at(bans: Bans, step: int) -> frozenset[int]:
+    return frozenset[int]().union(*(ids for first, ids in bans if step >= first))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample: its values, its id in its own stream, and the stream's number."""
+
+    values: dict[str, Any]
+    id: int
+    leaf: int = 0
+    planned: int = -1  # the id before unreadable records were replaced
+    original: int = -1  # the id before banned records were replaced, too
+    places: tuple[int, ...] = ()  # of the tokens of a sequence, in the storage line
+
+
+@lru_cache(4096)
+def epoch_ids(order: Order, epoch: int) -> list[int]:
+    found: list[int] = order.indices(epoch, 0, len(order)).tolist()
+    return found
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """How records are ordered: the name of the method and its arguments."""
+
+    method: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def seed(self) -> int:
+        seed: int = dict(self.options).get("seed", 0)
+        return seed
+
+    def code(self) -> str:
+        return f"{self.method}({', '.join(f'{name}={value!r}' for name, value in self.options)})"
+
+    def make(self, n: int, blocks: tuple[bool, int]) -> Order:
+        """The order of n records; ``blocks`` says whether the source is read in blocks, and of which size."""
+        given = dict(self.options)
+        if self.method == "in_order":
+            return Sequential(n)
+        if self.method == "sample":
+            return Random(n, **given)
+        if self.method == "slide":
+            return Sliding(n, **given)
+        if self.method == "design":
+            return _design(n, given)
+        if blocks[0] or {"block", "window", "lanes"} & given.keys():
+            return BlockShuffle(n, **({"block": blocks[1]} | given))
+        return Shuffle(n, **given)
+
+
+def _design(n: int, given: dict[str, Any]) -> Design:
+    if "fraction" in given:
+        return Design.fraction(n, given["fraction"], seed=given["seed"])
+    if "masses" in given:
+        return Design.proportional(n, **given)
+    if "strata" in given:
+        return Design.stratified(n, **given)
+    return Design.simple(n, **given)
+
+
+Draw = tuple[int, int] | None
+
+
+class Stream:
+    """What all streams have. ``axis(epoch)`` positions make an epoch, a sample takes ``stride`` of them."""
+
+    stride = 1
+    tags: frozenset[str]
+
+    def code(self) -> str:
+        raise NotImplementedError
+
+    def forms(self) -> dict[str, Form]:
+        raise NotImplementedError
+
+    @property
+    def seed(self) -> int:
+        raise NotImplementedError
+
+    def axis(self, epoch: int) -> int:
+        raise NotImplementedError
+
+    def sample(self, epoch: int, position: int, step: int, length: int = 0, drawn: Draw = None) -> Sample:
+        """The sample that begins at a position; ``length`` tokens of it where a phase says how many.
+
+        ``drawn`` is epoch and position in the outermost mixture, by which records are drawn instead of unreadable ones.
+        """
+        raise NotImplementedError
+
+    def leaf_names(self) -> list[str]:
+        return [""]
+
+    def bind(self, size: int, tail: str) -> "Stream":
+        """The stream for batches of one size."""
+        return self
+
+    def streams(self) -> Iterator["Stream"]:
+        """This stream and all within it."""
+        yield self
+
+    @property
+    def is_endless(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Records(Stream):
+    """The records of a source in an order."""
+
+    table: Table
+    ordered: Ordered
+    bans: Bans = ()
+
+    @property
+    def tags(self) -> frozenset[str]:  # type: ignore[override]
+        given = dict(self.ordered.options)
+        name = "block shuffle" if {"block", "window", "lanes"} & given.keys() else self.ordered.method
+        return self.table.tags | {f"order {name}"} | ({"without"} if self.bans else set())
+
+    def code(self) -> str:
+        return f"{self.table.code}.{self.ordered.code()}{bans_code(self.bans)}"
+
+    def forms(self) -> dict[str, Form]:
+        weight = {"weight": Form("fixed", "float64")} if self.ordered.method == "design" else {}
+        return self.table.forms | weight
+
+    @property
+    def seed(self) -> int:
+        return self.ordered.seed
+
+    @cached_property
+    def order(self) -> Order:
+        blocks = (False, 0)
+        if self.ordered.method == "shuffle" and "block" not in dict(self.ordered.options):
+            source = eval(self.table.code, NAMES)
+            blocks = (source.reads_blocks, source.blocks.size)
+        return self.ordered.make(self.table.length, blocks)
+
+    @cached_property
+    def weights(self) -> list[float] | None:
+        order = self.order
+        return order.weights(0, len(order)).tolist() if isinstance(order, Design) else None
+
+    def axis(self, epoch: int) -> int:
+        return len(self.order)
+
+    def sample(self, epoch: int, position: int, step: int, length: int = 0, drawn: Draw = None) -> Sample:
+        original = first = epoch_ids(self.order, epoch)[position]
+        banned = banned_at(self.bans, step)
+        if original in banned:
+            first = self._other(epoch, position, banned)
+        number = first
+        if first in self.table.bad:
+            number = self._other(epoch, position, banned | self.table.bad, drawn)
+        values = {name: column[number] for name, column in self.table.columns.items()}
+        if self.weights is not None:
+            values["weight"] = self.weights[position]
+        return Sample(values, number, planned=first, original=original)
+
+    def _other(self, epoch: int, position: int, banned: frozenset[int], drawn: Draw = None) -> int:
+        if len(banned) >= self.table.length:
+            raise Impossible
+        return substitute(self.seed, *(drawn or (epoch, position)), self.table.length, np.array(sorted(banned), np.int64))
+
+
+def bans_code(bans: Bans) -> str:
+    return "".join(f".without({sorted(ids)!r}, from_step={step})" for step, ids in bans)
+
+
+Token = tuple[int, int, bool]
+"""A token, its place in the storage line, and whether it begins a document there."""
+
+
+@dataclass(frozen=True)
+class Sequences(Stream):
+    """Sequences of ``length`` tokens of a line."""
+
+    records: Records
+    length: int
+    field: str | None = None
+    separator: Any = None
+    documents: bool = False
+    page: int | None = None
+    bans: Bans = ()  # those given behind .sequences
+
+    @property
+    def stride(self) -> int:  # type: ignore[override]
+        return self.length
+
+    @property
+    def tags(self) -> frozenset[str]:  # type: ignore[override]
+        kind = "token sequences" if self.has_pages else "document sequences"
+        found = self.records.tags | {kind}
+        for tag, given in (
+            ("separator", self.separator is not None),
+            ("documents", self.documents),
+            ("page", self.page is not None),
+            ("without behind sequences", self.bans),
+        ):
+            if given:
+                found |= {tag}
+        return found
+
+    def code(self) -> str:
+        given: dict[str, Any] = {"field": self.field, "separator": self.separator, "documents": self.documents, "page": self.page}
+        options = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None and value is not False)
+        return f"{self.records.code()}.sequences({self.length}{options}){bans_code(self.bans)}"
+
+    def forms(self) -> dict[str, Form]:
+        return self.sized_forms(self.length)
+
+    def sized_forms(self, length: int) -> dict[str, Form]:
+        forms = {"tokens": Form("fixed", self.source_form.dtype, (length,))}
+        if self.documents:
+            forms |= {name: Form("fixed", "int32", (length,)) for name in ("segment", "position")}
+        return forms
+
+    @property
+    def seed(self) -> int:
+        return self.records.seed
+
+    @property
+    def table(self) -> Table:
+        return self.records.table
+
+    @property
+    def has_pages(self) -> bool:
+        return self.table.line is not None
+
+    @cached_property
+    def source_field(self) -> str:
+        if self.field is not None:
+            return self.field
+        (name,) = [name for name, form in self.table.forms.items() if form.kind != "fixed"]
+        return name
+
+    @cached_property
+    def source_form(self) -> Form:
+        return self.table.forms["tokens" if self.has_pages else self.source_field]
+
+    @cached_property
+    def separators(self) -> list[int]:
+        if self.separator is None:
+            return []
+        return list(self.separator) if isinstance(self.separator, list) else [self.separator]
+
+    @cached_property
+    def storage(self) -> list[list[int]]:
+        """The tokens of every record."""
+        if self.table.line is not None:
+            size, line = self.table.block_size, list(self.table.line)
+            return [line[i : i + size] for i in range(0, len(line), size)]
+        found = []
+        for value in self.table.columns[self.source_field]:
+            tokens = list(value.encode() if isinstance(value, str) else value or [])
+            found.append([*tokens, *self.separators])
+        return found
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The place of every record's first token."""
+        starts, place = [], 0
+        for tokens in self.storage:
+            starts.append(place)
+            place += len(tokens)
+        return starts
+
+    @cached_property
+    def num_tokens(self) -> int:
+        return sum(len(tokens) for tokens in self.storage)
+
+    def axis(self, epoch: int) -> int:
+        return self.num_tokens
+
+    def line(self, epoch: int, step: int) -> list[Token]:
+        banned = banned_at(self.records.bans, step) | banned_at(self.bans, step)
+        return self._line(epoch, banned)
+
+    @cached_property
+    def _lines(self) -> dict[Any, list[Token]]:
+        return {}
+
+    def _line(self, epoch: int, banned: frozenset[int]) -> list[Token]:
+        key = (epoch, banned)
+        if key not in self._lines:
+            self._lines[key] = self._page_line(epoch, banned) if self.has_pages else self._document_line(epoch, banned)
+            assert len(self._lines[key]) == self.num_tokens
+        return self._lines[key]
+
+    def _page_line(self, epoch: int, banned: frozenset[int]) -> list[Token]:
+        total, page = self.num_tokens, self.page or self.length
+        count = total // page
+        tokens = [token for block in self.storage for token in block]
+        hit = {place for record in banned for place in range(self.starts[record], self.starts[record] + len(self.storage[record]))}
+        bad_pages = [number for number in range(count) if hit & set(range(number * page, (number + 1) * page))]
+        line: list[Token] = []
+        for place, number in enumerate(epoch_ids(self._page_order(count, page), epoch)):
+            if number in bad_pages:
+                number = self._other_page(epoch, place, count, bad_pages)
+            line += [(tokens[i], i, False) for i in range(number * page, (number + 1) * page)]
+        rest = range(count * page, total)
+        if hit & set(rest):
+            start = self._other_page(epoch, count, count, bad_pages) * page
+            rest = range(start, start + len(rest))
+        return line + [(tokens[i], i, False) for i in rest]
+
+    def _other_page(self, epoch: int, place: int, count: int, banned: list[int]) -> int:
+        if len(banned) >= count:
+            raise Impossible
+        return substitute(self.seed, epoch, place, count, np.array(banned, np.int64))
+
+    def _page_order(self, count: int, page: int) -> Order:
+        order = self.records.order
+        if isinstance(order, Shuffle):
+            return Shuffle(count, seed=self.seed)
+        if isinstance(order, Random):
+            return Random(count, seed=self.seed)
+        if isinstance(order, BlockShuffle):
+            block = max(1, order.block * self.table.block_size // page)
+            return BlockShuffle(count, block=block, window=order.window, lanes=order.lanes, seed=self.seed)
+        return Sequential(count)
+
+    def _document_line(self, epoch: int, banned: frozenset[int]) -> list[Token]:
+        line: list[Token] = []
+        for place, number in enumerate(epoch_ids(self.records.order, epoch)):
+            if number in banned:
+                line += self._other_documents(epoch, place, len(self.storage[number]), banned)
+            else:
+                line += self._document(number)
+        return line
+
+    def _document(self, number: int) -> list[Token]:
+        return [(token, self.starts[number] + i, i == 0) for i, token in enumerate(self.storage[number])]
+
+    def _other_documents(self, epoch: int, place: int, count: int, banned: frozenset[int]) -> list[Token]:
+        """``count`` tokens of documents drawn by lot; what is too much is cut from the front of the first."""
+        total = len(self.storage)
+        if count and not any(self.storage[i] for i in range(total) if i not in banned):
+            raise Impossible
+        root = _core.absorb(derive_root(self.seed, epoch, Purpose.SUBSTITUTE), place)
+        pieces: list[list[Token]] = []
+        attempt = 0
+        while sum(map(len, pieces)) < count:
+            candidate = (_core.absorb(root, attempt) * total) >> 64
+            if candidate not in banned:
+                pieces.append(self._document(candidate))
+            attempt += 1
+        found = [token for piece in pieces for token in piece]
+        found = found[len(found) - count :]
+        return [(found[0][0], found[0][1], True), *found[1:]] if found else []
+
+    def sample(self, epoch: int, position: int, step: int, length: int = 0, drawn: Draw = None) -> Sample:
+        length = length or self.length
+        found: list[Token] = []
+        joints = []
+        while len(found) < length:
+            joints.append(len(found))
+            found += self.line(epoch, step)[position : position + length - len(found)]
+            epoch, position = epoch + 1, 0
+        values: dict[str, Any] = {"tokens": [token for token, _, _ in found]}
+        if self.documents:
+            values["segment"], values["position"] = self._segments(found, joints)
+        places = tuple(place for _, place, _ in found)
+        return Sample(values, places[0], planned=places[0], places=places)
+
+    def _segments(self, tokens: list[Token], joints: list[int]) -> tuple[list[int], list[int]]:
+        """The segment of every token, and its position there. An epoch's line begins at every joint."""
+        segments, positions = [], []
+        number, inside = 0, list[int]()
+        for i, (token, place, begins) in enumerate(tokens):
+            if self.has_pages:
+                fresh = self._ends_with_separator(inside) or (i > 0 and place != tokens[i - 1][1] + 1)
+            else:
+                fresh = begins or i in joints
+            if i > 0 and fresh:
+                number, inside = number + 1, []
+            segments.append(number)
+            positions.append(len(inside))
+            inside.append(token)
+        return segments, positions
+
+    def _ends_with_separator(self, tokens: list[int]) -> bool:
+        count = len(self.separators)
+        return count > 0 and len(tokens) >= count and tokens[-count:] == self.separators
+
+
+@dataclass(frozen=True)
+class Mix(Stream):
+    """Several streams drawn from by weight. ``size`` and ``tail`` are the loader's, once it is known."""
+
+    parts: tuple[tuple[str, Stream], ...]
+    seed: int = 0  # type: ignore[misc]
+    weights: Any = None  # numbers by name, or [(step, numbers by name), ...]
+    stop: str = "first_exhausted"
+    batch_size: int | None = None
+    unit: str = "sample"
+    period: int | None = None
+    bans: tuple[tuple[int, Any], ...] = ()  # {name: ids or the same for a mixture within}
+    size: int = 0
+    tail: str = "keep"
+    phases: tuple[Phase, ...] | None = None
+
+    @property
+    def tags(self) -> frozenset[str]:  # type: ignore[override]
+        found = frozenset[str]().union(*(stream.tags for _, stream in self.parts))
+        found |= {f"mix {self.stop}"}
+        for tag, given in (
+            ("weights", self.weights is not None),
+            ("weights by step", self.is_staged),
+            ("unit batch", self.unit == "batch"),
+            ("mix batch_size", self.batch_size is not None),
+            ("mix in mix", any(isinstance(stream, Mix) for _, stream in self.parts)),
+            ("without in mix", self.bans),
+        ):
+            if given:
+                found |= {tag}
+        return found
+
+    def code(self) -> str:
+        parts = ", ".join(f"{name!r}: {stream.code()}" for name, stream in self.parts)
+        given = {"weights": self.weights, "batch_size": self.batch_size, "period": self.period}
+        options = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
+        unit = "" if self.unit == "sample" else f", unit={self.unit!r}"
+        bans = "".join(f".without({ids!r}, from_step={step})" for step, ids in self.bans)
+        return f"mix({{{parts}}}, seed={self.seed}, stop={self.stop!r}{options}{unit}){bans}"
+
+    def forms(self) -> dict[str, Form]:
+        forms = [stream.forms() for _, stream in self.parts]
+        if not all(same_forms(one, forms[0]) for one in forms):
+            return forms[0]
+        return {name: replace(form, nullable=any(one[name].nullable for one in forms)) for name, form in forms[0].items()}
+
+    @property
+    def is_staged(self) -> bool:
+        return isinstance(self.weights, list)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the layout follows from the batch size."""
+        return self.is_staged or self.unit == "batch"
+
+    @property
+    def is_endless(self) -> bool:
+        return self.stop == "forever"
+
+    def bind(self, size: int, tail: str) -> "Mix":
+        return replace(self, size=size, tail=tail)
+
+    def streams(self) -> Iterator[Stream]:
+        yield self
+        for _, stream in self.parts:
+            yield from stream.streams()
+
+    @cached_property
+    def banning(self) -> list[Stream]:
+        """The streams, with the bans of the mixture put upon them."""
+        found = []
+        for name, stream in self.parts:
+            for step, ids in self.bans:
+                if name in ids:
+                    if isinstance(stream, Mix):
+                        stream = replace(stream, bans=(*stream.bans, (step, ids[name])))
+                    elif isinstance(stream, Records | Sequences):
+                        stream = replace(stream, bans=(*stream.bans, (step, frozenset(ids[name]))))
+            found.append(stream)
+        return found
+
+    def leaf_names(self) -> list[str]:
+        found = []
+        for name, stream in self.parts:
+            found += [f"{name}/{inner}" if inner else name for inner in stream.leaf_names()]
+        return found
+
+    @cached_property
+    def _first_leaf(self) -> list[int]:
+        counts = [len(stream.leaf_names()) for _, stream in self.parts]
+        return [sum(counts[:i]) for i in range(len(counts))]
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Samples of every stream in an epoch of its own."""
+        return [stream.axis(0) // stream.stride for stream in self.banning]
+
+    def _numbers(self, weights: Any) -> list[float]:
+        return [weights[name] for name, _ in self.parts]
+
+    @cached_property
+    def _layouts(self) -> dict[int, tuple[list[tuple[int, int]], list[int], int]]:
+        return {}
+
+    def layout(self, epoch: int) -> tuple[list[tuple[int, int]], list[int], int]:
+        """Stream and element on the stream's endless line at every position; what was taken before; the clock at the start."""
+        if epoch not in self._layouts:
+            taken, clock = [0] * len(self.parts), 0
+            if epoch:
+                before, taken, clock = self.layout(epoch - 1)
+                taken = [count + sum(which == k for which, _ in before) for k, count in enumerate(taken)]
+                clock += self._clocked(len(before))
+            chosen = self._choose(epoch, clock)
+            self._layouts[epoch] = ([(which, taken[which] + local) for which, local in chosen], taken, clock)
+        return self._layouts[epoch]
+
+    def _clocked(self, length: int) -> int:
+        if self.tail == "wrap" or not self.size:
+            return length
+        steps = length // self.size if self.tail == "drop" else -(-length // self.size)
+        return steps * self.size
+
+    def _choose(self, epoch: int, clock: int) -> list[tuple[int, int]]:
+        """The layout of one epoch, the elements of every stream counted from 0."""
+        options: dict[str, Any] = {"seed": self.seed, "stop": self.stop}
+        if self.period is not None:
+            options["period"] = self.period
+        if self.unit == "batch":
+            options |= {"unit": "batch", "batch_size": self.size}
+        if self.is_staged:
+            options["weights"] = self._stages(clock)
+        elif self.weights is not None:
+            options["weights"] = self._numbers(self.weights)
+        mixture = Mixture(self.lengths, **options)
+        found = mixture.choose(epoch, 0, FAR if self.is_endless else len(mixture))
+        pairs = list(zip(found.which.tolist(), found.element.tolist(), strict=True))
+        if self.is_endless:
+            return pairs
+        given = [sum(which == k for which, _ in pairs) for k in range(len(self.parts))]
+        local = [(which, element - epoch * given[which]) for which, element in pairs]
+        self._check(local, given)
+        return local
+
+    def _check(self, local: list[tuple[int, int]], given: list[int]) -> None:
+        """Every stream's elements come once, none is left out, and the policy is kept."""
+        for k, count in enumerate(given):
+            assert sorted(element for which, element in local if which == k) == list(range(count))
+        if self.stop == "all_exhausted_without_replacement" and not self.is_staged:
+            weights = self._numbers(self.weights) if self.weights else self.lengths
+            assert given == [length if weight else 0 for length, weight in zip(self.lengths, weights, strict=True)]
+
+    def _stages(self, clock: int) -> list[tuple[int, list[float]]]:
+        """The stages as they fall upon an epoch that begins at a sample of the run."""
+        unit = self.size if self.unit == "batch" else 1
+        found: list[tuple[int, list[float]]] = []
+        for step, weights in self.weights:
+            start = step * self.size - clock
+            assert unit == 1 or start % unit == 0 or start < 0
+            if start <= 0:
+                found.clear()
+            found.append((max(0, start) // unit, self._numbers(weights)))
+        return found
+
+    def axis(self, epoch: int) -> int:
+        if self.is_endless:
+            return 1 << 62
+        return len(self.layout(epoch)[0])
+
+    def sample(self, epoch: int, position: int, step: int, length: int = 0, drawn: Draw = None) -> Sample:
+        if self.phases is not None:
+            which, element = self.phase_line[position]
+        else:
+            which, element = self.layout(epoch)[0][position]
+        stream, drawn = self.banning[which], drawn or (epoch, position)
+        if length:
+            turn, place = divmod(element, stream.axis(0))
+            found = stream.sample(turn, place, step, length if isinstance(stream, Sequences) else 0, drawn)
+        else:
+            turn, place = divmod(element, self.lengths[which])
+            if isinstance(stream, Mix):  # its epochs may differ in length only where it is bound, which is refused
+                turn, place = divmod(element, stream.axis(0))
+            found = stream.sample(turn, place * stream.stride, step, 0, drawn)
+        return replace(found, leaf=self._first_leaf[which] + found.leaf)
+
+    # Phases
+
+    @cached_property
+    def elements(self) -> list[int]:
+        return [stream.axis(0) for stream in self.banning]
+
+    @cached_property
+    def phase_line(self) -> list[tuple[int, int]]:
+        """Stream and first element of every sample of a curriculum."""
+        assert self.phases is not None
+        options: dict[str, Any] = {"seed": self.seed, "stop": self.stop}
+        if self.period is not None:
+            options["period"] = self.period
+        if self.weights is not None:
+            options["weights"] = self._numbers(self.weights)
+        phases = []
+        for phase, steps in zip(self.phases, num_steps(self.phases, sum(self.elements)), strict=True):
+            weights = None if phase.weights is None else self._numbers(phase.weights)
+            phases.append(Phase(steps, phase.batch_size, phase.seq_len, weights))
+        mixture = Mixture(self.elements, phases=phases, **options)
+        found = mixture.choose(0, 0, min(len(mixture), sum(p.steps * p.batch_size for p in phases)))  # type: ignore[operator,misc]
+        return list(zip(found.which.tolist(), found.element.tolist(), strict=True))
+
+
+def num_steps(phases: Sequence[Phase], elements: int) -> list[int]:
+    """Steps of every phase; one given in epochs has whole batches only."""
+    return [
+        phase.steps
+        if phase.steps is not None
+        else math.floor(Fraction(str(phase.epochs)) * elements / (phase.batch_size * phase.seq_len))
+        for phase in phases
+    ]
+
+
+# Batches
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run stands: the next batch is that of ``step`` and begins at ``position`` of ``epoch``."""
+
+    epoch: int = 0
+    position: int = 0
+    step: int = 0
+
+
+Cell = tuple[int, int, int] | None
+"""Epoch, position and length of a sample (0: that of the stream); None fills a batch up."""
+
+
+class Job:
+    """A stream in batches of one size."""
+
+    def __init__(self, stream: Stream, size: int, tail: str) -> None:
+        self.stream, self.size, self.tail = stream.bind(size, tail), size, tail
+
+    def settle(self, place: Place) -> Place | None:
+        """The place of the next batch: where nothing is left of an epoch, the next one. None: there is no batch at all."""
+        for _ in range(50):
+            axis, stride = self.stream.axis(place.epoch), self.stream.stride
+            if self.tail == "wrap":
+                if 0 <= place.position < axis:
+                    return place
+            else:
+                left = (axis - place.position) // stride
+                if left > 0 and not (self.tail == "drop" and left < self.size):
+                    return place
+                if place.position == 0 and not isinstance(self.stream, Mix):
+                    return None
+            place = Place(place.epoch + 1, 0, place.step)
+        return None
+
+    def cells(self, place: Place) -> list[Cell]:
+        """The samples of the batch at a place where one begins."""
+        stride = self.stream.stride
+        if self.tail == "wrap":
+            return self._wrapped(place)
+        left = (self.stream.axis(place.epoch) - place.position) // stride
+        found: list[Cell] = [(place.epoch, place.position + i * stride, 0) for i in range(min(left, self.size))]
+        return found + [None] * (self.size - len(found) if self.tail == "pad" else 0)
+
+    def _wrapped(self, place: Place) -> list[Cell]:
+        found: list[Cell] = []
+        epoch, position = place.epoch, place.position
+        while len(found) < self.size:
+            while position >= self.stream.axis(epoch):
+                epoch, position = epoch + 1, position - self.stream.axis(epoch)
+            found.append((epoch, position, 0))
+            position += self.stream.stride
+        return found
+
+    def after(self, place: Place) -> Place | None:
+        """Where the run stands behind the batch at a place; None where no batch follows."""
+        cells = [cell for cell in self.cells(place) if cell is not None]
+        epoch, position, _ = cells[-1]
+        position += self.stream.stride
+        while position >= self.stream.axis(epoch):
+            epoch, position = epoch + 1, position - self.stream.axis(epoch)
+            if self.tail != "wrap":
+                position = 0
+        return self.settle(Place(epoch, position, place.step + 1))
+
+    def rest(self, place: Place | None) -> Iterator[Place]:
+        """The places of the batches of ``for batch in loader``: those that begin in the epoch."""
+        epoch = None if place is None else place.epoch
+        while place is not None and place.epoch == epoch:
+            yield place
+            place = self.after(place)
+
+    def forms(self, place: Place) -> dict[str, Form]:
+        return self.stream.forms()
+
+
+class PhasedJob(Job):
+    """A stream in the batches of a curriculum. The step is all there is to a place."""
+
+    def __init__(self, stream: Stream, phases: tuple[Phase, ...]) -> None:
+        self.phases = phases
+        self.tail = "keep"
+        self.stream = replace(stream, phases=phases) if isinstance(stream, Mix) else stream
+        elements = sum(self.stream.elements) if isinstance(self.stream, Mix) else stream.axis(0)
+        self.shapes: list[tuple[int, int]] = []  # of every step: samples, and elements of a sample
+        for phase, steps in zip(phases, num_steps(phases, elements), strict=True):
+            self.shapes += [(phase.batch_size, phase.seq_len)] * steps
+        if isinstance(self.stream, Mix):  # the line of a mixture may end before the phases do
+            most = len(self.stream.phase_line)
+            while sum(size for size, _ in self.shapes) > most:
+                self.shapes.pop()
+        elif elements == 0:
+            self.shapes = []
+
+    @property
+    def _counts_samples(self) -> bool:
+        return not isinstance(self.stream, Sequences)
+
+    def place(self, step: int) -> Place:
+        """The place of a step, or that behind the last one."""
+        before = sum(size * (1 if self._counts_samples else length) for size, length in self.shapes[:step])
+        if isinstance(self.stream, Mix):
+            return Place(0, before, step)
+        axis = self.stream.axis(0)
+        return Place(*divmod(before, axis), step) if axis else Place(0, 0, step)
+
+    def settle(self, place: Place) -> Place | None:
+        return self.place(place.step)
+
+    def cells(self, place: Place) -> list[Cell]:
+        size, length = self.shapes[place.step]
+        found: list[Cell] = []
+        for i in range(size):
+            if isinstance(self.stream, Mix):
+                found.append((0, place.position + i, length))
+                continue
+            axis = self.stream.axis(0)
+            start = place.epoch * axis + place.position + i * (1 if self._counts_samples else length)
+            found.append((*divmod(start, axis), length))
+        return found
+
+    def after(self, place: Place) -> Place | None:
+        return self.place(place.step + 1)
+
+    def rest(self, place: Place | None) -> Iterator[Place]:
+        for step in range(place.step if place else 0, len(self.shapes)):
+            yield self.place(step)
+
+    def forms(self, place: Place) -> dict[str, Form]:
+        length = self.shapes[place.step][1]
+        is_cut = any(isinstance(stream, Sequences) for stream in self.stream.streams())
+        return {name: replace(form, shape=(length,)) if is_cut else form for name, form in self.stream.forms().items()}
+
+
+def samples(job: Job, place: Place) -> list[Sample | None]:
+    """What the batch at a place holds."""
+    return [None if cell is None else job.stream.sample(cell[0], cell[1], place.step, cell[2]) for cell in job.cells(place)]
+
+
+NAMES: dict[str, Any] = {}
+"""What the expressions of cases may use; filled by the module that runs them."""
+NAMES["data"] = data

@@ -1,0 +1,97 @@
+"""The operations that cases are made of, and which of them cannot meet in one case.
+
+Streams of one mixture may differ in source, order and bans, so most operations meet there.
+"""
+
+from collections.abc import Callable
+
+OPERATIONS = {
+    "local": "files and arrays of this machine",
+    "remote": "the same at a URL",
+    "format array": "arrays in memory",
+    "format store": "a store",
+    "format npy": ".npy",
+    "format collection": "a collection of .npy",
+    "format parquet": "Parquet with missing values",
+    "format nullable_store": "a store with missing values",
+    "format tokens": ".rox",
+    "format text": "texts in memory",
+    "format ragged": "a store of ragged arrays",
+    "format documents": "Parquet with texts and ragged arrays",
+    "missing values": "fields that are nullable",
+    "select": "source.select",
+    "pick": "source.pick",
+    "dict": "open({...}) of sources",
+    "list": "open([...]) of sources",
+    "map": "source.map",
+    "unreadable": "a source with records that cannot be read",
+    "order in_order": "stream in order",
+    "order shuffle": "shuffled, globally unless the source is read in blocks",
+    "order block shuffle": "shuffled with block, window or lanes",
+    "order sample": "drawn with replacement",
+    "order slide": "windows",
+    "order design": "a designed sample",
+    "without": "bans on records",
+    "without behind sequences": "bans on a stream of sequences",
+    "without in mix": "bans on a mixture",
+    "token sequences": "sequences of tokens in pages",
+    "document sequences": "sequences of documents",
+    "separator": "sequences with a separator",
+    "documents": "sequences with segment and position",
+    "page": "sequences with a page size",
+    "mix first_exhausted": "a mixture by its stop",
+    "mix all_exhausted": "a mixture by its stop",
+    "mix all_exhausted_without_replacement": "a mixture by its stop",
+    "mix forever": "a mixture by its stop",
+    "mix in mix": "a mixture of mixtures",
+    "mix batch_size": "a mixture that names the batch size",
+    "weights": "a mixture with weights",
+    "weights by step": "a mixture whose weights change",
+    "unit batch": "a mixture of whole batches",
+    "tail keep": "a loader's tail",
+    "tail drop": "a loader's tail",
+    "tail pad": "a loader's tail",
+    "tail wrap": "a loader's tail",
+    "phases": "a curriculum",
+    "phase weights": "a curriculum with weights",
+    "phase epochs": "a curriculum in epochs",
+    "ranks": "several ranks",
+    "threads 0": "reading when asked",
+    "threads 2": "reading ahead",
+    "ids": "ids=",
+    "transform": "transform=",
+    "on_error skip": 'on_error="skip"',
+    "restart": "restart=True",
+    "forever": "loader.forever()",
+    "seek": "loader.seek",
+    "resume": "a state, loaded",
+    "resume chain": "two states, one after the other",
+    "resume world": "a state, loaded by another number of ranks",
+    "resume size": "a state, loaded with another batch size",
+    "resume tail": "a state, loaded with another tail",
+}
+
+SEQUENCES = {"token sequences", "document sequences", "separator", "documents", "page", "without behind sequences"}
+MIXTURES = {name for name in OPERATIONS if name.startswith("mix ")} | {"weights", "weights by step", "unit batch", "without in mix"}
+PHASES = {"phases", "phase weights", "phase epochs"}
+FAMILIES = (
+    {"format array", "format store"},
+    {"format npy", "format collection"},
+    {"format parquet", "format nullable_store"},
+    {"format tokens", "format ragged"},
+    {"format text"},
+    {"format documents"},
+)
+VALUES = {"format array", "format store", "format npy", "format collection", "format parquet", "format nullable_store"}
+
+
+def _both(one: set[str], other: set[str]) -> Callable[[set[str]], bool]:
+    return lambda pair: bool(pair & one and pair & other and len(pair) == 2)
+
+
+CANNOT_MEET: tuple[tuple[str, Callable[[set[str]], bool]], ...] = ()
+
+
+def may_meet(one: str, other: str) -> bool:
+    """Whether two operations may be right together in one case."""
+    return not any(rule({one, other}) for _, rule in CANNOT_MEET)

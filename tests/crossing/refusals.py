@@ -1,0 +1,254 @@
+"""What is refused, and how: every row says in which cases, with which exception and which words."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tests.crossing.case import Case
+from tests.crossing.check import Refused
+from tests.crossing.model import Impossible, Mix, Records, Sequences, Stream, Table, same_forms
+
+from penstock.errors import BatchError, SchemaMismatchError, StateMismatchError
+
+
+@dataclass(frozen=True)
+class Row:
+    """A refusal. ``sure`` ones must come whenever ``applies``; others may, because another step may be reached first."""
+
+    name: str
+    applies: Callable[[Case], bool]
+    exception: type[Exception]
+    words: str
+    sure: bool = True
+
+
+def _tables(case: Case) -> Iterator[Table]:
+    for stream in _streams(case):
+        if isinstance(stream, Records | Sequences):
+            yield stream.table
+
+
+def _streams(case: Case) -> Iterator[Stream]:
+    yield from case.stream.streams()
+
+
+def _sequences(case: Case) -> list[Sequences]:
+    return [stream for stream in _streams(case) if isinstance(stream, Sequences)]
+
+
+def _mixtures(case: Case) -> list[Mix]:
+    return [stream for stream in _streams(case) if isinstance(stream, Mix)]
+
+
+def _has_ragged(stream: Sequences) -> bool:
+    return stream.has_pages or any(form.kind != "fixed" for form in stream.table.forms.values())
+
+
+def _ordered_by(case: Case, method: str, *, pages: bool | None = None) -> bool:
+    return any(
+        stream.records.ordered.method == method and pages in (None, stream.has_pages) and _has_ragged(stream)
+        for stream in _sequences(case)
+    )
+
+
+def _divides_badly(case: Case) -> bool:
+    for leg in case.legs:
+        sizes = [leg.size] if leg.phases is None else [phase.batch_size for phase in leg.phases]
+        if any(size % leg.world for size in sizes if size):
+            return True
+    return False
+
+
+def _differ(case: Case) -> bool:
+    if any(table.parts_differ for table in _tables(case)):
+        return True
+    for mixture in _mixtures(case):
+        forms = [
+            stream.forms()
+            for _, stream in mixture.parts
+            if all(_has_ragged(s) for s in stream.streams() if isinstance(s, Sequences))
+        ]
+        if any(not same_forms(one, forms[0]) for one in forms):
+            return True
+    return False
+
+
+def _all_banned(case: Case) -> bool:
+    """Whether a stream has nothing left at some step."""
+    for stream in _with_bans(case.stream):
+        bans = stream.bans if isinstance(stream, Records) else (*stream.records.bans, *stream.bans)
+        banned = frozenset[int]().union(*(ids for _, ids in bans))
+        if bans and isinstance(stream, Sequences) and not all(_has_ragged(s) for s in [stream]):
+            continue
+        if bans and len(banned) >= stream.table.length:
+            return True
+        if bans and isinstance(stream, Sequences) and _nothing_left(stream, banned):
+            return True
+    return False
+
+
+def _nothing_left(stream: Sequences, banned: frozenset[int]) -> bool:
+    try:
+        stream._line(0, banned)
+    except Impossible:
+        return True
+    return False
+
+
+def _with_bans(stream: Stream) -> Iterator[Records | Sequences]:
+    """The leaves, with all bans put upon them."""
+    if isinstance(stream, Mix):
+        for part in stream.banning:
+            yield from _with_bans(part)
+    elif isinstance(stream, Records | Sequences):
+        yield stream
+
+
+def _repeats_nothing(case: Case) -> bool:
+    """Whether a mixture would have to repeat an empty stream."""
+    for mixture in _mixtures(case):
+        if mixture.stop not in ("all_exhausted", "forever"):
+            continue
+        phases = [leg.phases for leg in case.legs if leg.phases is not None]
+        stages = [weights for _, weights in mixture.weights] if mixture.is_staged else [mixture.weights]
+        if phases and mixture is case.stream:
+            stages += [phase.weights for phase in phases[0] if phase.weights is not None]
+        for weights in stages:
+            for (name, _), length in zip(mixture.parts, mixture.lengths, strict=True):
+                if length == 0 and weights is not None and weights[name]:
+                    return True
+    return False
+
+
+def _inner(case: Case) -> list[Mix]:
+    return [mixture for mixture in _mixtures(case) if mixture is not case.stream]
+
+
+def _other_shape(case: Case) -> bool:
+    if not isinstance(case.stream, Mix) or not case.stream.is_bound:
+        return False
+    legs = case.legs
+    return any((one.size, one.tail) != (other.size, other.tail) for one, other in zip(legs, legs[1:], strict=False))
+
+
+def _short_drop(case: Case) -> bool:
+    for leg in case.legs:
+        if leg.tail != "drop" or leg.phases is not None or leg.size is None:
+            continue
+        job = leg.job(case.stream)
+        if job.stream.is_endless:
+            continue
+        samples = job.stream.axis(0) // job.stream.stride
+        if 0 <= samples < leg.size:
+            return True
+    return False
+
+
+ROWS = (
+    Row("ranks do not divide the batch", _divides_badly, ValueError, "divided among"),
+    Row("fields differ", _differ, SchemaMismatchError, "same fields"),
+    Row("no ragged field", lambda case: not all(map(_has_ragged, _sequences(case))), ValueError, "ragged"),
+    Row("everything is banned", _all_banned, ValueError, "banned", sure=False),
+    Row(
+        "sequences cannot be skipped",
+        lambda case: bool(_sequences(case)) and any(leg.on_error == "skip" for leg in case.legs),
+        ValueError,
+        "cannot be replaced",
+    ),
+    Row(
+        "documents of tokens without a separator",
+        lambda case: any(s.documents and s.has_pages and s.separator is None for s in _sequences(case)),
+        ValueError,
+        "separator",
+    ),
+    Row("a separator that is no token", lambda case: any(s.separator == 70_000 for s in _sequences(case)), ValueError, "fit"),
+    Row(
+        "page of documents", lambda case: any(s.page is not None and not s.has_pages for s in _sequences(case)), ValueError, "page"
+    ),
+    Row("documents by sample", lambda case: _ordered_by(case, "sample", pages=False), ValueError, "number of tokens"),
+    Row("sequences by slide", lambda case: _ordered_by(case, "slide"), TypeError, ""),
+    Row("sequences by design", lambda case: _ordered_by(case, "design"), TypeError, ""),
+    Row("an empty stream is repeated", _repeats_nothing, ValueError, "empty"),
+    Row("a mixture within is endless", lambda case: any(m.is_endless for m in _inner(case)), ValueError, ""),
+    Row("a mixture within is bound", lambda case: any(m.is_bound for m in _inner(case)), ValueError, ""),
+    Row(
+        "batch_size of the mixture",
+        lambda case: any(
+            mixture.batch_size is not None
+            and any(
+                size != mixture.batch_size
+                for leg in case.legs
+                for size in ([leg.size] if leg.phases is None else [phase.batch_size for phase in leg.phases])
+            )
+            for mixture in _mixtures(case)
+        ),
+        ValueError,
+        "batch_size",
+    ),
+    Row(
+        "weights by step and phases",
+        lambda case: any(m.is_staged for m in _mixtures(case)) and any(leg.phases is not None for leg in case.legs),
+        ValueError,
+        "phases",
+    ),
+    Row("another batch size or tail", _other_shape, StateMismatchError, "", sure=False),
+    Row(
+        "restart and seek",
+        lambda case: any(leg.restart and leg.seek is not None for leg in case.legs),
+        ValueError,
+        "restart",
+        sure=False,
+    ),
+    Row("transform gives None", lambda case: any(leg.transform == "nothing" for leg in case.legs), BatchError, "None", sure=False),
+    Row("shorter than a batch", _short_drop, ValueError, "drop"),
+    Row(
+        "seq_len without sequences",
+        lambda case: not _sequences(case) and any(phase.seq_len != 1 for leg in case.legs for phase in leg.phases or ()),
+        ValueError,
+        "sequences",
+        sure=False,
+    ),
+    Row(
+        "weights of phases without a mixture",
+        lambda case: not isinstance(case.stream, Mix) and any(p.weights is not None for leg in case.legs for p in leg.phases or ()),
+        ValueError,
+        "weights",
+    ),
+    Row(
+        "phases of sequences in a mixture in a mixture",
+        lambda case: bool(_inner(case) and _sequences(case)) and any(leg.phases is not None for leg in case.legs),
+        ValueError,
+        "",
+    ),
+    Row(
+        "too few records can be read",
+        lambda case: any(
+            len(stream.table.bad.union(*(ids for _, ids in stream.bans))) >= stream.table.length > 0
+            for stream in _with_bans(case.stream)
+            if isinstance(stream, Records) and stream.table.bad
+        ),
+        BatchError,
+        "too few records",
+        sure=False,
+    ),
+)
+
+
+def applying(case: Case) -> list[Row]:
+    """The rows that foresee a refusal. Where one does, the model of a later one may not exist."""
+    found: list[Row] = []
+    for row in ROWS:
+        try:
+            if row.applies(case):
+                found.append(row)
+        except Exception:
+            if not found:
+                raise
+    return found
+
+
+def matching(rows: list[Row], refused: Refused) -> Row | None:
+    """The row that foresaw a refusal."""
+    for row in rows:
+        if isinstance(refused.cause, row.exception) and row.words in str(refused.cause):
+            return row
+    return None

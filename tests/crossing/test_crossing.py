@@ -1,0 +1,37 @@
+"""Every combination of streams and loaders is right, or refused as the table says."""
+
+from itertools import count, islice
+from pathlib import Path
+
+from tests.crossing.campaign import run_cases
+from tests.crossing.data import remote_at
+from tests.crossing.generate import make_case
+from tests.crossing.operations import OPERATIONS, may_meet
+from tests.remote.seaweed import serving
+
+from penstock.remote.objects import close_all
+
+CASES = 3000
+
+
+def test_every_case_delivers_what_the_model_says_or_is_refused_by_the_table() -> None:
+    seen = run_cases(range(CASES), most_wrong=3)
+    assert not seen.wrong, "\n\n".join(f"seed {seed}:\n{text}" for seed, text in seen.wrong)
+    assert seen.cases == CASES
+
+
+def test_remote_data_on_a_real_object_store_delivers_the_same(tmp_path: Path) -> None:
+    seeds = list(islice((seed for seed in count() if "remote" in make_case(seed).tags), 40))
+    with serving(tmp_path) as server, remote_at(server.url, server.storage_options):
+        for seed in seeds:
+            seen = run_cases(range(seed, seed + 1))
+            assert not seen.wrong, f"seed {seed}:\n{seen.wrong[0][1]}"
+        close_all()
+
+
+def test_a_case_follows_from_its_seed() -> None:
+    assert [make_case(seed).code() for seed in range(50)] == [make_case(seed).code() for seed in range(50)]
+
+
+def test_rules_of_operations_name_operations_that_exist() -> None:
+    assert all(may_meet(one, one) or one in OPERATIONS for one in OPERATIONS)
