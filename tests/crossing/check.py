@@ -5,23 +5,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from tests.crossing.case import Case, Leg
 from tests.crossing.data import Form
-from tests.crossing.model import NAMES, Impossible, Job, Mix, PhasedJob, Place, Records, Sample, Sequences, Stream, samples
+from tests.crossing.model import NAMES, Job, Mix, NothingLeftError, PhasedJob, Place, Records, Sample, Sequences, Stream, samples
 
 from penstock import Loader, Ragged
 from penstock.order import BlockShuffle, Sequential, Shuffle
 from penstock.order.seed import Purpose, derive_key
 
 
-class Wrong(AssertionError):
+class WrongError(AssertionError):
     """The loader and the model differ."""
 
 
-class Refused(Exception):
+class RefusalError(Exception):
     """The loader refused; ``stage`` says when."""
 
     def __init__(self, stage: str, cause: Exception) -> None:
@@ -36,12 +37,12 @@ def attempt(stage: str, call: Callable[[], Any]) -> Any:
     except StopIteration:
         raise
     except Exception as error:
-        raise Refused(stage, error) from error
+        raise RefusalError(stage, error) from error
 
 
 def expect(what: str, expected: Any, found: Any) -> None:
     if expected != found:
-        raise Wrong(f"{what}: expected {expected!r}, got {found!r}")
+        raise WrongError(f"{what}: expected {expected!r}, got {found!r}")
 
 
 # A batch in plain values
@@ -171,10 +172,7 @@ class Checker:
         state = None
         jobs = [leg.job(self.case.stream) for leg in self.case.legs]
         for number, (leg, job) in enumerate(zip(self.case.legs, jobs, strict=True)):
-            names = NAMES | {"stream": stream}
-            ranks = [
-                Rank(attempt("loader", lambda rank=rank: eval(leg.code("stream", str(rank)), names))) for rank in range(leg.world)
-            ]
+            ranks = [Rank(attempt("loader", partial(_make_loader, stream, leg, rank))) for rank in range(leg.world)]
             try:
                 if state is not None:
                     for rank in ranks:
@@ -225,9 +223,10 @@ class Checker:
         place = job.settle(Place())
         while place is not None and place.epoch < 2:
             for cell, row in zip(job.cells(place), samples(job, place), strict=True):
-                if cell is not None and row is not None and cell[0] < 2 and row.leaf == number:
-                    if row.original == record and row.planned == record:
-                        expected.append((cell[0], cell[1], place.step))
+                if cell is None or row is None or cell[0] >= 2 or row.leaf != number:
+                    continue
+                if row.original == record and row.planned == record:
+                    expected.append((cell[0], cell[1], place.step))
             place = job.after(place)
         asked: Any = record
         for name in reversed(names):
@@ -266,7 +265,7 @@ class Checker:
                 left -= 1
                 if not leg.restart:
                     self._compare_place(f"{where} after step {here.step}", job, ranks, following)
-            if over and not leg.forever or (over and isinstance(job, PhasedJob)):
+            if over and (not leg.forever or isinstance(job, PhasedJob)):
                 for rank in ranks:
                     ended = attempt("run", lambda rank=rank: next(rank.run, "end"))
                     expect(f"{where}: behind the last batch of the epoch", "end", ended if isinstance(ended, str) else "a batch")
@@ -284,7 +283,7 @@ class Checker:
     def _batch(self, where: str, leg: Leg, job: Job, ranks: list[Rank], place: Place, skipped: list[int]) -> None:
         try:
             rows = samples(job, place)
-        except Impossible:  # a rank must say so
+        except NothingLeftError:  # a rank must say so
             for rank in ranks:
                 attempt("run", lambda rank=rank: next(rank.run, None))
             raise
@@ -293,7 +292,7 @@ class Checker:
             own = rows[number :: len(ranks)]
             batch = attempt("run", lambda rank=rank: next(rank.run, None))
             if batch is None:
-                raise Wrong(f"{where}: rank {number}: expected a batch, got the end")
+                raise WrongError(f"{where}: rank {number}: expected a batch, got the end")
             compare_batch(f"{where}, rank {number}", leg, job, place, Expected(forms, own), batch)
             skipped[number] += sum(row is not None and row.id != row.planned for row in own)
         self.seen["batches"] += 1
@@ -311,7 +310,7 @@ class Checker:
     def _compare_length(self, where: str, leg: Leg, job: Job, ranks: list[Rank], place: Place | None) -> None:
         if job.stream.is_endless and not isinstance(job, PhasedJob):
             with suppress(TypeError):
-                raise Wrong(f"{where}: len(loader): expected a TypeError, got {len(ranks[0].loader)}")
+                raise WrongError(f"{where}: len(loader): expected a TypeError, got {len(ranks[0].loader)}")
             return
         if isinstance(job, PhasedJob):
             expect(f"{where}: len(loader)", len(job.shapes), len(ranks[0].loader))
@@ -327,6 +326,10 @@ class Checker:
                     first = job.after(first)
             count = sum(1 for _ in job.rest(first))
         expect(f"{where}: len(loader)", count, len(ranks[0].loader))
+
+
+def _make_loader(stream: Any, leg: Leg, rank: int) -> Any:
+    return eval(leg.code("stream", str(rank)), NAMES | {"stream": stream})
 
 
 def _record_leaves(stream: Stream, names: tuple[str, ...] = ()) -> list[tuple[int, tuple[str, ...], Records]]:
@@ -362,6 +365,3 @@ def _endless(job: Job, place: Place) -> Iterator[Place]:
     while following is not None:
         yield following
         following = job.after(following)
-
-
-__all__ = ["Checker", "Impossible", "Records", "Refused", "Wrong"]

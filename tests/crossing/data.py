@@ -1,6 +1,6 @@
 """The data of all cases: small files of every kind, written once, and what they hold as plain Python values.
 
-``data("store23")`` opens one of them, once per process. ``faulty(source, {2, 5})`` is a source whose records 2 and 5 cannot be read.
+``data("store23")`` opens one of them, once per process. Records 2 and 5 of ``faulty(source, {2, 5})`` cannot be read.
 """
 
 import atexit

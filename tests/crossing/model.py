@@ -1,13 +1,14 @@
 """What streams and loaders must deliver: plain lists and loops, written from the documentation.
 
 Everything here is counted out one record, token or batch at a time. From penstock come only the documented orders of one epoch
-(``indices(epoch, 0, len)``), the layout of one epoch of a mixture (``Mixture.choose``), and the draw of substitutes.
+(``indices(epoch, 0, len)``) and the draw of substitutes. The layout of one epoch of a mixture is that of ``tests.order.reference``.
 
 A source is its columns. A stream gives the sample at (epoch, position) for a batch at a step. A :class:`Job` is a stream cut into
 batches: it says what every batch holds, and where the run stands after it.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -16,17 +17,18 @@ from typing import Any
 
 import numpy as np
 from tests.crossing.data import KNOWN, Form, data, doubled, reversed_text
+from tests.order.reference import Line, Shape, mixture_line, stages_by_phase, stages_by_step
 
 from penstock import Phase, _core
 from penstock.interfaces import Order
-from penstock.order import BlockShuffle, Design, Mixture, Random, Sequential, Shuffle, Sliding
+from penstock.order import BlockShuffle, Design, Permutation, Random, Sequential, Shuffle, Sliding
 from penstock.order.seed import Purpose, derive_root
 from penstock.stream.stream import substitute
 
 FAR = 400  # positions of an endless mixture that are looked at
 
 
-class Impossible(Exception):
+class NothingLeftError(Exception):
     """There is no such sample: all that could stand in for a record is banned or cannot be read."""
 
 
@@ -98,7 +100,7 @@ def pick(table: Table, names: Sequence[str]) -> Table:
 
 
 def faulty(table: Table, bad: set[int]) -> Table:
-    return _derived(table, f"faulty({table.code}, {set(sorted(bad))!r})", "unreadable", bad=table.bad | bad)
+    return _derived(table, f"faulty({table.code}, {bad!r})", "unreadable", bad=table.bad | bad)
 
 
 def mapped(table: Table) -> Table:
@@ -333,7 +335,7 @@ class Records(Stream):
 
     def _other(self, epoch: int, position: int, banned: frozenset[int], drawn: Draw = None) -> int:
         if len(banned) >= self.table.length:
-            raise Impossible
+            raise NothingLeftError
         return substitute(self.seed, *(drawn or (epoch, position)), self.table.length, np.array(sorted(banned), np.int64))
 
 
@@ -480,7 +482,7 @@ class Sequences(Stream):
 
     def _other_page(self, epoch: int, place: int, count: int, banned: list[int]) -> int:
         if len(banned) >= count:
-            raise Impossible
+            raise NothingLeftError
         return substitute(self.seed, epoch, place, count, np.array(banned, np.int64))
 
     def _page_order(self, count: int, page: int) -> Order:
@@ -510,7 +512,7 @@ class Sequences(Stream):
         """``count`` tokens of documents drawn by lot; what is too much is cut from the front of the first."""
         total = len(self.storage)
         if count and not any(self.storage[i] for i in range(total) if i not in banned):
-            raise Impossible
+            raise NothingLeftError
         root = _core.absorb(derive_root(self.seed, epoch, Purpose.SUBSTITUTE), place)
         pieces: list[list[Token]] = []
         attempt = 0
@@ -668,7 +670,8 @@ class Mix(Stream):
             taken, clock = [0] * len(self.parts), 0
             if epoch:
                 before, taken, clock = self.layout(epoch - 1)
-                taken = [count + sum(which == k for which, _ in before) for k, count in enumerate(taken)]
+                counts = Counter(which for which, _ in before)
+                taken = [count + counts[k] for k, count in enumerate(taken)]
                 clock += self._clocked(len(before))
             chosen = self._choose(epoch, clock)
             self._layouts[epoch] = ([(which, taken[which] + local) for which, local in chosen], taken, clock)
@@ -682,43 +685,47 @@ class Mix(Stream):
 
     def _choose(self, epoch: int, clock: int) -> list[tuple[int, int]]:
         """The layout of one epoch, the elements of every stream counted from 0."""
-        options: dict[str, Any] = {"seed": self.seed, "stop": self.stop}
-        if self.period is not None:
-            options["period"] = self.period
-        if self.unit == "batch":
-            options |= {"unit": "batch", "batch_size": self.size}
-        if self.is_staged:
-            options["weights"] = self._stages(clock)
-        elif self.weights is not None:
-            options["weights"] = self._numbers(self.weights)
-        mixture = Mixture(self.lengths, **options)
-        found = mixture.choose(epoch, 0, FAR if self.is_endless else len(mixture))
-        pairs = list(zip(found.which.tolist(), found.element.tolist(), strict=True))
-        if self.is_endless:
-            return pairs
-        given = [sum(which == k for which, _ in pairs) for k in range(len(self.parts))]
-        local = [(which, element - epoch * given[which]) for which, element in pairs]
-        self._check(local, given)
-        return local
+        group = self.size if self.unit == "batch" else 1
+        stages = self._stages(clock, group) if self.is_staged else [(0, self._weights)]
+        line = _laid_out(tuple(self.lengths), tuple((step, tuple(w)) for step, w in stages), group, self.stop, self.period or 1024)
+        found = unroll(line, self.seed, epoch, FAR)
+        if self.stop == "all_exhausted_without_replacement" and group > 1:
+            found += self._left_over(line, epoch)
+        if not self.is_endless:
+            self._check(found)
+        return found
 
-    def _check(self, local: list[tuple[int, int]], given: list[int]) -> None:
-        """Every stream's elements come once, none is left out, and the policy is kept."""
-        for k, count in enumerate(given):
-            assert sorted(element for which, element in local if which == k) == list(range(count))
+    @property
+    def _weights(self) -> list[float]:
+        return list(self.lengths) if self.weights is None else self._numbers(self.weights)
+
+    def _left_over(self, line: Line, epoch: int) -> list[tuple[int, int]]:
+        """What does not fill a batch of its own, of streams that were drawn from, mixed."""
+        drawn = [any(stage.weights[k] for _, _, stage in line.starts) for k in range(len(self.parts))]
+        rests = [length - given for length, given in zip(self.lengths, line.given, strict=True)]
+        rests = [rest if 0 < rest < self.size and on else 0 for rest, on in zip(rests, drawn, strict=True)]
+        items = [(k, line.given[k] + i) for k, rest in enumerate(rests) for i in range(rest)]
+        key = _core.absorb(derive_root(self.seed, epoch, Purpose.MIXTURE), line.draws)
+        return [items[i] for i in Permutation(len(items), key=key).run(0, len(items)).tolist()] if items else []
+
+    def _check(self, found: list[tuple[int, int]]) -> None:
+        """Every stream's elements come once, none is left out, and every record once where that is the policy."""
+        elements: list[list[int]] = [[] for _ in self.parts]
+        for which, element in found:
+            elements[which].append(element)
+        given = [len(own) for own in elements]
+        assert all(sorted(own) == list(range(len(own))) for own in elements)
         if self.stop == "all_exhausted_without_replacement" and not self.is_staged:
-            weights = self._numbers(self.weights) if self.weights else self.lengths
-            assert given == [length if weight else 0 for length, weight in zip(self.lengths, weights, strict=True)]
+            assert given == [length if weight else 0 for length, weight in zip(self.lengths, self._weights, strict=True)]
 
-    def _stages(self, clock: int) -> list[tuple[int, list[float]]]:
-        """The stages as they fall upon an epoch that begins at a sample of the run."""
-        unit = self.size if self.unit == "batch" else 1
+    def _stages(self, clock: int, group: int) -> list[tuple[int, list[float]]]:
+        """The stages as they fall upon an epoch that begins at a sample of the run; their first positions."""
         found: list[tuple[int, list[float]]] = []
         for step, weights in self.weights:
             start = step * self.size - clock
-            assert unit == 1 or start % unit == 0 or start < 0
             if start <= 0:
                 found.clear()
-            found.append((max(0, start) // unit, self._numbers(weights)))
+            found.append((max(0, start), self._numbers(weights)))
         return found
 
     def axis(self, epoch: int) -> int:
@@ -752,18 +759,45 @@ class Mix(Stream):
     def phase_line(self) -> list[tuple[int, int]]:
         """Stream and first element of every sample of a curriculum."""
         assert self.phases is not None
-        options: dict[str, Any] = {"seed": self.seed, "stop": self.stop}
-        if self.period is not None:
-            options["period"] = self.period
-        if self.weights is not None:
-            options["weights"] = self._numbers(self.weights)
-        phases = []
+        weights = self.elements if self.weights is None else self._numbers(self.weights)
+        shapes = []
         for phase, steps in zip(self.phases, num_steps(self.phases, sum(self.elements)), strict=True):
-            weights = None if phase.weights is None else self._numbers(phase.weights)
-            phases.append(Phase(steps, phase.batch_size, phase.seq_len, weights))
-        mixture = Mixture(self.elements, phases=phases, **options)
-        found = mixture.choose(0, 0, min(len(mixture), sum(p.steps * p.batch_size for p in phases)))  # type: ignore[operator,misc]
-        return list(zip(found.which.tolist(), found.element.tolist(), strict=True))
+            own = None if phase.weights is None else self._numbers(phase.weights)
+            shapes.append(Shape(steps, phase.batch_size, phase.seq_len, own))
+        stages = stages_by_phase(shapes, weights, self.unit == "batch")
+        line = mixture_line(self.elements, stages, self.stop, self.period or 1024)
+        return unroll(line, self.seed, 0, sum(shape.steps * shape.batch_size for shape in shapes))
+
+
+@lru_cache(256)
+def _laid_out(
+    lengths: tuple[int, ...], stages: tuple[tuple[int, tuple[float, ...]], ...], group: int, stop: str, period: int
+) -> Line:
+    return mixture_line(lengths, stages_by_step(stages, 1, group), stop, period)
+
+
+def unroll(line: Line, seed: int, epoch: int, most: int) -> list[tuple[int, int]]:
+    """Stream and first element of every sample of a line, those of an endless one up to ``most``."""
+    found: list[tuple[int, int]] = []
+    root = derive_root(seed, epoch, Purpose.MIXTURE)
+    ends = [*(segment.start for segment in line.segments[1:]), line.draws]
+    for segment, end in zip(line.segments, ends, strict=False):
+        stage = [stage for first, _, stage in line.starts if first <= segment.start][-1]
+        for first in range(segment.start, end, segment.period):
+            before = first - segment.start
+            low = [0 if segment.counted else before * edge >> 63 for edge in segment.edges]
+            edges = [
+                edge if segment.counted else ((before + segment.period) * edge >> 63) - below
+                for edge, below in zip(segment.edges, low, strict=True)
+            ]
+            for slot in Permutation(segment.period, key=_core.absorb(root, first)).run(0, segment.period).tolist():
+                which = next(k for k in range(len(edges) - 1) if edges[k] <= slot < edges[k + 1])
+                draw = low[which + 1] - low[which] + slot - edges[which]
+                element = segment.before[which] + draw * segment.unit
+                found += [(which, element + i * stage.seq_len) for i in range(stage.group)]
+            if len(found) >= most and end > 1 << 40:
+                return found
+    return found
 
 
 def num_steps(phases: Sequence[Phase], elements: int) -> list[int]:

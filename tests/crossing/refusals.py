@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tests.crossing.case import Case
-from tests.crossing.check import Refused
-from tests.crossing.model import Impossible, Mix, Records, Sequences, Stream, Table, same_forms
+from tests.crossing.check import RefusalError
+from tests.crossing.model import Mix, NothingLeftError, Records, Sequences, Stream, Table, same_forms
 
 from penstock.errors import BatchError, SchemaMismatchError, StateMismatchError
 
@@ -89,7 +90,7 @@ def _all_banned(case: Case) -> bool:
 def _nothing_left(stream: Sequences, banned: frozenset[int]) -> bool:
     try:
         stream._line(0, banned)
-    except Impossible:
+    except NothingLeftError:
         return True
     return False
 
@@ -105,7 +106,7 @@ def _with_bans(stream: Stream) -> Iterator[Records | Sequences]:
 
 def _repeats_nothing(case: Case) -> bool:
     """Whether a mixture would have to repeat an empty stream."""
-    for mixture in _mixtures(case):
+    for mixture in reversed(_mixtures(case)):  # those within first: the others are made of them
         if mixture.stop not in ("all_exhausted", "forever"):
             continue
         phases = [leg.phases for leg in case.legs if leg.phases is not None]
@@ -127,7 +128,7 @@ def _other_shape(case: Case) -> bool:
     if not isinstance(case.stream, Mix) or not case.stream.is_bound:
         return False
     legs = case.legs
-    return any((one.size, one.tail) != (other.size, other.tail) for one, other in zip(legs, legs[1:], strict=False))
+    return any((one.size, one.tail) != (other.size, other.tail) for one, other in pairwise(legs))
 
 
 def _short_drop(case: Case) -> bool:
@@ -141,6 +142,25 @@ def _short_drop(case: Case) -> bool:
         if 0 <= samples < leg.size:
             return True
     return False
+
+
+def _wrapped_batches(case: Case) -> bool:
+    """Whether batches of one stream would be filled up from several."""
+    if not isinstance(case.stream, Mix) or case.stream.unit != "batch" or case.stream.is_endless:
+        return False
+    for leg in case.legs:
+        if leg.tail == "wrap" and leg.size:
+            stream = case.stream.bind(leg.size, leg.tail)
+            if any(stream.axis(epoch) % leg.size for epoch in range(6)):
+                return True
+    return False
+
+
+def _phases_over_nothing(case: Case) -> bool:
+    phases = case.legs[0].phases
+    if phases is None or isinstance(case.stream, Mix) or case.stream.axis(0):
+        return False
+    return any(phase.steps for phase in phases)
 
 
 ROWS = (
@@ -219,6 +239,8 @@ ROWS = (
         ValueError,
         "",
     ),
+    Row("batches of one stream, wrapped", _wrapped_batches, ValueError, "tail='wrap'"),
+    Row("phases over nothing", _phases_over_nothing, ValueError, "empty"),
     Row(
         "too few records can be read",
         lambda case: any(
@@ -246,7 +268,7 @@ def applying(case: Case) -> list[Row]:
     return found
 
 
-def matching(rows: list[Row], refused: Refused) -> Row | None:
+def matching(rows: list[Row], refused: RefusalError) -> Row | None:
     """The row that foresaw a refusal."""
     for row in rows:
         if isinstance(refused.cause, row.exception) and row.words in str(refused.cause):
