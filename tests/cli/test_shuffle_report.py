@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.cli.conftest import Run, Seen
 from tests.report.conftest import open_fonts
@@ -42,6 +44,32 @@ def test_json_has_figures_verdicts_and_pictures(run_json: Callable[..., Any], so
     assert len(found["heat"]) == 64
 
 
+def test_what_is_read_is_told(run: Run, run_json: Callable[..., Any], sorted_data: list[str]) -> None:
+    words = [*sorted_data, "--block", 64, "--window", 4, "--batch-size", 32]
+    found = run_json("shuffle-report", *words)["locality"]
+    assert (found["cache"], found["num_blocks"], found["epoch"]["block_reads"], found["read_per_used"]) == (4, 64, 64, 1)
+    assert found["epoch"]["bytes_used"] == 4096 * 18
+    assert run_json("shuffle-report", *words, "--cache", 0)["locality"]["read_per_used"] == found["requested_per_used"] > 7
+    shown = run("shuffle-report", *words).stdout
+    for told in (
+        "blocks read, 4 blocks kept",
+        "seeks between records",
+        "same block as the record before",
+        "reads every block about once",
+    ):
+        assert told in shown.replace("\n", " ")
+
+
+def test_blocks_that_are_read_whole_are_those_of_the_data(run_json: Callable[..., Any], tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": np.arange(1000)}), tmp_path / "x.parquet", row_group_size=100)
+    found = run_json("shuffle-report", tmp_path / "x.parquet", "--batch-size", 20, "--block", 50, "--window", 2)
+    assert found["reads_blocks"] is True
+    assert found["locality"]["num_blocks"] == 10
+    assert found["locality"]["read_per_used"] > 1.5  # a block of the shuffle is half of one of the data
+    aligned = run_json("shuffle-report", tmp_path / "x.parquet", "--batch-size", 20, "--block", 100, "--window", 2)
+    assert aligned["locality"]["read_per_used"] == 1
+
+
 def test_records_without_data_are_judged(run_json: Callable[..., Any]) -> None:
     found = run_json("shuffle-report", "--records", 10**12, "--block", 8192, "--batch-size", 32, "--world", 4)
     assert found["order"] == "BlockShuffle(n=1000000000000, block=8192, seed=0, window=16, lanes=1)"
@@ -55,6 +83,7 @@ def test_a_page_and_pictures_are_written(run: Run, sorted_data: list[str], tmp_p
     page = Page((tmp_path / "a.html").read_text())
     assert "How well is" in page.shown
     assert "S6" in page.shown
+    assert "bytes read per byte used" in page.shown
     assert page.handlers == []
     assert sorted(path.name for path in (tmp_path / "plots").iterdir()) == ["class-mix.png", "heat-map.png"]
 

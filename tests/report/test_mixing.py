@@ -11,6 +11,7 @@ from penstock import report
 from penstock.order import BlockShuffle, Random, Sequential, Shuffle
 from penstock.report.class_mix import class_mix, sample_batches, spread_runs
 from penstock.report.mixing import Mixing
+from penstock.report.mixing_section import locality_text
 
 N, BLOCK, BATCH = 1 << 16, 1024, 64
 
@@ -131,3 +132,23 @@ def test_runs_are_spread_from_the_first_position_to_the_last() -> None:
     assert all(one.stop <= other.start for one, other in pairwise(runs))
     assert spread_runs(1600, 16, 1600) == [range(1600)]
     assert all(one.stop <= other.start for one, other in pairwise(spread_runs(1601, 16, 1600)))
+
+
+def test_what_is_read_comes_with_advice() -> None:
+    def told(order: BlockShuffle | Shuffle | Sequential, **options: object) -> str:
+        return locality_text(report.measure_order(order, batch_size=BATCH, **options))  # type: ignore[arg-type]
+
+    block = BlockShuffle(N, block=BLOCK, window=4, seed=7)
+    assert told(Sequential(N), block=BATCH).startswith("Every block is read about once")
+    assert told(block).startswith("A reader that keeps 4 blocks reads every block about once, one that keeps none ")
+    assert "shuffle in blocks" in told(Shuffle(N, seed=7))
+    assert "rank 0 of 4" in told(block, world=4)
+    assert "rank" not in told(block, world=3)  # batches of 64 cannot be divided: the figures are those of all
+    assert told(block, reads_blocks=False).endswith("the disk reads pages, not whole blocks.")
+
+
+def test_the_page_has_a_table_of_reads() -> None:
+    section = report.measure_order(BlockShuffle(N, block=BLOCK, window=1, seed=7), batch_size=BATCH).section()
+    tables = [part for part in section.parts if isinstance(part, report.Table)]
+    assert tables[1].columns == ("reads", "a batch", "an epoch")
+    assert tables[1].rows[2] == ["blocks read, 1 block kept", "0.06", "64"]

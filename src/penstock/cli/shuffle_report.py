@@ -8,14 +8,14 @@ import typer
 from rich.console import Console
 
 from penstock.cli.options import AsJson, BatchSize, Block, Lanes, Seed, Storage, Window, World, open_data
-from penstock.cli.output import console, facts, print_json, say, text
+from penstock.cli.output import console, facts, print_json, say, table, text
 from penstock.interfaces import InvertibleOrder
 from penstock.order import BlockShuffle, Shuffle
-from penstock.records import Source
+from penstock.records import Blocks, Source
 from penstock.report import Mixing, field_labels, measure_order, write_page, write_plots
-from penstock.report.mixing_section import METHOD, suggestion_text
+from penstock.report.mixing_section import METHOD, locality_rows, locality_text, suggestion_text
 from penstock.report.plot import need_plots
-from penstock.report.words import command_line, count, percent
+from penstock.report.words import command_line, count, counted, percent
 
 __all__ = ["EXAMPLES", "shuffle_report"]
 
@@ -33,6 +33,10 @@ Label = Annotated[
 ]
 NumLabels = Annotated[int, typer.Option("--labels", min=2, help="How many sorted classes, without --label.")]
 Target = Annotated[float, typer.Option(min=0.01, max=1.0, help="A window is suggested for this share of the ideal class mix.")]
+Cache = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="BLOCKS", help="Blocks a reader keeps; those that are mixed together, or 16.", show_default=False),
+]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.", show_default=False)]
 Png = Annotated[Path | None, typer.Option(metavar="DIR", help="Write the plots as PNG files.", show_default=False)]
 
@@ -52,12 +56,15 @@ def shuffle_report(
     window: Window = None,
     lanes: Lanes = 1,
     world: World = 1,
+    cache: Cache = None,
     html: Html = None,
     png: Png = None,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Judge a shuffle: how well batches are mixed beside a perfect shuffle, in six figures and two pictures.
+    """Judge a shuffle: how well batches are mixed, compared with a perfect shuffle, in six figures and two pictures.
+
+    Also what it costs to read: blocks, seeks, and bytes read per byte used.
 
     Without --label the data is taken to be sorted by class, the worst case. Only labels are read.
     """
@@ -69,7 +76,7 @@ def shuffle_report(
         if label is not None:
             raise typer.BadParameter("--label needs data", param_hint="--label")
         order = _order(records, seed, block, window, lanes)
-        mixing = measure_order(order, batch_size=batch_size, world=world, num_labels=num_labels, target=target)
+        mixing = measure_order(order, batch_size=batch_size, world=world, num_labels=num_labels, target=target, cache=cache)
     else:
         with open_data(data or [], storage=storage) as source:
             stream = source.shuffle(seed=seed, block=block, window=window, lanes=lanes)
@@ -82,6 +89,9 @@ def shuffle_report(
                 labels=None if label is None else field_labels(source, label),
                 record_bytes=_record_bytes(source),
                 target=target,
+                blocks=_blocks(source, stream.order),
+                reads_blocks=source.reads_blocks,
+                cache=cache,
             )
     options = {
         "records": records,
@@ -91,7 +101,8 @@ def shuffle_report(
         "target": target,
     }
     options |= {"seed": seed or None, "block": block, "window": window, "lanes": lanes if lanes > 1 else None}
-    _write(mixing, html, png, data or [], command_line("shuffle-report", data or [], options | {"world": world}))
+    options |= {"world": world, "cache": cache}
+    _write(mixing, html, png, data or [], command_line("shuffle-report", data or [], options))
     if as_json:
         print_json(mixing)
     else:
@@ -104,6 +115,11 @@ def _order(records: int, seed: int, block: int | None, window: int | None, lanes
     return BlockShuffle(records, block=block or 1024, window=16 if window is None else window, lanes=lanes, seed=seed)
 
 
+def _blocks(source: Source, order: object) -> Blocks:
+    """What is read at a time: the blocks of the data, or those of the shuffle where records can be read one by one."""
+    return source.blocks if source.reads_blocks or not isinstance(order, BlockShuffle) else Blocks(len(source), order.block)
+
+
 def _record_bytes(source: Source) -> float | None:
     """Bytes of a record, where all fields are of fixed size."""
     if not all(field.is_fixed for field in source.schema.values()):
@@ -113,7 +129,7 @@ def _record_bytes(source: Source) -> float | None:
 
 def _write(mixing: Mixing, html: Path | None, png: Path | None, data: Sequence[str], command: str) -> None:
     if html is not None:
-        what = " ".join(Path(word).name or word for word in data[:3]) or f"{count(mixing.records)} records"
+        what = " ".join(Path(word).name or word for word in data[:3]) or counted(mixing.records, "record")
         page = write_page(html, [mixing.section()], title=f"How well is {what} mixed?", command=command, notes=[METHOD])
         say(f"wrote {page}")
     if png is not None:
@@ -126,7 +142,7 @@ def show(mixing: Mixing) -> None:
     out = console()
     rows = {
         "order": mixing.order,
-        "batches": f"of {count(mixing.batch_size)}, {mixing.world} ranks",
+        "batches": f"of {count(mixing.batch_size)}, {counted(mixing.world, 'rank')}",
         "classes": mixing.labels,
         "class mix": f"{percent(mixing.share)} of a perfect shuffle: {count(mixing.class_mix)} of {count(mixing.ideal_class_mix)}",
     }
@@ -138,6 +154,10 @@ def show(mixing: Mixing) -> None:
     out.print()
     draw(mixing, out)
     out.print(text(suggestion_text(mixing)))
+    out.print()
+    columns = ("reads", "a batch", "an epoch")
+    out.print(table(columns, locality_rows(mixing), right=columns[1:]))
+    out.print(text(locality_text(mixing)))
 
 
 def _style(word: str) -> str:

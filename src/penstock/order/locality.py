@@ -64,6 +64,8 @@ class Locality:
     ``same_block`` is the share of records from the same block as the record before. ``is_exact`` is False for a sample.
     """
 
+    rank: int
+    world: int
     num_blocks: int
     num_batches: int
     cache: int
@@ -281,6 +283,8 @@ def _locality(reader: _Reader, epoch: Reads, same_block: float, *, is_exact: boo
     )
     used = epoch.bytes_used or 1.0
     return Locality(
+        rank=reader.shard.rank,
+        world=reader.shard.world,
         num_blocks=len(reader.blocks),
         num_batches=number,
         cache=reader.cache,
@@ -307,8 +311,8 @@ def _sampled(reader: _Reader, order: InvertibleOrder) -> Locality:
     reads, read_bytes = requests, requested_bytes
     if reader.cache:
         share = _share_read_before(reader, order, missed, missed_at) if reader.cache < len(reader.blocks) else 0.0
-        reads = touched + share * missed.size * scale
-        read_bytes = touched_bytes + share * float(reader.sizes.of_blocks(missed).sum()) * scale
+        reads = min(requests, touched + share * missed.size * scale)
+        read_bytes = min(requested_bytes, touched_bytes + share * float(reader.sizes.of_blocks(missed).sum()) * scale)
     jumps = sum(one.block_seeks for one in tallies) / missed.size if missed.size else _share_of_jumps(reader, order)
     epoch = Reads(
         records=float(reader.length),

@@ -7,8 +7,10 @@ import numpy as np
 
 from penstock.argument import as_positions, whole_number
 from penstock.interfaces import IntArray, InvertibleOrder
-from penstock.order import BlockShuffle, Permutation, Shuffle
+from penstock.order import BlockShuffle, Permutation, Shard, Shuffle
+from penstock.order.locality import Locality, measure_locality
 from penstock.order.quality import Measure, Setting, measure
+from penstock.records import Blocks
 from penstock.report.class_mix import Batches, class_mix, distinct_labels, rank_p_value, sample_batches, spread_runs
 from penstock.report.labels import Labels, sorted_labels
 from penstock.report.section import Section
@@ -27,6 +29,9 @@ CELL_RUNS = 8
 
 SHOWN_BATCHES = 48
 """Batches whose classes are shown."""
+
+DEFAULT_CACHE = 16
+"""Blocks that are kept, unless the order mixes blocks."""
 
 SHOWN_CLASSES = 6
 """Into so many groups classes are put for the picture."""
@@ -51,6 +56,8 @@ class Mixing:
     """What was found about an order. ``class_mix`` is the number of classes that a batch is worth (the exponential of the entropy
     of its labels), ``ideal_class_mix`` that of a perfect shuffle. ``heat`` counts records by place in the epoch (rows) and id
     (columns), relative to an even spread; ``classes`` has the share of groups of classes in batches spread over the epoch.
+    ``locality`` is what rank 0 reads; its bytes are records if the size of records is not known. ``reads_blocks`` says whether
+    the data is read in whole blocks, None if that is not known.
     """
 
     order: str
@@ -62,6 +69,8 @@ class Mixing:
     class_mix: float
     ideal_class_mix: float
     suggestion: Suggestion
+    locality: Locality
+    reads_blocks: bool | None
     heat: tuple[tuple[float, ...], ...]
     ideal_heat: tuple[tuple[float, ...], ...]
     classes: tuple[tuple[float, ...], ...]
@@ -90,9 +99,14 @@ def measure_order(
     record_bytes: float | None = None,
     target: float = 0.95,
     epoch: int = 0,
+    blocks: Blocks | None = None,
+    reads_blocks: bool | None = None,
+    cache: int | None = None,
 ) -> Mixing:
     """Judge an order. ``block`` is the run of neighbouring records that files hold together (that of the order, or 1,024, unless
-    given); ``labels`` gives the class of records, ``num_labels`` sorted classes unless given.
+    given); ``labels`` gives the class of records, ``num_labels`` sorted classes unless given. ``blocks`` are what is read at a
+    time (runs of ``block`` records unless given), ``cache`` the number of them that are kept: those that a block shuffle mixes,
+    or 16, unless given.
     """
     n, batch_size = len(order), whole_number("batch_size", batch_size, least=2)
     if not isinstance(order, InvertibleOrder):
@@ -119,12 +133,28 @@ def measure_order(
         verdicts=tuple(judge(one, n=n, batch_size=batch_size, world=world) for one in found),
         class_mix=class_mix(mine),
         ideal_class_mix=class_mix(ideal),
+        locality=measure_locality(
+            order,
+            Blocks(n, block) if blocks is None else blocks,
+            batch_size=batch_size,
+            cache=_kept_blocks(order) if cache is None else cache,
+            record_bytes=1.0 if record_bytes is None else record_bytes,
+            shard=Shard(0, world if batch_size % world == 0 else 1),
+            epoch=epoch,
+        ),
+        reads_blocks=reads_blocks,
         suggestion=_suggest(trial, batch_size, classes, class_mix(ideal), target, record_bytes),
         heat=_heat(order, epoch),
         ideal_heat=_heat(perfect, epoch),
         classes=_shares(order, batch_size, epoch, classes, n),
         ideal_classes=_shares(perfect, batch_size, epoch, classes, n),
     )
+
+
+def _kept_blocks(order: InvertibleOrder) -> int:
+    if not isinstance(order, BlockShuffle):
+        return DEFAULT_CACHE
+    return min(order.num_blocks, (order.window or order.num_blocks) * order.lanes)
 
 
 def _with_labels(

@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-__all__ = ["command_line", "count", "duration", "percent", "printable", "rate", "ratio", "size"]
+__all__ = ["command_line", "count", "counted", "duration", "percent", "printable", "rate", "ratio", "size"]
 
 
 def printable(text: str) -> str:
@@ -36,6 +36,11 @@ def size(num_bytes: float) -> str:
 def count(value: float) -> str:
     """A number of things: 1,234; 1.20 million."""
     return _digits(float(value)) if abs(value) < 999_500 else _scaled(value / 1e6, 1000, ("million", "billion", "trillion"))
+
+
+def counted(number: float, noun: str) -> str:
+    """A number of things by name: 1 record, 1,234 records."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
