@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +29,7 @@ from penstock.errors import (
     EmptyFileError,
     EmptySourceError,
     FormatError,
+    LockedError,
     MissingError,
     NoMatchError,
     PenstockError,
@@ -531,7 +532,7 @@ def test_shards_end_where_the_rule_of_the_format_says(tmp_path: Path) -> None:
         ([np.zeros(3, np.longdouble)], {}, TypeError, "float128"),
         ([np.array(["a"])], {}, TypeError, "<U1"),
         ([b"a"], {"block_size": 0}, ValueError, "block_size"),
-        ([[1]], {"dtype": "i8", "block_size": 2**28}, ValueError, "block_size must be at most 134217728"),
+        ([[1]], {"dtype": "i8", "block_size": 2**40}, ValueError, r"block_size must be at most \d+ for int64"),
         ([b"a"], {"max_shard_bytes": 0}, ValueError, "max_shard_bytes"),
     ],
 )
@@ -573,8 +574,12 @@ def test_nothing_is_replaced(tmp_path: Path) -> None:
     for name, options in (("x", {}), ("x", {"max_shard_bytes": 100}), ("y", {}), ("y", {"max_shard_bytes": 100})):
         with pytest.raises(FileExistsError, match="choose another name"):
             write_tokens([b"two"], tmp_path / f"{name}.rox", **options)
-    with pytest.raises(FileExistsError, match=r"rename it to x_000000\.rox to append"):
-        write_tokens([b"two"], tmp_path / "x.rox", append=True)
+    with pytest.raises(FileExistsError, match=r"leave out max_shard_bytes .*, or rename it to x_000000\.rox to append shards"):
+        write_tokens([b"two"], tmp_path / "x.rox", append=True, max_shard_bytes=100)
+    (tmp_path / "y.rox").write_bytes(GOOD)
+    with pytest.raises(FileExistsError, match=r"there are shards too, such as y_000000\.rox"):
+        write_tokens([b"two"], tmp_path / "y.rox", append=True)
+    (tmp_path / "y.rox").unlink()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -705,6 +710,160 @@ def test_check_10_a_process_killed_while_it_appends_loses_nothing(tmp_path: Path
             break
     assert not killed
     assert progress == {"mkdir": {old, old + new}, "?link,linkat": {old, old + new[:16], old + new}}.get(call, progress)
+
+
+# Continuing one file
+
+
+@given(corpora(), st.integers(1, 20), st.lists(st.integers(0, 8), max_size=3), st.integers(1, 64))
+def test_a_file_continued_in_several_calls_is_the_file_of_one_call(
+    corpus: Any, block_size: int, cuts: list[int], flush: int
+) -> None:
+    documents, separator, dtype, _ = corpus
+    options = {"dtype": dtype, "separator": separator, "block_size": block_size}
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "FLUSH_BYTES", flush)
+        write_tokens(documents, f"{directory}/x.rox", **options)
+        for low, high in pairwise([0, *sorted(cuts), len(documents)]):
+            write_tokens(documents[low:high], f"{directory}/y.rox", append=os.path.exists(f"{directory}/y.rox"), **options)
+        files = [Path(f"{directory}/{name}.rox") for name in "xy"]
+        assert len({path.read_bytes() if path.exists() else b"" for path in files}) == 1
+        assert len(os.listdir(directory)) == sum(path.exists() for path in files)
+
+
+def test_a_continued_file_is_a_new_one_under_the_old_name(tmp_path: Path) -> None:
+    write_tokens([b"one"], tmp_path / "x.rox", separator="|", block_size=8)
+    (tmp_path / "link.rox").symlink_to("x.rox")
+    with (tmp_path / "x.rox").open("rb") as before:
+        assert write_tokens([b"two"], tmp_path / "link.rox", separator="|", block_size=8, append=True) == [tmp_path / "x.rox"]
+        assert before.read(4) == b"one|"
+        assert before.seek(0, os.SEEK_END) == 4 + 8 + 32
+    assert open_tokens(tmp_path / "link.rox").read_tokens([0], 8).tobytes() == b"one|two|"
+    content = (tmp_path / "x.rox").read_bytes()
+    for documents in ([], [b""], iter([""])):
+        assert write_tokens(documents, tmp_path / "x.rox", block_size=8, append=True) == []
+    assert (tmp_path / "x.rox").read_bytes() == content
+    assert sorted(os.listdir(tmp_path)) == ["link.rox", "x.rox"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"block_size": 8}, SchemaMismatchError, r"x\.rox: expected blocks of 8 elements to append to, found blocks of 4"),
+        ({"block_size": 2}, SchemaMismatchError, "expected blocks of 2 elements to append to, found blocks of 4"),
+        ({"dtype": "i8"}, SchemaMismatchError, "expected elements of int64 to append to, found int32"),
+        ({"separator": 7}, SchemaMismatchError, "expected the separator .* at the end of the tokens, found"),
+        ({"separator": list(range(11))}, SchemaMismatchError, "expected the separator"),
+    ],
+    ids=str,
+)
+def test_what_continues_a_file_must_fit_it(tmp_path: Path, options: Any, error: type[Exception], message: str) -> None:
+    write_tokens([np.arange(10, dtype=np.int32)], tmp_path / "x.rox", block_size=4)
+    before = (tmp_path / "x.rox").read_bytes()
+    with pytest.raises(error, match=message):
+        write_tokens([[1]], tmp_path / "x.rox", append=True, **{"block_size": 4, **options})
+    assert (tmp_path / "x.rox").read_bytes() == before
+    write_tokens([[10], [11]], tmp_path / "x.rox", append=True, block_size=4, separator=9)
+    assert open_tokens(tmp_path / "x.rox").read_tokens([0], 14)[0].tolist() == [*range(10), 10, 9, 11, 9]
+
+
+@pytest.mark.parametrize("content", [GOOD[:-1], GOOD[8:], b"", b"x" * 100, GOOD + b"x"], ids=len)
+def test_a_damaged_file_is_an_error_and_not_overwritten(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.rox").write_bytes(content)
+    with pytest.raises(PenstockError, match=r"x\.rox"):
+        write_tokens([[1]], tmp_path / "x.rox", dtype="u2", append=True, block_size=2)
+    assert (tmp_path / "x.rox").read_bytes() == content
+
+
+def test_blocks_that_another_tool_cut_differently_are_not_continued(tmp_path: Path) -> None:
+    (tmp_path / "x.rox").write_bytes(rox([b"abcd", b"ab", b"abcd"], b"uint8"))
+    with pytest.raises(SchemaMismatchError, match="expected blocks of 4 elements up to the last, found shorter ones"):
+        write_tokens([b"a"], tmp_path / "x.rox", append=True, block_size=4)
+
+
+def test_two_writers_do_not_continue_one_file_at_once(tmp_path: Path) -> None:
+    write_tokens([b"old"], tmp_path / "x.rox", block_size=2)
+
+    def slow(disturb: Callable[[], object]) -> Iterator[bytes]:
+        yield b"slow"
+        disturb()
+
+    def another() -> None:
+        with pytest.raises(LockedError, match="another writer is continuing this file"):
+            write_tokens([b"fast"], tmp_path / "x.rox", append=True, block_size=2)
+
+    def replaced() -> None:
+        (tmp_path / "z.rox").write_bytes(rox([b"ab"], b"uint8"))
+        os.replace(tmp_path / "z.rox", tmp_path / "x.rox")
+
+    write_tokens(slow(another), tmp_path / "x.rox", append=True, block_size=2)
+    assert open_tokens(tmp_path / "x.rox").read_tokens([0], 7).tobytes() == b"oldslow"
+    for disturb in (replaced, (tmp_path / "x.rox").unlink):
+        with pytest.raises(ConflictError, match="another writer replaced this file"):
+            write_tokens(slow(disturb), tmp_path / "x.rox", append=True, block_size=2)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("call", ["mkdir", "flock", "pwrite64", "fsync", "?rename,renameat,?renameat2", "?unlink,unlinkat,?rmdir"])
+def test_a_process_killed_while_it_continues_a_file_loses_nothing(tmp_path: Path, call: str) -> None:
+    old, new = bytes(range(40)), bytes(range(100, 124))
+    progress = set()
+    for when in range(1, 30):
+        place = tmp_path / str(when)
+        place.mkdir()
+        write_tokens([old], place / "x.rox", block_size=16)
+        killed = killed_at(call, when, partial(write_tokens, [new], place / "x.rox", append=True, block_size=16))
+        found = _line(place)
+        assert found in (old, old + new)
+        assert killed or found == old + new
+        progress.add(found)
+        write_tokens([b"more"], place / "x.rox", append=True, block_size=16)
+        assert _line(place) == found + b"more"
+        assert os.listdir(place) == ["x.rox"]
+        if not killed:
+            break
+    assert not killed
+    assert old in progress or call.startswith("?unlink")
+
+
+# Patterns
+
+
+def test_a_new_pattern_is_a_name_with_base_in_it(tmp_path: Path) -> None:
+    assert write_tokens([b"abc"], tmp_path / "tok_*.rox") == [tmp_path / "tok_base.rox"]
+    assert write_tokens([b"abc"], tmp_path / "?-x*.rox", max_shard_bytes=100) == [tmp_path / "base-xbase_000000.rox"]
+    assert sorted(os.listdir(tmp_path)) == ["base-xbase_000000.rox", "tok_base.rox"]
+
+
+def test_a_pattern_of_files_that_are_there_stands_for_them(tmp_path: Path) -> None:
+    write_tokens([b"abcd"], tmp_path / "tok.rox", block_size=2, max_shard_bytes=50)
+    with pytest.raises(FileExistsError, match=r"give append=True"):
+        write_tokens([b"ef"], tmp_path / "tok_*.rox", block_size=2)
+    assert write_tokens([b"ef"], tmp_path / "tok_*.rox", block_size=2, append=True) == [tmp_path / "tok_000002.rox"]
+    assert _line_of(tmp_path / "tok_*.rox") == b"abcdef"
+    write_tokens([b"ab"], tmp_path / "one_*.rox", block_size=2)
+    assert write_tokens([b"cd"], tmp_path / "one_*.rox", block_size=2, append=True) == [tmp_path / "one_base.rox"]
+    assert _line_of(tmp_path / "one_*.rox") == b"abcd"
+
+
+def test_patterns_of_several_names_or_of_directories_are_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_tokens([b"abcd"], tmp_path / f"{name}.rox", max_shard_bytes=50)
+    before = sorted(os.listdir(tmp_path))
+    for path, message in (("*.rox", "found those of a, b"), ("x*/y.rox", "a pattern in the last name at most"), ("y*", "end in")):
+        with pytest.raises(ValueError, match=message):
+            write_tokens([b"ef"], tmp_path / path, append=True)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_star_that_is_in_a_name_already_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "x*.rox").write_bytes(GOOD)
+    assert write_tokens([[7]], tmp_path / "x*.rox", dtype="u2", block_size=2, append=True) == [tmp_path / "x*.rox"]
+
+
+def _line_of(path: Path) -> bytes:
+    source = open_tokens(path)
+    return source.read_tokens([0], source.num_tokens)[0].tobytes()
 
 
 def _line(directory: Path) -> bytes:

@@ -1,16 +1,20 @@
 """Writing token blocks: documents one after the other, in elements, without padding; all shards or none."""
 
+import fcntl
 import os
+import re
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.argument import byte_size, whole_number
-from penstock.errors import ConflictError, SchemaMismatchError
+from penstock.errors import ConflictError, LockedError, SchemaMismatchError
 from penstock.progress import Progress
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.source.files import Files, LocalFile
@@ -22,6 +26,7 @@ from penstock.source.token_file import (
     INDEX_PIECE,
     SUFFIX,
     BlockRuns,
+    TokenFile,
     encode_footer,
     numbered_shards,
     read_footers,
@@ -52,27 +57,50 @@ def write_tokens(
 ) -> list[Path]:
     """Write documents one after the other as blocks of ``block_size`` elements, and return the files; none for no tokens at all.
 
-    ``x.rox`` is one file; with ``max_shard_bytes`` or ``append`` it stands for the shards ``x_000000.rox``, ... The last block is
-    as short as it comes: nothing is padded. ``separator``, an element or a sequence of them, goes behind every document. ``dtype``
-    is that of the shards that there are, or of the first document (uint8 for texts and byte strings) unless given; a value that
-    does not fit raises ValueError. ``append`` adds shards behind those that there are, which are not touched. The files appear
-    under their names, one after the other, when all is written and durable; if anything fails there are none.
+    ``x.rox`` is one file; with ``max_shard_bytes`` it stands for the shards ``x_000000.rox``, ... The last block is as short as it
+    comes: nothing is padded. ``separator``, an element or a sequence of them, goes behind every document. ``dtype`` is that of the
+    files that there are, or of the first document (uint8 for texts and byte strings) unless given; a value that does not fit raises
+    ValueError. The files appear under their names, one after the other, when all is written and durable; if anything fails there
+    are none.
+
+    ``append`` continues the file ``x.rox`` if there is one: it is copied, and replaced by one with the new documents behind the old
+    ones, as if all had been written in one call. Otherwise it adds shards behind those that there are, which are not touched. Type
+    and block size must be those of the files, and a file that is continued must end with the separator, if one is given.
+
+    A ``*`` or ``?`` in the name makes it a pattern: of the files that are there, or else of a new one, with "base" in its place.
     """
     if isinstance(documents, str | bytes | bytearray):
         raise TypeError(f"expected documents, got one {type(documents).__name__}: write [document]")
     size = whole_number("block_size", block_size, least=1)
     most = None if max_shard_bytes is None else byte_size("max_shard_bytes", max_shard_bytes)
-    target = _Target(Path(path).absolute(), is_sharded=append or most is not None, append=append)
-    known = target.fitting_dtype(dtype, size)
-    rest = iter(documents)
-    first = list(islice(rest, 1))
-    if not first:
-        return []
-    encoder = _Encoder(first[0], known, separator, converts=dtype is not None)
-    with Staging(target.path) as staging:
-        shards = _Shards(staging, target, encoder.dtype, size, most)
-        _write_all(chain(first, rest), encoder, shards, progress)
-        return target.publish(staging, shards.names)
+    with _Target(_unique(Path(path).absolute()), is_sharded=most is not None, append=append) as target:
+        known = target.fitting_dtype(dtype, size)
+        rest = iter(documents)
+        first = list(islice(rest, 1))
+        if not first:
+            return []
+        encoder = _Encoder(first[0], known, separator, converts=dtype is not None)
+        target.check_separator(encoder.separator)
+        with Staging(target.path) as staging:
+            shards = _Shards(staging, target, encoder.dtype, size, most)
+            _write_all(chain(first, rest), encoder, shards, progress)
+            return target.publish(staging, shards.names)
+
+
+def _unique(path: Path) -> Path:
+    """The path itself, or the one that a pattern stands for."""
+    if set(str(path.parent)) & set("*?"):
+        raise ValueError(f"{path}: expected a directory, and a pattern in the last name at most")
+    if not set(path.name) & set("*?") or os.path.lexists(path):
+        return path
+    names = os.listdir(path.parent) if path.parent.is_dir() else []
+    found = [name for name in names if fnmatchcase(name, path.name) and name.endswith(SUFFIX) and not name.startswith(".")]
+    stems = sorted({re.sub(r"(_[0-9]+)?\.rox$", "", name) for name in found})
+    if len(stems) > 1:
+        raise ValueError(
+            f"{path}: expected a pattern of the shards of one name to write to, found those of {', '.join(stems[:10])}"
+        )
+    return path.with_name(f"{stems[0]}{SUFFIX}" if stems else re.sub(r"[*?]", "base", path.name))
 
 
 def _write_all(documents: Iterable[Document], encoder: "_Encoder", shards: "_Shards", progress: Progress | None) -> None:
@@ -93,17 +121,53 @@ def _write_all(documents: Iterable[Document], encoder: "_Encoder", shards: "_Sha
 
 
 class _Target:
-    """The name to be written, and the shards that there are of it."""
+    """The name to be written, and the shards that there are of it; or the one file, which nobody else may continue meanwhile."""
 
     def __init__(self, path: Path, *, is_sharded: bool, append: bool) -> None:
         if path.suffix != SUFFIX:
             raise ValueError(f"path must end in {SUFFIX}, got {path}")
-        self.path, self._is_sharded, self._append = path, is_sharded, append
+        self.path, self._append = path, append
         self._old = numbered_shards(path)
-        first = f"{path.stem}_{0:0{DIGITS}d}{SUFFIX}"
-        refuse_existing(path, f"rename it to {first} to append" if append else "choose another name")
+        self._lock = -1
+        self._footer: TokenFile | None = None
+        self._is_continued = append and not is_sharded and not self._old and os.path.lexists(path)
+        self._is_sharded = (append or is_sharded) and not self._is_continued
+        if self._is_continued:
+            self.path = Path(os.path.realpath(path))
+            return
+        refuse_existing(path, self._remedy(append))
         if self._old and not append:
             refuse_existing(self._old[0][1], "choose another name, or give append=True")
+
+    def _remedy(self, append: bool) -> str:
+        if not append:
+            return "choose another name, or give append=True to continue it"
+        if self._old:
+            return f"and there are shards too, such as {self._old[0][1].name}: rename or remove one of them"
+        return f"leave out max_shard_bytes to continue it, or rename it to {self.path.stem}_{0:0{DIGITS}d}{SUFFIX} to append shards"
+
+    def __enter__(self) -> "_Target":
+        if self._is_continued:
+            self._lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._check_unchanged()
+            except BlockingIOError as error:
+                os.close(self._lock)
+                raise LockedError(f"{self.path}: another writer is continuing this file; wait for it") from error
+            except BaseException:
+                os.close(self._lock)
+                raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._is_continued:
+            os.close(self._lock)
+
+    def _check_unchanged(self) -> None:
+        """ConflictError unless the name still is that of the file that is locked."""
+        if not os.path.lexists(self.path) or not os.path.samestat(os.fstat(self._lock), os.lstat(self.path)):
+            raise ConflictError(f"{self.path}: another writer replaced this file meanwhile; nothing was added here, try again")
 
     def name(self, number: int) -> str:
         """The name of the new file of that number. Names have as many digits as those that there are, so that they sort."""
@@ -118,26 +182,55 @@ class _Target:
         return f"{self.path.stem}_{first + number:0{digits}d}{SUFFIX}"
 
     def fitting_dtype(self, wanted: npt.DTypeLike | None, block_size: int) -> np.dtype[Any] | None:
-        """The element type that was given, or that of the shards that there are, which must be the same; None for neither."""
+        """The element type that was given, or that of the files that there are, which must be the same; None for neither."""
         dtype = None if wanted is None else _checked(wanted)
-        if not self._old:
+        paths = [self.path] if self._is_continued else [path for _, path in self._old]
+        if not paths:
             return dtype
-        files = read_footers(Files(LocalFile(path) for _, path in self._old))
+        files = read_footers(Files(LocalFile(path) for path in paths))
         if dtype is not None and dtype != files[0].dtype:
-            raise SchemaMismatchError(f"{files[0].file}: expected shards of {dtype} to append to, found {files[0].dtype}")
-        for file in reversed(files):  # only the last block of a shard may be short, so one with several tells their size
-            sizes = BlockRuns.of([file]).sizes
-            if sizes.max(initial=0) > block_size or (file.blocks > 1 and sizes[0] != block_size):
+            raise SchemaMismatchError(f"{files[0].file}: expected elements of {dtype} to append to, found {files[0].dtype}")
+        for file in reversed(files):  # only the last block of a file may be short, so one with several tells their size
+            runs = BlockRuns.of([file])
+            largest = runs.sizes.max(initial=0)
+            if largest > block_size or (file.blocks > 1 and runs.sizes[0] != block_size):
                 raise SchemaMismatchError(
-                    f"{file.file}: expected blocks of {block_size} elements to append to, found blocks of {sizes.max()}"
+                    f"{file.file}: expected blocks of {block_size} elements to append to, found blocks of {largest}"
+                )
+            if self._is_continued and (len(runs.ids) > 2 or (len(runs.ids) == 2 and runs.ids[1] != file.blocks - 1)):
+                raise SchemaMismatchError(
+                    f"{file.file}: expected blocks of {block_size} elements up to the last, found shorter ones"
                 )
             if file.blocks > 1:
                 break
+        self._footer = files[0] if self._is_continued else None
         return files[0].dtype
+
+    def check_separator(self, separator: bytes) -> None:
+        """The file that is continued must end with the separator, as the writer of its last document has left it."""
+        if self._footer is None or not separator or self._footer.data_bytes == 0:
+            return
+        end = self._footer.data_bytes
+        tail = os.pread(self._lock, len(separator), max(0, end - len(separator)))[: min(end, len(separator))]
+        if tail != separator:
+            raise SchemaMismatchError(f"{self.path}: expected the separator {separator!r} at the end of the tokens, found {tail!r}")
+
+    def copy_old(self, file: NewFile) -> None:
+        """Put the tokens of the file that is continued into the new one."""
+        end = 0 if self._footer is None else self._footer.data_bytes
+        while file.size < end:
+            data = os.pread(self._lock, min(FLUSH_BYTES, end - file.size), file.size)
+            if not data:
+                raise ConflictError(f"{self.path}: the file was cut while it was copied; nothing was added here")
+            file.write(data)
 
     def publish(self, staging: Staging, names: list[str]) -> list[Path]:
         """Let the files appear."""
         paths = [self.path.with_name(name) for name in names]
+        if self._is_continued:
+            self._check_unchanged()
+            staging.publish(paths, overwrite=True)
+            return paths
         try:
             staging.publish(paths)
         except FileExistsError as error:
@@ -230,6 +323,7 @@ class _Shards:
         if self._file is None:
             self.names.append(self._target.name(len(self.names)))
             self._file = self._staging.new_file(self.names[-1])
+            self._target.copy_old(self._file)
         return self._file
 
     def _end(self, file: NewFile) -> None:
