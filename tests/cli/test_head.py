@@ -173,8 +173,8 @@ def test_without_pillow_pictures_are_arrays(run: Run, store: Path, tmp_path: Pat
     monkeypatch.setattr(builtins, "__import__", refuse)
     monkeypatch.setattr(picture, "has_pillow", lambda: False)
     monkeypatch.setattr("penstock.cli.save.has_pillow", lambda: False)
-    result = run("show", store, 30, "--save", tmp_path / "out")
-    assert lines(result.stdout)["png"].startswith("PNG, which cannot be decoded")
+    result = run("show", store, 30, "--save", tmp_path / "out", columns=120)
+    assert lines(result.stdout)["png"].startswith("PNG, which cannot be decoded: this needs pillow: pip install 'penstock[image]'")
     assert np.array_equal(np.load(tmp_path / "out/30-image.npy"), pictures(RECORDS)[30])
 
 

@@ -41,7 +41,11 @@ class Encoded:
         return ".png" if self.kind == "PNG" else ".jpg"
 
     def __str__(self) -> str:
-        return f"{self.kind}, {self.width} x {self.height} pixels" if self.width else f"{self.kind}, which cannot be decoded"
+        if self.width:
+            return f"{self.kind}, {self.width} x {self.height} pixels"
+        return f"{self.kind}, which cannot be decoded" + (
+            "" if has_pillow() else ": this needs pillow: pip install 'penstock[image]'"
+        )
 
 
 def has_pillow() -> bool:
