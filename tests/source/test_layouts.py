@@ -5,9 +5,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
-import tqdm
 
 import penstock as pen
 from penstock.errors import FormatError
@@ -83,6 +81,9 @@ def test_a_webdataset_directory_and_a_tar_file_are_refused_with_what_to_do(tmp_p
 
 
 def test_a_hugging_face_directory_is_refused_and_its_dataset_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+    import tqdm
+
     monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # datasets draws bars, and they start a thread
     data = datasets.Dataset.from_dict({"x": [1, 2, 3]})
     splits = datasets.DatasetDict({"train": data, "test": data})

@@ -258,6 +258,13 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(tmp_path: Pat
     assert f"ImportError: this needs {module}: pip install 'penstock[{extra}]'" in done.stderr
 
 
+def test_images_without_pillow_name_it_with_the_line_that_installs_it(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8\xff")
+    code = f"import sys; sys.modules['PIL'] = None\nimport penstock as pen\npen.open({str(tmp_path)!r}, decode='image')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert "ImportError: this needs pillow: pip install 'penstock[image]'" in done.stderr
+
+
 def test_a_store_that_was_begun_and_never_published_is_not_taken_for_a_folder(tmp_path: Path) -> None:
     for names in (["chunk"], ["chunk", "redirect"], ["chunk", "redirect", "manifest"], ["LOCK"]):
         path = tmp_path / "-".join(names)
