@@ -13,6 +13,7 @@ from tests.test_codec import CODECS
 import penstock as pen
 from penstock import Field
 from penstock.schema import Schema, field_from_json, field_to_json
+from penstock.source.collection import write_collection
 
 ELEMENTS = {
     "bool": np.bool_, "i1": np.int8, "i2": np.int16, "i4": np.int32, "i8": np.int64, "u1": np.uint8, "u2": np.uint16,
@@ -133,12 +134,13 @@ BAD_JSON: list[Any] = [
     {k: v for k, v in GOOD.items() if k != "shape"},
     GOOD | {"name": ""},
     GOOD | {"name": 5},
-    GOOD | {"name": "../x"},
-    GOOD | {"name": ".x"},
-    GOOD | {"name": "-x"},
+    GOOD | {"name": " x"},
     GOOD | {"name": "x" * 129},
     GOOD | {"name": "x\n"},
-    GOOD | {"name": "ü"},
+    GOOD | {"name": "x\x1b[0m"},
+    GOOD | {"name": "\ud800"},
+    GOOD | {"name": "u\u0308"},
+    GOOD | {"nullable": True},
     GOOD | {"number": -1},
     GOOD | {"number": 4096},
     GOOD | {"number": "0"},
@@ -168,10 +170,62 @@ def test_json_that_is_no_field_is_refused(value: Any) -> None:
         field_from_json(value)
 
 
-@pytest.mark.parametrize("name", ["", ".a", "-a", "a/b", "a b", "ä", "a" * 129, "a\n", 5, None])
+BAD_NAMES = ["", " ", " a", "a ", "a" * 129, "a\n", "a\tb", "a\x00", "a\x7f", "\ud800", "a\u202eb", "a\u200bb", "a\u2028b"]
+
+
+@pytest.mark.parametrize("name", [*BAD_NAMES, "a\u00a0b", "a\u3000", "\ue000", "a\u0308", 5, None], ids=ascii)
 def test_field_name_that_is_none_is_refused(name: Any) -> None:
-    with pytest.raises(ValueError, match="a field name has"):
+    with pytest.raises(ValueError, match="a field name: expected"):
         Schema.make({name: Field("i4")})
+
+
+GOOD_NAMES = ["a", "a b", "ä", "größe in mm", "画像", "имя", "😀", "a/b", "../x", ".a", "-a", "a,b:c=d", "'\"\\", "画" * 128]
+
+
+@pytest.mark.parametrize("name", GOOD_NAMES)
+def test_field_name_is_any_visible_text(tmp_path: Path, name: str) -> None:
+    with pen.create(tmp_path / "a.pen", {name: Field("i4"), "t": Field.text()}) as out:
+        out.extend({name: [1, 2], "t": ["x", "y"]})
+    store = pen.open(tmp_path / "a.pen")
+    assert list(store.schema) == [name, "t"]
+    assert store[name][:].tolist() == [1, 2]
+    assert store.pick(name)[1] == {name: 2}
+    write_collection([tmp_path / "a.pen"], tmp_path / "all.json")
+    assert pen.open(tmp_path / "all.json")[name][:].tolist() == [1, 2]
+    files = [path.relative_to(tmp_path / "a.pen") for path in (tmp_path / "a.pen").rglob("*") if path.is_file()]
+    assert {str(file.parent) for file in files} == {".", "chunk", "manifest"}  # no file takes its name from a field
+
+
+@given(st.text(st.characters(), min_size=1, max_size=140))
+def test_every_name_is_stored_as_it_is_or_refused(name: str) -> None:
+    try:
+        Schema.make({name: Field("i4")})
+    except ValueError:
+        with pytest.raises(ValueError, match="a field name"):
+            field_from_json(GOOD | {"name": name})
+        return
+    assert name.encode().decode() == name == name.strip()
+    assert field_from_json(GOOD | {"name": name})[0] == name
+
+
+def test_nullable_is_part_of_the_field_and_is_shown_only_if_true() -> None:
+    plain, nullable = Field("u1", (3,)), Field("u1", (3,), nullable=True)
+    assert plain != nullable
+    assert (repr(plain), repr(nullable)) == ("Field('u1', (3,))", "Field('u1', (3,), nullable=True)")
+    assert repr(Field.text(codec=pen.Zstd(3), nullable=True)) == "Field.text(codec=Zstd(3), nullable=True)"
+    for field in (nullable, Field.ragged("f4", nullable=True), Field.bytes(nullable=True), Field.text(nullable=True)):
+        assert field.nullable
+        assert field.with_codec(pen.Zstd()).nullable
+        assert not field.with_nullable(False).nullable
+        assert field.with_nullable(False) != field
+    with pytest.raises(TypeError, match="nullable must be"):
+        Field("u1", nullable=1)  # type: ignore[arg-type]
+
+
+def test_a_record_has_up_to_4_gib_less_a_byte() -> None:
+    assert Field("u1", (2**32 - 1,)).stride == 2**32 - 1
+    with pytest.raises(ValueError, match="at most 4294967295 bytes"):
+        Field("u1", (2**32,))
 
 
 def test_schema_needs_fields() -> None:

@@ -61,7 +61,8 @@ void check_ids(const StoreReader& reader, const Ints& ids) { need_below(span(ids
 std::unique_ptr<StoreReader> make_reader(const std::string& path, std::uint64_t length, const std::vector<std::string>& paths,
                                          const Words& chunks, const Words& segments, const nb::bytes& dataset, bool pread,
                                          bool verify, std::uint64_t batch_bytes,
-                                         const std::optional<std::vector<BoundLanding>>& landings) {
+                                         const std::optional<std::vector<BoundLanding>>& landings, std::uint64_t record_bytes,
+                                         const std::vector<std::pair<std::uint32_t, std::string>>& names) {
   if (chunks.shape(1) != 3 || chunks.shape(0) != paths.size() || segments.shape(1) != 4 || dataset.size() != 16) {
     throw std::invalid_argument("expected a path and three numbers per chunk, four per segment, and 16 bytes of identity");
   }
@@ -82,8 +83,10 @@ std::unique_ptr<StoreReader> make_reader(const std::string& path, std::uint64_t 
   StoreLimits limits;
   limits.verify = verify;
   limits.batch_bytes = batch_bytes;
+  limits.record_bytes = record_bytes;
   return std::make_unique<StoreReader>(path, length, std::move(facts), std::move(pieces), id,
-                                       pread && !landings ? FileAccess::pread : FileAccess::map, limits);
+                                       pread && !landings ? FileAccess::pread : FileAccess::map, limits,
+                                       FieldNames(names.begin(), names.end()));
 }
 
 // Where a plain record lies, and what keeps it there; nothing if it is missing.
@@ -92,18 +95,19 @@ struct View {
   std::shared_ptr<const void> owner;
 };
 
-View view_in(const Chunk& chunk, std::uint32_t field, std::uint64_t stride, std::uint64_t row) {
+View view_in(const Chunk& chunk, std::uint32_t field, std::uint64_t stride, std::uint64_t row, std::uint64_t id) {
   const ChunkField* found = chunk.field(field);
   bool present = false;
   auto look = [&] { present = found != nullptr && found->present(row); };
   if (!run_guarded(look)) throw TruncatedError(chunk.path() + ": the file was cut while it was read");
   if (!present) return {};
   if (!found->is_plain() || found->stride != stride || chunk.file()->data() == nullptr || row >= chunk.rows()) {
-    throw CorruptError(chunk.path() + ": the field is not one of plain records of " + std::to_string(stride) + " bytes");
+    throw CorruptError(chunk.path() + ": " + chunk.in_words(field) + ", record " + std::to_string(id) +
+                       ": the field is not one of plain records of " + std::to_string(stride) + " bytes");
   }
   auto check = [&] {
     const std::uint64_t page = row / found->rows_per_page;
-    if (!found->is_verified(page)) chunk.verify_page(*found, page);
+    if (!found->is_verified(page)) chunk.verify_page(*found, page, id);
     present = chunk.is_whole();
   };
   if (!run_guarded(check) || !present) throw TruncatedError(chunk.path() + ": the file was cut while it was read");
@@ -120,7 +124,7 @@ nb::object view_record(const StoreReader& self, std::uint32_t field, std::uint64
   View view;
   {
     const nb::gil_scoped_release free;
-    self.look_at(place.chunk, [&](const Chunk& chunk) { view = view_in(chunk, field, stride, place.row); });
+    self.look_at(place.chunk, [&](const Chunk& chunk) { view = view_in(chunk, field, stride, place.row, id); });
   }
   if (view.owner == nullptr) return nb::none();
   using Owner = std::shared_ptr<const void>;
@@ -191,7 +195,8 @@ VariableRecords read_variable(const StoreReader& self, std::uint32_t field, std:
 void bind_reader(nb::module_& m) {
   nb::class_<StoreReader>(m, "StoreReader", "One generation of a store. Safe to use from several threads and after fork.")
       .def(nb::new_(&make_reader), "path"_a, "length"_a, "paths"_a, "chunks"_a.noconvert(), "segments"_a.noconvert(), "dataset"_a,
-           "pread"_a, "verify"_a, "batch_bytes"_a, "landings"_a = nb::none())
+           "pread"_a, "verify"_a, "batch_bytes"_a, "landings"_a = nb::none(), "record_bytes"_a = StoreLimits{}.record_bytes,
+           "names"_a = std::vector<std::pair<std::uint32_t, std::string>>{})
       .def(
           "set_redirects",
           [](StoreReader& self, std::uint32_t field, Words rows) {
@@ -254,14 +259,16 @@ void bind_reader(nb::module_& m) {
       .def(
           "chunk_fields",
           [](const StoreReader& self, std::uint32_t index) {
-            std::vector<std::pair<std::uint32_t, std::uint64_t>> fields;
+            std::vector<std::tuple<std::uint32_t, std::uint64_t, bool>> fields;
             const nb::gil_scoped_release free;
             self.look_at(index, [&](const Chunk& chunk) {
-              for (const ChunkField& field : chunk.fields()) fields.emplace_back(field.number, field.data_bytes);
+              for (const ChunkField& field : chunk.fields()) {
+                fields.emplace_back(field.number, field.data_bytes, field.validity != nullptr);
+              }
             });
             return fields;
           },
-          "index"_a, "Number and stored bytes of each field of a chunk.")
+          "index"_a, "Number and stored bytes of each field of a chunk, and whether it says which records are missing.")
       .def("view", &view_record, "field"_a, "stride"_a, "id"_a,
            "A plain record where it lies in the map (a copy if it lies in a landing); None if it is missing.")
       .def("places", &places, "field"_a, "ids"_a.noconvert(), "The chunk and the row of each record of a field.")

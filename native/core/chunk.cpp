@@ -79,6 +79,14 @@ std::span<const std::byte> array_reference(std::span<const std::byte> entry, std
 
 }  // namespace
 
+std::string field_in_words(const FieldNames* names, std::uint32_t number) {
+  if (names != nullptr) {
+    const auto found = names->find(number);
+    if (found != names->end()) return "field '" + found->second + "'";
+  }
+  return "field " + std::to_string(number);
+}
+
 bool ChunkField::present(std::uint64_t row) const {
   return validity == nullptr || (static_cast<unsigned>(validity[row / 8]) >> (row % 8) & 1) != 0;
 }
@@ -99,7 +107,8 @@ std::uint64_t ChunkField::decoded_bytes(std::uint64_t row, const Extent& extent)
   return codec == Codec::raw ? extent.bytes : present(row) ? stride : 0;
 }
 
-std::shared_ptr<const Chunk> Chunk::open(const ChunkFact& fact, const DatasetId& dataset, FileAccess access) {
+std::shared_ptr<const Chunk> Chunk::open(const ChunkFact& fact, const DatasetId& dataset, FileAccess access,
+                                         std::shared_ptr<const FieldNames> names) {
   std::shared_ptr<const File> file =
       fact.landing == nullptr ? File::open(fact.path, fact.bytes, access) : File::open(fact.path, fact.bytes, fact.landing);
   check_size(file->size(), file->path());
@@ -108,7 +117,7 @@ std::shared_ptr<const Chunk> Chunk::open(const ChunkFact& fact, const DatasetId&
   std::vector<std::byte> footer(file->size() - tail.entries_offset);
   file->read(tail.entries_offset, footer);
   check_footer(footer, fact.crc, file->path());
-  auto chunk = std::shared_ptr<Chunk>(new Chunk(file, fact.rows));
+  auto chunk = std::shared_ptr<Chunk>(new Chunk(file, fact.rows, std::move(names)));
   for (std::uint32_t i = 0; i < tail.num_fields; ++i) {
     chunk->parse_entry(std::span(footer).subspan(i * kChunkEntryBytes, kChunkEntryBytes), tail.entries_offset);
   }
@@ -191,10 +200,11 @@ const std::byte* Chunk::load_array(std::span<const std::byte> reference, std::ui
   return array;
 }
 
-std::string Chunk::where(const ChunkField& field, std::uint64_t page) const {
+std::string Chunk::where(const ChunkField& field, std::uint64_t page, std::optional<std::uint64_t> record) const {
   const std::uint64_t first = page * field.rows_per_page;
   const std::uint64_t last = std::min<std::uint64_t>(rows_, first + field.rows_per_page) - 1;
-  return "field " + std::to_string(field.number) + ", rows " + std::to_string(first) + " to " + std::to_string(last);
+  const std::string of_record = record ? ", record " + std::to_string(*record) : "";
+  return in_words(field.number) + of_record + ", rows " + std::to_string(first) + " to " + std::to_string(last);
 }
 
 ChunkField::Extent Chunk::page_extent(const ChunkField& field, std::uint64_t page) const {
@@ -207,7 +217,7 @@ ChunkField::Extent Chunk::page_extent(const ChunkField& field, std::uint64_t pag
   return {head.offset, end.offset + end.bytes - head.offset};
 }
 
-void Chunk::verify_page(const ChunkField& field, std::uint64_t page) const {
+void Chunk::verify_page(const ChunkField& field, std::uint64_t page, std::optional<std::uint64_t> record) const {
   const ChunkField::Extent extent = page_extent(field, page);
   std::uint32_t found = 0;
   if (file_->data() != nullptr) {
@@ -217,7 +227,9 @@ void Chunk::verify_page(const ChunkField& field, std::uint64_t page) const {
     file_->read(field.data_offset + extent.offset, copy);
     found = crc32c(copy);
   }
-  if (found != load_le<std::uint32_t>(field.pages + 4 * page)) corrupt(path(), where(field, page) + ": the crc does not match");
+  if (found != load_le<std::uint32_t>(field.pages + 4 * page)) {
+    corrupt(path(), where(field, page, record) + ": the crc does not match");
+  }
   field.set_verified(page);
 }
 

@@ -28,6 +28,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/codec.h"
@@ -47,6 +48,13 @@ inline constexpr std::size_t kRegionAlignment = 64;
 inline constexpr std::uint16_t kHasValidity = 1;
 inline constexpr std::uint32_t kMaxRows = 0xFFFF'FFFF;
 inline constexpr std::uint32_t kMaxFields = 4096;
+inline constexpr std::uint64_t kMaxRecordBytes = 0xFFFF'FFFF;  // of a decoded record: its length is a u32
+
+// The names of fields by number, for messages.
+using FieldNames = std::unordered_map<std::uint32_t, std::string>;
+
+// "field 'caption'", or "field 3" where the name is not known.
+std::string field_in_words(const FieldNames* names, std::uint32_t number);
 
 // What the manifest says of a chunk.
 struct ChunkFact {
@@ -99,7 +107,8 @@ class Chunk {
  public:
   // Parses and checks header, tail, entries and index arrays; throws CorruptError naming the file and what is wrong. Those bytes
   // of a landing must be in memory, and stay there while the chunk is open.
-  static std::shared_ptr<const Chunk> open(const ChunkFact& fact, const DatasetId& dataset, FileAccess access);
+  static std::shared_ptr<const Chunk> open(const ChunkFact& fact, const DatasetId& dataset, FileAccess access,
+                                           std::shared_ptr<const FieldNames> names = nullptr);
 
   const std::string& path() const { return file_->path(); }
   // Whether a mapped file still has its end; to be asked under guard, after copying. A file that was cut either faults or shows
@@ -117,18 +126,22 @@ class Chunk {
 
   // The bytes of a page, which its crc covers; throws CorruptError if they lie outside the field's region.
   ChunkField::Extent page_extent(const ChunkField& field, std::uint64_t page) const;
-  // Checks the crc of one page of a field; throws CorruptError naming file, field and rows.
-  void verify_page(const ChunkField& field, std::uint64_t page) const;
+  // Checks the crc of one page of a field; throws CorruptError naming file, field, rows and the record that was wanted, if any.
+  void verify_page(const ChunkField& field, std::uint64_t page, std::optional<std::uint64_t> record = std::nullopt) const;
+  // A field of this chunk, for messages.
+  std::string in_words(std::uint32_t field) const { return field_in_words(names_.get(), field); }
 
  private:
-  std::string where(const ChunkField& field, std::uint64_t page) const;
-  Chunk(std::shared_ptr<const File> file, std::uint32_t rows) : file_(std::move(file)), rows_(rows) {}
+  std::string where(const ChunkField& field, std::uint64_t page, std::optional<std::uint64_t> record = std::nullopt) const;
+  Chunk(std::shared_ptr<const File> file, std::uint32_t rows, std::shared_ptr<const FieldNames> names)
+      : file_(std::move(file)), rows_(rows), names_(std::move(names)) {}
   void parse_entry(std::span<const std::byte> entry, std::uint64_t limit);
   const std::byte* load_array(std::span<const std::byte> reference, std::uint64_t expected_bytes, std::uint64_t limit,
                               const char* name);
 
   std::shared_ptr<const File> file_;
   std::uint32_t rows_;
+  std::shared_ptr<const FieldNames> names_;
   std::vector<ChunkField> fields_;
   std::vector<const ChunkField*> by_number_;
   std::uint64_t array_bytes_ = 0;  // of all index arrays so far; several may not name the same bytes without end

@@ -39,6 +39,7 @@ namespace {
 
 constexpr std::size_t kTile = 32;
 constexpr std::size_t kPlainTile = 64;
+constexpr std::uint64_t kPlausibleRatio = 64;  // real data is rarely compressed further
 constexpr auto kTailWord = std::bit_cast<std::uint64_t>(kChunkTailMagic);
 
 struct Source {
@@ -47,6 +48,7 @@ struct Source {
   std::uint64_t row;
   ChunkField::Extent extent;
   std::uint64_t decoded;
+  std::uint64_t id;
 
   bool missing() const { return field == nullptr || !field->present(row); }
   const std::byte* mapped() const { return chunk->file()->data() + field->data_offset + extent.offset; }
@@ -59,9 +61,13 @@ Decoder& decoder() {
   return own;
 }
 
+std::string in_words(const Source& source, std::uint32_t field) {
+  return source.chunk->path() + ": " + source.chunk->in_words(field) + ", record " + std::to_string(source.id) + " (row " +
+         std::to_string(source.row) + "): ";
+}
+
 [[noreturn]] void corrupt_record(const Source& source, std::uint32_t field, const char* what) {
-  throw CorruptError(source.chunk->path() + ": field " + std::to_string(field) + ", row " + std::to_string(source.row) + ": " +
-                     what);
+  throw CorruptError(in_words(source, field) + what);
 }
 
 void prefetch(const Source& source) {
@@ -85,7 +91,7 @@ bool copy_record(const Source& source, std::byte* out) {
 
 void verify(const Source& source) {
   const std::uint64_t page = source.row / source.field->rows_per_page;
-  if (!source.field->is_verified(page)) source.chunk->verify_page(*source.field, page);
+  if (!source.field->is_verified(page)) source.chunk->verify_page(*source.field, page, source.id);
 }
 
 }  // namespace
@@ -112,7 +118,8 @@ class StoreReader::Session {
   }
 
   const Chunk& chunk(std::uint32_t index) const {
-    return open_.chunks.get(index, [&] { return Chunk::open(reader_.chunks_[index], reader_.dataset_, reader_.access_); });
+    return open_.chunks.get(
+        index, [&] { return Chunk::open(reader_.chunks_[index], reader_.dataset_, reader_.access_, reader_.names_); });
   }
 
   std::shared_ptr<const Chunk> share(std::uint32_t index) const {
@@ -123,7 +130,7 @@ class StoreReader::Session {
   Source source(std::uint64_t id) const {
     const Place place = reader_.locate(redirects_, id);
     const Chunk& found = chunk(place.chunk);
-    Source source{&found, found.field(field_), place.row, {}, 0};
+    Source source{&found, found.field(field_), place.row, {}, 0, id};
     if (place.row >= found.rows()) corrupt_record(source, field_, "the manifest names a row the chunk does not have");
     return source;
   }
@@ -134,11 +141,17 @@ class StoreReader::Session {
     if (!source.field->extent(source.row, source.extent))
       corrupt_record(source, field_, "the record lies outside the field's region");
     source.decoded = source.field->decoded_bytes(source.row, source.extent);
-    if (source.decoded != source.extent.bytes && source.decoded > most_decoded(source.field->codec, source.extent.bytes)) {
+    const std::uint64_t stored = source.extent.bytes;
+    if (source.decoded != stored && source.decoded > most_decoded(source.field->codec, stored)) {
       corrupt_record(source, field_, "the record claims more bytes than its stored bytes can decode to");
     }
-    if (source.decoded > reader_.limits_.record_bytes)
-      corrupt_record(source, field_, "the record is larger than the limit for one record");
+    if (source.decoded > kMaxRecordBytes) corrupt_record(source, field_, "the record has more bytes than a record can have");
+    if (source.decoded > stored && source.decoded > reader_.limits_.record_bytes && source.decoded / kPlausibleRatio > stored) {
+      throw BatchTooLargeError(in_words(source, field_) + std::to_string(stored) + " stored bytes claim to be " +
+                               std::to_string(source.decoded) + ", more than the limit of " +
+                               std::to_string(reader_.limits_.record_bytes) +
+                               ": if the store can be trusted, open it with a larger max_record_bytes");
+    }
   }
 
   // The table of the fast path, one entry per chunk.
@@ -209,14 +222,15 @@ class StoreReader::Session {
 };
 
 StoreReader::StoreReader(std::string path, std::uint64_t length, std::vector<ChunkFact> chunks, std::vector<Segment> segments,
-                         DatasetId dataset, FileAccess access, StoreLimits limits)
+                         DatasetId dataset, FileAccess access, StoreLimits limits, FieldNames names)
     : path_(std::move(path)),
       length_(length),
       chunks_(std::move(chunks)),
       segments_(std::move(segments)),
       dataset_(dataset),
       access_(access),
-      limits_(limits) {
+      limits_(limits),
+      names_(std::make_shared<const FieldNames>(std::move(names))) {
   limits_.open_chunks = open_file_limit(access_, limits_.open_chunks);
   std::uint64_t next = 0;
   for (const Segment& segment : segments_) {
@@ -380,7 +394,7 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
         const std::uint64_t page = chunk.rows_per_page.quotient(row);
         if (limits_.verify && (chunk.verified[page / 64].load(std::memory_order_relaxed) >> (page % 64) & 1) == 0) [[unlikely]] {
           const Chunk& owner = session.chunk(places[i].chunk);
-          owner.verify_page(*owner.field(session.field()), page);
+          owner.verify_page(*owner.field(session.field()), page, static_cast<std::uint64_t>(ids[done + i]));
         }
       }
       std::byte* to = out + done * stride;
@@ -400,12 +414,17 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
 
 std::uint64_t StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride, std::span<const std::int64_t> all_ids,
                                       std::byte* all_out, std::uint8_t* all_present, ThreadPool& pool) const {
-  if (stride > limits_.record_bytes) throw CorruptError(where() + "a field has records larger than the limit for one record");
+  if (stride > kMaxRecordBytes) {
+    throw CorruptError(where() + field_in_words(names_.get(), field) + " has more bytes than a record can have");
+  }
   if (stride == 0) {  // nothing to copy, but presence to find out
     std::vector<std::int64_t> sizes(all_ids.size());
     const std::uint64_t missing = measure(field, 0, all_ids, sizes.data(), nullptr, pool);
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      if (sizes[i] > 0) throw CorruptError(where() + "a record has another size than its field");
+      if (sizes[i] > 0) {
+        throw CorruptError(where() + field_in_words(names_.get(), field) + ", record " + std::to_string(all_ids[i]) +
+                           ": the record has another size than its field");
+      }
       all_present[i] = sizes[i] < 0 ? 0 : 1;
     }
     return missing;

@@ -34,7 +34,9 @@ struct Redirect {
 };
 
 struct StoreLimits {
-  std::uint64_t record_bytes = std::uint64_t{1} << 30;  // a decoded record may have at most so many bytes
+  // A compressed record may decode to at most so many bytes, or to 64 times its stored ones: a few bytes of a stranger must not
+  // claim gigabytes. Records that are stored as they are have the bytes of their file, and no other limit than kMaxRecordBytes.
+  std::uint64_t record_bytes = std::uint64_t{1} << 30;
   std::uint64_t open_chunks = 16'384;                   // chunks mapped at once; the system allows 65,530 maps
   std::uint64_t batch_bytes = std::uint64_t{16} << 30;  // a batch of a field of varying length may have at most so many bytes
   bool verify = true;                                   // check a page's crc when it is first touched
@@ -43,9 +45,9 @@ struct StoreLimits {
 // Immutable but for caches; safe to use from several threads and after fork.
 class StoreReader {
  public:
-  // path: of the store, for messages.
+  // path and names: of the store and its fields, for messages.
   StoreReader(std::string path, std::uint64_t length, std::vector<ChunkFact> chunks, std::vector<Segment> segments,
-              DatasetId dataset, FileAccess access, StoreLimits limits);
+              DatasetId dataset, FileAccess access, StoreLimits limits, FieldNames names = {});
   ~StoreReader();
 
   // Later redirects win. To be called before the first read, with ids in rising order.
@@ -108,6 +110,7 @@ class StoreReader {
   DatasetId dataset_;
   FileAccess access_;
   StoreLimits limits_;
+  std::shared_ptr<const FieldNames> names_;
   std::unordered_map<std::uint32_t, Redirects> redirects_;
   mutable ForkLocal<Open> open_;
 };

@@ -129,7 +129,7 @@ void a_cut_chunk_is_an_error_or_right() {
   }
 }
 
-void records_above_the_limit_are_refused() {
+void only_compressed_records_have_a_limit_below_that_of_the_format() {
   const Files files;
   StoreLimits limits;
   limits.record_bytes = kStride - 1;
@@ -138,8 +138,25 @@ void records_above_the_limit_are_refused() {
   const std::int64_t id = 0;
   std::byte out[kStride];
   std::uint8_t present = 0;
-  check_throws<CorruptError>([&] { reader.read_fixed(0, kStride, {&id, 1}, out, &present, pool); });
-  check_throws<CorruptError>([&] { reader.read_fixed(9, kStride, {&id, 1}, out, &present, pool); });  // a field it does not have
+  check(reader.read_fixed(0, kStride, {&id, 1}, out, &present, pool) == 0, "raw records have the bytes of their file");
+  check_throws<CorruptError>([&] { reader.read_fixed(0, kMaxRecordBytes + 1, {&id, 1}, out, &present, pool); });
+}
+
+void messages_name_the_field_and_the_record() {
+  const Files files;
+  const StoreReader reader("store", kLength, files.facts(), kSegments, {}, FileAccess::map, {},
+                           FieldNames{{0, "height of wave"}});
+  ThreadPool pool(1);
+  const std::int64_t id = 1;
+  std::vector<std::byte> out(64);
+  std::uint8_t present = 0;
+  try {
+    reader.read_fixed(0, 64, {&id, 1}, out.data(), &present, pool);
+    check(false, "expected an error");
+  } catch (const CorruptError& error) {
+    const std::string message = error.what();
+    check(message.find("field 'height of wave', record 1 (row ") != std::string::npos, message);
+  }
 }
 
 void a_field_of_another_size_is_refused() {
@@ -168,7 +185,8 @@ int main() {
   few_open_chunks_are_enough();
   damage_is_noticed_at_the_first_touch_and_only_there();
   a_cut_chunk_is_an_error_or_right();
-  records_above_the_limit_are_refused();
+  only_compressed_records_have_a_limit_below_that_of_the_format();
+  messages_name_the_field_and_the_record();
   a_field_of_another_size_is_refused();
   return finish();
 }

@@ -1,6 +1,7 @@
 """Field: the type of one named part of a record, and its form in the manifest."""
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,11 +13,17 @@ import numpy.typing as npt
 from penstock.argument import whole_number
 from penstock.codec import Codec, Raw, codec_from_json, codec_to_json
 
-__all__ = ["MAX_RECORD_BYTES", "Field", "Schema", "field_from_json", "field_to_json"]
+__all__ = ["LARGE_RECORD_BYTES", "MAX_RECORD_BYTES", "Field", "Schema", "field_from_json", "field_to_json", "is_plain_name"]
 
-FIELD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+MAX_NAME = 128
 MAX_NDIM = 32
-MAX_RECORD_BYTES = 2**30
+MAX_RECORD_BYTES = 2**32 - 1
+LARGE_RECORD_BYTES = 2**30
+"""Version 1 of penstock knows no larger records."""
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+"""Unicode categories without a visible form: controls, format characters, surrogates, private use, separators of lines."""
 
 # The whole list of element types; nothing else in a manifest is accepted. Values are numpy names, or attributes of ml_dtypes.
 _NUMPY = {
@@ -56,6 +63,9 @@ def _name_of(dtype: npt.DTypeLike) -> str:
 class Field:
     """A fixed field: arrays of one ``dtype`` and ``shape``. See also :meth:`ragged`, :meth:`bytes` and :meth:`text`.
 
+    ``nullable`` says that values may be missing. Every batch then has a masked array (or a :class:`~penstock.Ragged` with
+    ``present``) for the field, whether or not one of its values is missing; a batch of any other field never has.
+
     >>> from penstock import Field, Zstd
     >>> Field("u1", (224, 224, 3))
     Field('u1', (224, 224, 3))
@@ -68,32 +78,40 @@ class Field:
     shape: tuple[int, ...]
     ndim: int
     codec: Codec
+    nullable: bool = False
 
-    def __init__(self, dtype: npt.DTypeLike, shape: tuple[int, ...] | int = (), *, codec: Codec | None = None) -> None:
+    def __init__(
+        self, dtype: npt.DTypeLike, shape: tuple[int, ...] | int = (), *, codec: Codec | None = None, nullable: bool = False
+    ) -> None:
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-        self._set("fixed", _name_of(dtype), tuple(whole_number("a dimension", size) for size in sizes), len(sizes), codec)
+        dimensions = tuple(whole_number("a dimension", size) for size in sizes)
+        self._set("fixed", _name_of(dtype), dimensions, len(sizes), codec=codec, nullable=nullable)
 
     @classmethod
-    def ragged(cls, dtype: npt.DTypeLike, ndim: int = 1, *, codec: Codec | None = None) -> "Field":
+    def ragged(cls, dtype: npt.DTypeLike, ndim: int = 1, *, codec: Codec | None = None, nullable: bool = False) -> "Field":
         """Arrays of one ``dtype`` and number of dimensions, each of its own shape."""
-        return cls.__new__(cls)._set("ragged", _name_of(dtype), (), whole_number("ndim", ndim, least=1, most=MAX_NDIM), codec)
+        dimensions = whole_number("ndim", ndim, least=1, most=MAX_NDIM)
+        return cls.__new__(cls)._set("ragged", _name_of(dtype), (), dimensions, codec=codec, nullable=nullable)
 
     @classmethod
-    def bytes(cls, *, codec: Codec | None = None) -> "Field":
+    def bytes(cls, *, codec: Codec | None = None, nullable: bool = False) -> "Field":
         """Byte strings: encoded images, audio, anything."""
-        return cls.__new__(cls)._set("bytes", "u1", (), 1, codec)
+        return cls.__new__(cls)._set("bytes", "u1", (), 1, codec=codec, nullable=nullable)
 
     @classmethod
-    def text(cls, *, codec: Codec | None = None) -> "Field":
+    def text(cls, *, codec: Codec | None = None, nullable: bool = False) -> "Field":
         """Python strings, stored as UTF-8."""
-        return cls.__new__(cls)._set("text", "u1", (), 1, codec)
+        return cls.__new__(cls)._set("text", "u1", (), 1, codec=codec, nullable=nullable)
 
-    def _set(self, kind: str, element: str, shape: tuple[int, ...], ndim: int, codec: Codec | None) -> "Field":
+    def _set(self, kind: str, element: str, shape: tuple[int, ...], ndim: int, *, codec: Codec | None, nullable: bool) -> "Field":
         if codec is not None and not isinstance(codec, Codec):
             raise TypeError(f"codec must be Raw(), Deflate(), Zstd() or LZ4(), got {codec!r}")
+        if not isinstance(nullable, bool):
+            raise TypeError(f"nullable must be True or False, got {nullable!r}")
         if len(shape) > MAX_NDIM:
             raise ValueError(f"a shape has at most {MAX_NDIM} dimensions, got {len(shape)}")
-        for name, value in (("kind", kind), ("element", element), ("shape", shape), ("ndim", ndim), ("codec", codec or Raw())):
+        values = {"kind": kind, "element": element, "shape": shape, "ndim": ndim, "codec": codec or Raw(), "nullable": nullable}
+        for name, value in values.items():
             object.__setattr__(self, name, value)
         if kind == "fixed" and self.stride > MAX_RECORD_BYTES:
             raise ValueError(f"a record of a field has at most {MAX_RECORD_BYTES} bytes, {shape} of {element} needs {self.stride}")
@@ -101,7 +119,14 @@ class Field:
 
     def with_codec(self, codec: Codec | None) -> "Field":
         """The same field with another codec; with its own if None."""
-        return Field.__new__(Field)._set(self.kind, self.element, self.shape, self.ndim, self.codec if codec is None else codec)
+        return self._with(self.codec if codec is None else codec, self.nullable)
+
+    def with_nullable(self, nullable: bool) -> "Field":
+        """The same field of which values may be missing, or may not."""
+        return self if nullable == self.nullable else self._with(self.codec, nullable)
+
+    def _with(self, codec: Codec, nullable: bool) -> "Field":
+        return Field.__new__(Field)._set(self.kind, self.element, self.shape, self.ndim, codec=codec, nullable=nullable)
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -122,11 +147,32 @@ class Field:
         return size
 
     def __repr__(self) -> str:
-        codec = [] if isinstance(self.codec, Raw) else [f"codec={self.codec!r}"]
+        options = [] if isinstance(self.codec, Raw) else [f"codec={self.codec!r}"]
+        options += ["nullable=True"] if self.nullable else []
         if self.kind == "fixed":
-            return f"Field({', '.join([repr(self.element), *([repr(self.shape)] if self.shape else []), *codec])})"
+            return f"Field({', '.join([repr(self.element), *([repr(self.shape)] if self.shape else []), *options])})"
         parts = [repr(self.element), *([f"ndim={self.ndim}"] if self.ndim > 1 else [])] if self.kind == "ragged" else []
-        return f"Field.{self.kind}({', '.join([*parts, *codec])})"
+        return f"Field.{self.kind}({', '.join([*parts, *options])})"
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether version 1 of penstock knows field names like this one."""
+    return _PLAIN_NAME.fullmatch(name) is not None
+
+
+def _name_fault(name: object) -> str | None:
+    """What is wrong with a field name; None if nothing is."""
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
+        return f"expected a text of 1 to {MAX_NAME} characters"
+    if is_plain_name(name):
+        return None
+    if any(unicodedata.category(char) in _HIDDEN or (char.isspace() and char != " ") for char in name):
+        return "expected visible characters and spaces only"
+    if name != name.strip():
+        return "expected no space at the beginning or the end"
+    if not unicodedata.is_normalized("NFC", name):
+        return "expected the normal form NFC, as unicodedata.normalize('NFC', name) gives it"
+    return None
 
 
 @dataclass(frozen=True)
@@ -140,8 +186,9 @@ class Schema:
     def make(cls, fields: Mapping[str, Field]) -> "Schema":
         """Fields numbered in the order given."""
         for name, one in fields.items():
-            if not isinstance(name, str) or not FIELD_NAME.fullmatch(name):
-                raise ValueError(f"a field name has 1 to 128 letters, digits, '_', '.' or '-', not first '.' or '-'; got {name!r}")
+            fault = _name_fault(name)
+            if fault is not None:
+                raise ValueError(f"a field name: {fault}, got {ascii(name)[:200]}")
             if not isinstance(one, Field):
                 raise TypeError(f"field {name!r} must be a Field, got {one!r}")
         if not fields:
@@ -152,7 +199,7 @@ class Schema:
 
 
 def field_to_json(name: str, number: int, one: Field) -> dict[str, object]:
-    """A field as the manifest has it."""
+    """A field as the manifest has it. Which fields are nullable is said elsewhere: version 1 refuses keys that it does not know."""
     base: dict[str, object] = {"name": name, "number": number, "kind": one.kind, "codec": codec_to_json(one.codec)}
     if one.kind == "fixed":
         base |= {"dtype": one.element, "shape": list(one.shape)}
@@ -175,8 +222,9 @@ def field_from_json(value: object) -> tuple[str, int, Field]:
         raise ValueError(f"expected a field, got {str(value)[:200]}")
     kind, codec = value["kind"], codec_from_json(value["codec"])
     name, number = value["name"], whole_number("number", value["number"], most=4095)
-    if not isinstance(name, str) or not FIELD_NAME.fullmatch(name):
-        raise ValueError(f"expected a field name, got {str(name)[:200]!r}")
+    fault = _name_fault(name)
+    if fault is not None:
+        raise ValueError(f"a field name: {fault}, got {ascii(name)[:200]}")
     if kind == "fixed":
         if not isinstance(value["shape"], list) or not isinstance(value["dtype"], str) or len(value["shape"]) > MAX_NDIM:
             raise ValueError(f"expected a shape and a dtype, got {str(value)[:200]}")

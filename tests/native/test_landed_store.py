@@ -183,7 +183,7 @@ def test_a_view_outlives_the_memory(chunks: Chunks) -> None:
 def test_the_questions_about_a_chunk_work_on_landings(chunks: Chunks) -> None:
     chunks.land(2)
     assert chunks.reader.verify_chunk(2) == []
-    assert [number for number, _ in chunks.reader.chunk_fields(2)] == [0, 1, 2]
+    assert [number for number, _, _ in chunks.reader.chunk_fields(2)] == [0, 1, 2]
     chunks.landings[2].write(64, b"\xff")
     (problem,) = chunks.reader.verify_chunk(2)
     assert "field 0, rows 0 to" in problem

@@ -107,9 +107,10 @@ def digest(store: Store) -> str:
     for name, column in store[:].items():
         made.update(name.encode())
         if isinstance(column, Ragged):
-            parts = [column.values, column.offsets, column.shapes, column.present]
+            missing = None if column.present is None or column.present.all() else column.present
+            parts = [column.values, column.offsets, column.shapes, missing]
         else:
-            parts = [np.ma.getdata(column), np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else None]
+            parts = [np.ma.getdata(column), np.ma.getmaskarray(column) if np.ma.is_masked(column) else None]
         for part in parts:
             made.update(b"-" if part is None else np.ascontiguousarray(part).tobytes())
     return made.hexdigest()

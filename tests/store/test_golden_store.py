@@ -138,7 +138,10 @@ EXPECTED = {1: FIRST, 2: second()}
 def test_every_value_is_what_it_was(generation: int, io: str) -> None:
     with pen.open(STORE, generation=generation, io=io) as store:
         assert len(store) == {1: 7, 2: 6}[generation]
-        assert dict(store.schema) == FIELDS
+        assert {name: field.with_nullable(False) for name, field in store.schema.items()} == FIELDS
+        nullable = {name for name, values in FIRST.items() if None in values}
+        assert {name for name, field in store.schema.items() if field.nullable} == nullable
+        assert store.metadata == {}
         for name, field in FIELDS.items():
             assert [plain(value, field) for value in items(store[name][:])] == EXPECTED[generation][name], name
             assert [plain(store[i][name], field) for i in range(len(store))] == EXPECTED[generation][name], name

@@ -1,6 +1,7 @@
 """Aligned: the fields of several sources of one length, side by side."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from penstock.errors import SchemaMismatchError
@@ -47,6 +48,16 @@ class Aligned(Source):
     def fingerprint(self) -> str:
         """Of all parts and their names."""
         return fingerprint_of("aligned", [(name, part.fingerprint) for name, part in self._parts.items()])
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """That of all parts, but for what two of them say differently."""
+        found: dict[str, Any] = {}
+        differing: set[str] = set()
+        for part in self._parts.values():
+            for key, value in part.metadata.items():
+                differing |= {key} if found.setdefault(key, value) != value else set()
+        return MappingProxyType({key: value for key, value in found.items() if key not in differing})
 
     @property
     def blocks(self) -> Blocks:

@@ -1,9 +1,11 @@
 """Arrays in memory as a source: one array, or a dict of arrays, lists and Ragged of one length."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.errors import SchemaMismatchError, UnsupportedTypeError
 from penstock.interfaces import IntArray
@@ -56,7 +58,7 @@ class ArraySource(Source):
         """Of types, shapes and samples of the data."""
         return fingerprint_of(
             "arrays",
-            [(name, repr(field), _fingerprint(self._columns[name])) for name, field in self._schema.items()],
+            [(name, repr(field.with_nullable(False)), _fingerprint(self._columns[name])) for name, field in self._schema.items()],
         )
 
     @property
@@ -96,13 +98,25 @@ def _rebuild(columns: Mapping[str, Any], threads: int) -> ArraySource:
     return ArraySource(columns, threads=threads)
 
 
+def as_array(name: str, data: Any) -> npt.NDArray[Any]:
+    """A tensor, or whatever else numpy can make an array of; on the CPU that needs no copy."""
+    try:
+        if str(getattr(data, "dtype", "")) == "torch.bfloat16":  # which numpy does not know by itself
+            return np.asarray(data.view(sys.modules["torch"].int16)).view(Field("bf16").dtype)
+        return np.asarray(data)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"field {name!r}: this {type(data).__name__} cannot be read as an array: {error}") from error
+
+
 def _column(name: str, data: Any) -> tuple[Field, Any]:
     """A column and its field. Fixed ones become arrays whose records are contiguous, of the machine's byte order."""
+    if hasattr(data, "__array__") and not isinstance(data, np.ndarray):
+        data = as_array(name, data)
     if isinstance(data, np.ndarray) and data.dtype.kind not in "OUS":
         if data.ndim == 0:
             raise SchemaMismatchError(f"field {name!r}: expected an array with a record per row, got a single value")
         try:
-            field = Field(data.dtype, data.shape[1:])
+            field = Field(data.dtype, data.shape[1:], nullable=isinstance(data, np.ma.MaskedArray))
         except TypeError as error:
             raise UnsupportedTypeError(f"field {name!r}: {error}") from error
         if data.dtype != field.dtype or not data.flags.c_contiguous:

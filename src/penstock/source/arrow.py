@@ -16,6 +16,7 @@ from penstock.source.arrow_column import Column, make_column
 from penstock.source.arrow_file import (
     SUFFIXES,
     files_of,
+    find_nulls,
     is_compressed,
     is_stream,
     mapped_bytes,
@@ -27,7 +28,7 @@ from penstock.source.arrow_file import (
 )
 from penstock.source.arrow_group import CACHE_BYTES, Group, GroupSource, blocks_of
 from penstock.source.arrow_memory import BufferMemory, FileMemory, Memory, NotInFileError
-from penstock.source.arrow_type import Fields, Leaf, choose, need_agreement, plain_fields
+from penstock.source.arrow_type import Fields, Leaf, choose, need_agreement, plain_fields, with_nullable
 from penstock.source.fingerprint import WHOLE_BYTES, fingerprint_arrays, fingerprint_files, fingerprint_of
 from penstock.source.optional import need
 from penstock.source.rows_in_files import default_threads
@@ -84,6 +85,7 @@ class ArrowSource(Source):
     def __init__(self, columns: Mapping[str, Column], memory: Memory, blocks: Blocks) -> None:
         for column in columns.values():
             column.seal()
+            column.field = column.field.with_nullable(column.has_nulls)
         memory.seal()
         self._columns, self._memory, self._blocks = dict(columns), memory, blocks
 
@@ -134,14 +136,14 @@ class ArrowTable(ArrowSource):
     def fingerprint(self) -> str:
         """Of types and samples of the records."""
         if self._fingerprint is None:
-            parts = [(name, repr(field), self._sample(name, field)) for name, field in self.schema.items()]
+            parts = [(name, repr(field.with_nullable(False)), self._sample(name, field)) for name, field in self.schema.items()]
             self._fingerprint = fingerprint_of("arrow table", len(self), parts)
         return self._fingerprint
 
     def _sample(self, name: str, field: Field) -> str:
         count = min(len(self), max(1, WHOLE_BYTES // max(1, field.stride)) if field.is_fixed else SAMPLED_RECORDS)
         starts = np.array([0, (len(self) - count) // 2, len(self) - count])
-        column = self.read(np.unique(starts[:, None] + np.arange(count)), [name])[name]
+        column = self._read(np.unique(starts[:, None] + np.arange(count)), [name], {})[name]
         if isinstance(column, Ragged):
             parts = [column.values, column.offsets, *([] if column.present is None else [column.present])]
         else:
@@ -169,12 +171,17 @@ class MappedArrow(ArrowSource):
         first: dict[str, Leaf] = {}
         counts: list[int] = []
         num_records = 0
+        nested: dict[str, str] = {}
         for path in paths:
             stream = is_stream(path)
             with translated(path), mapped_bytes(path) as whole:
                 leaves = choose(read_schema(stream, whole), fields, path)
                 first = first or leaves
                 need_agreement(first, leaves, (paths[0], path), exact=True)
+                nested = {name: ".".join(leaf.path) for name, leaf in leaves.items() if leaf.is_json}
+                leaves = {name: leaf for name, leaf in leaves.items() if name not in nested}
+                if not leaves:
+                    raise NotInFileError
                 columns = columns or {name: make_column(name, leaf, memory, self._describe) for name, leaf in leaves.items()}
                 if is_compressed(stream, whole):
                     raise NotInFileError
@@ -186,6 +193,32 @@ class MappedArrow(ArrowSource):
                         columns[name].add(batch.column(leaf.path[0]))
             self._file_ends.append(num_records)
         super().__init__(columns, memory, blocks_of(counts, paths[0]))
+        self._names = list(first)
+        self._nested = CompressedArrow(paths, nested, threads) if nested else None  # which are not in the file as they are read
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        """The fields by name."""
+        found = {**super().schema, **({} if self._nested is None else self._nested.schema)}
+        return {name: found[name] for name in self._names}
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Record batches are decoded as a whole where fields are nested."""
+        return self._nested is not None
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        if self._nested is None:
+            return super()._read(ids, fields, out)
+        found = self._nested._read(ids, [name for name in fields if name in self._nested.schema], {})
+        found |= super()._read(ids, [name for name in fields if name not in found], out)
+        return {name: found[name] for name in fields}
+
+    def close(self) -> None:
+        """Let go of the files."""
+        super().close()
+        if self._nested is not None:
+            self._nested.close()
 
     def _describe(self, record: int) -> str:
         return f"{self._paths[bisect_right(self._file_ends, record)]}: record {record}"
@@ -206,6 +239,7 @@ class CompressedArrow(GroupSource):
         self._paths, self._fields = list(paths), fields
         self._streams: dict[str, bool] = {}
         first: dict[str, Leaf] = {}
+        nullable: set[str] = set()
         counts: list[tuple[str, list[int]]] = []
         for path in paths:
             stream = self._streams[path] = is_stream(path)
@@ -214,8 +248,9 @@ class CompressedArrow(GroupSource):
                 first = first or leaves
                 need_agreement(first, leaves, (paths[0], path), exact=False)
                 sizes = read_row_counts(stream, whole)
+                nullable |= find_nulls(stream, whole, leaves)
                 counts.append((path, [sum(sizes)] if stream else sizes))
-        super().__init__(first, counts, threads, CACHE_BYTES)
+        super().__init__(with_nullable(first, nullable), counts, threads, CACHE_BYTES)
 
     @property
     def fingerprint(self) -> str:
@@ -226,8 +261,12 @@ class CompressedArrow(GroupSource):
         name = leaf.path[0]
         with need("pyarrow", "arrow").OSFile(group.path) as file:
             if self._streams[group.path]:
-                return [batch.column(name) for batch in read_batches(True, file, [name])]
-            return [read_batch(file, group.number, [name]).column(name)]
+                found = [batch.column(name) for batch in read_batches(True, file, [name])]
+            else:
+                found = [read_batch(file, group.number, [name]).column(name)]
+        for array in found if leaf.is_json else []:
+            array.validate(full=True)  # Arrow itself reads it, and trusts it
+        return found
 
     def _recipe(self) -> Recipe:
         return (_open_files, (self._paths, self._fields, self._threads))

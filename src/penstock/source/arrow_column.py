@@ -1,6 +1,8 @@
-"""Which column an Arrow type needs, and columns whose values are in dictionaries."""
+"""Which column an Arrow type needs; columns whose values are in dictionaries, and nested ones, which are read as JSON."""
 
+import json
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -12,7 +14,7 @@ from penstock.records import empty
 from penstock.schema import Field
 from penstock.source.arrow_memory import Memory
 from penstock.source.arrow_plain import BitColumn, Column, Describe, FixedColumn, NumberColumn, OffsetColumn, Present, SpanColumn
-from penstock.source.arrow_type import Leaf, storage_type
+from penstock.source.arrow_type import Leaf, json_type, storage_type
 from penstock.source.optional import need
 
 __all__ = ["Column", "make_column"]
@@ -32,6 +34,8 @@ def _make_fixed(name: str, leaf: Leaf, memory: Memory, describe: Describe) -> Fi
 
 
 def _make_span(name: str, leaf: Leaf, memory: Memory, describe: Describe) -> SpanColumn:
+    if leaf.is_json:
+        return JsonColumn(name, leaf, memory, describe)
     return (SpanDictionary if _has_dictionary(leaf) else OffsetColumn)(name, leaf, memory, describe)
 
 
@@ -78,6 +82,11 @@ class DictionaryColumn(Column, Generic[Values]):
         super().seal()
         self._codes.seal()
         self._values.seal()
+
+    @property
+    def has_nulls(self) -> bool:
+        """A number, or a value of a dictionary, may be null."""
+        return super().has_nulls or self._values.has_nulls
 
     def _lookup(self, ids: IntArray) -> tuple[IntArray, Present]:
         """The numbers of the values of the records that are present, and which these are."""
@@ -133,6 +142,56 @@ class SpanDictionary(DictionaryColumn[SpanColumn], SpanColumn):
         lengths = np.zeros(ids.size, np.int64)
         lengths[there] = found_lengths
         return data, lengths, _within(there, found)
+
+
+class JsonColumn(SpanColumn):
+    """Lists of texts, structs or lists, as one JSON text a record: made when it is read, without spaces, keys as in the schema.
+
+    The arrays are kept, and trusted: whoever reads them from a file has them checked.
+    """
+
+    def __init__(self, name: str, leaf: Leaf, memory: Memory, describe: Describe) -> None:
+        super().__init__(name, leaf, memory, describe)
+        self._nested: list[Any] = []
+
+    def _place(self, array: Any) -> list[int]:
+        self._nested.append(array)
+        return []
+
+    def spans(self, ids: IntArray) -> tuple[npt.NDArray[Any], IntArray, Present]:
+        """Make the texts of the records that are present."""
+        self._memory.read(np.empty(0, np.int64), 1)  # refuses if it is closed
+        if ids.size == 0:
+            return np.empty(0, np.uint8), np.empty(0, np.int64), None
+        which = self._arrays.of(ids)
+        present = self._present(ids, which)
+        texts = [b""] * ids.size
+        for number in np.unique(which).tolist():
+            chosen = np.flatnonzero((which == number) if present is None else (which == number) & present)
+            for place, text in zip(chosen.tolist(), self._texts(number, ids[chosen]), strict=True):
+                texts[place] = text
+        lengths: IntArray = np.array([len(text) for text in texts], np.int64)
+        return np.frombuffer(b"".join(texts), np.uint8), lengths, present
+
+    def _texts(self, number: int, ids: IntArray) -> Iterator[bytes]:
+        array = self._nested[number]
+        wanted = json_type(array.type)
+        for run in np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1):  # Arrow cannot take any ids of all types
+            if run.size:
+                part = array.slice(run[0] - self._firsts[number], run.size)
+                yield from map(_as_json, self._values(part if part.type == wanted else part.cast(wanted), run))
+
+    def _values(self, part: Any, ids: IntArray) -> list[Any]:
+        try:
+            values: list[Any] = part.to_pylist()
+        except UnicodeDecodeError as error:
+            where = f"{self._describe(int(ids[0]))}{' or one soon after it' * (ids.size > 1)}"
+            raise CorruptError(f"{where}: field {self._name!r} has a text that is not UTF-8") from error
+        return values
+
+
+def _as_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _within(outer: npt.NDArray[np.bool_], inner: Present) -> Present:

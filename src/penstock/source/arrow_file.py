@@ -2,7 +2,7 @@
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -17,11 +17,13 @@ from penstock.errors import (
     TruncatedError,
     UnsupportedVersionError,
 )
+from penstock.source.arrow_type import Leaf, null_counts, storage_type
 from penstock.source.optional import need
 from penstock.source.paths import expand, file_size
 
 __all__ = [
     "SUFFIXES",
+    "find_nulls",
     "is_compressed",
     "is_stream",
     "mapped_bytes",
@@ -36,6 +38,9 @@ SUFFIXES = (".arrow", ".feather")
 MAGIC = b"ARROW1"
 MESSAGE = b"\xff\xff\xff\xff"
 END_OF_STREAM = MESSAGE + b"\0\0\0\0"
+Table = tuple[memoryview, int]
+"""A FlatBuffers table: the bytes, and where in them it begins."""
+
 CUT = ("Expected to read", "Expected to be able to read", "Corrupted metadata length", "too small", "Unexpected end of stream")
 
 
@@ -137,6 +142,32 @@ def read_row_counts(stream: bool, data: Any) -> list[int]:
     return counts
 
 
+def find_nulls(stream: bool, data: Any, leaves: Mapping[str, Leaf]) -> set[str]:
+    """The columns with missing values, as the messages of the record batches say. Nothing is decompressed.
+
+    Values of dictionaries may be null too, in any of the columns that have one.
+    """
+    pa, schema = need("pyarrow", "arrow"), read_schema(stream, data)
+    wanted = None if stream else _reader(False, data).num_record_batches
+    nodes, found = null_counts(schema, leaves), set[str]()
+    for table in islice(_batch_tables(stream, data), wanted):
+        nulls = _null_counts(table)
+        found |= {name for name, numbers in nodes.items() if any(number >= len(nulls) or nulls[number] for number in numbers)}
+    if any(any(_null_counts(table)) for table in _dictionary_tables(stream, data)):
+        found |= {name for name, leaf in leaves.items() if pa.types.is_dictionary(storage_type(leaf.type))}
+    return found
+
+
+def _null_counts(table: Table) -> list[int]:
+    """Of every node of a record batch."""
+    place = _member(table, 1)
+    if not place:
+        return []
+    start = place + _number("<I", table, place)
+    count = _number("<I", table, start)
+    return [_number("<q", table, start + 4 + 16 * number + 8) for number in range(count)]
+
+
 def _reader(stream: bool, data: Any, columns: Sequence[str] = ()) -> Any:
     """A reader of columns, or of all if none are named."""
     ipc = need("pyarrow", "arrow").ipc
@@ -152,19 +183,31 @@ def _reader(stream: bool, data: Any, columns: Sequence[str] = ()) -> Any:
 
 
 # The message of a record batch is a FlatBuffers table, whose field 2 is the table of the batch; of that, field 0 is the number of
-# records and field 3 is there if it is compressed. Arrow has checked that tables are sound when it has read a message.
-
-Table = tuple[memoryview, int]
+# records, field 1 has the length and the number of nulls of every node (a column, and whatever is in it), and field 3 is there if
+# it is compressed. Arrow has checked that tables are sound when it has read a message.
 
 
 def _batch_tables(stream: bool, data: Any) -> Iterator[Table]:
+    return _tables(stream, data, "record batch")
+
+
+def _dictionary_tables(stream: bool, data: Any) -> Iterator[Table]:
+    """The values of dictionaries: field 1 of their table is the table of a record batch."""
+    return (_inner(table, 1) for table in _tables(stream, data, "dictionary"))
+
+
+def _tables(stream: bool, data: Any, kind: str) -> Iterator[Table]:
     pa = need("pyarrow", "arrow")
     for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(data if stream else data.slice(len(MAGIC) + 2))):
-        if message.type == "record batch":
+        if message.type == kind:
             table = memoryview(message.metadata), 0
-            root = table[0], _number("<I", table, 0)
-            place = _member(root, 2)
-            yield root[0], root[1] + place + _number("<I", root, place)
+            yield _inner((table[0], _number("<I", table, 0)), 2)
+
+
+def _inner(table: Table, which: int) -> Table:
+    """The table that a field of a table is."""
+    place = _member(table, which)
+    return table[0], table[1] + place + _number("<I", table, place)
 
 
 def _member(table: Table, which: int) -> int:

@@ -61,6 +61,11 @@ class Column(ABC):
         self._facts = np.array([facts for _, facts in self._added], np.int64).T.copy()
         self._lengths, self._added = [], []
 
+    @property
+    def has_nulls(self) -> bool:
+        """Whether any record may be missing, once it is sealed."""
+        return bool(self._levels)
+
     def __len__(self) -> int:
         return self._arrays.length
 

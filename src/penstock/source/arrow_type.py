@@ -1,8 +1,8 @@
 """Arrow types as fields: which column becomes what, under which name."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,21 @@ from penstock.errors import SchemaMismatchError, SizeOverflowError, UnsupportedT
 from penstock.schema import Field, Schema
 from penstock.source.optional import need
 
-__all__ = ["Fields", "Leaf", "choose", "need_agreement", "plain", "plain_fields", "refitted", "storage", "storage_type"]
+__all__ = [
+    "Fields",
+    "Leaf",
+    "choose",
+    "json_type",
+    "may_be_null",
+    "need_agreement",
+    "null_counts",
+    "plain",
+    "plain_fields",
+    "refitted",
+    "storage",
+    "storage_type",
+    "with_nullable",
+]
 
 Fields = Sequence[str] | Mapping[str, str]
 """Names of columns, or new names with the names of the columns they stand for."""
@@ -24,6 +38,11 @@ class Leaf:
     path: tuple[str, ...]
     type: Any
     field: Field
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the field holds JSON texts, of values that no field holds as they are."""
+        return _plain_field(self.type) is None
 
 
 def plain_fields(fields: Fields | None) -> Fields | None:
@@ -63,7 +82,11 @@ def need_agreement(first: Mapping[str, Leaf], other: Mapping[str, Leaf], paths: 
     if list(first) != list(other):
         raise SchemaMismatchError(f"{paths[1]}: expected the fields {list(first)} as in {paths[0]}, found {list(other)}")
     for name, leaf in first.items():
-        if leaf.field != other[name].field or (exact and leaf.type != other[name].type):
+        if (
+            leaf.field.with_nullable(False) != other[name].field.with_nullable(False)
+            or (exact and leaf.type != other[name].type)
+            or leaf.is_json != other[name].is_json
+        ):
             raise SchemaMismatchError(
                 f"{paths[1]}: expected {leaf.type} in column {name!r} as in {paths[0]}, found {other[name].type}"
             )
@@ -73,9 +96,45 @@ def refitted(leaf: Leaf, column: Any, where: str) -> Leaf:
     """The leaf for a column as a file has it: its type may differ from that in other files, what it becomes may not."""
     for member in leaf.path[1:]:
         column = storage_type(column).field(member).type
-    if _field(column) != leaf.field:
+    fitting = Leaf(leaf.path, column, leaf.field)
+    if _field(column) != leaf.field.with_nullable(False) or fitting.is_json != leaf.is_json:
         raise SchemaMismatchError(f"{where}: expected {leaf.type} in column {'.'.join(leaf.path)!r}, found {column}")
-    return Leaf(leaf.path, column, leaf.field)
+    return fitting
+
+
+def with_nullable(leaves: Mapping[str, Leaf], nullable: Collection[str]) -> dict[str, Leaf]:
+    """The same leaves, of which those named are nullable."""
+    return {name: replace(leaf, field=leaf.field.with_nullable(name in nullable)) for name, leaf in leaves.items()}
+
+
+def may_be_null(schema: Any, leaf: Leaf) -> bool:
+    """Whether an Arrow schema allows nulls in a column, or in a struct above it. Most do, whatever is in the data."""
+    members = [schema.field(leaf.path[0])]
+    for name in leaf.path[1:]:
+        members.append(storage_type(members[-1].type).field(name))
+    return any(member.nullable for member in members)
+
+
+def null_counts(schema: Any, leaves: Mapping[str, Leaf]) -> dict[str, list[int]]:
+    """The numbers of the nodes of an Arrow record batch that say how many nulls a column has, and the structs above it."""
+    found = {}
+    for name, leaf in leaves.items():
+        parent, first, nodes = schema, 0, list[int]()
+        for depth, member in enumerate(leaf.path):
+            place = parent.get_field_index(member)
+            first += sum(_num_nodes(parent.field(number).type) for number in range(place)) + (depth > 0)
+            nodes.append(first)
+            parent = storage_type(parent.field(place).type)
+        found[name] = nodes
+    return found
+
+
+def _num_nodes(kind: Any) -> int:
+    """Nodes of a column of a type: one, and those of the types in it; dictionaries are elsewhere."""
+    inner = storage_type(kind)
+    if need("pyarrow", "arrow").types.is_dictionary(inner):
+        return 1
+    return 1 + sum(_num_nodes(inner.field(number).type) for number in range(inner.num_fields))
 
 
 def storage_type(kind: Any) -> Any:
@@ -136,13 +195,19 @@ def _field_or_error(name: str, kind: Any, where: str) -> Field:
         raise SizeOverflowError(f"{where}: column {name!r} of {kind}: {error}") from error
     if field is None:
         raise UnsupportedTypeError(
-            f"{where}: expected numbers, texts, bytes or lists of numbers in column {name!r}, found {kind}; "
+            f"{where}: expected numbers, texts, bytes, or lists of numbers or of what JSON has in column {name!r}, found {kind}; "
             "choose the other columns: fields=[...]"
         )
     return field
 
 
 def _field(kind: Any) -> Field | None:
+    """What a column becomes; None if it cannot be read."""
+    field = _plain_field(kind)
+    return Field.text() if field is None and _is_nested(kind) and json_type(kind) is not None else field
+
+
+def _plain_field(kind: Any) -> Field | None:
     types = need("pyarrow", "arrow").types
     inner = storage_type(kind)
     if types.is_string(inner) or types.is_large_string(inner) or str(inner) == "string_view":
@@ -153,8 +218,58 @@ def _field(kind: Any) -> Field | None:
         element = _number(storage_type(inner.value_type))
         return None if element is None else Field.ragged(element)
     if types.is_dictionary(inner):
-        return _field(inner.value_type)
+        return _plain_field(inner.value_type)
     return _fixed(kind)
+
+
+def _is_nested(kind: Any) -> bool:
+    """Whether a column has lists or maps; the members of structs are columns of their own."""
+    pa, inner = need("pyarrow", "arrow"), storage_type(kind)
+    return _is_list(inner) and not isinstance(kind, pa.FixedShapeTensorType)
+
+
+def _is_list(kind: Any) -> bool:
+    types = need("pyarrow", "arrow").types
+    is_plain = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return bool(is_plain or types.is_list_view(kind) or types.is_large_list_view(kind) or types.is_map(kind))
+
+
+def json_type(kind: Any) -> Any:
+    """The Arrow type whose Python values JSON has: times and decimals are texts in it. None if there is none, as for bytes."""
+    types = need("pyarrow", "arrow").types
+    inner = storage_type(kind)
+    if types.is_struct(inner) or _is_list(inner):
+        return _json_nested(inner)
+    if types.is_dictionary(inner):
+        return inner if json_type(inner.value_type) == inner.value_type else None
+    if types.is_float16(inner):
+        return need("pyarrow", "arrow").float32()
+    if types.is_decimal(inner) or types.is_date(inner) or types.is_time(inner) or types.is_timestamp(inner):
+        return need("pyarrow", "arrow").string()
+    is_text = types.is_string(inner) or types.is_large_string(inner) or str(inner) == "string_view"
+    return inner if is_text or types.is_null(inner) or _number(inner) is not None else None
+
+
+def _json_nested(kind: Any) -> Any:
+    pa = need("pyarrow", "arrow")
+    members = [kind.field(number) for number in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        members = [kind.key_field, kind.item_field]
+    kinds = [json_type(member.type) for member in members]
+    if None in kinds or len({member.name for member in members}) < len(members):
+        return None
+    if kinds == [member.type for member in members]:
+        return kind
+    made = [member.with_type(inner) for member, inner in zip(members, kinds, strict=True)]
+    if pa.types.is_struct(kind):
+        return pa.struct(made)
+    if pa.types.is_map(kind):
+        return pa.map_(*made)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(made[0], kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return (pa.large_list if pa.types.is_large_list(kind) else pa.list_)(made[0])
+    return None
 
 
 def _fixed(kind: Any) -> Field | None:

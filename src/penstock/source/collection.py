@@ -20,6 +20,7 @@ from penstock.source.files import LocalFile, RemoteFile
 from penstock.source.parts import MOST_OPEN, MOST_OPEN_REMOTE
 from penstock.source.registry import open_source
 from penstock.store.location import as_location
+from penstock.store.metadata import decode_metadata, encode_metadata
 
 __all__ = ["open_collection", "write_collection"]
 
@@ -60,6 +61,8 @@ def _content(root: Path | UrlPath, names: Sequence[str]) -> bytes:
         "version": VERSION,
         "reads_blocks": whole.reads_blocks,
         "fields": [field_to_json(name, schema.numbers[name], field) for name, field in schema.fields.items()],
+        "nullable": [name for name, field in schema.fields.items() if field.nullable],
+        "metadata": encode_metadata(whole.metadata),
         "parts": [{"url": part.name, "length": part.length, "fingerprint": part.fingerprint} for part in whole._listed],
     }
     return (json.dumps(content, indent=1) + "\n").encode()
@@ -84,7 +87,8 @@ def open_collection(what: str | os.PathLike[str] | UrlPath | RemoteFile, *, remo
     if content.get("version") != VERSION:
         raise UnsupportedVersionError(f"{where}: expected version {VERSION}, found {str(content.get('version'))[:100]}")
     try:
-        fields = dict(_field(value) for value in content["fields"])
+        fields = _nullable(dict(_field(value) for value in content["fields"]), content.get("nullable", []))
+        metadata = _metadata(content["metadata"]) if "nullable" in content and "metadata" in content else None
         is_remote, listed = isinstance(where, UrlPath), content["parts"]
         options = share(vars(remote or RemoteOptions()), len(listed)) if is_remote else {}
         return Concat(
@@ -92,6 +96,7 @@ def open_collection(what: str | os.PathLike[str] | UrlPath | RemoteFile, *, remo
             fields,
             reads_blocks=content["reads_blocks"] is True or is_remote,
             most_open=MOST_OPEN_REMOTE if is_remote else MOST_OPEN,
+            metadata=metadata,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"{where}: not a valid collection: {error!r}") from error
@@ -103,6 +108,19 @@ def _field(value: object) -> tuple[str, Field]:
     except (TypeError, ValueError) as error:
         raise TypeError(str(error)) from error
     return name, field
+
+
+def _nullable(fields: dict[str, Field], names: object) -> dict[str, Field]:
+    if not isinstance(names, list) or not all(isinstance(name, str) and name in fields for name in names):
+        raise TypeError(f"expected names of fields as nullable, found {str(names)[:200]}")
+    return {name: field.with_nullable(name in names) for name, field in fields.items()}
+
+
+def _metadata(text: object) -> dict[str, Any]:
+    try:
+        return decode_metadata(text if isinstance(text, str) else "?")
+    except (ValueError, RecursionError) as error:
+        raise TypeError(f"expected metadata, found {ascii(text)[:200]}") from error
 
 
 def _part(where: Path | UrlPath, value: dict[str, object], options: Mapping[str, Any]) -> Part:

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial, reduce
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from penstock.errors import SchemaMismatchError, SourceChangedError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source, fixed_output, masked
+from penstock.records import Batch, Blocks, Outputs, Recipe, Source, common_metadata, fixed_output, masked
 from penstock.schema import Field
 from penstock.source.files import look_at
 from penstock.source.fingerprint import fingerprint_of
@@ -33,9 +34,17 @@ class Concat(Source):
     """The records of all parts, in order. Parts are opened when they are read, a few at a time, and must be what they were."""
 
     def __init__(
-        self, parts: Sequence[Part], schema: Mapping[str, Field], *, reads_blocks: bool, most_open: int = MOST_OPEN
+        self,
+        parts: Sequence[Part],
+        schema: Mapping[str, Field],
+        *,
+        reads_blocks: bool,
+        most_open: int = MOST_OPEN,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        self._listed, self._schema, self._reads_blocks, self._most_open = list(parts), dict(schema), reads_blocks, most_open
+        """Without ``metadata`` the parts are asked for it when it is wanted, and which of their fields are nullable."""
+        self._listed, self._given, self._reads_blocks, self._most_open = list(parts), dict(schema), reads_blocks, most_open
+        self._given_metadata = metadata
         self._ends = np.cumsum([part.length for part in parts], dtype=np.int64)
         given = any(isinstance(part.open, _Given) for part in parts)
         self._parts = Parts([partial(self._open_part, part) for part in parts], len(parts) if given else most_open)
@@ -46,17 +55,18 @@ class Concat(Source):
         side by side; fewer of them stay open, because each has memory of its own.
         """
         parts: list[Part] = []
-        schema: Mapping[str, Field] = {}
+        known: _Known | None = None
         reads_blocks = False
-        for part, own_schema, own_reads_blocks in look_at(list(opened), _look, are_remote=are_remote):
-            if parts and _plain(own_schema) != _plain(schema):
-                raise SchemaMismatchError(_difference(parts[0].name, schema, part.name, own_schema))
-            schema = schema or own_schema
+        for part, own, own_reads_blocks in look_at(list(opened), _look, are_remote=are_remote):
+            if known is not None and _plain(own.schema) != _plain(known.schema):
+                raise SchemaMismatchError(_difference(parts[0].name, known.schema, part.name, own.schema))
+            known = own if known is None else known.joined(own)
             reads_blocks |= own_reads_blocks
             parts.append(part)
-        if not parts:
+        if known is None:
             raise ValueError("expected at least one source, got none")
-        return cls(parts, schema, reads_blocks=reads_blocks, most_open=MOST_OPEN_REMOTE if are_remote else MOST_OPEN)
+        most_open = MOST_OPEN_REMOTE if are_remote else MOST_OPEN
+        return cls(parts, known.schema, reads_blocks=reads_blocks, most_open=most_open, metadata=known.metadata)
 
     @classmethod
     def of_sources(cls, sources: Sequence[Source]) -> "Concat":
@@ -68,8 +78,24 @@ class Concat(Source):
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        """The fields, the same in every part."""
-        return dict(self._schema)
+        """The fields, the same in every part; nullable if they are in any."""
+        return dict(self._known.schema)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What all parts say alike."""
+        return MappingProxyType(dict(self._known.metadata))
+
+    @cached_property
+    def _known(self) -> "_Known":
+        """Of an old collection, which says neither what is nullable nor the metadata, every part is opened once."""
+        if self._given_metadata is not None or not self._listed:
+            return _Known(self._given, self._given_metadata or {})
+        looked = look_at([(part.name, part.open) for part in self._listed], _look, are_remote=self._most_open == MOST_OPEN_REMOTE)
+        found = reduce(_Known.joined, (known for _, known, _ in looked))
+        return _Known(
+            {n: f.with_nullable(n in found.schema and found.schema[n].nullable) for n, f in self._given.items()}, found.metadata
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -88,9 +114,9 @@ class Concat(Source):
 
     def _open_part(self, part: Part) -> Source:
         source = part.open()
-        if len(source) != part.length or _plain(source.schema) != _plain(self._schema):
+        if len(source) != part.length or _plain(source.schema) != _plain(self._given):
             source.close()
-            raise SourceChangedError(f"{part.name}: expected {part.length} records of {self._schema}, found {source!r}")
+            raise SourceChangedError(f"{part.name}: expected {part.length} records of {self._given}, found {source!r}")
         if source.fingerprint != part.fingerprint:
             source.close()
             raise SourceChangedError(f"{part.name}: the data is not what it was")
@@ -112,7 +138,7 @@ class Concat(Source):
             return source.read(ids - first, fields, out)
 
     def _join(self, name: str, pieces: list[Any], places: list[IntArray], count: int, out: Outputs) -> Any:
-        field = self._schema[name]
+        field = self._given[name]
         if not field.is_fixed:
             empty = Ragged.from_items(
                 [], dtype=field.dtype, kind=field.kind if field.kind != "ragged" else "array", ndim=field.ndim
@@ -133,7 +159,8 @@ class Concat(Source):
         self._parts.close()
 
     def _recipe(self) -> Recipe:
-        return (_rebuild, (self._listed, self._schema, self._reads_blocks, self._most_open))
+        known = self._known
+        return (_rebuild, (self._listed, known.schema, self._reads_blocks, self._most_open, dict(known.metadata)))
 
 
 @dataclass(frozen=True)
@@ -146,19 +173,37 @@ class _Given:
         return self.source
 
 
-def _look(opened: tuple[str, Callable[[], Source]]) -> tuple[Part, Mapping[str, Field], bool]:
-    """A part, its fields, and whether it reads blocks."""
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a part, or of several: their fields, nullable if they are in any, and what they say alike of the data."""
+
+    schema: Mapping[str, Field]
+    metadata: Mapping[str, Any]
+
+    def joined(self, other: "_Known") -> "_Known":
+        """The same of both."""
+        schema = {
+            n: f.with_nullable(f.nullable or (n in other.schema and other.schema[n].nullable)) for n, f in self.schema.items()
+        }
+        return _Known(schema, common_metadata([self.metadata, other.metadata]))
+
+
+def _look(opened: tuple[str, Callable[[], Source]]) -> tuple[Part, _Known, bool]:
+    """A part, what is known of it, and whether it reads blocks."""
     name, opener = opened
     source = opener()
     try:
-        return Part(name, opener, len(source), source.fingerprint), source.schema, source.reads_blocks
+        known = _Known(source.schema, dict(source.metadata))
+        return Part(name, opener, len(source), source.fingerprint), known, source.reads_blocks
     finally:
         if not isinstance(opener, _Given):
             source.close()
 
 
-def _rebuild(parts: Sequence[Part], schema: Mapping[str, Field], reads_blocks: bool, most_open: int) -> Concat:
-    return Concat(parts, schema, reads_blocks=reads_blocks, most_open=most_open)
+def _rebuild(
+    parts: Sequence[Part], schema: Mapping[str, Field], reads_blocks: bool, most_open: int, metadata: Mapping[str, Any]
+) -> Concat:
+    return Concat(parts, schema, reads_blocks=reads_blocks, most_open=most_open, metadata=metadata)
 
 
 def _plain(schema: Mapping[str, Field]) -> list[tuple[object, ...]]:

@@ -110,7 +110,7 @@ class Conversion:
 
     def to_url(self, url: UrlPath, schema: Mapping[str, Field], progress: Progress | bool | None) -> None:
         """Write a store at a URL. What a failure leaves behind is removed as far as it is known; gc removes the rest."""
-        with begin_store(url, schema, self.layout, dataset=new_identity()) as writer:
+        with begin_store(url, schema, self.layout, dataset=new_identity(), metadata=self.input.source.metadata) as writer:
             target = Target.of(writer)
             with discarding(target) as receipts, reporting(progress, url.name, len(self.input.source)) as report:
                 for receipt in self._run(target, self.tasks, report):
@@ -121,7 +121,7 @@ class Conversion:
         """Write a store in a directory, or finish one that was begun; ``note`` keeps the receipts."""
         if (path / MANIFEST_DIRECTORY).is_dir() and generations(path):
             return  # only its name was left to do
-        with begin_store(path, schema, self.layout, dataset=note.dataset) as writer:
+        with begin_store(path, schema, self.layout, dataset=note.dataset, metadata=self.input.source.metadata) as writer:
             target = Target.of(writer)
             done = {receipt["task"]: receipt for receipt in note.receipts() if is_whole(target, receipt)}
             left = [task for task in self.tasks if task.number not in done]

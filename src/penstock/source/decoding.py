@@ -59,7 +59,7 @@ class Decoder:
         """What a fingerprint can tell of the function: its name and the fields; what it does cannot be seen."""
         inner = getattr(self._decode, "func", self._decode)
         name = None if inner is None else getattr(inner, "__qualname__", type(inner).__qualname__)
-        return (name, [(field, repr(one)) for field, one in self.schema.items()])
+        return (name, [(field, repr(one.with_nullable(False))) for field, one in self.schema.items()])
 
     def __call__(self, where: str, data: bytes) -> Mapping[str, Any]:
         """The fields of a record. Errors say where it lies."""

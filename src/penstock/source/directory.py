@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from penstock.source.images import decode_image
 from penstock.source.mapped import collect
 from penstock.source.optional import need
 from penstock.source.rows_in_files import default_threads
+from penstock.store.metadata import fits
 
 __all__ = ["DirectorySource", "open_directory"]
 
@@ -86,13 +89,23 @@ class DirectorySource(Source):
     @property
     def schema(self) -> Mapping[str, Field]:
         """What is read of a file, its path and its label."""
-        labels = {} if self._label is None else {self._label: Field("i4")}
+        labels = {} if self._label is None else {self._label: Field("i4", nullable=bool(np.any(self._labels < 0)))}
         return {**self._decoder.schema, "path": Field.text(), **labels}
 
     @property
     def label_names(self) -> list[str]:
         """The first-level sub-folders; label i stands for name i."""
         return [_text(name) for name in self._listing.label_names]
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The names of the labels, by the name of the field; nothing if they are more than a store can carry."""
+        return self._metadata
+
+    @cached_property
+    def _metadata(self) -> Mapping[str, Any]:
+        found = {} if self._label is None else {self._label: self.label_names}
+        return MappingProxyType(found if fits(found) else {})
 
     @property
     def fingerprint(self) -> str:

@@ -40,7 +40,14 @@ class Mapped(Source):
     def fingerprint(self) -> str:
         """Of the source, the fields and the name of the function; what the function does cannot be seen."""
         name = getattr(self._fn, "__qualname__", type(self._fn).__qualname__)
-        return fingerprint_of("map", self._source.fingerprint, name, [(n, repr(f)) for n, f in self._schema.items()])
+        return fingerprint_of(
+            "map", self._source.fingerprint, name, [(n, repr(f.with_nullable(False))) for n, f in self._schema.items()]
+        )
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """That of the source."""
+        return self._source.metadata
 
     @property
     def blocks(self) -> Blocks:
@@ -91,14 +98,20 @@ def _schema_of(source: Source, fn: Callable[[Record], Mapping[str, Any]]) -> dic
     record = fn(source[0])
     if not isinstance(record, Mapping):
         raise TypeError(f"fn must give a dict of fields, got {type(record).__name__}")
-    return {name: _field_of(name, value) for name, value in record.items()}
+    known = source.schema
+    return {name: _field_of(name, value, known.get(name)) for name, value in record.items()}
 
 
-def _field_of(name: str, value: Any) -> Field:
-    """The field of a value like this one; an array is taken for one of many of its shape."""
+def _field_of(name: str, value: Any, before: Field | None) -> Field:
+    """The field of a value like this one; an array is taken for one of many of its shape. ``before``: the field of that name in the
+    source. If it is nullable, so is the one that ``fn`` gives.
+    """
+    if value is None and before is not None and before.nullable:
+        return before
     if value is None:
         raise ValueError(f"field {name!r} is missing in record 0, so its type cannot be found out: give map(fn, schema={{...}})")
-    return Field(value.dtype, value.shape) if isinstance(value, np.ndarray) else guess_field(name, [value])
+    field = Field(value.dtype, value.shape) if isinstance(value, np.ndarray) else guess_field(name, [value])
+    return field.with_nullable(before is not None and before.nullable)
 
 
 def _item(column: Any, place: int) -> Any:

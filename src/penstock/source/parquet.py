@@ -16,7 +16,7 @@ from penstock.remote.resident import PAGE
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.source.arrow_column import Column
 from penstock.source.arrow_group import CACHE_BYTES, Group, GroupSource, Recent
-from penstock.source.arrow_type import Fields, Leaf, need_agreement, plain_fields
+from penstock.source.arrow_type import Fields, Leaf, need_agreement, plain_fields, with_nullable
 from penstock.source.files import File, Names, RemoteFile, find_files
 from penstock.source.optional import need
 from penstock.source.parquet_file import read_extents, read_footer, read_head
@@ -66,7 +66,9 @@ class ParquetSource(GroupSource):
         heads, names = self._look(threads), [str(file) for file in self._files]
         for name, (leaves, _) in zip(names, heads, strict=True):
             need_agreement(heads[0][0], leaves, (names[0], name), exact=False)
-        super().__init__(heads[0][0], [(name, sizes) for name, (_, sizes) in zip(names, heads, strict=True)], threads, cache_bytes)
+        nullable = {name for leaves, _ in heads for name, leaf in leaves.items() if leaf.field.nullable}
+        leaves = with_nullable(heads[0][0], nullable)
+        super().__init__(leaves, [(name, sizes) for name, (_, sizes) in zip(names, heads, strict=True)], threads, cache_bytes)
 
     @property
     def fingerprint(self) -> str:

@@ -1,7 +1,7 @@
 """What one Parquet file says of itself: its footer, the fields and row groups, and where their bytes lie."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from penstock.errors import CorruptError, FormatError, SizeOverflowError, TruncatedError
 from penstock.interfaces import IntArray
 from penstock.source.arrow_file import translated
-from penstock.source.arrow_type import Fields, Leaf, choose
+from penstock.source.arrow_type import Fields, Leaf, choose, may_be_null, with_nullable
 from penstock.source.files import File, LocalFile
 from penstock.source.optional import need
 from penstock.source.range_file import RangeFile
@@ -62,7 +62,28 @@ def _row_counts(footer: Any) -> list[int]:
 def read_head(file: File, footer: Any, fields: Fields | None) -> tuple[dict[str, Leaf], list[int]]:
     """The fields of a file, and the records of its row groups."""
     with translated(str(file)):
-        return choose(footer.schema.to_arrow_schema(), fields, str(file)), _row_counts(footer)
+        schema = footer.schema.to_arrow_schema()
+        leaves = choose(schema, fields, str(file))
+        open_ones = {name: leaf for name, leaf in leaves.items() if may_be_null(schema, leaf)}
+        return with_nullable(leaves, _find_nulls(file, footer, open_ones)), _row_counts(footer)
+
+
+def _find_nulls(file: File, footer: Any, leaves: Mapping[str, Leaf]) -> set[str]:
+    """The fields with missing values, as the statistics of the file say, or of which they say nothing. A list of no elements counts
+    as a null there, so that a field with such lists is taken for one with missing values.
+    """
+    groups = [number for number, rows in enumerate(_row_counts(footer)) if rows]
+    paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    columns = {name: _columns_of(".".join(leaf.path), paths) for name, leaf in leaves.items()}
+    if not groups or not columns:
+        return set()
+    _check_chunks(file, footer, groups, list(columns.values()))
+    return {name for name, some in columns.items() if not some or any(_has_nulls(footer, g, c) for g in groups for c in some)}
+
+
+def _has_nulls(footer: Any, group: int, column: int) -> bool:
+    statistics = footer.row_group(group).column(column).statistics
+    return statistics is None or not statistics.has_null_count or statistics.null_count != 0
 
 
 def read_extents(file: File, footer: Any, leaves: Iterable[Leaf]) -> IntArray:

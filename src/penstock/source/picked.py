@@ -41,6 +41,11 @@ class Picked(Source):
         return fingerprint_of("pick", self._source.fingerprint, list(self._schema))
 
     @property
+    def metadata(self) -> Mapping[str, Any]:
+        """That of the source."""
+        return self._source.metadata
+
+    @property
     def blocks(self) -> Blocks:
         """Those of the source."""
         return self._source.blocks

@@ -42,6 +42,11 @@ class Selection(Source):
         return fingerprint_of("select", self._source.fingerprint, chosen)
 
     @property
+    def metadata(self) -> Mapping[str, Any]:
+        """That of the source."""
+        return self._source.metadata
+
+    @property
     def blocks(self) -> Blocks:
         """The blocks of the source as far as they are selected, where the selection is in order; otherwise single records."""
         inner = self._source.blocks

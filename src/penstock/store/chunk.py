@@ -9,16 +9,20 @@ import numpy.typing as npt
 
 from penstock import _core
 from penstock.codec import Raw, Zstd
+from penstock.errors import CorruptError
 from penstock.schema import Field
 from penstock.store.column import Column
 from penstock.store.filesystem import Piece
 
-__all__ = ["EncodedChunk", "encode_chunk"]
+__all__ = ["ENTRY_BYTES", "TAIL_BYTES", "EncodedChunk", "encode_chunk", "parse_fields"]
 
 _HEADER = struct.Struct("<8sII16s16sIIII")
 _ENTRY = struct.Struct("<IBBHQQQII")
 _REFERENCE = struct.Struct("<QQII")
 _TAIL = struct.Struct("<QQQII16sII8s")
+_NUM_ARRAYS = 6
+ENTRY_BYTES = _ENTRY.size + _NUM_ARRAYS * _REFERENCE.size
+TAIL_BYTES = _TAIL.size
 _PAGE_BYTES = 4096
 _ALIGNMENT = 64
 _NO_REFERENCE = bytes(_REFERENCE.size)
@@ -82,6 +86,24 @@ def encode_chunk(
     return EncodedChunk([(offset, data) for offset, data in pieces if len(data) > 0], size, rows, crc)
 
 
+def parse_fields(end: bytes, size: int, crc: int, dataset: str) -> dict[int, bool]:
+    """The numbers of the fields of a chunk, each with whether it has a validity array, from the last bytes of the file.
+
+    CorruptError unless they have the crc that the manifest names. A few bytes too many do no harm.
+    """
+    if len(end) < TAIL_BYTES:
+        raise CorruptError("a chunk is too short")
+    _, offset, file_size, count, version, owner, _, found, magic = _TAIL.unpack(end[-TAIL_BYTES:])
+    is_ours = (file_size, version, owner, magic) == (size, 1, bytes.fromhex(dataset), b"KNUHCNEP")
+    footer = end[-(TAIL_BYTES + count * ENTRY_BYTES) :]
+    if not is_ours or len(footer) != TAIL_BYTES + count * ENTRY_BYTES or offset != size - len(footer):
+        raise CorruptError("a chunk has no valid tail")
+    if found != crc or _crc(footer[:-12]) != crc:
+        raise CorruptError("the crc of the entries of a chunk does not match")
+    entries = (_ENTRY.unpack_from(footer, place * ENTRY_BYTES) for place in range(count))
+    return {entry[0]: bool(entry[3] & 1) for entry in entries}
+
+
 def _crc(data: bytes | Bytes) -> int:
     return _core.crc32c(np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data)
 
@@ -125,7 +147,7 @@ def _encode_region(field: Field, column: Column) -> _Region:
         rows_per_page,
         0 if column.shapes is None else field.ndim,
         column.present is not None,
-        (pages.view(np.uint8), ends, lengths, dims, validity, dictionary_bytes),
+        (pages.view(np.uint8), ends, lengths, dims, validity, dictionary_bytes),  # _NUM_ARRAYS of them
     )
 
 

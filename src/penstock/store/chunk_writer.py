@@ -25,6 +25,7 @@ class ChunkWriter:
 
     * identity: the writer's part of every file name
     * entries: the chunks that are written, by number
+    * fresh: those of them that nobody has asked for yet
     * made: the files of the transaction, written or on their way
     * next_chunk: a number above that of every chunk
     """
@@ -41,6 +42,7 @@ class ChunkWriter:
         self._builders: dict[tuple[int, ...], ChunkBuilder] = {}
         self._jobs: list[Future[None]] = []
         self.entries: dict[int, ChunkEntry] = {}
+        self.fresh: list[ChunkEntry] = []
         self.made: list[str] = []
         self.next_chunk = next_chunk
 
@@ -113,9 +115,9 @@ class ChunkWriter:
         chunk = encode_chunk(self._base.dataset, self.identity, serial, fields, builder.columns())
         self._files.write_new(name, chunk.pieces)
         builder.release()
-        self.entries[builder.chunk] = ChunkEntry(
-            builder.chunk, self.identity, serial, chunk.size, chunk.rows, chunk.crc, builder.size
-        )
+        entry = ChunkEntry(builder.chunk, self.identity, serial, chunk.size, chunk.rows, chunk.crc, builder.size)
+        self.entries[builder.chunk] = entry
+        self.fresh.append(entry)
         if self._progress is not None:
             self._progress(chunk.rows, chunk.size)
 

@@ -85,7 +85,19 @@ def as_batch(field: Field, column: Column) -> Any:
 
 
 def guess_field(name: str, data: Any) -> Field:
-    """The field that fits a column of data."""
+    """The field that fits a column of data; nullable if a value is missing, or if the column has a mask."""
+    return _guess_type(name, data).with_nullable(_may_miss(data))
+
+
+def _may_miss(data: Any) -> bool:
+    if isinstance(data, Ragged):
+        return data.present is not None
+    if isinstance(data, list | tuple) or (isinstance(data, np.ndarray) and data.dtype.kind == "O"):
+        return any(item is None for item in data)
+    return isinstance(data, np.ma.MaskedArray)
+
+
+def _guess_type(name: str, data: Any) -> Field:
     if isinstance(data, Ragged):
         if data.kind == "array":
             return Field.ragged(data.values.dtype, 1 if data.shapes is None else data.shapes.shape[1])
@@ -99,12 +111,43 @@ def guess_field(name: str, data: Any) -> Field:
         return Field.text()
     if isinstance(first, bytes | bytearray):
         return Field.bytes()
-    if isinstance(first, np.ndarray) and first.ndim > 0:
-        return Field.ragged(first.dtype, first.ndim)
-    array = np.asarray(data)
+    if hasattr(first, "__array__") and (example := np.asarray(first)).ndim > 0:
+        return Field.ragged(example.dtype, example.ndim)
+    return _guess_numbers(name, data, first)
+
+
+def _guess_numbers(name: str, data: Any, first: Any) -> Field:
+    """The field of numbers and lists of them: fixed if all records have one shape, ragged otherwise."""
+    there = data if isinstance(data, np.ndarray) else [item for item in data if item is not None]
+    if len(there) == 0 and len(data) > 0:
+        raise TypeError(f"field {name!r}: expected a value to tell the type from, got {len(data)} missing ones")
+    try:
+        array = np.asarray(there)
+    except ValueError:  # lists of different lengths
+        return _guess_ragged(name, data)
     if array.dtype.kind in "OUS":
         raise TypeError(f"field {name!r}: expected arrays, texts or byte strings, got {type(first).__name__}")
     return Field(array.dtype, array.shape[1:])
+
+
+def _guess_ragged(name: str, data: Any) -> Field:
+    arrays: list[npt.NDArray[Any]] = []
+    for number, item in enumerate(data):
+        if item is None:
+            continue
+        try:
+            arrays.append(np.asarray(item))
+        except ValueError as error:
+            raise TypeError(
+                f"field {name!r}: record {number} is a list whose parts have different lengths, which no field holds"
+            ) from error
+        if arrays[-1].dtype.kind in "OUS" or arrays[-1].ndim == 0 or arrays[-1].ndim != arrays[0].ndim:
+            raise TypeError(
+                f"field {name!r}: expected lists of numbers of {max(1, arrays[0].ndim)} dimensions in all records, "
+                f"got {repr(item)[:100]} in record {number}"
+            )
+    filled = [array.dtype for array in arrays if array.size] or [arrays[0].dtype]
+    return Field.ragged(np.result_type(*filled), arrays[0].ndim)
 
 
 def missing_column(field: Field, rows: int) -> Column:

@@ -13,6 +13,7 @@ from penstock.store.generation import generations, load_manifest
 from penstock.store.layout import MANIFEST_DIRECTORY, new_identity
 from penstock.store.location import as_location, storage_of
 from penstock.store.manifest import Manifest
+from penstock.store.metadata import encode_metadata
 from penstock.store.storage import Location
 from penstock.store.writer import Progress, Writer
 
@@ -32,8 +33,12 @@ def create(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
     single_writer: bool = False,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Writer:
     """Make a new store and return its writer. Nothing is published before the first commit.
+
+    Fields with ``nullable=True`` may miss values; any other field becomes nullable with the first commit in which one is missing.
+    ``metadata`` is a small JSON object about the data (class names, tokenizer, origin), which ``open(path).metadata`` gives back.
 
     ``path`` may be the URL of an object store; ``storage_options`` are then credentials, region and endpoint. A server that
     cannot create an object only if it is absent is refused, unless ``single_writer`` promises that nobody else writes.
@@ -55,6 +60,7 @@ def create(
         threads=threads,
         progress=progress,
         single_writer=single_writer,
+        metadata=metadata,
     )
 
 
@@ -84,9 +90,10 @@ def begin_store(
     threads: int = 2,
     progress: Progress | None = None,
     single_writer: bool = False,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Writer:
     """The writer of a new store with an identity that is known already: chunks of it may have been written before."""
-    schema = Schema.make(fields)
+    schema, text = Schema.make(fields), encode_metadata(metadata or {})
     whole_number("threads", threads, least=1, most=256)
     storage = storage_of(location)
     storage.prepare()
@@ -100,7 +107,7 @@ def begin_store(
             parent=None,
             write_id=new_identity(),
             length=0,
-            fields=dict(schema.fields),
+            fields={name: field.with_nullable(False) for name, field in schema.fields.items()},
             numbers=dict(schema.numbers),
             chunk_bytes=layout.size,
             chunk_records=layout.chunk_records,
@@ -108,6 +115,9 @@ def begin_store(
             chunks=(),
             segments=(),
             redirects=(),
+            declared_nullable=frozenset(schema.numbers[name] for name, field in schema.fields.items() if field.nullable),
+            found_nullable=frozenset(),
+            metadata=text,
         )
         return Writer(storage, base, claim, threads=threads, progress=progress, is_new=True)
     except BaseException:

@@ -20,14 +20,14 @@ from typing import Any
 from penstock.errors import CorruptError, ReadError
 from penstock.remote.window import RemoteOptions
 from penstock.store.column import Column
-from penstock.store.fragment_receipt import Fragment, Receipt, in_order, make_receipt, read_receipt
+from penstock.store.fragment_receipt import MAX_TASKS, Fragment, Receipt, in_order, make_receipt, read_receipt
 from penstock.store.location import storage_of
 from penstock.store.manifest import Manifest, SegmentEntry
 from penstock.store.snapshot import Reading, Store
 from penstock.store.storage import Location
 from penstock.store.writer import Writer
 
-__all__ = ["Receipt", "Target", "commit_fragments", "discarding", "is_whole", "write_fragment"]
+__all__ = ["Receipt", "Target", "adopt_chunks", "commit_fragments", "discarding", "is_whole", "keep_chunks", "write_fragment"]
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ def commit_fragments(writer: Writer, receipts: Iterable[object]) -> int:
                 raise ValueError(
                     f"receipt of task {fragment.task}: expected a new chunk, got {name}, which is in the store already"
                 )
-    _check_chunks(Target.of(writer), fragments)
-    writer._adopt([chunk for fragment in fragments for chunk in fragment.chunks])
+    missing = _check_chunks(Target.of(writer), fragments)
+    writer._adopt([chunk for fragment in fragments for chunk in fragment.chunks], missing)
     return writer.commit()
 
 
@@ -105,6 +105,25 @@ def is_whole(target: Target, receipt: object) -> bool:
     except (TypeError, ValueError, ReadError):
         return False
     return True
+
+
+def keep_chunks(writer: Writer) -> list[Receipt]:
+    """Receipts of the chunks that a writer has written since the last call, one each, with the number of the chunk as the task.
+
+    The files stay even if the writer ends without a commit, so that another one can begin with them: :func:`adopt_chunks`.
+    """
+    dataset = writer._base.dataset
+    return [make_receipt(dataset, chunk.writer, Fragment(chunk.number, MAX_TASKS, (chunk,))) for chunk in writer._keep()]
+
+
+def adopt_chunks(writer: Writer, receipts: Iterable[Receipt]) -> int:
+    """Begin a new store with chunks that were kept: 0, 1, ... as far as they are there and whole. Returns the number of records."""
+    known = {receipt["task"]: receipt for receipt in receipts}
+    target, fragments = Target.of(writer), list[Fragment]()
+    while (receipt := known.get(len(fragments))) is not None and is_whole(target, receipt):
+        fragments.append(read_receipt(receipt, target.form.dataset))
+    missing = _check_chunks(target, fragments)
+    return len(writer._adopt([chunk for fragment in fragments for chunk in fragment.chunks], missing))
 
 
 @contextmanager
@@ -124,11 +143,13 @@ def discarding(target: Target) -> Iterator[list[Receipt]]:
         raise
 
 
-def _check_chunks(target: Target, fragments: Iterable[Fragment]) -> None:
-    """ReadError unless every chunk is there, of the size and with the tail that its receipt says, and has all fields."""
+def _check_chunks(target: Target, fragments: Iterable[Fragment]) -> set[int]:
+    """The numbers of the fields with missing values; ReadError unless every chunk is there, of the size and with the tail that its
+    receipt says, and has all fields.
+    """
     chunks = [chunk for fragment in fragments for chunk in fragment.chunks]
     if not chunks:
-        return
+        return set()
     wanted, segments, first = sorted(target.form.numbers.values()), [], 0
     for number, chunk in enumerate(chunks):
         segments.append(SegmentEntry(first, chunk.rows, number, 0))
@@ -137,9 +158,11 @@ def _check_chunks(target: Target, fragments: Iterable[Fragment]) -> None:
     manifest = replace(target.form, length=first, next_chunk=len(chunks), chunks=numbered, segments=tuple(segments))
     with Store(target.location, manifest, Reading(1, "pread", True, 1 << 30, RemoteOptions())) as store:
 
-        def check(place: int) -> None:
-            found = sorted(number for number, _ in store._chunk_fields(place))
+        def check(place: int) -> set[int]:
+            fields = store._chunk_fields(place)
+            found = sorted(number for number, _, _ in fields)
             if found != wanted:
                 raise CorruptError(f"{target.location}: expected a chunk of the fields {wanted}, found {found}")
+            return {number for number, _, has_validity in fields if has_validity}
 
-        storage_of(target.location).each(check, range(len(chunks)))
+        return set[int]().union(*storage_of(target.location).each(check, range(len(chunks))))

@@ -17,7 +17,7 @@ from penstock.argument import MAX_LENGTH, whole_number
 from penstock.store.layout import CHUNK_DIRECTORY, IDENTITY, chunk_name
 from penstock.store.manifest import ChunkEntry
 
-__all__ = ["Fragment", "Receipt", "in_order", "make_receipt", "read_receipt"]
+__all__ = ["MAX_TASKS", "Fragment", "Receipt", "in_order", "make_receipt", "read_receipt"]
 
 Receipt = dict[str, Any]
 """What :func:`write_fragment` returns."""

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.errors import ConflictError, CorruptError, MissingError, ReadError, StoreError
@@ -41,6 +41,10 @@ class LocalStorage(Storage):
     def read(self, name: str, most: int) -> bytes:
         """All bytes of a regular file; links, fifos and directories are refused without blocking."""
         return _read_file(self._path / name, most)
+
+    def read_end(self, name: str, size: int, count: int) -> bytes:
+        """The last bytes of a regular file."""
+        return _read_end(self._path / name, size, count)
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """One after the other."""
@@ -125,7 +129,9 @@ class LocalStorage(Storage):
                 self.remove(name)
 
 
-def _read_file(path: Path, most: int) -> bytes:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """A descriptor of a file; links, fifos and what cannot be read are refused without blocking."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError as error:
@@ -135,6 +141,17 @@ def _read_file(path: Path, most: int) -> bytes:
             raise CorruptError(f"{path}: expected a file, found something else: {error.strerror}") from error
         raise ReadError(error.errno, f"cannot be opened: {error.strerror}", str(path)) from error
     try:
+        yield descriptor
+    except OSError as error:
+        if isinstance(error, ReadError):
+            raise
+        raise ReadError(error.errno, f"cannot be read: {error.strerror}", str(path)) from error
+    finally:
+        os.close(descriptor)
+
+
+def _read_file(path: Path, most: int) -> bytes:
+    with _opened(path) as descriptor:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode) or info.st_size > most:
             raise CorruptError(f"{path}: expected a file of at most {most} bytes, found {info.st_size}")
@@ -142,9 +159,12 @@ def _read_file(path: Path, most: int) -> bytes:
         while len(data) < info.st_size and (more := os.read(descriptor, info.st_size - len(data))):
             data += more
         return data
-    except OSError as error:
-        if isinstance(error, ReadError):
-            raise
-        raise ReadError(error.errno, f"cannot be read: {error.strerror}", str(path)) from error
-    finally:
-        os.close(descriptor)
+
+
+def _read_end(path: Path, size: int, count: int) -> bytes:
+    with _opened(path) as descriptor:
+        info = os.fstat(descriptor)
+        data = os.pread(descriptor, count, size - count) if stat.S_ISREG(info.st_mode) and info.st_size == size else b""
+        if len(data) != count:
+            raise CorruptError(f"{path}: expected a file of {size} bytes, found {info.st_size}")
+        return data

@@ -62,7 +62,7 @@ def stats(store: Store) -> Stats:
     by_number = dict.fromkeys(manifest.numbers.values(), 0)
     fields = storage_of(store.path).each(store._chunk_fields, range(len(manifest.chunks)))
     for chunk, stored_fields in zip(manifest.chunks, fields, strict=True):
-        for number, data_bytes in stored_fields:
+        for number, data_bytes, _ in stored_fields:
             by_number[number] = by_number.get(number, 0) + data_bytes
             live_bytes += data_bytes * live.get((chunk.number, number), 0) // max(1, chunk.rows)
         full += chunk.decoded >= 0.9 * manifest.chunk_bytes or chunk.rows >= 0.9 * manifest.chunk_records

@@ -17,11 +17,17 @@ import numpy as np
 from penstock import _core
 from penstock.argument import MAX_LENGTH, whole_number
 from penstock.errors import CorruptError, UnsupportedVersionError
-from penstock.schema import Field, field_from_json, field_to_json
+from penstock.schema import LARGE_RECORD_BYTES, Field, field_from_json, field_to_json, is_plain_name
 from penstock.store.entries import Entries
 from penstock.store.layout import FORMAT_VERSION, IDENTITY, MAX_MANIFEST_BYTES
+from penstock.store.metadata import decode_metadata
 
 __all__ = ["ChunkEntry", "Manifest", "RedirectEntry", "SegmentEntry", "decode_manifest", "encode_manifest"]
+
+NAMES = "unicode-names"
+LARGE = "large-records"
+FEATURES = (NAMES, LARGE)
+"""What a reader must know to read some stores: field names beyond ASCII, fixed fields with records above 1 GiB."""
 
 _U32 = 2**32 - 1
 _IDENTITIES = re.compile(f"({IDENTITY.pattern})*")
@@ -62,7 +68,12 @@ class RedirectEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One generation. ``digest`` is the sha256 of the file: the fingerprint of the data."""
+    """One generation. ``digest`` is the sha256 of the file: the fingerprint of the data.
+
+    ``fields`` do not say what is nullable: ``declared_nullable`` are the numbers of the fields that were created so,
+    ``found_nullable`` those of which some record missed the value so far, None if the manifest does not say. ``metadata`` is a JSON
+    text, empty if there is none.
+    """
 
     dataset: str
     generation: int
@@ -77,15 +88,18 @@ class Manifest:
     chunks: Sequence[ChunkEntry]
     segments: Sequence[SegmentEntry]
     redirects: tuple[RedirectEntry, ...]
+    declared_nullable: frozenset[int] = frozenset()
+    found_nullable: frozenset[int] | None = None
+    metadata: str = ""
     digest: str = ""
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of the file."""
-    document = {
+    document: dict[str, Any] = {
         "format": "penstock",
         "version": FORMAT_VERSION,
-        "required": [],
+        "required": _required(manifest.fields),
         "optional": [],
         "dataset": manifest.dataset,
         "generation": manifest.generation,
@@ -100,8 +114,21 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "segments": [[s.first_id, s.count, s.chunk, s.first_row] for s in manifest.segments],
         "redirects": [[r.writer, r.serial, r.size, r.crc] for r in manifest.redirects],
     }
-    line = json.dumps(document, separators=(",", ":"), ensure_ascii=True).encode()
+    if manifest.found_nullable is not None:
+        document["nullable"] = {"declared": sorted(manifest.declared_nullable), "found": sorted(manifest.found_nullable)}
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=True)
+    if manifest.metadata:  # a text, with its colons escaped: readers count those, and version 1 refuses fractions
+        inner = json.dumps(manifest.metadata, ensure_ascii=True).replace(":", "\\u003a")
+        text = f'{text[:-1]},"metadata":{inner}}}'
+    line = text.encode()
     return line + b"\n%08x\n" % _core.crc32c(np.frombuffer(line, np.uint8))
+
+
+def _required(fields: dict[str, Field]) -> list[str]:
+    """The features without which a reader cannot make sense of the fields."""
+    names = [NAMES] if not all(map(is_plain_name, fields)) else []
+    large = [LARGE] if any(field.is_fixed and field.stride > LARGE_RECORD_BYTES for field in fields.values()) else []
+    return [*names, *large]
 
 
 _KEYS = {
@@ -149,10 +176,12 @@ def _decode(data: bytes) -> Manifest:
     document = json.loads(str(line, "utf-8"), object_pairs_hook=_unique, parse_float=_no_number, parse_constant=_no_number)
     if not isinstance(document, dict) or document.get("format") != "penstock":
         raise ValueError("it does not say it is one of penstock's")
-    if type(document.get("version")) is not int or document["version"] != FORMAT_VERSION or document.get("required") != []:
+    required = document.get("required")
+    is_known = isinstance(required, list) and all(feature in FEATURES for feature in required)
+    if type(document.get("version")) is not int or document["version"] != FORMAT_VERSION or not is_known:
         raise UnsupportedVersionError(
-            f"expected format version {FORMAT_VERSION} and no required features, found version {str(document.get('version'))[:40]} "
-            f"and {str(document.get('required'))[:200]}: use a newer penstock"
+            f"expected format version {FORMAT_VERSION} and no required features but {', '.join(FEATURES)}, found version "
+            f"{str(document.get('version'))[:40]} and {str(required)[:200]}: use a newer penstock"
         )
     if set(document) - {"optional"} < _KEYS - {"optional"}:
         raise ValueError(f"keys are missing: {sorted(_KEYS - set(document))}")
@@ -169,6 +198,7 @@ def _checked(d: dict[str, Any], digest: str) -> Manifest:
     chunks = Entries(ChunkEntry, _columns(d["chunks"], (next_chunk - 1, None, _U32, MAX_LENGTH, _U32, _U32, MAX_LENGTH)))
     if np.unique(chunks.column("number")).size != len(chunks):
         raise ValueError("a chunk number stands twice")
+    declared, found = _nullable(d.get("nullable"), frozenset(numbers.values()))
     return Manifest(
         dataset=_identity(d["dataset"]),
         generation=whole_number("generation", d["generation"], least=1),
@@ -183,8 +213,32 @@ def _checked(d: dict[str, Any], digest: str) -> Manifest:
         chunks=chunks,
         segments=Entries(SegmentEntry, _columns(d["segments"], (MAX_LENGTH, MAX_LENGTH, _U32, _U32))),
         redirects=tuple(map(RedirectEntry, *_columns(d["redirects"], (None, _U32, MAX_LENGTH, _U32), 1024))),
+        declared_nullable=declared,
+        found_nullable=found,
+        metadata=_metadata(d.get("metadata", "")),
         digest=digest,
     )
+
+
+def _nullable(value: object, known: frozenset[int]) -> tuple[frozenset[int], frozenset[int] | None]:
+    """The numbers of the fields that were declared nullable, and of those in which a value was missing."""
+    if value is None:
+        return frozenset(), None
+    if not isinstance(value, dict) or set(value) != {"declared", "found"}:
+        raise ValueError("expected the declared and the found nullable fields")
+    sets = []
+    for numbers in (_list(value["declared"], 4096), _list(value["found"], 4096)):
+        if any(type(number) is not int for number in numbers) or len(set(numbers)) != len(numbers) or not known.issuperset(numbers):
+            raise ValueError("expected different numbers of fields as nullable")
+        sets.append(frozenset(numbers))
+    return sets[0], sets[1]
+
+
+def _metadata(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected metadata as a text, got a {type(value).__name__}")
+    decode_metadata(value)
+    return value
 
 
 def _columns(rows: object, limits: Sequence[int | None], most: int = 2**31) -> list[tuple[Any, ...]]:

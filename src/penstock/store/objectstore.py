@@ -71,6 +71,10 @@ class ObjectStorage(Storage):
         """All bytes of an object."""
         return self._objects.read_all(self._key(name), most)
 
+    def read_end(self, name: str, size: int, count: int) -> bytes:
+        """The last bytes of an object, in one request."""
+        return self._objects.read(ObjectInfo(self._key(name), size, None, 0.0), size - count, size)
+
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Several at a time."""
         if len(items) < 2:

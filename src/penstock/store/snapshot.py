@@ -5,7 +5,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,6 +29,8 @@ from penstock.store.generation import generations, load_manifest, load_redirects
 from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
 from penstock.store.location import as_location
 from penstock.store.manifest import Manifest
+from penstock.store.metadata import decode_metadata
+from penstock.store.nullable import nullable_fields, nullable_numbers
 from penstock.store.remote_chunks import RemoteChunks
 from penstock.store.storage import Location
 
@@ -38,8 +42,10 @@ Result = TypeVar("Result")
 class Store(Source):
     """One generation of a record store; see :class:`~penstock.Source` for how it is read."""
 
-    def __init__(self, path: Location, manifest: Manifest, how: "Reading") -> None:
+    def __init__(self, path: Location, manifest: Manifest, how: "Reading", found_nullable: frozenset[int] | None = None) -> None:
+        """``found_nullable``: the numbers of fields with missing values, if they are known and the manifest does not say them."""
         self._path, self._manifest, self._how = path, manifest, how
+        self._given_nullable = found_nullable
         redirects = load_redirects(path, manifest)
         self._chunks = RemoteChunks(path, manifest, how.remote) if isinstance(path, UrlPath) else None
         chunks, segments, numbers = manifest.chunks, manifest.segments, column(manifest.chunks, "number")
@@ -60,6 +66,8 @@ class Store(Source):
             how.verify,
             how.max_batch_bytes,
             None if self._chunks is None else self._chunks.files.landings,
+            how.max_record_bytes,
+            [(number, name) for name, number in manifest.numbers.items()],
         )
         if self._chunks is not None:
             self._chunks.serve(self._reader)
@@ -80,8 +88,27 @@ class Store(Source):
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        """The fields by name."""
-        return dict(self._manifest.fields)
+        """The fields by name. Of a store of version 1, the end of every chunk is looked at first, to learn which are nullable."""
+        return dict(self._schema)
+
+    @cached_property
+    def _schema(self) -> dict[str, Field]:
+        nullable = nullable_fields(self._manifest, self._found_nullable)
+        return {name: field.with_nullable(name in nullable) for name, field in self._manifest.fields.items()}
+
+    @cached_property
+    def _found_nullable(self) -> frozenset[int]:
+        """The numbers of the fields in which values are missing."""
+        return nullable_numbers(self._path, self._manifest) if self._given_nullable is None else self._given_nullable
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the writer said of the data; see :func:`~penstock.create`."""
+        return self._metadata
+
+    @cached_property
+    def _metadata(self) -> Mapping[str, Any]:
+        return MappingProxyType(decode_metadata(self._manifest.metadata))
 
     @property
     def generation(self) -> int:
@@ -201,8 +228,8 @@ class Store(Source):
 
         return fetched.tried(chunks, attempt)
 
-    def _chunk_fields(self, place: int) -> list[tuple[int, int]]:
-        """Number and stored bytes of each field of a chunk."""
+    def _chunk_fields(self, place: int) -> list[tuple[int, int, bool]]:
+        """Number and stored bytes of each field of a chunk, and whether it says which records are missing."""
         return self._with_indices(np.array([place], np.int64), lambda: self._native().chunk_fields(place))
 
     def _verify_chunk(self, place: int) -> list[str]:
@@ -269,7 +296,8 @@ class Store(Source):
 
     def _recipe(self) -> Recipe:
         path = self._path.absolute() if isinstance(self._path, Path) else self._path
-        return (_open, (path, self.generation, self._how))
+        known = None if self._manifest.found_nullable is not None else self._found_nullable
+        return (_open, (path, self.generation, self._how, known))
 
 
 class _Fixed(NamedTuple):
@@ -324,6 +352,7 @@ class Reading:
     verify: bool
     max_batch_bytes: int
     remote: RemoteOptions
+    max_record_bytes: int = 1 << 30
 
 
 def open_store(
@@ -335,12 +364,15 @@ def open_store(
     verify: bool = True,
     max_batch_bytes: int | str = "16GiB",
     remote: RemoteOptions | None = None,
+    max_record_bytes: int | str = "1GiB",
 ) -> Store:
     """Open a store for reading, at its newest ``generation`` unless one is given.
 
     ``io`` is "map" (memory-mapped, for local disks), "pread" (for network filesystems) or "auto". ``verify=False`` skips the
     checksum of each page when it is first touched. A batch that would need more than ``max_batch_bytes`` is refused before it is
-    read: in a store from a stranger, a few bytes can stand for very many. ``remote`` says how a store at a URL is read.
+    read: in a store from a stranger, a few bytes can stand for very many. For the same reason a compressed record of more than
+    ``max_record_bytes`` is refused, unless it is stored in a 64th of its bytes or more. ``remote`` says how a store at a URL is
+    read.
     """
     if io not in ("auto", "map", "pread"):
         raise ValueError(f"io must be 'auto', 'map' or 'pread', got {io!r}")
@@ -348,16 +380,17 @@ def open_store(
     if io == "auto":
         io = "pread" if isinstance(location, Path) and _core.is_network_filesystem(str(location)) else "map"
     most = byte_size("max_batch_bytes", max_batch_bytes)
-    how = Reading(threads or min(8, os.cpu_count() or 1), io, verify, most, remote or RemoteOptions())
+    largest = byte_size("max_record_bytes", max_record_bytes)
+    how = Reading(threads or min(8, os.cpu_count() or 1), io, verify, most, remote or RemoteOptions(), largest)
     return _open(location, generation, how)
 
 
-def _open(path: Location, generation: int | None, how: Reading) -> Store:
+def _open(path: Location, generation: int | None, how: Reading, found_nullable: frozenset[int] | None = None) -> Store:
     if generation is None:
         for _ in range(2):  # somebody may commit and collect between our listing and our reading
             with contextlib.suppress(MissingError):
                 return Store(path, load_manifest(path), how)
-    return Store(path, load_manifest(path, generation), how)
+    return Store(path, load_manifest(path, generation), how, found_nullable)
 
 
 def _shapes_fit(shapes: npt.NDArray[np.uint32], lengths: IntArray) -> bool:

@@ -68,6 +68,10 @@ class Storage(ABC):
         """All bytes of a file, at most so many; MissingError if it is not there."""
 
     @abstractmethod
+    def read_end(self, name: str, size: int, count: int) -> bytes:
+        """The last ``count`` bytes of a file of ``size`` bytes; MissingError if it is not there, CorruptError if it is shorter."""
+
+    @abstractmethod
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Do something that reads with each item, several at a time where waiting is most of it."""
 

@@ -14,7 +14,7 @@ On an object store steps 3, 4, 6 and 7 are not needed, and step 5 is a put-if-ab
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -31,8 +31,10 @@ from penstock.store.chunk_writer import ChunkWriter, Progress
 from penstock.store.column import Column, make_column, missing_column
 from penstock.store.draft import publish_draft, write_draft
 from penstock.store.generation import load_manifest, load_redirects
-from penstock.store.layout import CHUNK_DIRECTORY, REDIRECT_DIRECTORY, new_identity, redirect_name
+from penstock.store.layout import CHUNK_DIRECTORY, REDIRECT_DIRECTORY, chunk_name, new_identity, redirect_name
 from penstock.store.manifest import ChunkEntry, Manifest, RedirectEntry
+from penstock.store.metadata import decode_metadata, encode_metadata
+from penstock.store.nullable import nullable_numbers
 from penstock.store.places import Places
 from penstock.store.redirect import encode_redirects
 from penstock.store.storage import Claim, Storage
@@ -84,6 +86,16 @@ class Writer:
         """The ids that the last commit gave to the records it appended; None if it also changed or removed records."""
         return self._last_range
 
+    @property
+    def metadata(self) -> Any:
+        """The metadata of the next commit: a dict of JSON values, to be changed as you like. ``abort`` takes changes back."""
+        return self._metadata
+
+    @metadata.setter
+    def metadata(self, value: Mapping[str, Any]) -> None:
+        self._check()
+        self._metadata = decode_metadata(encode_metadata(value))
+
     def extend(self, batch: Mapping[str, Any]) -> range:
         """Append records: a dict with a column per field. Fields left out are missing. Returns the new ids.
 
@@ -133,8 +145,11 @@ class Writer:
     def commit(self) -> int:
         """Publish everything since the last commit, durably; returns the generation. Does nothing if nothing changed."""
         self._check()
+        text = self._metadata_text()  # before anything is written, so that a mistake can be mended
         with self._or_discard():
             self._chunks.seal_all()
+            if text != self._base.metadata:
+                self._changed, self._only_appends = True, False
             if self._changed or self._is_new:
                 self._publish_or_rebase()
         return self._base.generation
@@ -172,6 +187,8 @@ class Writer:
         """A new transaction on the last commit. No I/O: what was committed stays committed whatever happens here."""
         self._places = Places(self._base.length, self._base.segments, self._redirects)
         self._chunks.begin(self._base.next_chunk)
+        self._missing: set[int] = set()  # fields of which a record of this transaction misses the value
+        self._metadata = decode_metadata(self._base.metadata)
         self._changed = False
         self._rewrites = False
         self._only_appends = True
@@ -226,7 +243,8 @@ class Writer:
         unknown = [name for name in batch if name not in self._base.fields]
         if unknown:
             raise ValueError(f"unknown fields {unknown}; the store has {list(self._base.fields)}")
-        columns = {self._base.numbers[name]: make_column(name, self._base.fields[name], data) for name, data in batch.items()}
+        made = {name: make_column(name, self._base.fields[name], data) for name, data in batch.items()}
+        columns = {self._base.numbers[name]: _without_needless_presence(column) for name, column in made.items()}
         lengths = {name: columns[self._base.numbers[name]].rows for name in batch}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"all fields must have the same number of records, got {lengths}")
@@ -235,6 +253,7 @@ class Writer:
     def _place(self, columns: Mapping[int, Column]) -> list[Placement]:
         with self._or_discard():
             placements = self._chunks.place(columns)
+        self._missing |= {n for n, column in columns.items() if column.present is not None and not column.present.all()}
         self._changed |= bool(placements)
         return placements
 
@@ -250,9 +269,18 @@ class Writer:
         self._begin()
         return given
 
-    def _adopt(self, chunks: Sequence[ChunkEntry]) -> range:
-        """Append the records of chunks of this data set that others have written."""
+    def _keep(self) -> list[ChunkEntry]:
+        """The chunks of this transaction that were written since the last call. They stay even if it ends without a commit."""
+        kept: list[ChunkEntry] = []
+        while self._chunks.fresh:  # threads add to it
+            kept.append(self._chunks.fresh.pop(0))
+            self._chunks.made.remove(f"{CHUNK_DIRECTORY}/{chunk_name(kept[-1].writer, kept[-1].serial)}")
+        return kept
+
+    def _adopt(self, chunks: Sequence[ChunkEntry], missing: Iterable[int]) -> range:
+        """Append the records of chunks of this data set that others have written; values are missing in those fields."""
         self._check()
+        self._missing |= set(missing)
         numbered = {number: replace(chunk, number=number) for number, chunk in enumerate(chunks, self._chunks.next_chunk)}
         self._chunks.entries |= numbered
         self._chunks.next_chunk += len(numbered)
@@ -289,12 +317,14 @@ class Writer:
         self._places.append(Placement(segment.chunk + shift, segment.first_row, segment.count) for segment in own)
         self._chunks.renumber(shift)
         self._base, self._redirects = newest, redirects
+        self._metadata = decode_metadata(newest.metadata)
 
     def _publish(self) -> None:
         redirects = self._write_redirects()
         self._files.settle((CHUNK_DIRECTORY, REDIRECT_DIRECTORY), is_new=self._is_new)
         if not self._files.is_current(self.generation, self._base.digest):
             raise ConflictError(f"{self._files.location}: another writer committed generation {self.generation + 1} meanwhile")
+        before = frozenset[int]() if self._rewrites else nullable_numbers(self._files.location, self._base)
         manifest = Manifest(
             dataset=self._base.dataset,
             generation=self.generation + 1,
@@ -309,6 +339,9 @@ class Writer:
             chunks=self._named_chunks(),
             segments=tuple(self._places.segments),
             redirects=redirects,
+            declared_nullable=self._base.declared_nullable,
+            found_nullable=before | self._missing,
+            metadata=self._metadata_text(),
         )
         draft = write_draft(self._files, manifest)
         in_force = self._places.whole_tables()
@@ -328,6 +361,11 @@ class Writer:
         self._is_new = False
         self._redirects = in_force
         self._begin()
+
+    def _metadata_text(self) -> str:
+        """The metadata as JSON, to the letter what it was if nothing was changed."""
+        text = encode_metadata(self._metadata)
+        return self._base.metadata if text == encode_metadata(decode_metadata(self._base.metadata)) else text
 
     def _write_redirects(self) -> tuple[RedirectEntry, ...]:
         changed = self._places.changed_tables()
@@ -353,3 +391,8 @@ class Writer:
         )
         older = {entry.number: entry for entry in self._base.chunks}
         return tuple(entry for number, entry in sorted({**older, **self._chunks.entries}.items()) if number in used)
+
+
+def _without_needless_presence(column: Column) -> Column:
+    """Batches of nullable fields say what is present even if everything is; a chunk need not."""
+    return replace(column, present=None) if column.present is not None and column.present.all() else column

@@ -33,7 +33,7 @@ import pytest
 from penstock.ragged import Ragged
 from penstock.records import Batch, Source
 
-__all__ = ["SourceSuite", "assert_batch", "assert_same", "digest"]
+__all__ = ["SourceSuite", "assert_batch", "assert_same", "assert_typed", "digest"]
 
 DEADLINE_S = 60
 """How long a child may take; a hang is a failure, not a wait."""
@@ -118,6 +118,19 @@ class SourceSuite:
             assert_batch({name: source[name][::2]}, [{name: record[name]} for record in expected[::2]])
             if expected:
                 assert_same(source[name][len(expected) // 2], expected[len(expected) // 2][name])
+
+    def test_types_of_batches_follow_from_the_schema(self, source: Source, expected: list[Record]) -> None:
+        """Nullable fields are masked arrays, or Ragged with ``present``, in every batch; others in none. Missing values need it."""
+        for name, field in source.schema.items():
+            missing = [i for i, record in enumerate(expected) if record[name] is None]
+            assert field.nullable or not missing, f"field {name!r} has missing values, its schema says nullable=False"
+            there = [i for i in range(len(expected)) if i not in set(missing)]
+            for ids in ([], there, missing, np.arange(len(expected))):
+                assert_typed({name: source[name][ids]}, source)
+                assert_typed(source.read(ids), source)
+            part = source.select(there).pick(name)
+            assert part.schema[name].nullable == field.nullable
+            assert_typed(part[:], part)
 
     def test_given_arrays_are_filled(self, source: Source, expected: list[Record]) -> None:
         """``out=`` takes arrays for fixed fields."""
@@ -279,6 +292,20 @@ def assert_batch(batch: Batch, expected: Sequence[Record]) -> None:
         assert len(column) == len(expected), f"field {name!r}: expected {len(expected)} records, got {len(column)}"
     for found, record in zip(rows(batch), expected, strict=False):
         assert_record(found, record)
+
+
+def assert_typed(batch: Batch, source: Source) -> None:
+    """The fields of a batch must have the types that the schema promises."""
+    for name, column in batch.items():
+        field = source.schema[name]
+        if field.is_fixed:
+            wanted = np.ma.MaskedArray if field.nullable else np.ndarray
+            assert type(column) is wanted, (
+                f"field {name!r} ({field!r}): expected a {wanted.__name__}, got a {type(column).__name__}"
+            )
+        else:
+            assert isinstance(column, Ragged)
+            assert (column.present is not None) == field.nullable, f"field {name!r} ({field!r}): present is {column.present!r}"
 
 
 def assert_record(found: Record, expected: Record) -> None:

@@ -20,9 +20,9 @@ def chunk_map(store: Store) -> dict[str, Any]:
     shown = manifest.chunks[:MOST_CHUNKS]
     found = []
     for chunk, fields in zip(shown, storage_of(store.path).each(store._chunk_fields, range(len(shown))), strict=True):
-        live = sum(size * live_rows.get((chunk.number, number), 0) // max(1, chunk.rows) for number, size in fields)
+        live = sum(size * live_rows.get((chunk.number, number), 0) // max(1, chunk.rows) for number, size, _ in fields)
         full = max(chunk.decoded / manifest.chunk_bytes, chunk.rows / manifest.chunk_records)
-        stored = sum(size for _, size in fields)
+        stored = sum(size for _, size, _ in fields)
         found.append({"number": chunk.number, "rows": chunk.rows, "stored": stored, "live": live, "full": round(min(1.0, full), 3)})
     return {
         "generation": store.generation,
