@@ -119,6 +119,18 @@ def test_codecs_for_all_and_for_some() -> None:
     assert parse_codecs(["deflate:9", "a=raw"], ["a", "b"]) == {"a": pen.Raw(), "b": pen.Deflate(9)}
 
 
+@pytest.mark.parametrize("engine", ["threads", "processes"])
+def test_a_map_that_fails_in_a_worker_is_told_with_its_line(labels: Path, tmp_path: Path, engine: str) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n\ndef tag(batch):\n    return {'x': np.reshape(batch['data'], (7, 7))}\n"
+    )
+    words = command("convert", labels, tmp_path / "a.pen", "--map", "mine:tag", "--engine", engine, "--workers", "1")
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.startswith("penstock: mine:tag raised ValueError: cannot reshape array")
+    assert done.stderr.endswith(" (mine.py:4)\n")
+
+
 def test_processes_do_the_work(labels: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import os\n\n\ndef tag(batch):\n    return batch | {'by': [os.getpid()] * len(batch['data'])}\n"

@@ -173,7 +173,7 @@ def test_where_there_is_nothing_to_improve_only_the_speed_is_told(speed: Speed) 
         ({"disk_bytes": 10**12}, "A block shuffle (--block, --window) reads runs of records"),
         ({"batch_bytes": 4000.0}, "Batches are small (4 kB)"),
         ({"threads": 0}, "Nothing is read ahead"),
-        ({"threads": 1}, "1 threads and the machine 2 cores: try more threads"),
+        ({"threads": 1}, "1 thread and the machine 2 cores: try more threads"),
         ({"threads": 16}, "16 threads for 2 cores: fewer would do"),
         ({"others": 0.4}, "Other programs took 40 % of the cores"),
     ],

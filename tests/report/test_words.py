@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.report.words import command_line, count, duration, percent, printable, rate, ratio, size
+from penstock.report.words import command_line, count, counted, duration, noun, percent, printable, rate, ratio, size
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,12 @@ def test_a_command_line_can_be_typed_again_and_holds_no_secret() -> None:
     options = {"batch-size": 8, "seconds": 0.5, "block": None, "in-order": True, "json": False}
     assert command_line("bench", ["a b.npy"], options) == "penstock bench 'a b.npy' --batch-size 8 --seconds 0.5 --in-order"
     assert command_line("bench", ["https://me:secret@host/x.npy?token=secret"], {}) == "penstock bench https://host/x.npy"
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(0, "0 batches"), (1, "1 batch"), (2, "2 batches"), (1.5, "1.50 batches"), (2_000_000, "2 million batches")],
+)
+def test_one_is_not_several(number: float, told: str) -> None:
+    assert counted(number, "batch", "batches") == told
+    assert noun(number, "record") == ("record" if number == 1 else "records")

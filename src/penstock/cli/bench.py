@@ -28,7 +28,7 @@ from penstock.progress import reporting
 from penstock.report import Speed, measure_loader, write_page, write_plots
 from penstock.report.plot import need_plots
 from penstock.report.speed_section import METHOD
-from penstock.report.words import command_line, count, duration, percent, rate, ratio, size
+from penstock.report.words import command_line, count, counted, duration, percent, rate, ratio, size
 
 __all__ = ["EXAMPLES", "bench"]
 
@@ -114,7 +114,7 @@ def _rows(speed: Speed) -> dict[str, object]:
         "data": speed.data,
         "samples": f"{rate(speed.samples_per_s.median)}, batches of {count(speed.batch_samples)}",
         "bytes": f"{size(speed.bytes_per_s.median)}/s, {size(speed.batch_bytes)} a batch",
-        "of the limit": f"{limit} by {max(1, speed.threads)} threads",
+        "of the limit": f"{limit} by {counted(max(1, speed.threads), 'thread')}",
         "a batch takes": _in_words(speed),
         "first batch": f"{duration(speed.open_s + speed.first_batch_s)}, {duration(speed.open_s)} of it to open",
     }
@@ -143,5 +143,5 @@ def _where(speed: Speed) -> dict[str, object]:
             f"busy {duration(busy.work_s)} a batch, waits {percent(busy.waited)} of the time, {rate(busy.samples_per_s)}"
         )
     if speed.network is not None:
-        rows["network"] = f"{size(speed.network.bytes)} in {count(speed.network.requests)} requests"
+        rows["network"] = f"{size(speed.network.bytes)} in {counted(speed.network.requests, 'request')}"
     return rows

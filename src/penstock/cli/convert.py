@@ -13,14 +13,25 @@ from penstock.argument import byte_size
 from penstock.cli.codec_option import parse_codecs
 from penstock.cli.engine import Engine, EngineName, Workers, running
 from penstock.cli.extent import extent, extent_on_disk
-from penstock.cli.options import AsJson, Fields, Storage, Threads, function_named, open_data, storage_options
+from penstock.cli.options import (
+    AsJson,
+    Fields,
+    Storage,
+    Threads,
+    check_storage,
+    function_named,
+    open_data,
+    places,
+    storage_options,
+    told_of_map,
+)
 from penstock.cli.output import console, facts, number, print_json, say
 from penstock.cli.record import chosen
 from penstock.errors import MissingError, PenstockError, StoreError
 from penstock.progress import Meter
 from penstock.records import Source
 from penstock.remote.url import is_url, url_path
-from penstock.report.words import size
+from penstock.report.words import noun, size
 from penstock.source.convert import ONE_FIELD
 from penstock.source.convert import convert as convert_source
 from penstock.source.registry import open_source
@@ -98,20 +109,24 @@ def convert(
     If it is interrupted, the same command goes on where it was. A target that ends in .shard or .rox gets one field, in one go.
     """
     _check_target(target, separator, codec)
+    check_storage([*sources, target], storage)
+    for_sources = storage if any(map(is_url, places(sources))) else None
+    function = None if map_name is None else function_named(map_name)
     began, meter = time.monotonic(), _Begun()
-    with open_data(sources, storage=storage) as source, running(engine, workers) as executor:
+    with open_data(sources, storage=for_sources) as source, running(engine, workers) as executor:
         options: dict[str, Any] = {
             "fields": chosen(source, fields),
             "codec": parse_codecs(codec, chosen(source, fields) if map_name is None else None),
             "separator": separator,
             "threads": threads,
             "storage_options": storage_options(storage) if is_url(target) else None,
-            "map": None if map_name is None else function_named(map_name),
+            "map": function,
             "executor": executor,
             **({} if chunk_bytes is None else {"chunk_bytes": byte_size("chunk-bytes", chunk_bytes)}),
         }
         in_tasks = map_name is not None or executor is not None
-        _run(lambda: convert_source(source, target, progress=meter, **options), target, len(source), in_tasks=in_tasks)
+        with told_of_map(map_name, function):
+            _run(lambda: convert_source(source, target, progress=meter, **options), target, len(source), in_tasks=in_tasks)
         summary = Summary(
             _records_in(target, storage, len(source)),
             meter.first,
@@ -152,7 +167,7 @@ class _Begun(Meter):
 
     def _say(self, done: int, records: int) -> None:
         self.first = done
-        say(f"goes on from record {number(done)} of {number(records)}" if done else f"{number(records)} records")
+        say(f"goes on from record {number(done)} of {number(records)}" if done else f"{number(records)} {noun(records, 'record')}")
 
 
 def _run(work: Callable[[], None], target: str, records: int, *, in_tasks: bool) -> None:

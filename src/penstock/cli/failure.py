@@ -2,7 +2,10 @@
 
 import io
 import os
+import re
 import sys
+import traceback
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any
 
@@ -10,9 +13,9 @@ import typer
 import typer.core
 
 from penstock.cli.safe import clip
-from penstock.errors import PenstockError, StoreError
+from penstock.errors import BatchError, PenstockError, StoreError
 
-__all__ = ["Code", "Program", "StoppedError"]
+__all__ = ["Code", "Program", "StoppedError", "UserCodeError", "place_in"]
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
 """The class of typer's errors about arguments, which it does not export."""
@@ -66,6 +69,28 @@ class StoppedError(Exception):
     """Ctrl-C, and what it means for the work that was being done if a command has said so."""
 
 
+def place_in(error: BaseException, file: str | None = None) -> str | None:
+    """Where in a file an error was raised, or passed through, such as train.py:12; None if it was not there. Without a file: in
+    code that is neither penstock's nor installed.
+    """
+    found = [(name, line) for name, line in _frames(error) if (_is_own(name) if file is None else os.path.realpath(name) == file)]
+    return f"{os.path.basename(found[-1][0])}:{found[-1][1]}" if found else None
+
+
+def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
+    """Files and lines, then those of the cause. What was raised in another process is a text."""
+    yield from ((frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__))
+    if error.__traceback__ is None:
+        yield from ((name, int(line)) for name, line in re.findall(r'File "([^"\n]+)", line (\d+)', str(error)))
+    if error.__cause__ is not None:
+        yield from _frames(error.__cause__)
+
+
+def _is_own(file: str) -> bool:
+    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    return os.path.isfile(file) and not os.path.realpath(file).startswith((package, sys.prefix, sys.base_prefix))
+
+
 def _report(error: Exception) -> int:
     if isinstance(error, BrokenPipeError):  # whoever read our output has seen enough
         _let_go_of_stdout()
@@ -105,6 +130,8 @@ def _line(error: Exception) -> str:
     if isinstance(error, UsageError):
         command = error.ctx.command_path if error.ctx is not None else "penstock"
         return f"{error.format_message().rstrip('.')}; see {command} --help"
+    if isinstance(error, BatchError) and (place := place_in(error)) is not None:  # a transform of the user's
+        return f"{error} ({place})"
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error) or type(error).__name__
 
 

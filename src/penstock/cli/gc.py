@@ -6,7 +6,7 @@ import typer
 
 from penstock.cli.options import AsJson, Storage, StorePath, storage_options
 from penstock.cli.output import console, number, print_json, text
-from penstock.report.words import size
+from penstock.report.words import noun, size
 from penstock.store import Collected
 from penstock.store import gc as collect
 
@@ -47,8 +47,8 @@ def gc(
     out = console()
     for file in done.files:
         out.print(text(file), soft_wrap=True)
-    count, kept = len(done.files), done.kept_generations
-    freed = f"{number(count)} file{'s' * (count != 1)}, {size(done.freed_bytes)}"
+    kept = done.kept_generations
+    freed = f"{number(len(done.files))} {noun(len(done.files), 'file')}, {size(done.freed_bytes)}"
     stay = f"generation {kept[0]} stays" if len(kept) == 1 else f"generations {kept[0]} to {kept[-1]} stay"
     out.print(text(f"{'would free' if dry_run else 'freed'} {freed}; {stay}"))
 

@@ -3,19 +3,20 @@
 import importlib
 import importlib.util
 import os
+import re
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.failure import UserCodeError
+from penstock.cli.failure import UserCodeError, place_in
 from penstock.cli.output import say
 from penstock.loader import Loader
 from penstock.order import Shard
 from penstock.records import Source
+from penstock.remote.url import is_url
 from penstock.source.registry import open_source
 from penstock.store.layout import MANIFEST_DIRECTORY
 
@@ -36,6 +37,7 @@ __all__ = [
     "Threads",
     "Window",
     "World",
+    "check_storage",
     "data_first",
     "examples",
     "function_named",
@@ -43,6 +45,7 @@ __all__ = [
     "open_data",
     "places",
     "storage_options",
+    "told_of_map",
 ]
 
 Data = Annotated[
@@ -102,6 +105,12 @@ def storage_options(pairs: Sequence[str] | None) -> dict[str, str] | None:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
+def check_storage(words: Sequence[str], storage: Sequence[str] | None) -> None:
+    """Options of an object store go with a URL."""
+    if storage and not any(map(is_url, places(words))):
+        raise typer.BadParameter(f"an option of an object store goes with a URL, got {' '.join(words)}", param_hint="--storage")
+
+
 def open_data(
     paths: Sequence[str],
     *,
@@ -115,6 +124,7 @@ def open_data(
     """
     if "" in places(paths):
         raise typer.BadParameter("expected a path, got an empty word")
+    check_storage(paths, storage)
     options: dict[str, Any] = {} if generation is None else {"generation": generation}
     if record_bytes is not None and all(os.path.isdir(os.path.join(path, MANIFEST_DIRECTORY)) for path in paths):
         options["max_batch_bytes"] = record_bytes
@@ -125,8 +135,18 @@ def open_data(
         fields = dict(path.split("=", 1) for path in paths)
         if len(fields) < len(paths):
             raise typer.BadParameter(f"expected a different name for every field, got {' '.join(paths)}")
-        return open_source(fields, **options)
-    return open_source(paths[0] if len(paths) == 1 else list(paths), **options)
+        return _open(fields, options)
+    return _open(paths[0] if len(paths) == 1 else list(paths), options)
+
+
+def _open(what: Any, options: dict[str, Any]) -> Source:
+    try:
+        return open_source(what, **options)
+    except TypeError as error:
+        refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if "generation" not in options or refused is None or refused[1] != "generation":
+            raise
+        raise typer.BadParameter("only a store has generations, and this is none", param_hint="--generation") from error
 
 
 def places(words: Sequence[str]) -> list[str]:
@@ -194,7 +214,7 @@ def call(word: str) -> Any:
     function = function_named(word)
     if not callable(function):
         raise typer.BadParameter(f"{word}: expected a function without arguments, got a {type(function).__name__}")
-    with _told(word):
+    with _told(word, function):
         return function()
 
 
@@ -222,11 +242,32 @@ def _is_there(module: str) -> bool:
 
 
 @contextmanager
-def _told(word: str) -> Iterator[None]:
+def _told(word: str, function: Any = None) -> Iterator[None]:
     """What the user's own code raises is told as such, with the place in it."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{os.path.basename(last.filename)}:{last.lineno}"
-        raise UserCodeError(f"{word} raised {type(error).__name__}: {error} ({place})") from error
+        raise _of_user(word, error, place_in(error, _file_of(function)) or place_in(error)) from error
+
+
+@contextmanager
+def told_of_map(word: str | None, function: Any) -> Iterator[None]:
+    """The same for a function that is called among other things: what did not pass through its file is not its own."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        file = _file_of(getattr(function, "function", function))  # that of a BatchMap
+        place = None if word is None or file is None else place_in(error, file)
+        if word is None or place is None:
+            raise
+        raise _of_user(word, error, place) from error
+
+
+def _of_user(word: str, error: BaseException, place: str | None) -> UserCodeError:
+    return UserCodeError(f"{word} raised {type(error).__name__}: {error}{'' if place is None else f' ({place})'}")
+
+
+def _file_of(function: Any) -> str | None:
+    """The file of a function's module."""
+    file = getattr(sys.modules.get(getattr(function, "__module__", None) or ""), "__file__", None)
+    return None if file is None else os.path.realpath(file)

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.failure import Code
-from penstock.cli.options import AsJson, Data, Generation, Storage, open_data
+from penstock.cli.options import AsJson, Data, Generation, Storage, check_storage, open_data
 from penstock.cli.output import console, number, print_json, text
 from penstock.errors import CorruptError
 from penstock.progress import Meter, reporting
 from penstock.records import Source
-from penstock.report.words import size
+from penstock.report.words import noun, size
 from penstock.source.reading import read_all
 from penstock.store import verify as verify_store
 from penstock.store.generation import generations, load_manifest
@@ -66,6 +66,7 @@ def verify(
     """
     if all_generations and generation is not None:
         raise typer.BadParameter("choose one generation or all of them", param_hint="--all-generations")
+    check_storage(data, storage)
     began = time.monotonic()
     try:
         checked = _check(data, generation, storage, all_generations=all_generations)
@@ -132,9 +133,10 @@ def _print(checked: Checked, seconds: float, *, as_json: bool) -> None:
     for finding in checked.findings:
         out.print(text(finding.where, "bold red"), soft_wrap=True)
         out.print(text(f"  {finding.what}"), soft_wrap=True)
-    what = f"{number(checked.records)} records, {size(checked.meter.num_bytes)} read in {seconds:.1f} s"
+    what = f"{number(checked.records)} {noun(checked.records, 'record')}, {size(checked.meter.num_bytes)} read in {seconds:.1f} s"
     count = len(checked.findings)
-    out.print(text(f"{number(count)} problem{'s' * (count > 1)} in {what}" if count else f"no problem in {what}"))
+    found = f"{number(count)} {noun(count, 'problem')}" if checked.findings else "no problem"
+    out.print(text(f"{found} in {what}"))
 
 
 def _as_json(checked: Checked, seconds: float) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from penstock.loader import verify_resume as verify
 from penstock.loader.verify import BEYOND_EPOCH, MOST_STEPS, SPREAD, fields_of
 from penstock.progress import reporting
 from penstock.report import train, verify_kills
+from penstock.report.words import noun
 
 __all__ = ["EXAMPLES", "verify_resume"]
 
@@ -149,5 +150,10 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
         out.print(text(found["difference"]))
         return
     out.print(text("resumes exactly", "bold green"))
-    times = f"{'killed' if found['killed'] else 'saved and resumed'} at {len(found['points'])} places"
-    out.print(text(f"a run of {number(found['steps'])} batches, {times}: {number(found['batches'])} batches compared, all equal"))
+    count = len(found["points"])
+    times = f"{'killed' if found['killed'] else 'saved and resumed'} at {number(count)} {noun(count, 'place')}"
+    out.print(text(f"a run of {_batches(found['steps'])}, {times}: {_batches(found['batches'])} compared, all equal"))
+
+
+def _batches(count: int) -> str:
+    return f"{number(count)} {noun(count, 'batch', 'batches')}"

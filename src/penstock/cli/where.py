@@ -23,6 +23,7 @@ from penstock.cli.options import (
 from penstock.cli.output import console, number, print_json, say, table
 from penstock.loader import Loader
 from penstock.order import Shard
+from penstock.report.words import noun
 from penstock.stream import MixedStream
 
 __all__ = ["EXAMPLES", "where"]
@@ -66,7 +67,7 @@ def where(
         columns = ("epoch", "position", "step", "rank")
         console().print(table(columns, [[number(one[name]) for name in columns] for one in found], right=columns))
     else:
-        say(f"record {record} is in no batch of {epochs} epochs")
+        say(f"record {record} is in no batch of {number(epochs)} {noun(epochs, 'epoch')}")
 
 
 def _named(word: str, loader: Loader) -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.codec import Raw
 from penstock.loader import Loader
 from penstock.order import Shuffle
-from penstock.report.words import duration, percent, size
+from penstock.report.words import counted, duration, percent, size
 from penstock.stream import RecordStream
 
 if TYPE_CHECKING:
@@ -89,9 +89,9 @@ def _about_threads(speed: "Speed") -> str:
     if speed.threads == 0:
         return "Nothing is read ahead (threads=0): with threads the trainer need not wait while a batch is made."
     if speed.threads < speed.cores and speed.ratio < 0.8:
-        return f"The loader has {speed.threads} threads and the machine {speed.cores:g} cores: try more threads."
+        return f"The loader has {counted(speed.threads, 'thread')} and the machine {speed.cores:g} cores: try more threads."
     if speed.threads > 2 * speed.cores:
-        return f"The loader has {speed.threads} threads for {speed.cores:g} cores: fewer would do."
+        return f"The loader has {counted(speed.threads, 'thread')} for {speed.cores:g} cores: fewer would do."
     return ""
 
 

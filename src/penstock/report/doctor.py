@@ -16,7 +16,7 @@ from penstock.records import Source
 from penstock.report.disk import Disk, measure_disk
 from penstock.report.machine import allowed_cores, available_memory, memory_limit, vector_instructions
 from penstock.report.page_cache import cached_share
-from penstock.report.words import percent, size
+from penstock.report.words import counted, percent, size
 
 __all__ = ["Finding", "examine", "files_of"]
 
@@ -156,13 +156,15 @@ def _about_data(files: Sequence[Path], disk: Disk, source: Source | None) -> Ite
         yield Finding("data", "breaks", f"{size(total)}, more than the address space of {size(space)}", "ulimit -v unlimited")
     told = "not known" if share is None else f"{percent(share)} of it"
     if total <= free * 0.8:
-        yield Finding("data", "ok", f"{size(total)} in {len(files):,} files: it fits in memory")
+        yield Finding("data", "ok", f"{size(total)} in {counted(len(files), 'file')}: it fits in memory")
         later = "" if share is None or share > 0.9 else "the first epoch reads the rest from the disk, later ones do not"
         yield Finding("page cache", "ok", told, later)
         yield Finding("shuffle", "ok", "global: every record once, from anywhere")
         return
     blocks = "shuffle in blocks: penstock shuffle-report DATA says which window is enough"
-    yield Finding("data", "hurts", f"{size(total)} in {len(files):,} files, more than the {size(free)} of free memory", blocks)
+    yield Finding(
+        "data", "hurts", f"{size(total)} in {counted(len(files), 'file')}, more than the {size(free)} of free memory", blocks
+    )
     if share is None or share > 0.9 or disk.is_memory:
         yield Finding("page cache", "ok", told)
     else:

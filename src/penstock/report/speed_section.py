@@ -5,7 +5,7 @@ from typing import Any
 from penstock.report.plot import COLOURS, tidy
 from penstock.report.section import Figure, Section, Table, Tile
 from penstock.report.speed import Speed
-from penstock.report.words import count, duration, percent, rate, ratio, size
+from penstock.report.words import count, counted, duration, percent, rate, ratio, size
 
 __all__ = ["METHOD", "speed_section"]
 
@@ -96,7 +96,7 @@ def _split(speed: Speed) -> list[Figure]:
     caption = (
         f"One batch made alone, nothing ahead: {duration(total)} (median of {split.batches}). Order computes which records are "
         "in it, read brings them into the batch. Decompressing and collating are part of reading: every record is put where it "
-        f"belongs when it is read. With {speed.threads} threads several batches are made at once."
+        f"belongs when it is read. With {counted(speed.threads, 'thread')} several batches are made at once."
     )
     return [Figure("time-split", "Where the time of a batch goes", caption, draw, 1.7)]
 
@@ -134,7 +134,7 @@ def _waits(speed: Speed) -> Figure:
             )
 
     caption = (
-        f"The wait for each of {count(speed.batches)} batches if the trainer does nothing else. Half came within "
+        f"The wait for each of {counted(speed.batches, 'batch', 'batches')} if the trainer does nothing else. Half came within "
         f"{duration(waits.p50_s)}, 99 % within {duration(waits.p99_s)}, the slowest after {duration(waits.most_s)}."
     )
     return Figure("batch-latency", "How long a batch takes", caption, draw, 2.6)
@@ -144,13 +144,13 @@ def _more(speed: Speed) -> Table:
     rows = [
         ["data", speed.data],
         ["threads, cores", f"{speed.threads}, {speed.cores:g}"],
-        ["measured", f"{count(speed.samples)} samples in {count(speed.batches)} batches"],
+        ["measured", f"{counted(speed.samples, 'sample')} in {counted(speed.batches, 'batch', 'batches')}"],
         ["opened in", duration(speed.open_s)],
         ["first batch after that", duration(speed.first_batch_s)],
     ]
     if speed.disk_bytes is not None:
         rows.append(["read from the disk", size(speed.disk_bytes)])
     if speed.network is not None:
-        rows.append(["network", f"{size(speed.network.bytes)} in {count(speed.network.requests)} requests"])
+        rows.append(["network", f"{size(speed.network.bytes)} in {counted(speed.network.requests, 'request')}"])
     rows.append(["cores taken by other programs", percent(speed.others)])
     return Table(("what", "found"), rows)

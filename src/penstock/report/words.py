@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-__all__ = ["command_line", "count", "counted", "duration", "percent", "printable", "rate", "ratio", "size"]
+__all__ = ["command_line", "count", "counted", "duration", "noun", "percent", "printable", "rate", "ratio", "size"]
 
 
 def printable(text: str) -> str:
@@ -38,9 +38,14 @@ def count(value: float) -> str:
     return _digits(float(value)) if abs(value) < 999_500 else _scaled(value / 1e6, 1000, ("million", "billion", "trillion"))
 
 
-def counted(number: float, noun: str) -> str:
-    """A number of things by name: 1 record, 1,234 records."""
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+def noun(number: float, one: str, several: str | None = None) -> str:
+    """The word for a number of things: record for 1, records for any other."""
+    return one if number == 1 else several or f"{one}s"
+
+
+def counted(number: float, one: str, several: str | None = None) -> str:
+    """A number of things by name: 1 record, 1.20 million records."""
+    return f"{count(number)} {noun(number, one, several)}"
 
 
 def duration(seconds: float) -> str:
