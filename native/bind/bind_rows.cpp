@@ -99,12 +99,13 @@ void row_addresses(Ints ids, Ints ends, Ints bases, std::int64_t stride, IntsOut
 }
 
 void mark(Array<const std::uint8_t> tokens, std::size_t item, std::size_t length, Array<const std::uint8_t> separator,
-          Array<std::int32_t> segment, Array<std::int32_t> position) {
+          Ints breaks, Array<std::int32_t> segment, Array<std::int32_t> position) {
   if (item == 0 || segment.size() != tokens.size() / item || position.size() != segment.size()) {
     throw std::invalid_argument("expected a segment and a position for every token");
   }
   const nb::gil_scoped_release free;
-  mark_documents(std::as_bytes(span(tokens)), item, length, std::as_bytes(span(separator)), segment.data(), position.data());
+  mark_documents(std::as_bytes(span(tokens)), item, length, std::as_bytes(span(separator)), span(breaks), segment.data(),
+                 position.data());
 }
 
 }  // namespace
@@ -123,9 +124,9 @@ void bind_rows(nb::module_& m) {
            "Fill out with rows [start, start + offsets[i + 1] - offsets[i]) of every start, at offsets[i].");
   m.def("row_addresses", &row_addresses, "ids"_a.noconvert(), "ends"_a.noconvert(), "bases"_a.noconvert(), "stride"_a,
         "out"_a.noconvert(), "Fill out with bases[r] + id * stride of every id, r being the first run that ends behind it.");
-  m.def("mark_documents", &mark, "tokens"_a.noconvert(), "item"_a, "length"_a, "separator"_a.noconvert(), "segment"_a.noconvert(),
-        "position"_a.noconvert(),
-        "Of sequences of tokens of so many bytes: the number of each token's document, and its place in it.");
+  m.def("mark_documents", &mark, "tokens"_a.noconvert(), "item"_a, "length"_a, "separator"_a.noconvert(), "breaks"_a.noconvert(),
+        "segment"_a.noconvert(), "position"_a.noconvert(),
+        "Of sequences of tokens of `item` bytes: the number of each token's document, and its place in it.");
   m.def(
       "empty",
       [](std::size_t rows, std::size_t stride) {

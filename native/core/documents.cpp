@@ -31,49 +31,59 @@ std::size_t find_token(const std::byte* tokens, std::size_t at, std::size_t end,
 
 // Where the document that begins at `begin` ends, its separator included.
 template <class T>
-std::size_t document_end(const std::byte* tokens, std::size_t begin, std::size_t length, std::span<const std::byte> separator) {
+std::size_t document_end(const std::byte* tokens, std::size_t begin, std::size_t end, std::span<const std::byte> separator) {
   const std::size_t width = separator.size() / sizeof(T);
   const auto first = load<T>(separator.data());
-  const std::size_t last = length - width + 1;  // a separator begins before this
+  const std::size_t last = end - width + 1;  // a separator begins before this
   for (std::size_t at = begin; (at = find_token<T>(tokens, at, last, first)) < last; ++at) {
     if (std::memcmp(tokens + at * sizeof(T), separator.data(), separator.size()) == 0) return at + width;
   }
-  return length;
+  return end;
 }
 
+// The documents of neighbouring tokens [begin, end) of a sequence, counted from `number` on; the number behind the last one.
 template <class T>
-void mark_sequence(const std::byte* tokens, std::size_t length, std::span<const std::byte> separator, std::int32_t* segment,
-                   std::int32_t* position) {
-  const bool fits = separator.size() / sizeof(T) <= length;
-  std::int32_t number = 0;
-  for (std::size_t begin = 0, end = 0; begin < length; begin = end, ++number) {
-    end = fits && begin + separator.size() / sizeof(T) <= length ? document_end<T>(tokens, begin, length, separator) : length;
-    std::fill(segment + begin, segment + end, number);
-    std::iota(position + begin, position + end, 0);
+std::int32_t mark_piece(const std::byte* tokens, std::size_t begin, std::size_t end, std::span<const std::byte> separator,
+                        std::int32_t number, std::int32_t* segment, std::int32_t* position) {
+  const std::size_t width = separator.size() / sizeof(T);
+  for (std::size_t stop = 0; begin < end; begin = stop, ++number) {
+    stop = width > 0 && begin + width <= end ? document_end<T>(tokens, begin, end, separator) : end;
+    std::fill(segment + begin, segment + stop, number);
+    std::iota(position + begin, position + stop, 0);
   }
+  return number;
 }
 
 template <class T>
-void mark_all(std::span<const std::byte> tokens, std::size_t length, std::span<const std::byte> separator, std::int32_t* segment,
-              std::int32_t* position) {
-  const std::size_t bytes = length * sizeof(T);
-  for (std::size_t low = 0; low < tokens.size(); low += bytes, segment += length, position += length) {
-    mark_sequence<T>(tokens.data() + low, length, separator, segment, position);
+void mark_all(std::span<const std::byte> tokens, std::size_t length, std::span<const std::byte> separator,
+              std::span<const std::int64_t> breaks, std::int32_t* segment, std::int32_t* position) {
+  auto next = breaks.begin();
+  for (std::size_t low = 0; low < tokens.size() / sizeof(T); low += length) {
+    std::int32_t number = 0;
+    for (std::size_t begin = low; begin < low + length;) {
+      while (next != breaks.end() && static_cast<std::size_t>(*next) <= begin) ++next;
+      const std::size_t end = next == breaks.end() ? low + length : std::min(low + length, static_cast<std::size_t>(*next));
+      number = mark_piece<T>(tokens.data(), begin, end, separator, number, segment, position);
+      begin = end;
+    }
   }
 }
 
 }  // namespace
 
 void mark_documents(std::span<const std::byte> tokens, std::size_t item, std::size_t length, std::span<const std::byte> separator,
-                    std::int32_t* segment, std::int32_t* position) {
-  if (length == 0 || separator.empty() || separator.size() % item != 0 || tokens.size() % (length * item) != 0) {
-    throw std::invalid_argument("expected whole sequences, and a separator of at least one token");
+                    std::span<const std::int64_t> breaks, std::int32_t* segment, std::int32_t* position) {
+  if (length == 0 || item == 0 || separator.size() % item != 0 || tokens.size() % (length * item) != 0) {
+    throw std::invalid_argument("expected whole sequences, and a separator of whole tokens");
+  }
+  if (!std::is_sorted(breaks.begin(), breaks.end()) || (!breaks.empty() && breaks.front() < 0)) {
+    throw std::invalid_argument("expected breaks that rise from 0");
   }
   switch (item) {
-    case 1: return mark_all<std::uint8_t>(tokens, length, separator, segment, position);
-    case 2: return mark_all<std::uint16_t>(tokens, length, separator, segment, position);
-    case 4: return mark_all<std::uint32_t>(tokens, length, separator, segment, position);
-    case 8: return mark_all<std::uint64_t>(tokens, length, separator, segment, position);
+    case 1: return mark_all<std::uint8_t>(tokens, length, separator, breaks, segment, position);
+    case 2: return mark_all<std::uint16_t>(tokens, length, separator, breaks, segment, position);
+    case 4: return mark_all<std::uint32_t>(tokens, length, separator, breaks, segment, position);
+    case 8: return mark_all<std::uint64_t>(tokens, length, separator, breaks, segment, position);
     default: throw std::invalid_argument("expected tokens of 1, 2, 4 or 8 bytes");
   }
 }

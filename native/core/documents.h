@@ -8,9 +8,11 @@
 namespace penstock {
 
 // Sequences of `length` tokens of `item` bytes (1, 2, 4 or 8), one after the other. A document ends with the separator, one or
-// more tokens of the same bits, which belongs to it; separators do not overlap, the leftmost counts. segment gets the number of a
-// token's document within its sequence, position its place in the document as far as the sequence shows it.
+// more tokens of the same bits, which belongs to it; separators do not overlap, the leftmost counts. There may be none. A
+// document also ends before each of the `breaks`, offsets of tokens in all sequences that rise: there tokens meet that are no
+// neighbours in the data. segment gets the number of a token's document within its sequence, position its place in the document
+// as far as the sequence shows it.
 void mark_documents(std::span<const std::byte> tokens, std::size_t item, std::size_t length, std::span<const std::byte> separator,
-                    std::int32_t* segment, std::int32_t* position);
+                    std::span<const std::int64_t> breaks, std::int32_t* segment, std::int32_t* position);
 
 }  // namespace penstock

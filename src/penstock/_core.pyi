@@ -185,9 +185,9 @@ def row_addresses(ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order
     Fill out with bases[r] + id * stride of every id, r being the first run that ends behind it.
     """
 
-def mark_documents(tokens: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], item: int, length: int, separator: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], segment: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], position: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')]) -> None:
+def mark_documents(tokens: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], item: int, length: int, separator: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], breaks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], segment: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], position: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
-    Of sequences of tokens of so many bytes: the number of each token's document, and its place in it.
+    Of sequences of tokens of `item` bytes: the number of each token's document, and its place in it.
     """
 
 def empty(rows: int, stride: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None, None))]:
@@ -203,7 +203,7 @@ class StoreReader:
     One generation of a store. Safe to use from several threads and after fork.
     """
 
-    def __init__(self, path: str, length: int, paths: Sequence[str], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool, batch_bytes: int, landings: Sequence[Landing] | None = None) -> None: ...
+    def __init__(self, path: str, length: int, paths: Sequence[str], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool, batch_bytes: int, landings: Sequence[Landing] | None = None, record_bytes: int = 1073741824, names: Sequence[tuple[int, str]] = []) -> None: ...
 
     def set_redirects(self, field: int, rows: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """Let records of a field point elsewhere; before the first read."""
@@ -226,8 +226,10 @@ class StoreReader:
     def verify_chunk(self, index: int) -> list[str]:
         """Check every page of a chunk; returns what is wrong."""
 
-    def chunk_fields(self, index: int) -> list[tuple[int, int]]:
-        """Number and stored bytes of each field of a chunk."""
+    def chunk_fields(self, index: int) -> list[tuple[int, int, bool]]:
+        """
+        Number and stored bytes of each field of a chunk, and whether it says which records are missing.
+        """
 
     def view(self, field: int, stride: int, id: int) -> object:
         """

@@ -19,7 +19,7 @@ class Order(Protocol):
     """
 
     def __len__(self) -> int:
-        """Positions per epoch."""
+        """Positions per epoch; those of epoch 0 for an order with ``length_of(epoch)``, whose epochs may differ in length."""
 
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         """Ids at positions start, start + step, ... below stop. Raises IndexError unless 0 <= start <= stop <= len."""

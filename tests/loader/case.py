@@ -144,7 +144,9 @@ def mixture_options(case: Case) -> dict[str, Any]:
 def make_stream(case: Case, data: Data) -> Stream:
     """What is loaded. Records hold numbers that differ between the streams of a mixture."""
     if case.has_tokens:
-        streams: list[Stream] = [data.tokens(file).shuffle(seed=case.seed).sequences(case.seq_len) for file in case.files]
+        streams: list[Stream] = [
+            data.tokens(file).shuffle(seed=case.seed).sequences(case.seq_len, page=file[1]) for file in case.files
+        ]
     else:
         streams = [
             RecordStream(ArraySource({"x": np.arange(low, low + n)}, threads=1), _order(case, n)) for low, n in _ranges(case)

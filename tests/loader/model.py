@@ -1,6 +1,6 @@
 """What a loader must deliver, in plain lists, and how tests look at what it does deliver."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -23,13 +23,18 @@ Cell = tuple[int, int] | None
 """An epoch and a position; None fills a batch up."""
 
 
-def naive_batches(n: int, size: int, tail: str, *, epoch: int = 0, position: int = 0) -> Iterator[list[Cell]]:
-    """The batches of the whole job from a place on, for ever, or until epochs have none."""
+def naive_batches(
+    n: int | Callable[[int], int], size: int, tail: str, *, epoch: int = 0, position: int = 0
+) -> Iterator[list[Cell]]:
+    """The batches of the whole job from a place on, without end, or until epochs have none; epochs have ``n`` samples each, or
+    as many as a function says.
+    """
+    length_of = n if callable(n) else lambda _: n
     if tail == "wrap":
-        yield from _wrapped(n, size, epoch, position)
+        yield from _wrapped(length_of, size, epoch, position)
         return
     while True:
-        rest: list[Cell] = [(epoch, p) for p in range(position, n)]
+        rest: list[Cell] = [(epoch, p) for p in range(position, length_of(epoch))]
         batches = [rest[low : low + size] for low in range(0, len(rest), size)]
         if batches and len(batches[-1]) < size:
             if tail == "drop":
@@ -42,13 +47,18 @@ def naive_batches(n: int, size: int, tail: str, *, epoch: int = 0, position: int
         epoch, position = epoch + 1, 0
 
 
-def _wrapped(n: int, size: int, epoch: int, position: int) -> Iterator[list[Cell]]:
-    while n > 0:
+def _wrapped(length_of: Callable[[int], int], size: int, epoch: int, position: int) -> Iterator[list[Cell]]:
+    while length_of(epoch) > 0:
         batch: list[Cell] = []
         for _ in range(size):
             batch.append((epoch, position))
-            epoch, position = (epoch, position + 1) if position + 1 < n else (epoch + 1, 0)
+            epoch, position = (epoch, position + 1) if position + 1 < length_of(epoch) else (epoch + 1, 0)
         yield batch
+
+
+def refuses(n: int, size: int, tail: str) -> bool:
+    """Whether a loader would drop every epoch whole, which it refuses."""
+    return tail == "drop" and 0 < n < size
 
 
 def naive_place(n: int, size: int, tail: str, batches: list[list[Cell]]) -> tuple[int, int]:

@@ -28,6 +28,11 @@ MIXTURES: dict[str, dict[str, Any]] = {
 }
 
 
+def is_refused(stop: str, options: str, tail: str) -> bool:
+    """Whether the last short batch of an epoch would be filled from the next one, in a mixture of whole batches."""
+    return tail == "wrap" and "batch" in options and stop == "all_exhausted_without_replacement"
+
+
 def mixed(stop: str, options: str, *, texts: bool = True) -> Stream:
     """A mixture; without texts it can be read natively."""
     streams = {"a": make_stream(60, seed=1, texts=texts), "b": make_stream(110, "blocks", seed=2, texts=texts)}
@@ -40,11 +45,15 @@ def mixed(stop: str, options: str, *, texts: bool = True) -> Stream:
 def test_mixtures_deliver_what_plain_lists_say(texts: bool, tail: str, stop: str) -> None:
     for options in MIXTURES:
         stream = mixed(stop, options, texts=texts)
-        n = min(len(stream), 500)
+        if is_refused(stop, options, tail):
+            with pytest.raises(ValueError, match="batches would come from several data sets"):
+                pen.Loader(stream, 24, tail=tail)
+            continue
         loader = pen.Loader(stream, 24, tail=tail, threads=2)
-        cells = list(islice(naive_batches(n, 24, tail), 12))
+        mixture = loader.stream._laid
+        cells = list(islice(naive_batches(lambda epoch, of=mixture: min(of.length_of(epoch), 500), 24, tail), 12))
         epochs = range(13 if stop != "forever" else 1)
-        lines = [stream.locate(epoch, range(min(n, 400))) for epoch in epochs]
+        lines = [loader.stream.locate(epoch, range(min(mixture.length_of(epoch), 400))) for epoch in epochs]
         with loader.forever() as batches:
             for batch in cells:
                 real = [cell for cell in batch if cell is not None]
@@ -63,7 +72,7 @@ def test_mixtures_deliver_what_plain_lists_say(texts: bool, tail: str, stop: str
 @pytest.mark.parametrize("stop", STOP_POLICIES)
 def test_l7_mixtures_resume_at_every_step(stop: str, options: str) -> None:
     stream = mixed(stop, options)
-    tail = "wrap" if len(options) % 2 else "keep"
+    tail = "wrap" if len(options) % 2 and not is_refused(stop, options, "wrap") else "keep"
     verify_resume(lambda: pen.Loader(stream, 24, tail=tail, threads=0, ids="id"), steps=9, points=(1, 4, 7, 8))
     plain = mixed(stop, options, texts=False)
     verify_resume(lambda: pen.Loader(plain, 24, tail=tail, threads=2, ids="id"), steps=9, points=(1, 4, 7, 8))
@@ -73,7 +82,7 @@ def test_l7_mixtures_resume_at_every_step(stop: str, options: str) -> None:
 @pytest.mark.parametrize("world", [1, 3])
 def test_native_threads_deliver_what_the_caller_would(tail: str, world: int) -> None:
     for stop in STOP_POLICIES:
-        for options in MIXTURES:
+        for options in (one for one in MIXTURES if not is_refused(stop, one, tail)):
             assert_native_as_the_caller(mixed(stop, options, texts=False), 24, tail, world, steps=20)
 
 
@@ -170,16 +179,17 @@ def naive_sequences(count: int, seq_len: int, size: int, tail: str) -> list[list
 @pytest.mark.parametrize(("count", "page", "seq_len"), [(1000, 16, 8), (999, 7, 10), (50, 8, 10), (5, 2, 10)])
 def test_sequences_deliver_what_plain_lists_say(tmp_path: Path, count: int, page: int, seq_len: int, tail: str) -> None:
     with make_tokens(tmp_path, count, page) as source:
-        stream = source.shuffle(seed=5).sequences(seq_len)
+        stream = source.shuffle(seed=5).sequences(seq_len, page=page)
         order = Shuffle(count // min(page, count), seed=5)
         line = [token for epoch in range(2500 // count + 2) for token in naive_line(range(count), page, order, epoch)]
         for world in (1, 3, 8):
             size = 2 * world
             cells = naive_sequences(count, seq_len, size, tail)
-            loaders = [pen.Loader(stream, size, tail=tail, shard=Shard(rank, world), threads=rank % 3) for rank in range(world)]
             if not cells:
-                assert [list(loader) for loader in loaders] == [[]] * world
+                with pytest.raises(ValueError, match=r"drops every epoch whole|fewer than the 10 of a sequence"):
+                    pen.Loader(stream, size, tail=tail)
                 continue
+            loaders = [pen.Loader(stream, size, tail=tail, shard=Shard(rank, world), threads=rank % 3) for rank in range(world)]
             runs = [loader.forever() for loader in loaders]
             for batch in cells:
                 parts = [next(run) for run in runs]

@@ -26,7 +26,7 @@ def flat(batches: list[Any]) -> list[int]:
 @pytest.mark.parametrize("threads", [0, 4])
 def test_check_37_phases_are_one_run_of_the_shuffled_line(tmp_path: Path, count: int, page: int, threads: int) -> None:
     with make_tokens(tmp_path, count, page) as source:
-        loader = pen.Loader(source.shuffle(seed=7).sequences(8), phases=PHASES, threads=threads)
+        loader = pen.Loader(source.shuffle(seed=7).sequences(8, page=page), phases=PHASES, threads=threads)
         assert len(loader) == 10
         batches = list(loader)
         assert [batch["tokens"].shape for batch in batches] == [(4, 8)] * 5 + [(2, 16)] * 3 + [(8, 4)] * 2
@@ -83,7 +83,7 @@ def test_phases_of_records_resume_at_every_step() -> None:
 def test_phases_given_in_epochs(tmp_path: Path) -> None:
     with make_tokens(tmp_path, 1000, 16) as source:
         loader = pen.Loader(
-            source.shuffle(seed=7).sequences(8), phases=[Phase(epochs=0.5, batch_size=4, seq_len=8), Phase(2, 2, 16)]
+            source.shuffle(seed=7).sequences(8, page=16), phases=[Phase(epochs=0.5, batch_size=4, seq_len=8), Phase(2, 2, 16)]
         )
         assert len(loader) == 15 + 2
         assert flat(list(loader)) == shuffled_line(range(1000), 16, 7, 1)[: 15 * 32 + 64]
@@ -97,7 +97,8 @@ def test_a_phase_of_sequences_needs_tokens() -> None:
 
 
 def test_phases_of_no_data_or_no_steps() -> None:
-    assert list(pen.Loader(make_stream(97), phases=[], threads=0)) == []
+    with pytest.raises(ValueError, match="at least one phase"):
+        pen.Loader(make_stream(97), phases=[])
     assert list(pen.Loader(make_stream(97), phases=[Phase(0, 4)], threads=0)) == []
     with pytest.raises((ValueError, IndexError), match=r"empty|no record"):
         list(pen.Loader(make_stream(0), phases=[Phase(1, 4)], threads=0))
@@ -109,7 +110,8 @@ def test_phases_of_no_data_or_no_steps() -> None:
 def two(directory: Path, sizes: tuple[int, int] = (1000, 1333), seq_len: int = 8) -> dict[str, Stream]:
     pages = (8, 16)
     sources = [make_tokens(directory, count, page) for count, page in zip(sizes, pages, strict=True)]
-    return {name: s.shuffle(seed=i).sequences(seq_len) for i, (name, s) in enumerate(zip("ab", sources, strict=True))}
+    parts = zip("ab", sources, pages, strict=True)
+    return {name: s.shuffle(seed=i).sequences(seq_len, page=page) for i, (name, s, page) in enumerate(parts)}
 
 
 def close(streams: dict[str, Stream]) -> None:

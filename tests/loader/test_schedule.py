@@ -16,6 +16,7 @@ from tests.loader.model import (
     naive_batches,
     naive_ids,
     naive_place,
+    refuses,
     unite,
 )
 
@@ -34,7 +35,8 @@ def identity(batch: Any) -> Any:
 @pytest.mark.parametrize("n", SIZES)
 def test_check_34_ranks_together_deliver_what_plain_lists_say(n: int, world: int, tail: str) -> None:
     order = make_orders(n)["shuffle"]
-    for number, size in enumerate((world, 2 * world, 5 * world) if n < 97 else (4 * world,)):
+    sizes = (world, 2 * world, 5 * world) if n < 97 else (4 * world,)
+    for number, size in enumerate(size for size in sizes if not refuses(n, size, tail)):
         expected = list(islice(naive_batches(n, size, tail), 2 * n // size + 3))
         for threads, transform in ((0, None), (1, None), (4, None), (4, identity))[number::3] if n < 97 else [(0, None)]:
             ranks = [
@@ -99,6 +101,10 @@ def test_every_order_is_followed(kind: str, tail: str) -> None:
 @pytest.mark.parametrize("n", SIZES)
 def test_check_41_length_is_the_number_of_batches_of_every_epoch(n: int, tail: str) -> None:
     for size in (1, 2, 3, 8, 97, 100):
+        if refuses(n, size, tail):
+            with pytest.raises(ValueError, match=f"drops every epoch whole: it has {n} samples, a batch {size}"):
+                pen.Loader(make_stream(n), size, tail=tail)
+            continue
         loader = pen.Loader(make_stream(n), size, tail=tail, ids="id", threads=0)
         expected = list(islice(naive_batches(n, size, tail), 3 * n // size + 3))
         for epoch in range(3):
@@ -134,6 +140,8 @@ def test_check_33_sliding_windows_go_around_the_data() -> None:
 @pytest.mark.parametrize("n", [1, 4, 10, 25])
 def test_l12_all_ranks_have_the_same_number_of_steps(n: int, tail: str) -> None:
     for size in (3, 6):
+        if refuses(n, size, tail):
+            continue
         lengths = set()
         for rank in range(3):
             loader = pen.Loader(make_stream(n), size, tail=tail, shard=Shard(rank, 3), threads=0)
@@ -143,7 +151,7 @@ def test_l12_all_ranks_have_the_same_number_of_steps(n: int, tail: str) -> None:
 
 @pytest.mark.parametrize("tail", TAILS)
 def test_l13_less_data_than_ranks_or_batches_is_defined(tail: str) -> None:
-    for n in (0, 1, 2):
+    for n in (0, 1, 2) if tail != "drop" else (0,):
         found = []
         for rank in range(4):
             loader = pen.Loader(make_stream(n, texts=True), 8, tail=tail, shard=Shard(rank, 4), ids="id", threads=0)

@@ -44,9 +44,9 @@ def test_samples_are_those_of_the_mixture_of_orders(options: dict[str, Any], sto
     mixed = pen.mix(streams, seed=3, stop=stop, **options)
     orders = {name: stream.order for name, stream in streams.items()}  # type: ignore[attr-defined]
     mixture = Mixture(orders, seed=3, stop=stop, **options)
-    assert len(mixed) == mixed.axis == len(mixture)
+    assert mixed.num_samples == mixed.axis == len(mixture)
     firsts = dict(zip(LENGTHS, np.cumsum([0, *LENGTHS.values()]).tolist(), strict=False))
-    end = min(60, len(mixture))
+    end = min(60, *(mixture.length_of(epoch) for epoch in (0, 1, 4)))
     runs = [range(0, end), range(5, 6), range(3, end, 4), range(end // 2, end, 8)]
     for epoch in (0, 1, 4) if stop != "forever" else (0,):
         for run in runs:
@@ -96,7 +96,7 @@ def test_all_without_replacement_gives_every_record_once() -> None:
 @pytest.mark.parametrize("unit", ["sample", "batch"])
 def test_where_finds_every_time_a_record_comes(stop: str, unit: str) -> None:
     mixed = pen.mix(parts(("shuffle", "blocks", "shuffle")), seed=3, weights=WEIGHTS, stop=stop, unit=unit, batch_size=3)
-    looked_at = min(len(mixed), 400)
+    looked_at = min(mixed.num_samples, 400)
     seen: dict[tuple[str, int], list[tuple[int, int]]] = {}
     epochs = range(3) if stop != "forever" else range(1)
     for epoch in epochs:
@@ -155,7 +155,7 @@ def test_mixtures_of_mixtures(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stop", STOP_POLICIES[:-1])
 def test_mixtures_of_sequences_take_the_lines_of_their_streams(tmp_path: Path, stop: str) -> None:
     with make_tokens(tmp_path, 100, 8) as one, make_tokens(tmp_path, 333, 16) as other:
-        streams = {"one": one.shuffle(seed=1).sequences(10), "other": other.shuffle(seed=2).sequences(10)}
+        streams = {"one": one.shuffle(seed=1).sequences(10, page=8), "other": other.shuffle(seed=2).sequences(10, page=16)}
         mixed = pen.mix(streams, seed=4, weights={"one": 1, "other": 1}, stop=stop)
         lines = {
             "one": _rows(shuffled_line(range(100), 8, 1, 30), 100, 10),
@@ -188,7 +188,7 @@ def _by_name(picks: Any, batch: dict[str, Any]) -> dict[str, list[list[int]]]:
 
 def test_check_38_phases_of_a_mixture_use_each_line_without_gaps(tmp_path: Path) -> None:
     with make_tokens(tmp_path, 1000, 8) as one, make_tokens(tmp_path, 1333, 16) as other:
-        streams = {"one": one.shuffle(seed=1).sequences(8), "other": other.shuffle(seed=2).sequences(8)}
+        streams = {"one": one.shuffle(seed=1).sequences(8, page=8), "other": other.shuffle(seed=2).sequences(8, page=16)}
         mixed = pen.mix(streams, seed=4, weights={"one": 1, "other": 1})
         phases = [Phase(5, 4, 8), Phase(3, 2, 16), Phase(2, 8, 4)]
         phased = mixed.with_phases(phases)
@@ -223,7 +223,7 @@ def test_plans_tell_mixtures_apart() -> None:
         pen.mix(parts(), seed=3, stop="forever").plan(),
         pen.mix(parts(), seed=3, weights=WEIGHTS).plan(),
         pen.mix(parts(), seed=3, unit="batch", batch_size=4).plan(),
-        pen.mix(parts(), seed=3, batch_size=4).plan(),
+        pen.mix(parts(), seed=3, unit="batch", batch_size=5).plan(),
         pen.mix(parts(), seed=3, period=9).plan(),
         pen.mix(parts(("shuffle", "shuffle", "sequential")), seed=3).plan(),
     ]

@@ -31,7 +31,7 @@ def make(kind: str, count: int, seed: int) -> Any:
         return SpanPicks(8, rng.integers(0, 99, first[-1]), rng.integers(1, 9, first[-1]), first)
     which = rng.integers(0, 3, count).astype(np.int32)
     parts = tuple(make("spans", int((which == k).sum()), seed + k) if (which == k).any() else None for k in range(3))
-    return MixedPicks(("a", "b", "c"), which, parts)
+    return MixedPicks(("a", "b", "c"), which, parts, (1, 1, 1))
 
 
 @pytest.mark.parametrize("kind", ["records", "weighted", "spans", "mixed"])

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.stream.tokens import make_tokens, naive_documents, naive_line, shuffled_line
+from tests.stream.tokens import make_tokens, naive_line, shuffled_line
 
 import penstock as pen
-from penstock.order import Sequential, Shuffle
+from penstock.errors import StateMismatchError
+from penstock.order import BlockShuffle, Random, Sequential, Shuffle
 from penstock.ragged import Ragged
 from penstock.source.array import ArraySource
 from penstock.source.tokens_writer import write_tokens
 from penstock.stream import SequenceStream, Stream
+from penstock.stream.stream import substitute
 
 
 def rows(stream: Stream, epoch: int) -> list[list[int]]:
@@ -29,7 +31,7 @@ def rows(stream: Stream, epoch: int) -> list[list[int]]:
 def test_sequences_are_cut_from_the_line_of_pages(tmp_path: Path, count: int, page: int) -> None:
     with make_tokens(tmp_path, count, page) as source:
         for seq_len in (1, 3, 8, 16, 20, 100, 101):
-            stream = source.shuffle(seed=5).sequences(seq_len)
+            stream = source.shuffle(seed=5).sequences(seq_len, page=page)
             assert (stream.axis, len(stream)) == (count, count // seq_len)
             order = Shuffle(count // min(page, count), seed=5)
             for epoch in (0, 1, 9):
@@ -39,7 +41,7 @@ def test_sequences_are_cut_from_the_line_of_pages(tmp_path: Path, count: int, pa
 
 def test_any_start_and_stride_give_their_part_of_the_line(tmp_path: Path) -> None:
     with make_tokens(tmp_path, 97, 8) as source:
-        stream = source.shuffle(seed=5).sequences(10)
+        stream = source.shuffle(seed=5).sequences(10, page=8)
         endless = shuffled_line(range(97), 8, 5, 6)
         for start in range(97):
             for step in (10, 20, 30, 7):
@@ -50,7 +52,7 @@ def test_any_start_and_stride_give_their_part_of_the_line(tmp_path: Path) -> Non
 
 def test_a_sequence_longer_than_the_data_goes_on_through_epochs(tmp_path: Path) -> None:
     with make_tokens(tmp_path, 7, 3) as source:
-        stream = source.shuffle(seed=5).sequences(20)
+        stream = source.shuffle(seed=5).sequences(20, page=3)
         assert len(stream) == 0
         endless = shuffled_line(range(7), 3, 5, 12)
         for start in range(7):
@@ -67,7 +69,7 @@ def test_token_types_are_kept(tmp_path: Path, dtype: str) -> None:
 
 def test_shards_are_one_line(tmp_path: Path) -> None:
     with make_tokens(tmp_path, 1000, 16, dtype="uint16", shards="600B") as source:
-        stream = source.shuffle(seed=5).sequences(24)
+        stream = source.shuffle(seed=5).sequences(24, page=16)
         line = naive_line(range(1000), 16, Shuffle(62, seed=5), 3)
         assert [t for row in rows(stream, 3) for t in row] == line[: len(stream) * 24]
 
@@ -85,6 +87,63 @@ def test_other_lengths_are_cut_from_the_same_line(tmp_path: Path) -> None:
             assert [t for row in rows(stream.sized(seq_len), 1) for t in row] == flat
 
 
+def test_sequences_of_token_blocks_are_shuffled_one_by_one(tmp_path: Path) -> None:
+    """Whole blocks were, so that a batch came from a few places."""
+    with make_tokens(tmp_path, 1000, 100) as source:
+        for records, order in (
+            (source.shuffle(seed=5), Shuffle(100, seed=5)),
+            (source.shuffle(seed=5, block=2, window=3, lanes=2), BlockShuffle(100, block=20, window=3, lanes=2, seed=5)),
+            (source.sample(seed=5), Random(100, seed=5)),
+        ):
+            found = rows(records.sequences(10), 3)
+            assert found == [list(range(10 * i, 10 * i + 10)) for i in order.indices(3, 0, 100).tolist()]
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("page", [None, 4, 25])
+def test_pages_with_banned_blocks_do_not_come(tmp_path: Path, page: int | None, before: bool) -> None:
+    with make_tokens(tmp_path, 203, 10) as source:
+        records, banned = source.shuffle(seed=5), [3, 20]  # block 20 is the short one at the end
+        plain = records.sequences(10, page=page)
+        stream = records.without(banned, from_step=1).sequences(10, page=page) if before else plain.without(banned, from_step=1)
+        page, order = plain.page, plain.order
+        full = 203 // page
+        bad = sorted({token // page for token in (*range(30, 40), *range(200, 203))})
+        usable = np.array([number for number in bad if number < full])
+        loaders = pen.Loader(plain, 3, tail="wrap"), pen.Loader(stream, 3, tail="wrap")
+        lines = []
+        for epoch in range(2):
+            line: list[int] = []
+            for place in range(full + 1):
+                number = int(order.indices(epoch, place, place + 1)[0]) if place < full else full
+                size = page if place < full else 203 - full * page
+                number = substitute(5, epoch, place, full, usable) if number in bad else number
+                line += range(number * page, number * page + size)
+            lines += line
+        for step in range(12):
+            one, other = (next(loader.forever())["tokens"] for loader in loaders)
+            if step == 0:
+                assert one.tolist() == other.tolist()
+            else:
+                assert other.reshape(-1).tolist() == lines[step * 30 : step * 30 + 30]
+
+
+def test_bans_are_part_of_the_state(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 200, 10) as source:
+        with_ban, plain = source.shuffle(seed=5).without([3]).sequences(10), source.shuffle(seed=5).sequences(10)
+        for one, other in ((with_ban, plain), (plain, with_ban)):
+            with pytest.raises(StateMismatchError, match="ban 0"):
+                pen.Loader(one, 2).load_state_dict(pen.Loader(other, 2).state_dict())
+            mixed = [pen.mix({"a": stream}, seed=1) for stream in (one, other)]
+            with pytest.raises(StateMismatchError, match="a: ban 0"):
+                pen.Loader(mixed[0], 2).load_state_dict(pen.Loader(mixed[1], 2).state_dict())
+
+
+def test_bans_that_leave_no_page_are_refused(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 200, 10) as source, pytest.raises(ValueError, match="every page of tokens has a banned record"):
+        source.shuffle(seed=5).without(range(0, 20, 2)).sequences(20)
+
+
 # Documents
 
 
@@ -100,10 +159,12 @@ def test_segments_and_positions_are_those_of_a_plain_count(
     rng = np.random.default_rng(seed)
     source = ArraySource({"doc": Ragged.from_items([rng.integers(0, 4, n) for n in lengths], dtype="i4")})
     stream = source.shuffle(seed=seed).sequences(seq_len, separator=separator, documents=True)
+    order = stream.order.indices(0, 0, len(lengths)).tolist()
     batch = stream.fetch(stream.locate(0, range(0, len(stream) * seq_len, seq_len)))
     assert list(batch) == list(stream.schema) == ["tokens", "segment", "position"]
-    for row, segment, position in zip(batch["tokens"], batch["segment"], batch["position"], strict=True):
-        assert naive_documents(row, separator) == (segment.tolist(), position.tolist())
+    marks = [(number, place) for item in order for number, place in ((item, i) for i in range(lengths[item] + len(separator)))]
+    for start, segment, position in zip(range(0, stream.axis, seq_len), batch["segment"], batch["position"], strict=False):
+        assert list(zip(segment.tolist(), position.tolist(), strict=True)) == seen(marks[start : start + seq_len])
     assert batch["segment"].dtype == batch["position"].dtype == np.int32
 
 
@@ -117,9 +178,38 @@ def test_documents_of_a_token_file(tmp_path: Path) -> None:
     assert batch["position"].tolist() == [[0, 1, 2, 3, 0, 1, 0, 0, 1, 2]]
 
 
-def test_documents_need_a_separator() -> None:
-    with pytest.raises(ValueError, match="needs the separator"):
-        ArraySource({"doc": ["ab", "c"]}).in_order().sequences(2, documents=True)
+def seen(marks: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Segment and position of tokens that are known by (document, place in it), as far as a sequence shows them."""
+    found, number, first = [], -1, 0
+    for i, (document, place) in enumerate(marks):
+        if i == 0 or document != marks[i - 1][0] or place == 0:
+            number, first = number + 1, place
+        found.append((number, place - first))
+    return found
+
+
+def test_documents_of_token_blocks_need_a_separator(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 96, 8) as source, pytest.raises(ValueError, match="needs the separator"):
+        source.in_order().sequences(2, documents=True)
+
+
+def test_documents_of_texts_need_no_separator() -> None:
+    stream = ArraySource({"doc": ["ab", "", "cde"]}).in_order().sequences(5, documents=True)
+    batch = stream.fetch(stream.locate(0, range(0, 1)))
+    assert (batch["segment"].tolist(), batch["position"].tolist()) == ([[0, 0, 1, 1, 1]], [[0, 1, 0, 1, 2]])
+
+
+@pytest.mark.parametrize("seq_len", [3, 10, 24])
+def test_no_segment_holds_two_documents_where_pages_join(tmp_path: Path, seq_len: int) -> None:
+    """Tokens are their own places in the data: within a segment they rise by one, and end with the separator."""
+    with make_tokens(tmp_path, 1000, 16) as source:
+        for page in (None, 16, 7):
+            stream = source.shuffle(seed=3).sequences(seq_len, separator=500, documents=True, page=page)
+            batch = stream.fetch(stream.locate(1, range(0, len(stream) * seq_len, seq_len)))
+            for tokens, segment, position in zip(*(batch[name].tolist() for name in batch), strict=True):
+                for a, b, same, place in zip(tokens[:-1], tokens[1:], np.diff(segment).tolist(), position[1:], strict=True):
+                    assert (same == 0) == (b == a + 1 and a != 500)
+                    assert (place == 0) == (same == 1)
 
 
 # What a stream says of itself
@@ -129,9 +219,10 @@ def test_plans_tell_streams_apart(tmp_path: Path) -> None:
     with make_tokens(tmp_path, 96, 8) as source, make_tokens(tmp_path, 96, 16) as other:
         plans = [
             source.shuffle(seed=1).sequences(8).plan(),
+            source.shuffle(seed=1).sequences(8, page=16).plan(),
             source.shuffle(seed=2).sequences(8).plan(),
             source.in_order().sequences(8).plan(),
-            other.shuffle(seed=1).sequences(8).plan(),
+            other.shuffle(seed=1, block=2).sequences(8).plan(),
             source.shuffle(seed=1).sequences(8, separator=3, documents=True).plan(),
         ]
     assert len({str(plan) for plan in plans}) == len(plans)
@@ -157,7 +248,7 @@ def test_bad_orders_and_fields_are_refused(tmp_path: Path) -> None:
             source.in_order().sequences(2, field=field)
     with pytest.raises(ValueError, match="seq_len"):
         source.in_order().sequences(0, field="a")
-    with pytest.raises(TypeError, match="cannot be put in the order"):
+    with pytest.raises(TypeError, match="cannot be cut into sequences in the order"):
         source.design(seed=1, size=3).sequences(2, field="a")
     assert isinstance(source.in_order().sequences(2, field="a"), SequenceStream)
 

@@ -17,9 +17,9 @@ from penstock.loader.engine import Engine
 from penstock.loader.needs import Forecast, forecast, network
 from penstock.loader.schedule import TAILS, EpochSchedule, PhaseSchedule, Place, Schedule
 from penstock.loader.start import make_engine
-from penstock.loader.state import check_state, make_state
+from penstock.loader.state import check_state, make_state, parse_state
 from penstock.loader.stats import Meter, Stats
-from penstock.loader.work import OnError, Work, seed_for
+from penstock.loader.work import SOURCE, OnError, Work, seed_for
 from penstock.order import Cursor, Phase, Shard
 from penstock.records import Outputs, Source, fixed_output
 from penstock.source.fingerprint import fingerprint_of
@@ -41,7 +41,8 @@ class Loader:
     * ``threads``     how many read and transform; 0 reads in the caller's thread, when asked
     * ``transform``   ``fn(batch)``, or ``fn(batch, info)`` with ``info.step``, ``.epoch``, ``.ids`` and ``.seeds``, one per sample
     * ``executor``    any ``concurrent.futures.Executor``, for transforms that hold the interpreter
-    * ``ids``         the name of a field to add, with the record ids
+    * ``ids``         the name of a field to add, with the record ids; with a mixture they count within each stream, and a field
+      ``<ids>_source`` has the number of the stream in ``loader.stream.leaf_names``
     * ``on_error``    "raise", "skip" (unreadable records are replaced by others, the same in every run), or a function that is told
     * ``phases``      a curriculum, instead of ``batch_size``
     * ``restart``     every ``for`` begins at step 0 again: for evaluation, which is to see the same records each time
@@ -83,13 +84,14 @@ class Loader:
         if on_error not in ("raise", "skip") and not callable(on_error):
             raise ValueError(f"on_error must be 'raise', 'skip' or a function, got {on_error!r}")
         self._shard = Shard() if shard is None else shard
-        self._zero = _make_schedule(stream, batch_size, phases, tail, self._shard)
-        self._schedule = self._zero
+        self._first = _make_schedule(stream, batch_size, phases, tail, self._shard)
+        self._schedule = self._zero = self._first
         self._batch_size = batch_size
         self._phases = None if phases is None else tuple(phases)
         stream = self._zero.stream
-        if ids is not None and ids in stream.schema:
-            raise ValueError(f"the stream has a field {ids!r} already; choose another name for the ids")
+        for name in () if ids is None else (ids, ids + SOURCE):
+            if name in stream.schema:
+                raise ValueError(f"the stream has a field {name!r} already; choose another name for the ids")
         if out and executor is not None:
             raise ValueError("out is memory of this process, which an executor cannot fill")
         self._work = Work(stream, transform, ids, on_error, tail == "pad", _checked_out(out, stream, self._most_samples()))
@@ -137,10 +139,12 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The epoch of the next batch."""
-        return self._at[1]
+        return self._schedule.epoch_at(*self._at[:2])
 
     def __len__(self) -> int:
-        """Batches of the current epoch, those already delivered included."""
+        """Batches of the current epoch, those already delivered included; TypeError if it never ends."""
+        if self._phases is None:
+            len(self.stream)
         return self._schedule.steps_in(self.epoch) if self._phases is None else self._phase_schedule.total
 
     @property
@@ -191,7 +195,7 @@ class Loader:
         """Batches without end, epoch after epoch; with phases, until the last one is over."""
         if self._phases is None and not self._schedule.is_endless:
             raise ValueError(
-                f"an epoch has no batch ({len(self.stream)} samples, batches of {self._batch_size}): nothing would ever come"
+                f"an epoch has no batch ({self.stream.num_samples} samples, batches of {self._batch_size}): nothing would ever come"
             )
         return Batches(self, endless=True)
 
@@ -227,8 +231,8 @@ class Loader:
         """Seed, epoch and position, in 24 bytes."""
         return Cursor(self.stream.seed, *self._at[1:])
 
-    def _plan(self) -> dict[str, str]:
-        plan = {key: str(value) for key, value in self.stream.plan().items()}
+    def _plan(self, of_stream: Mapping[str, Any]) -> dict[str, str]:
+        plan = {key: str(value) for key, value in of_stream.items()}
         if self._phases is not None:
             plan["phases"] = repr(self._phases) if len(self._phases) < 9 else fingerprint_of(repr(self._phases))
         return plan
@@ -236,22 +240,41 @@ class Loader:
     @cached_property
     def _identity(self) -> tuple[str, dict[str, str]]:
         """Fingerprint of the data and plan; computed once, because files are looked at for it."""
-        return self.stream.data_fingerprint, self._plan()
+        return self.stream.data_fingerprint, self._plan(self.stream.plan())
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain JSON types. It counts what was delivered, never what was read ahead."""
         (data, plan), (step, epoch, position) = self._identity, self._at
-        return make_state(Cursor(self.stream.seed, epoch, position), step, self._batch_size or 0, data, plan)
+        cursor = Cursor(self.stream.seed, epoch, position)
+        return make_state(cursor, step, self._batch_size or 0, data, plan, self.stream.order_version)
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Go on where a run stood. The number of ranks and the batch size may be others; data and order may not.
 
         ``strict=False`` takes the state of other data or another order; only position and step are then used.
         """
-        cursor, step, _ = check_state(state, *self._identity, strict=strict)
-        if strict and cursor.seed != self.stream.seed:
-            raise StateMismatchError(f"the state has the seed {cursor.seed}, this loader {self.stream.seed}")
-        self._go_on(step, cursor.epoch, cursor.position)
+        found = parse_state(state)
+        self._follow(self._first.stream)
+        if strict:
+            stream, plan = self.stream, None
+            if found.order_version < stream.order_version:
+                stream, plan = stream.continued(found.cursor.epoch)
+            elif found.order_version > stream.order_version:
+                raise StateMismatchError(f"the state has order version {found.order_version}, this loader {stream.order_version}")
+            check_state(found, self._identity[0], self._identity[1] if plan is None else self._plan(plan))
+            if found.cursor.seed != stream.seed:
+                raise StateMismatchError(f"the state has the seed {found.cursor.seed}, this loader {stream.seed}")
+            self._follow(stream)
+        if self._restart:  # the next iteration begins at step 0
+            return
+        self._go_on(found.step, found.cursor.epoch, found.cursor.position)
+
+    def _follow(self, stream: Stream) -> None:
+        """Load another stream from here on: the one that the loader was given, or the order of an older version of it."""
+        if stream is not self._zero.stream:
+            self._schedule = self._zero = replace(self._first, stream=stream)
+            self._work = self._work.of_stream(stream)
+            self.__dict__.pop("_identity", None)
 
     def get_state(self) -> bytes:
         """The 24-byte cursor."""
@@ -269,8 +292,9 @@ class Loader:
         if isinstance(zero, PhaseSchedule):
             self._go_on_in_phases(zero, step, epoch, position)
             return
-        if position > zero.stream.axis or (position and position == zero.stream.axis):
-            raise StateError(f"damaged state: position {position} of an epoch of {zero.stream.axis}")
+        axis = zero.axis_of(epoch)
+        if position > axis or (position and position == axis):
+            raise StateError(f"damaged state: position {position} of an epoch of {axis}")
         expected = zero.first_step(epoch) + -(-position // max(1, (self._batch_size or 1) * zero.stream.stride))
         for candidate in (expected, expected - 1):
             if candidate >= 0 and (step is None or candidate == step) and _stands_at(zero, candidate, epoch, position):
@@ -317,7 +341,7 @@ class Loader:
         found = []
         for epoch, position in self.stream.where(record, epochs=range(self.epoch, self.epoch + 1) if epochs is None else epochs):
             step = self._schedule.step_of(epoch, position)
-            if step is not None:
+            if step is not None and not self.stream.is_banned(record, step):
                 found.append({"epoch": epoch, "position": position, "step": step})
         return found
 
@@ -367,7 +391,18 @@ def _make_schedule(stream: Stream, batch_size: int | None, phases: Sequence[Phas
     size = whole_number("batch_size", batch_size, least=1)  # type: ignore[arg-type]
     if size % shard.world:
         raise ValueError(f"batch_size is that of the whole job: {size} cannot be divided among {shard.world} ranks")
-    return EpochSchedule(stream, size, tail, shard)
+    schedule = EpochSchedule(stream.for_batches(size, tail), size, tail, shard)
+    if schedule.stream.axis > 0 and schedule.total == 0:
+        if schedule.stream.num_samples > 0:
+            raise ValueError(
+                f"tail='drop' drops every epoch whole: it has {schedule.stream.num_samples} samples, a batch {size}: "
+                "use a smaller batch_size, or another tail"
+            )
+        raise ValueError(
+            f"an epoch has {schedule.stream.axis} tokens, fewer than the {schedule.stream.stride} of a sequence: "
+            "use shorter sequences, or tail='wrap'"
+        )
+    return schedule
 
 
 def _stands_at(schedule: EpochSchedule, step: int, epoch: int, position: int) -> bool:

@@ -4,7 +4,8 @@ import threading
 import time
 from collections import deque
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, cast
 
 import numpy as np
@@ -16,11 +17,11 @@ from penstock.loader.native_field import NativeField, flatten, native_leaves
 from penstock.loader.needs import Ahead
 from penstock.loader.schedule import EpochSchedule, Place, Schedule, Span
 from penstock.loader.stats import Meter
-from penstock.loader.work import Work, ids_of
+from penstock.loader.work import Work
 from penstock.order import Design
 from penstock.records import Batch, masked
 from penstock.stream import RecordStream, SequenceStream
-from penstock.stream.picks import Picks, RecordPicks
+from penstock.stream.picks import Picks, RecordPicks, SpanPicks, ids_of, sources_of
 from penstock.stream.stream import WEIGHT
 
 __all__ = ["NativeEngine"]
@@ -57,7 +58,8 @@ class NativeEngine(Engine):
         self._stream, self._leaves = work.stream, native_leaves(work.stream)
         self._adds = work.ids is not None or work.pads or any(isinstance(leaf.order, Design) for leaf in self._leaves)
         self._epochs = schedule if isinstance(schedule, EpochSchedule) else None
-        bans = [leaf for leaf in self._leaves if isinstance(leaf, RecordStream) and leaf.bans]
+        bans = [leaf for leaf in self._leaves if leaf.bans]
+        self._has_nullable = any(field.nullable for field in fields)
         self._is_plain = not bans and not any(isinstance(leaf.order, Design) for leaf in self._leaves)
 
     def _make_ring(self) -> _core.BatchRing:
@@ -117,12 +119,12 @@ class NativeEngine(Engine):
         assert self._ring is not None
         flat, which = flatten(picks)
         if isinstance(flat, RecordPicks) or len(flat) == 0:
-            plain = flat if isinstance(flat, RecordPicks) else RecordPicks(ids_of(flat))
+            plain = replace(flat, sources=which) if isinstance(flat, RecordPicks) else RecordPicks(ids_of(flat))
             self._ring.put(plain.ids, size, which)
             return plain
         offsets = np.concatenate([[0], np.cumsum(flat.counts)])
         self._ring.put_runs(flat.starts, offsets, np.ascontiguousarray(flat.first[::size]), which)
-        return RecordPicks(ids_of(flat))
+        return RecordPicks(ids_of(flat), sources=sources_of(picks))
 
     def _hold(self, picks: Picks) -> ExitStack:
         """Keeps the bytes of records in memory until it is closed, where they are not in files of this machine."""
@@ -188,10 +190,12 @@ class NativeEngine(Engine):
         batch: Batch = {
             f.name: value.view(f.dtype).reshape(count, *f.shape_for(length)) for f, value in zip(self._fields, values, strict=True)
         }
-        for f, there in zip(self._fields, present, strict=False):
-            batch[f.name] = masked(batch[f.name], there)
-        if isinstance(self._stream, SequenceStream):
-            batch = cast(SequenceStream, self._work.stream_for(place)).complete(batch)
+        if present or self._has_nullable:
+            for f, there in zip_longest(self._fields, present):
+                batch[f.name] = masked(batch[f.name], there, nullable=f.nullable)
+        if isinstance(self._stream, SequenceStream) and self._stream.completes:
+            sized = cast(SequenceStream, self._work.stream_for(place))
+            batch = sized.complete(batch, cast(SpanPicks, self._work.picks(place)))
         if not self._adds:
             return place, batch
         picks = stretch.picks_of(place)
@@ -241,7 +245,8 @@ class _Stretch:
         if self.count == 1:
             return self.picks
         size, number = len(self.picks.ids) // self.count, place.step - self.first.step
-        return RecordPicks(self.picks.ids[number * size : (number + 1) * size])
+        here = slice(number * size, (number + 1) * size)
+        return RecordPicks(self.picks.ids[here], sources=None if self.picks.sources is None else self.picks.sources[here])
 
 
 def _most_bytes(fields: list[NativeField], schedule: Schedule) -> int:

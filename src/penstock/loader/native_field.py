@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.loader.work import ids_of
 from penstock.order import Design
 from penstock.stream import MixedStream, RecordStream, SequenceStream, Stream
-from penstock.stream.picks import MixedPicks, Picks, RecordPicks, SpanPicks, join
+from penstock.stream.picks import MixedPicks, Picks, RecordPicks, SpanPicks, ids_of, join
 
 __all__ = ["NativeField", "NativeLeaf", "flatten", "native_fields", "native_leaves"]
 
@@ -29,6 +28,7 @@ class NativeField:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     is_tokens: bool
+    nullable: bool
 
     def shape_for(self, seq_len: int | None) -> tuple[int, ...]:
         """The shape of a sample; a phase may say how long sequences are."""
@@ -58,7 +58,8 @@ def native_fields(stream: Stream) -> list[NativeField] | None:
             return None
         is_tokens = isinstance(leaves[0], SequenceStream)
         stride = field.dtype.itemsize if is_tokens else field.stride
-        fields.append(NativeField(name, there, stride, field.dtype, field.shape, is_tokens))
+        nullable = any(leaf.read_schema[name].nullable for leaf in leaves)
+        fields.append(NativeField(name, there, stride, field.dtype, field.shape, is_tokens, nullable))
     return fields or None
 
 

@@ -17,7 +17,7 @@ from penstock.records import Blocks, Source
 from penstock.remote.plan import Need, Plan
 from penstock.remote.ranges import merge
 from penstock.remote.window import GAP_BYTES, PIECE_BYTES, RemoteFiles
-from penstock.stream import MixedStream, RecordStream, Stream
+from penstock.stream import DocumentStream, MixedStream, RecordStream, Stream
 from penstock.stream.picks import RecordPicks, SpanPicks
 from penstock.stream.sequence import SequenceStream
 
@@ -208,6 +208,8 @@ def _key(leaf: Leaf) -> tuple[int, Order]:
 def reads_blocks(leaf: Leaf) -> bool:
     """Whether the stream reads block after block, and not records from all over the data."""
     order = leaf.order
+    if isinstance(leaf, DocumentStream):
+        return False  # where the bytes of a text are is not known before they are read
     if isinstance(order, BlockShuffle):
         return order.window is not None and order.window * order.lanes < order.num_blocks
     return isinstance(order, Sequential)

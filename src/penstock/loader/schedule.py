@@ -1,5 +1,6 @@
 """Schedule: which positions of which epoch are in the batch of a step. Pure arithmetic, the same on every rank."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,6 +42,43 @@ class Place(NamedTuple):
         return len(self.spans[0].run) if len(self.spans) == 1 else sum(len(span.run) for span in self.spans)
 
 
+class _Epochs:
+    """An amount (of steps, of positions) that each epoch has, added up over epochs. Few stretches of epochs differ in it."""
+
+    def __init__(self, firsts: Sequence[int], each: Sequence[int]) -> None:
+        self._firsts, self._each = firsts, each
+        self._starts = [0]
+        for first, after, amount in zip(firsts, firsts[1:], each, strict=False):
+            self._starts.append(self._starts[-1] + (after - first) * amount)
+
+    @property
+    def last(self) -> int:
+        """What an epoch has once they are all alike."""
+        return self._each[-1]
+
+    @property
+    def start_of_last(self) -> int:
+        """What all epochs before those have together."""
+        return self._starts[-1]
+
+    def of(self, epoch: int) -> int:
+        """What an epoch has."""
+        return self._each[0 if len(self._each) == 1 else bisect_right(self._firsts, epoch) - 1]
+
+    def before(self, epoch: int) -> int:
+        """What all epochs before one have together."""
+        number = 0 if len(self._each) == 1 else bisect_right(self._firsts, epoch) - 1
+        return self._starts[number] + (epoch - self._firsts[number]) * self._each[number]
+
+    def find(self, amount: int) -> tuple[int, int]:
+        """The epoch in which an amount is reached, and how much of it lies in that epoch."""
+        number = 0 if len(self._each) == 1 else bisect_right(self._starts, amount) - 1
+        if self._each[number] == 0:
+            raise IndexError("epochs have nothing from here on")
+        epochs, rest = divmod(amount - self._starts[number], self._each[number])
+        return self._firsts[number] + epochs, rest
+
+
 @dataclass(frozen=True)
 class EpochSchedule:
     """Batches of one shape, epoch after epoch. ``start`` is the step at which the run stood at ``position`` of ``epoch``: there a
@@ -55,34 +93,54 @@ class EpochSchedule:
     epoch: int = 0
     position: int = 0
 
-    @property
+    @cached_property
     def _width(self) -> int:
         """Positions of a global batch."""
         return self.batch_size * self.stream.stride
 
     def _steps(self, positions: int) -> int:
-        """Batches in so many positions of one epoch."""
+        """Batches in a number of positions of one epoch."""
         samples = positions // self.stream.stride
         return samples // self.batch_size if self.tail == "drop" else -(-samples // self.batch_size)
 
-    @property
-    def _axis(self) -> int:
-        """Positions of an epoch that are used: what does not fill a sample is not, unless the next epoch goes on with it."""
-        return self.stream.axis if self.tail == "wrap" else len(self.stream) * self.stream.stride
+    @cached_property
+    def _axes(self) -> _Epochs:
+        """Positions of epochs."""
+        firsts, axes = zip(*self.stream.axes, strict=True)
+        return _Epochs(firsts, axes)
 
-    @property
+    @cached_property
+    def _counts(self) -> _Epochs:
+        """Batches of whole epochs, where an epoch's last batch does not go on in the next one."""
+        firsts, axes = zip(*self.stream.axes, strict=True)
+        return _Epochs(firsts, [self._steps(axis) for axis in axes])
+
+    @cached_property
     def _first_steps(self) -> int:
         """Batches of the epoch in which this schedule starts."""
-        return self._steps(self.stream.axis - self.position)
+        return self._steps(self._axes.of(self.epoch) - self.position)
+
+    @cached_property
+    def _line(self) -> int:
+        """Where this schedule starts on the line of all epochs."""
+        return self._axes.before(self.epoch) + self.position
+
+    def axis_of(self, epoch: int) -> int:
+        """Positions of an epoch."""
+        return self._axes.of(epoch)
 
     def first_step(self, epoch: int) -> int:
         """The step with which an epoch begins (the one at which this schedule starts, for the epoch in which it does)."""
-        ahead = epoch - self.epoch
-        if self.tail == "wrap":
-            return self.start + max(0, -(-(ahead * self._axis - self.position) // self._width)) if self._axis else self.start
-        if ahead <= 0:
+        if epoch <= self.epoch:
             return self.start
-        return self.start + self._first_steps + (ahead - 1) * self._steps(self._axis)
+        if self.tail == "wrap":
+            return self.start + -(-(self._axes.before(epoch) - self._line) // self._width)
+        return self.start + self._first_steps + self._counts.before(epoch) - self._counts.before(self.epoch + 1)
+
+    def epoch_at(self, step: int, epoch: int) -> int:
+        """The epoch of the batch of a step, where the run stands in ``epoch``: the next one, if too little is left of that."""
+        is_over = step == self.start and epoch == self.epoch and self._first_steps == 0 and self.tail != "wrap"
+        return epoch + 1 if is_over and self.is_endless else epoch
 
     def steps_in(self, epoch: int) -> int:
         """Batches of an epoch."""
@@ -93,8 +151,7 @@ class EpochSchedule:
         if (epoch, position) < (self.epoch, self.position):
             return None
         if self.tail == "wrap":
-            line = (epoch - self.epoch) * self._axis + position - self.position
-            return self.start + line // self._width
+            return self.start + (self._axes.before(epoch) + position - self._line) // self._width
         begin = self.position if epoch == self.epoch else 0
         number = (position - begin) // self._width
         return self.first_step(epoch) + number if number < self.steps_in(epoch) else None
@@ -102,23 +159,27 @@ class EpochSchedule:
     @property
     def is_endless(self) -> bool:
         """Whether there is always a next batch: not if an epoch has none."""
-        return self._steps(self._axis) > 0 or (self.tail == "wrap" and self._axis > 0)
+        return (self._axes if self.tail == "wrap" else self._counts).last > 0
 
     @property
     def total(self) -> int | None:
         """Steps of the whole run; None if it does not end."""
-        return None if self.is_endless else self.start + self._first_steps
+        if self.is_endless:
+            return None
+        if self.tail == "wrap":
+            return self.start + max(0, self._axes.start_of_last - self._line) // self._width
+        return self.start + self._first_steps + max(0, self._counts.start_of_last - self._counts.before(self.epoch + 1))
 
     def stretch(self, step: int) -> int:
-        """How many batches from a step on are whole, of one epoch, and not the last of it. They lie one after the other."""
+        """How many batches from a step on are whole, of one epoch, and not the last of it. They come one after the other."""
         if self.tail == "wrap":
-            position = (self.epoch * self._axis + self.position + (step - self.start) * self._width) % max(1, self._axis)
-            return max(0, self._axis - position - 1) // self._width
+            epoch, position = self._axes.find(self._line + (step - self.start) * self._width)
+            return max(0, self._axes.of(epoch) - position - 1) // self._width
         ahead, here = step - self.start, self._first_steps
         if ahead < here:
             return here - ahead - 1
-        each = self._steps(self._axis)
-        return each - (ahead - here) % each - 1 if each else 0
+        epoch, number = self._counts.find(ahead - here + self._counts.before(self.epoch + 1))
+        return self._counts.of(epoch) - number - 1
 
     def place(self, step: int) -> Place:
         """The batch of a step from ``start`` on."""
@@ -130,14 +191,14 @@ class EpochSchedule:
         if ahead < here:
             epoch, position, last = self.epoch, self.position + ahead * self._width, ahead == here - 1
         else:
-            each = self._steps(self._axis)
-            if each == 0:
-                raise IndexError(f"an epoch has no batch, so there is no step {step}")
-            turn, number = divmod(ahead - here, each)
-            epoch, position, last = self.epoch + 1 + turn, number * self._width, number == each - 1
+            try:
+                epoch, number = self._counts.find(ahead - here + self._counts.before(self.epoch + 1))
+            except IndexError:
+                raise IndexError(f"an epoch has no batch, so there is no step {step}") from None
+            position, last = number * self._width, number == self._counts.of(epoch) - 1
         stride = self.stream.stride
         begin = self.position if epoch == self.epoch else 0
-        stop = min(position + self._width, begin + (self.stream.axis - begin) // stride * stride)
+        stop = min(position + self._width, begin + (self._axes.of(epoch) - begin) // stride * stride)
         spans, padding = self._mine(epoch, position, stop)
         after = (epoch + 1, 0) if last else (epoch, stop)
         return Place(step, epoch, position, None, spans, padding, *after)
@@ -150,27 +211,28 @@ class EpochSchedule:
         missing = self.batch_size // world - len(spans[0].run) if self.tail == "pad" else 0
         if missing:
             again = self.shard.run((stop - position) // stride, self.batch_size)
-            number = len(self.stream)
+            number = self._axes.of(epoch) // stride
             spans += [Span(epoch, range(p % number * stride, p % number * stride + 1, stride)) for p in again]
         return tuple(spans), missing
 
     def _place_on_line(self, step: int) -> Place:
-        stride, axis = self.stream.stride, self._axis
-        if axis == 0:
-            raise IndexError(f"the data is empty, so there is no step {step}")
-        begin = self.epoch * axis + self.position + (step - self.start) * self._width
+        stride, world = self.stream.stride, self.shard.world
+        begin = self._line + (step - self.start) * self._width
         samples = self.shard.run(0, self.batch_size)
         spans: list[Span] = []
         at = begin + samples.start * stride
         end = begin + self._width
-        while at < end:
-            epoch, position = divmod(at, axis)
-            count = min(-(-(axis - position) // (stride * self.shard.world)), -(-(end - at) // (stride * self.shard.world)))
-            jump = count * stride * self.shard.world
-            spans.append(Span(epoch, range(position, min(position + jump, axis), stride * self.shard.world)))
-            at += jump
-        after = divmod(end, axis)
-        return Place(step, begin // axis, begin % axis, None, tuple(spans), 0, *after)
+        try:
+            here, after = self._axes.find(begin), self._axes.find(end)
+            while at < end:
+                epoch, position = self._axes.find(at)
+                axis = self._axes.of(epoch)
+                count = min(-(-(axis - position) // (stride * world)), -(-(end - at) // (stride * world)))
+                spans.append(Span(epoch, range(position, min(position + count * stride * world, axis), stride * world)))
+                at += count * stride * world
+        except IndexError:
+            raise IndexError(f"the data is empty, so there is no step {step}") from None
+        return Place(step, *here, None, tuple(spans), 0, *after)
 
 
 @dataclass(frozen=True)
@@ -185,6 +247,12 @@ class PhaseSchedule:
     def of(cls, stream: Stream, phases: Sequence[Phase], shard: Shard) -> "PhaseSchedule":
         """A schedule for phases; a mixture draws by their weights."""
         curriculum = Curriculum(phases, length=stream.elements)
+        if not curriculum.phases:
+            raise ValueError("a curriculum needs at least one phase, got none")
+        for phase in curriculum.phases:
+            stream.sized(phase.seq_len)  # refuses lengths that it cannot have
+            if phase.weights is not None and not stream.is_mixture:
+                raise ValueError("a phase has weights, and the stream is no mixture: leave them out")
         if stream.elements == 0 and len(curriculum) > 0:
             raise ValueError(f"the data is empty, so there is nothing for the {len(curriculum)} steps of the phases")
         for phase in curriculum.phases:
@@ -213,6 +281,10 @@ class PhaseSchedule:
     def first_step(self, epoch: int) -> int:
         """All phases are one epoch."""
         return 0 if epoch == 0 else self.total
+
+    def epoch_at(self, step: int, epoch: int) -> int:
+        """The epoch of the data."""
+        return epoch
 
     def steps_in(self, epoch: int) -> int:
         """All phases are one epoch."""

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,12 +16,15 @@ from penstock.order.seed import Purpose, absorb_all, derive_root
 from penstock.ragged import Ragged
 from penstock.records import Batch, Outputs
 from penstock.stream import MixedStream, RecordStream, Stream
-from penstock.stream.picks import MixedPicks, Picks, RecordPicks, SpanPicks, join
+from penstock.stream.picks import MixedPicks, Picks, RecordPicks, ids_of, join, sources_of
 from penstock.stream.stream import substitute
 
 __all__ = ["Info", "Work", "batch_bytes", "seed_for"]
 
 MOST_ROUNDS = 100
+
+SOURCE = "_source"
+"""Behind the name of the ids: the field with the number of each sample's stream in a mixture."""
 
 VALID = "valid"
 """The field that says which samples of a padded batch are real."""
@@ -71,8 +74,12 @@ class Work:
 
     @property
     def skipped(self) -> int:
-        """How many records could not be read and were replaced, here."""
+        """How many samples could not be read and were replaced, here."""
         return sum(self._skipped)
+
+    def of_stream(self, stream: Stream) -> "Work":
+        """The same with another stream."""
+        return Work(stream, self.transform, self.ids, self.on_error, self.pads, self.out, _skipped=self._skipped)
 
     def stream_for(self, place: Place) -> Stream:
         """The stream, cut into samples of the length that the phase says."""
@@ -115,14 +122,20 @@ class Work:
         """A batch as it was read, with what was asked for beside its fields, transformed."""
         if self.ids is not None:
             batch[self.ids] = ids_of(picks)
+            if (sources := sources_of(picks)) is not None:
+                batch[self.ids + SOURCE] = sources
         if self.pads:
             batch[VALID] = np.arange(len(picks)) < len(picks) - place.padding
         if self.transform is None:
             return batch
         try:
             if _takes_two(self.transform):
-                return self.transform(batch, Info(place.step, place.epoch, ids_of(picks), self.stream.seed))
-            return self.transform(batch)
+                made = self.transform(batch, Info(place.step, place.epoch, ids_of(picks), self.stream.seed))
+            else:
+                made = self.transform(batch)
+            if made is None:
+                raise TypeError("it returned None; a transform returns the batch")
+            return made
         except Exception as error:
             raise BatchError(f"the transform failed on {_failed(place, picks, error)}") from error
 
@@ -130,10 +143,11 @@ class Work:
         """Records that cannot be read are replaced by others, the same on every rank and in every run."""
         positions = [(span.epoch, position) for span in place.spans for position in span.run]
         known: dict[int, set[int]] = {}
+        wanted = ids_of(picks)
         for _ in range(MOST_ROUNDS):
             fixed = self._replace_bad(stream, picks, positions, place.step, known)
             if fixed is None:
-                self._skipped.append(sum(map(len, known.values())))
+                self._skipped.append(int(np.count_nonzero(ids_of(picks) != wanted)))
                 return picks, stream.fetch(picks, out)
             picks = fixed
         failed = sorted(set().union(*known.values()))[:10]
@@ -150,7 +164,7 @@ class Work:
                     mine = [positions[i] for i in np.flatnonzero(picks.which == number)]
                     parts[number] = self._replace_bad(stream.streams[number], part, mine, step, known) or part
             changed = any(new is not old for new, old in zip(parts, picks.parts, strict=True))
-            return MixedPicks(picks.names, picks.which, tuple(parts)) if changed else None
+            return replace(picks, parts=tuple(parts)) if changed else None
         assert isinstance(picks, RecordPicks)
         assert isinstance(stream, RecordStream)
         ids = picks.ids.copy()
@@ -192,19 +206,6 @@ def _takes_two(transform: Transform) -> bool:
         return False
     needed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty]
     return len(needed) == 2
-
-
-def ids_of(picks: Picks) -> IntArray:
-    """The record of each sample; the first token of a sequence; the record within its own stream for a mixture."""
-    if isinstance(picks, RecordPicks):
-        return picks.ids
-    if isinstance(picks, SpanPicks):
-        return picks.starts[picks.first[:-1]]
-    ids = np.empty(len(picks), np.int64)
-    for number, part in enumerate(picks.parts):
-        if part is not None:
-            ids[picks.which == number] = ids_of(part)
-    return ids
 
 
 def _failed(place: Place, picks: Picks, error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """Mixture: several data sets drawn from by weight, with any position computed alone."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from penstock import _core
 from penstock.argument import MAX_LENGTH, as_positions, check_positions, check_run, exact_fraction, set_whole, whole_number
 from penstock.interfaces import IntArray, Order
-from penstock.order.mixture_plan import ONE, STOP_POLICIES, Plan, Stage, make_plan, share
+from penstock.order.mixture_plan import ONE, STOP_POLICIES, EpochRun, Plan, Stage, make_plan, make_runs, share
 from penstock.order.permutation import Permutation
 from penstock.order.phase import Curriculum, Phase, Weights, copy_weights
 from penstock.order.seed import MAX_SEED, Purpose, derive_root
@@ -44,8 +45,10 @@ class Mixture:
 
     ``parts`` are orders, or plain lengths (read in sequence): a dict by name or a list. ``weights`` are given the same way; without
     them every data set counts by its length. They may change during the run: ``[(0, first), (1000, second)]`` changes at step 1000,
-    a step being ``batch_size`` positions. Or they come with the ``phases`` of a curriculum; a sample of phase i then has seq_len
-    elements, and each data set's elements are used one after the other across all phases.
+    a step being ``batch_size`` positions. Steps are counted over the whole run, so epochs may have different lengths
+    (:meth:`length_of`); ``tail`` says what happens to a last, short batch of an epoch, as in :class:`penstock.Loader`. Or weights
+    come with the ``phases`` of a curriculum; a sample of phase i then has seq_len elements, and each data set's elements are used
+    one after the other across all phases.
 
     An id is the record's place in all data sets put one after the other; :meth:`choose` gives data set and element instead. Steps
     keep their place: a stage or phase whose data sets have all run out ends the epoch.
@@ -54,12 +57,12 @@ class Mixture:
 
     * ``first_exhausted``  when the first data set has given its last record; no record comes twice in the first epoch
     * ``all_exhausted``    when the last one has; smaller data sets start over, reshuffled
-    * ``all_exhausted_without_replacement``  the same, but a data set that has ended drops out: every record once (what does not
-      fill a batch or a sequence of its own is left for the next epoch)
+    * ``all_exhausted_without_replacement``  the same, but a data set that has ended drops out: every record once
     * ``forever``          never
 
     The next epoch goes on in every data set where this one left it. ``unit="batch"`` draws whole batches of ``batch_size``
-    positions from one data set instead of single samples. At the end of every period (at least ``period`` draws, more if the
+    positions from one data set instead of single samples (without replacement, what does not fill such a batch comes at the end of
+    the epoch, mixed). At the end of every period (at least ``period`` draws, more if the
     smallest weight needs it) each data set has given its quota to within one draw.
 
     >>> from penstock.order import Mixture, Shuffle
@@ -77,10 +80,11 @@ class Mixture:
     unit: str = "sample"
     phases: Sequence[Phase] | None = None
     period: int = 1024
+    tail: str = field(default="keep", repr=False)
     names: tuple[str, ...] = field(init=False, repr=False)  # compared: the order of the data sets counts
-    plan: Plan = field(init=False, repr=False, compare=False)
+    runs: tuple[EpochRun, ...] = field(init=False, repr=False, compare=False)
     _orders: tuple[Order, ...] = field(init=False, repr=False, compare=False)
-    _line: _core.MixtureLine | None = field(init=False, repr=False, compare=False)
+    _lines: tuple[_core.MixtureLine | None, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         set_whole(self, "seed", most=MAX_SEED)
@@ -90,6 +94,8 @@ class Mixture:
             raise ValueError(f"stop must be one of {', '.join(STOP_POLICIES)}, got {self.stop!r}")
         if self.unit not in ("sample", "batch"):
             raise ValueError(f"unit must be 'sample' or 'batch', got {self.unit!r}")
+        if self.tail not in TAILS:
+            raise ValueError(f"tail must be one of {', '.join(TAILS)}, got {self.tail!r}")
         if not isinstance(self.parts, Mapping | Sequence):
             raise TypeError(f"parts must be a dict or a list of orders or lengths, got {self.parts!r}")
         object.__setattr__(self, "parts", dict(self.parts) if isinstance(self.parts, Mapping) else tuple(self.parts))
@@ -104,11 +110,46 @@ class Mixture:
             raise ValueError(f"the data sets together have {sum(map(_num_records, orders))} records, more than {MAX_LENGTH}")
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "_orders", orders)
-        object.__setattr__(self, "plan", make_plan([len(order) for order in orders], self._stages(), self.stop, self.period))
-        object.__setattr__(self, "_line", _native_line(self.plan))
+        lengths = [len(order) for order in orders]
+        stages = self._stages()
+        if self.phases is not None or self.stop == "forever" or len(stages) == 1:
+            runs: tuple[EpochRun, ...] = (EpochRun(0, make_plan(lengths, stages, self.stop, self.period), (0,) * len(lengths)),)
+        else:
+            runs = make_runs(lengths, stages, self.stop, self.period, self._clock)
+        if self.tail == "wrap" and self.unit == "batch" and any(run.plan.num_samples % self.batch_size for run in runs):
+            raise ValueError(
+                "with tail='wrap' the last short batch of an epoch is filled from the next one, so that batches would come from "
+                "several data sets: use another tail, or unit='sample'"
+            )
+        object.__setattr__(self, "runs", runs)
+        object.__setattr__(self, "_lines", tuple(_native_line(run.plan) for run in runs))
+
+    def _clock(self, num_samples: int) -> int:
+        """How far an epoch takes the clock of the run on, in samples."""
+        if self.tail == "wrap":
+            return num_samples
+        steps = num_samples // self.batch_size if self.tail == "drop" else -(-num_samples // self.batch_size)
+        return steps * self.batch_size
 
     def __len__(self) -> int:
-        return self.plan.num_samples
+        return self.runs[0].plan.num_samples
+
+    @property
+    def plan(self) -> Plan:
+        """How epoch 0 is laid out, and every other one unless weights change by step."""
+        return self.runs[0].plan
+
+    def length_of(self, epoch: int) -> int:
+        """Positions of an epoch: with weights by step they may differ."""
+        return self.runs[self._run_of(epoch)].plan.num_samples
+
+    def given_before(self, epoch: int) -> tuple[int, ...]:
+        """Elements that each data set gave in the epochs before this one."""
+        run = self.runs[self._run_of(epoch)]
+        return tuple(had + (epoch - run.first) * given for had, given in zip(run.before, run.plan.given, strict=True))
+
+    def _run_of(self, epoch: int) -> int:
+        return 0 if len(self.runs) == 1 else bisect_right(self.runs, whole_number("epoch", epoch), key=_first_of) - 1
 
     def __hash__(self) -> int:
         return hash((self.names, self.seed, self.stop, len(self)))
@@ -128,12 +169,12 @@ class Mixture:
 
     def choose(self, epoch: int, start: int, stop: int, step: int = 1) -> Choice:
         """Data sets and elements at positions start, start + step, ... below stop."""
-        run = check_run(start, stop, step, len(self))
+        run = check_run(start, stop, step, self.length_of(epoch))
         return self._choose(epoch, as_positions(run))
 
     def choose_at(self, epoch: int, positions: npt.ArrayLike) -> Choice:
         """Data sets and elements at any positions."""
-        return self._choose(epoch, check_positions("positions", positions, len(self)))
+        return self._choose(epoch, check_positions("positions", positions, self.length_of(epoch)))
 
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         """Ids, over all data sets put one after the other, at positions start, start + step, ... below stop."""
@@ -146,9 +187,10 @@ class Mixture:
     def position_of(self, epoch: int, which: int, element: int) -> int | None:
         """The position of the sample that holds an element of a data set's own line; None if it is not in this epoch."""
         epoch, which = whole_number("epoch", epoch), whole_number("which", which, most=len(self.names) - 1)
-        local = whole_number("element", element) - epoch * self.plan.given[which]
-        ends = [*(segment.start for segment in self.plan.segments[1:]), self.plan.num_items]
-        for segment, end in zip(self.plan.segments, ends, strict=False):
+        plan = self.runs[self._run_of(epoch)].plan
+        local = whole_number("element", element) - self.given_before(epoch)[which]
+        ends = [*(segment.start for segment in plan.segments[1:]), plan.num_items]
+        for segment, end in zip(plan.segments, ends, strict=False):
             item, rest = divmod(local - segment.before[which], segment.unit)
             if segment.counted:
                 first, low, high = 0, segment.edges[which], segment.edges[which + 1]
@@ -160,7 +202,7 @@ class Mixture:
                 low, high = ((first + segment.period) * e // ONE - first * e // ONE for e in segment.edges[which : which + 2])
             if 0 <= item < high - low:
                 slots = Permutation(segment.period, key=_core.absorb(self._root(epoch), segment.start + first))
-                return self._sample_position(segment.start + first + slots.inverse(low + item), rest)
+                return _sample_position(plan, segment.start + first + slots.inverse(low + item), rest)
         return None
 
     def _root(self, epoch: int) -> int:
@@ -170,34 +212,19 @@ class Mixture:
         epoch = whole_number("epoch", epoch)
         which = np.empty(positions.size, np.int32)
         element = np.empty(positions.size, np.int64)
-        if positions.size == 0 or self._line is None:
+        number = self._run_of(epoch)
+        run, line = self.runs[number], self._lines[number]
+        if positions.size == 0 or line is None:
             return Choice(which, element)
-        items, offsets = self._items(positions)
-        self._line.at(self._root(epoch), items, which, element)
+        items, offsets = _items(run.plan, positions)
+        line.at(self._root(epoch), items, which, element)
         element += offsets
         if epoch > 0:
-            if epoch * max(self.plan.given) + max(self.plan.given) > MAX_LENGTH:
+            before = self.given_before(epoch)
+            if max(before) + max(run.plan.given) > MAX_LENGTH:
                 raise ValueError(f"epoch {epoch} of this mixture lies beyond element {MAX_LENGTH} of a data set")
-            element += np.array([epoch * given for given in self.plan.given], np.int64)[which]
+            element += np.array(before, np.int64)[which]
         return Choice(which, element)
-
-    def _items(self, positions: IntArray) -> tuple[IntArray, IntArray]:
-        """The item that holds each sample, and the sample's offset in the item, in elements."""
-        if all(start.stage.group == 1 for start in self.plan.stages):
-            return positions, np.zeros(1, np.int64)
-        starts = self.plan.stages
-        stage = np.searchsorted(np.array([s.sample for s in starts], np.int64), positions, side="right") - 1
-        first_sample, first_item, group, size = (
-            np.array(column, np.int64)[stage]
-            for column in zip(*((s.sample, s.item, s.stage.group, s.stage.size) for s in starts), strict=True)
-        )
-        items, within = np.divmod(positions - first_sample, group)
-        return items + first_item, within * size
-
-    def _sample_position(self, item: int, rest: int) -> int:
-        """The position of the sample that lies ``rest`` elements into an item."""
-        start = next(s for s in reversed(self.plan.stages) if s.item <= item)
-        return start.sample + (item - start.item) * start.stage.group + rest // start.stage.size
 
     def _ids(self, choice: Choice) -> IntArray:
         ids = np.empty(choice.which.size, np.int64)
@@ -265,7 +292,32 @@ class Mixture:
         return tuple(exact_fraction(w) for w in weights)
 
 
-_KEYWORDS = ("seed", "weights", "stop", "batch_size", "unit", "phases", "period")
+_KEYWORDS = ("seed", "weights", "stop", "batch_size", "unit", "phases", "period", "tail")
+TAILS = ("keep", "drop", "pad", "wrap")
+
+
+def _first_of(run: EpochRun) -> int:
+    return run.first
+
+
+def _items(plan: Plan, positions: IntArray) -> tuple[IntArray, IntArray]:
+    """The item that holds each sample, and the sample's offset in the item, in elements."""
+    starts = plan.stages
+    if all(start.stage.group == 1 for start in starts):
+        return positions, np.zeros(1, np.int64)
+    stage = np.searchsorted(np.array([s.sample for s in starts], np.int64), positions, side="right") - 1
+    first_sample, first_item, group, size = (
+        np.array(column, np.int64)[stage]
+        for column in zip(*((s.sample, s.item, s.stage.group, s.stage.size) for s in starts), strict=True)
+    )
+    items, within = np.divmod(positions - first_sample, group)
+    return items + first_item, within * size
+
+
+def _sample_position(plan: Plan, item: int, rest: int) -> int:
+    """The position of the sample that is ``rest`` elements into an item."""
+    start = next(s for s in reversed(plan.stages) if s.item <= item)
+    return start.sample + (item - start.item) * start.stage.group + rest // start.stage.size
 
 
 def _num_records(order: Order) -> int:

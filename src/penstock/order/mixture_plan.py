@@ -3,17 +3,20 @@
 The line is cut into segments of whole periods. Within a segment the shares of the data sets are constant, and at every period's end
 each has given its quota to within one item. Where something ends (a data set, a stage) a last short period with counts of its own
 brings everybody to the exact point. A plan has a few segments per data set and stage, however long the line is.
+
+Weights by step count the steps of the whole run, so an epoch is laid out by the stages that are left when it begins. Epochs that
+lie within one stage are alike: a run of any number of epochs has a few plans.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate
 
 from penstock.argument import MAX_LENGTH
 
-__all__ = ["STOP_POLICIES", "Plan", "Segment", "Stage", "make_plan", "share"]
+__all__ = ["STOP_POLICIES", "EpochRun", "Plan", "Segment", "Stage", "make_plan", "make_runs", "share"]
 
 STOP_POLICIES = ("first_exhausted", "all_exhausted", "all_exhausted_without_replacement", "forever")
 
@@ -68,9 +71,49 @@ class Plan:
     given: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class EpochRun:
+    """Epochs from ``first`` on that are laid out alike. ``before`` are the elements that each data set gave in earlier epochs."""
+
+    first: int
+    plan: Plan
+    before: tuple[int, ...]
+
+
 def share(edges: Sequence[int], k: int, items: int) -> int:
     """How many of the first ``items`` of a segment are from data set k (exact at period ends)."""
     return (items * edges[k + 1] >> 63) - (items * edges[k] >> 63)
+
+
+def make_runs(
+    lengths: Sequence[int], stages: Sequence[Stage], stop: str, period: int, advance: Callable[[int], int]
+) -> tuple[EpochRun, ...]:
+    """The plans of all epochs. Stages are measured by a clock, in samples; ``advance`` says how far an epoch takes it on."""
+    runs: list[EpochRun] = []
+    epoch, before, left = 0, [0] * len(lengths), list(stages)
+    while True:
+        plan = make_plan(lengths, left, stop, period)
+        runs.append(EpochRun(epoch, plan, tuple(before)))
+        each, here = advance(plan.num_samples), left[0].num_samples
+        if len(left) == 1 or each == 0 or here is None:
+            return tuple(runs)
+        count = 1
+        if len(plan.stages) == 1:  # it ended in its first stage; the next ones do too, as long as there is room for rounding
+            room = here - plan.num_samples - (len(lengths) + 2) * left[0].group
+            count = max(1, room // each + 1)
+        epoch += count
+        before = [had + count * given for had, given in zip(before, plan.given, strict=True)]
+        left = _after(left, count * each)
+
+
+def _after(stages: list[Stage], samples: int) -> list[Stage]:
+    """What is left of stages when the clock has gone on by a number of samples."""
+    for number, stage in enumerate(stages):
+        if stage.num_samples is None or stage.num_samples > samples:
+            rest = stage if stage.num_samples is None else replace(stage, num_samples=stage.num_samples - samples)
+            return [rest, *stages[number + 1 :]]
+        samples -= stage.num_samples
+    return [replace(stages[-1], num_samples=None)]  # behind the last step of all: not reached, as the last stage has no end
 
 
 def make_plan(lengths: Sequence[int], stages: Sequence[Stage], stop: str, period: int) -> Plan:
@@ -82,6 +125,8 @@ def make_plan(lengths: Sequence[int], stages: Sequence[Stage], stop: str, period
         later = [any(s.weights[k] > 0 for s in stages[number + 1 :]) for k in range(len(lengths))]
         if _lay_stage(line, lengths, stage, later, stop, period):
             break
+    if stop == "all_exhausted_without_replacement" and any(start.stage.group > 1 and start.stage.size == 1 for start in reached):
+        _lay_rest(line, lengths, reached)
     if line.samples > MAX_LENGTH or max(line.given, default=0) > MAX_LENGTH:
         raise ValueError(
             f"the mixture would have {line.samples} positions, more than {MAX_LENGTH}: use larger weights or another stop"
@@ -188,6 +233,18 @@ def _lay_stage(line: _Line, lengths: Sequence[int], stage: Stage, later: list[bo
             return True
         left = None if left is None else left - items
     return False
+
+
+def _lay_rest(line: _Line, lengths: Sequence[int], reached: list[StageStart]) -> None:
+    """What does not fill a batch of its own, sample by sample, at the end of the line."""
+    group = reached[-1].stage.group
+    drawn = [any(start.stage.weights[k] > 0 for start in reached) for k in range(len(lengths))]
+    rooms = [length - given if on else 0 for length, given, on in zip(lengths, line.given, drawn, strict=True)]
+    counts = [room if 0 < room < group else 0 for room in rooms]
+    if any(counts):
+        stage = replace(reached[-1].stage, num_samples=None, group=1)
+        reached.append(StageStart(line.items, line.samples, stage))
+        line.append(stage, _Shares([Fraction(1)] * len(lengths), 1), 0, counts)
 
 
 def _to_first_exhaustion(shares: _Shares, left: int | None, rooms: list[int]) -> tuple[int, list[int]] | None:

@@ -107,6 +107,10 @@ class TokenBlocks(RowSource):
         starts, counts = self._runs.locate(np.array([ids.start, ids.stop - 1]))
         return self.disk_spans(range(int(starts[0]), int(starts[1] + counts[1])))
 
+    def token_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray]:
+        """Where on the line of all tokens blocks begin, and how many tokens they have."""
+        return self._runs.locate(ids)
+
     def disk_spans(self, tokens: range) -> Sequence[DiskRange]:
         """Where tokens lie in files of this machine."""
         return self._rows.disk_ranges(tokens)

@@ -1,17 +1,18 @@
 """MixedStream: several streams drawn from by weight."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from penstock.errors import SchemaMismatchError
+from penstock.errors import SchemaMismatchError, StateMismatchError
 from penstock.interfaces import IntArray
 from penstock.order import Mixture, Phase
 from penstock.order.mixture import StagedWeights
 from penstock.order.phase import Weights
 from penstock.ragged import Ragged
-from penstock.records import Batch, Outputs, fixed_output, masked
+from penstock.records import Batch, Outputs, fixed_output, masked, typed
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_of
 from penstock.stream.picks import MixedPicks, Picks, join
@@ -26,16 +27,17 @@ def mix(
     seed: int,
     weights: Weights | StagedWeights | None = None,
     stop: str = "first_exhausted",
-    batch_size: int = 1,
+    batch_size: int | None = None,
     unit: str = "sample",
     period: int = 1024,
 ) -> "MixedStream":
     """Streams drawn from by weight, in closed form: any step of the mixture is found at once.
 
-    ``weights`` are numbers by name (those of the lengths if left out), or ``[(step, weights), ...]`` with ``batch_size`` samples to
-    a step. ``stop`` says when an epoch ends: "first_exhausted", "all_exhausted" (smaller ones start over, reshuffled),
-    "all_exhausted_without_replacement" (every record once) or "forever". ``unit="batch"`` draws whole batches of ``batch_size``
-    samples. Every record comes with its stream's fields; all streams must have the same ones.
+    ``weights`` are numbers by name (those of the lengths if left out), or ``[(step, weights), ...]``: steps are those of the whole
+    run, and the batch size is the loader's (``batch_size`` need not be given, and must be the same if it is). ``stop`` says when an
+    epoch ends: "first_exhausted", "all_exhausted" (smaller ones start over, reshuffled), "all_exhausted_without_replacement" (every
+    record once) or "forever". ``unit="batch"`` draws whole batches from one stream. Every record comes with its stream's fields;
+    all streams must have the same ones.
 
     >>> import numpy as np, penstock as pen
     >>> web, code = pen.open({"x": np.zeros(700)}), pen.open({"x": np.ones(300)})
@@ -47,28 +49,140 @@ def mix(
 
 
 class MixedStream(Stream):
-    """Samples of several streams; made by :func:`mix`."""
+    """Samples of several streams; made by :func:`mix`. Weights by step and whole batches count batches of the loader."""
 
-    def __init__(self, streams: Mapping[str, Stream], *, phases: Sequence[Phase] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        streams: Mapping[str, Stream],
+        *,
+        phases: Sequence[Phase] | None = None,
+        tail: str = "keep",
+        version: int = 2,
+        **options: Any,
+    ) -> None:
         if not isinstance(streams, Mapping) or not streams:
             raise ValueError(f"expected a dict of streams by name, got {streams!r}")
         for name, stream in streams.items():
             if not isinstance(stream, Stream):
                 raise TypeError(f"{name!r} must be a stream, such as source.shuffle(seed=7), got {type(stream).__name__}")
+            if isinstance(stream, MixedStream) and stream.needs_steps:
+                raise ValueError(
+                    f"{name!r} has weights by step or draws whole batches, and has no steps of its own inside another mixture: "
+                    "give them to the outer mixture"
+                )
         self._streams, self._options, self._phases = dict(streams), options, None if phases is None else tuple(phases)
+        self._tail, self._version = tail, version
         _check_schemas(self._streams)
-        lengths = {name: stream.axis if phases is not None else len(stream) for name, stream in streams.items()}
-        self._mixture = Mixture(lengths, phases=self._phases, **options)
+        self._check_phases()
+        # Checked now in any case; without a batch size what it says is not used.
+        self._laid = Mixture(self._lengths(), phases=self._phases, **self._mixture_options())
+
+    def _mixture_options(self) -> dict[str, Any]:
+        size = self._options["batch_size"]
+        return {**self._options, "batch_size": 1 if size is None else size, "tail": self._tail if self.needs_steps else "keep"}
+
+    def _lengths(self) -> dict[str, int]:
+        by_position = self._phases is not None
+        return {name: stream.axis if by_position else stream.num_samples for name, stream in self._streams.items()}
+
+    def _check_phases(self) -> None:
+        size = self._options["batch_size"]
+        if self._phases and any(isinstance(stream, MixedStream) and stream.has_sequences for stream in self._streams.values()):
+            raise ValueError(
+                "phases change the length of sequences, which a mixture inside another mixture counts whole: "
+                "mix all streams of tokens in one mixture"
+            )
+        for phase in self._phases or ():
+            if size is not None and phase.batch_size != size:
+                raise ValueError(
+                    f"the mixture is for batches of {size}, a phase has {phase.batch_size}: leave batch_size out of mix()"
+                )
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether a sample is a sequence of tokens, and not a record."""
+        return any(stream.has_sequences if isinstance(stream, MixedStream) else stream.stride > 1 for stream in self.streams)
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether the order depends on where batches begin: with weights by step, and where whole batches are drawn."""
+        weights = self._options["weights"]
+        is_staged = isinstance(weights, Sequence) and len(weights) > 0 and isinstance(weights[0], Sequence)
+        return is_staged or self._options["unit"] == "batch"
+
+    @property
+    def _mixture(self) -> Mixture:
+        if self.needs_steps and self._phases is None and self._options["batch_size"] is None:
+            raise TypeError(
+                "the order of a mixture with weights by step, or of whole batches, depends on the batch size: "
+                "give it to a Loader, or to mix(batch_size=)"
+            )
+        return self._laid
+
+    def for_batches(self, batch_size: int, tail: str) -> "MixedStream":
+        """The same mixture for batches of that size."""
+        size = self._options["batch_size"]
+        if size is not None and size != batch_size:
+            raise ValueError(
+                f"the mixture is for batches of {size}, the loader has batches of {batch_size}: leave batch_size out of mix()"
+            )
+        for stream in self._streams.values():
+            stream.for_batches(batch_size, tail)
+        return self._remade(self._streams, tail=tail, batch_size=batch_size) if self.needs_steps else self
+
+    @property
+    def order_version(self) -> int:
+        """2 where weights by step counted from the start of every epoch, or where whole batches left records out, in version 1."""
+        return self._version if self._changed() else min(self._version, max(s.order_version for s in self._streams.values()))
+
+    def _changed(self) -> str:
+        """What was wrong in version 1, if anything."""
+        options = self._options
+        if self._phases is not None or not self.needs_steps:
+            return ""
+        if options["unit"] == "batch" and options["stop"] == "all_exhausted_without_replacement":
+            return "whole batches without replacement left out records that did not fill a batch"
+        return "weights by step began anew in every epoch" if len(self._laid.runs) > 1 else ""
+
+    def continued(self, epoch: int) -> tuple[Stream, dict[str, Any]]:
+        """A run of version 1 goes on where its order was right: weights by step were in the first epoch."""
+        changed, found = self._changed(), {name: stream.continued(epoch) for name, stream in self._streams.items()}
+        is_old = any(stream is not self._streams[name] for name, (stream, _) in found.items())
+        if changed and (epoch > 0 or is_old or not changed.startswith("weights")):
+            raise StateMismatchError(f"the state was saved in epoch {epoch} by version 1, in which {changed}: begin a new run")
+        streams = {name: stream for name, (stream, _) in found.items()}
+        again = MixedStream(streams, phases=self._phases, tail=self._tail, version=1, **self._options)
+        return (again if is_old else self), again.plan()
+
+    def _remade(self, streams: Mapping[str, Stream], **changed: Any) -> "MixedStream":
+        options = {"phases": self._phases, "tail": self._tail, "version": self._version, **self._options}
+        return MixedStream(streams, **(options | changed))
 
     @property
     def axis(self) -> int:
-        """Samples of an epoch."""
+        """Samples of the first epoch."""
         return len(self._mixture)
+
+    @property
+    def axes(self) -> Sequence[tuple[int, int]]:
+        """Samples of epochs: they differ where weights change by step."""
+        return [(run.first, run.plan.num_samples) for run in self._mixture.runs]
+
+    def __len__(self) -> int:
+        """Samples of an epoch; TypeError if it never ends."""
+        if self._options["stop"] == "forever" and self._phases is None:
+            raise TypeError("an epoch of this mixture never ends, so it has no length")
+        return self.num_samples
 
     @property
     def elements(self) -> int:
         """Records or tokens of all streams together."""
         return sum(stream.axis for stream in self._streams.values())
+
+    @property
+    def is_mixture(self) -> bool:
+        """It is one."""
+        return True
 
     @property
     def counts_samples(self) -> bool:
@@ -78,12 +192,24 @@ class MixedStream(Stream):
     @property
     def seed(self) -> int:
         """The seed of the mixture."""
-        return self._mixture.seed
+        return self._laid.seed
 
     @property
     def names(self) -> tuple[str, ...]:
         """The streams in their order."""
-        return self._mixture.names
+        return self._laid.names
+
+    @property
+    def leaf_names(self) -> tuple[str, ...]:
+        """The streams that are no mixtures, as ``ids=`` counts them; one of a mixture in this one as "outer/inner"."""
+        names: list[str] = []
+        for name, stream in self._streams.items():
+            names += [f"{name}/{inner}" for inner in stream.leaf_names] if isinstance(stream, MixedStream) else [name]
+        return tuple(names)
+
+    @cached_property
+    def _widths(self) -> tuple[int, ...]:
+        return tuple(len(stream.leaf_names) if isinstance(stream, MixedStream) else 1 for stream in self._streams.values())
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -92,8 +218,13 @@ class MixedStream(Stream):
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        """The fields that all streams have."""
-        return next(iter(self._streams.values())).schema
+        """The fields that all streams have; values may be missing where they may in one of them."""
+        schemas = [stream.schema for stream in self._streams.values()]
+        return {name: field.with_nullable(any(s[name].nullable for s in schemas)) for name, field in schemas[0].items()}
+
+    @cached_property
+    def _nullable(self) -> frozenset[str]:
+        return frozenset(name for name, field in self.schema.items() if field.nullable)
 
     @property
     def data_fingerprint(self) -> str:
@@ -102,25 +233,33 @@ class MixedStream(Stream):
 
     def plan(self) -> dict[str, Any]:
         """Weights, and the plan of every stream."""
-        plan: dict[str, Any] = {f"mixture {key}": repr(getattr(self._mixture, key)) for key in self._options}
+        options = self._mixture_options()
+        if not self.needs_steps or self._phases is not None:
+            del options["batch_size"]  # it changes nothing
+        if self._version == 1 or len(self._laid.runs) == 1:
+            del options["tail"]
+        plan: dict[str, Any] = {
+            f"mixture {key}": repr(options[key] if key in ("batch_size", "tail") else getattr(self._laid, key)) for key in options
+        }
         for name, stream in self._streams.items():
-            plan |= {f"{name}: {key}": value for key, value in stream.plan().items()} | {f"{name}: samples": str(len(stream))}
+            inner = stream.continued(0)[1] if self._version == 1 else stream.plan()
+            plan |= {f"{name}: {key}": value for key, value in inner.items()} | {f"{name}: samples": str(stream.num_samples)}
         return plan
 
     def with_phases(self, phases: Sequence[Phase]) -> "MixedStream":
         """The same mixture for batches whose shape, and perhaps weights, change during the run."""
-        return MixedStream(self._streams, phases=phases, **self._options)
+        return self._remade(self._streams, phases=phases)
 
     def sized(self, seq_len: int) -> "MixedStream":
         """The same mixture of samples of another length."""
         streams = {name: stream.sized(seq_len) for name, stream in self._streams.items()}
-        return MixedStream(streams, phases=self._phases, **self._options)
+        return self._remade(streams)
 
     def locate_at(self, epoch: int, positions: IntArray, step: int = 0) -> MixedPicks:
         """The samples at any positions."""
         which, element = self._mixture.choose_at(epoch, positions)
         parts = [self._locate_part(number, element[which == number], step) for number in range(len(self.names))]
-        return MixedPicks(self.names, which, tuple(parts))
+        return MixedPicks(self.names, which, tuple(parts), self._widths)
 
     def leaves(self, epoch: int, positions: IntArray) -> Iterator[tuple[Stream, int, IntArray]]:
         """The streams from which samples come, each with its own epochs and positions."""
@@ -134,7 +273,7 @@ class MixedStream(Stream):
         of them, the epoch, and their positions in it.
         """
         scale = 1 if self._phases is not None else stream.stride
-        length = stream.axis if self._phases is not None else len(stream)
+        length = stream.axis if self._phases is not None else stream.num_samples
         if elements.size == 0:
             return
         first, last = int(elements.min()) // length, int(elements.max()) // length
@@ -164,17 +303,18 @@ class MixedStream(Stream):
         """Read every stream's samples, and put them in their places."""
         if len(picks) == 0:
             first = next(iter(self._streams.values()))
-            return first.fetch(first.locate(0, range(0)), out)
+            return typed(first.fetch(first.locate(0, range(0)), out), self._nullable)
         batches = [
             (np.flatnonzero(picks.which == number), self._streams[name].fetch(part))
             for number, (name, part) in enumerate(zip(self.names, picks.parts, strict=True))
             if part is not None
         ]
         if len(batches) == 1 and not out:
-            return batches[0][1]
+            return typed(batches[0][1], self._nullable)
         schema = self.schema
         names = list(batches[0][1])
-        return {name: _merge(name, schema, [(m, b[name]) for m, b in batches], len(picks), out or {}) for name in names}
+        merged = {name: _merge(name, schema, [(m, b[name]) for m, b in batches], len(picks), out or {}) for name in names}
+        return typed(merged, self._nullable)
 
     def without(self, ids: Mapping[str, Any], *, from_step: int = 0) -> "MixedStream":
         """The same mixture in which records, given by the name of their stream, no longer come from ``from_step`` on."""
@@ -187,7 +327,7 @@ class MixedStream(Stream):
             if not hasattr(stream, "without"):
                 raise TypeError(f"stream {name!r} has no single records to leave out")
             streams[name] = stream.without(banned, from_step=from_step)
-        return MixedStream(streams, phases=self._phases, **self._options)
+        return self._remade(streams)
 
     def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
         """(epoch, position) of every time a record comes in those epochs; the record is given as (name of its stream, id)."""
@@ -198,15 +338,20 @@ class MixedStream(Stream):
         if self._mixture.stop == "forever":
             raise ValueError("an epoch of this mixture never ends, so a record comes in it without end")
         number = self.names.index(record[0])
-        stream, given = self._streams[record[0]], self._mixture.plan.given[number]
+        stream = self._streams[record[0]]
+        length = stream.num_samples
         found: list[tuple[int, int]] = []
         for epoch in epochs:
-            own = range(epoch * given // len(stream), -(-(epoch + 1) * given // len(stream)))
-            for own_epoch, position in stream.where(record[1], epochs=own):
-                place = self._mixture.position_of(epoch, number, own_epoch * len(stream) + position)
+            first, end = (self._mixture.given_before(one)[number] for one in (epoch, epoch + 1))
+            for own_epoch, position in stream.where(record[1], epochs=range(first // length, -(-end // length))):
+                place = self._mixture.position_of(epoch, number, own_epoch * length + position)
                 if place is not None:
                     found.append((epoch, place))
         return found
+
+    def is_banned(self, record: Any, step: int) -> bool:
+        """Whether its stream leaves it out at that step."""
+        return self._streams[record[0]].is_banned(record[1], step)
 
     def close(self) -> None:
         """Close every stream."""

@@ -9,17 +9,20 @@ import numpy.typing as npt
 
 from penstock.interfaces import IntArray
 
-__all__ = ["MixedPicks", "Picks", "RecordPicks", "SpanPicks", "join"]
+__all__ = ["MixedPicks", "Picks", "RecordPicks", "SpanPicks", "ids_of", "join", "sources_of"]
 
 FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class RecordPicks:
-    """Records of one source, each a sample; ``weights`` where the order is a design."""
+    """Records of one source, each a sample; ``weights`` where the order is a design. Of several sources, where ``sources`` has the
+    number of each sample's.
+    """
 
     ids: IntArray
     weights: FloatArray | None = None
+    sources: npt.NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -60,11 +63,14 @@ class SpanPicks:
 
 @dataclass(frozen=True, eq=False)
 class MixedPicks:
-    """Samples of several streams: sample i is of number ``which[i]``; ``parts[k]`` has those of number k in their order."""
+    """Samples of several streams: sample i is of number ``which[i]``; ``parts[k]`` has those of number k in their order, and is
+    itself made of ``widths[k]`` streams that are no mixtures.
+    """
 
     names: tuple[str, ...]
     which: npt.NDArray[np.int32]
     parts: "tuple[Picks | None, ...]"
+    widths: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.which)
@@ -78,7 +84,7 @@ class MixedPicks:
             rank[mine] = np.arange(mine.size)
         chosen = rank[places]
         parts = tuple(None if part is None else part.take(chosen[which == k]) for k, part in enumerate(self.parts))
-        return MixedPicks(self.names, which, parts)
+        return MixedPicks(self.names, which, parts, self.widths)
 
     def describe(self) -> dict[str, Any]:
         """As ``explain`` shows them."""
@@ -87,6 +93,31 @@ class MixedPicks:
 
 
 Picks = RecordPicks | SpanPicks | MixedPicks
+
+
+def ids_of(picks: Picks) -> IntArray:
+    """The record of each sample; the first token of a sequence; the record within its own stream for a mixture."""
+    if isinstance(picks, RecordPicks):
+        return picks.ids
+    if isinstance(picks, SpanPicks):
+        return picks.starts[picks.first[:-1]]
+    ids = np.empty(len(picks), np.int64)
+    for number, part in enumerate(picks.parts):
+        if part is not None:
+            ids[picks.which == number] = ids_of(part)
+    return ids
+
+
+def sources_of(picks: Picks) -> npt.NDArray[np.int32] | None:
+    """Which stream of a mixture each sample is from, counted through mixtures in mixtures; None where there is only one."""
+    if not isinstance(picks, MixedPicks):
+        return picks.sources if isinstance(picks, RecordPicks) else None
+    sources = np.empty(len(picks), np.int32)
+    for number, part in enumerate(picks.parts):
+        if part is not None:
+            inner = sources_of(part)
+            sources[picks.which == number] = sum(picks.widths[:number]) + (0 if inner is None else inner)
+    return sources
 
 
 def join(parts: Sequence[Any]) -> Any:
@@ -106,4 +137,4 @@ def join(parts: Sequence[Any]) -> Any:
         )
     columns = zip(*(part.parts for part in parts), strict=True)
     joined = tuple(join(there) if (there := [one for one in column if one is not None]) else None for column in columns)
-    return MixedPicks(parts[0].names, np.concatenate([part.which for part in parts]), joined)
+    return MixedPicks(parts[0].names, np.concatenate([part.which for part in parts]), joined, parts[0].widths)

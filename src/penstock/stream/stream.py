@@ -11,7 +11,7 @@ from penstock import _core
 from penstock.argument import as_positions
 from penstock.index import as_ids
 from penstock.interfaces import IntArray, InvertibleOrder, Order
-from penstock.order import BlockShuffle, Design, Phase, Random, Sequential, Shuffle, Sliding
+from penstock.order import BlockShuffle, Design, Mixture, Phase, Random, Sequential, Shuffle, Sliding
 from penstock.order.seed import Purpose, derive_root
 from penstock.records import Batch, DiskRange, Outputs, Source
 from penstock.schema import Field
@@ -21,7 +21,23 @@ from penstock.stream.picks import Picks, RecordPicks
 if TYPE_CHECKING:
     from penstock.stream.sequence import SequenceStream
 
-__all__ = ["WEIGHT", "RecordStream", "Stream", "designed", "in_order", "is_in", "sampled", "shuffled", "sliding", "substitute"]
+__all__ = [
+    "WEIGHT",
+    "Bans",
+    "RecordStream",
+    "Stream",
+    "banned_at",
+    "describe",
+    "describe_bans",
+    "designed",
+    "in_order",
+    "is_in",
+    "new_ban",
+    "sampled",
+    "shuffled",
+    "sliding",
+    "substitute",
+]
 
 WEIGHT = "weight"
 """The field that a design adds."""
@@ -44,8 +60,18 @@ class Stream(ABC):
         """Positions of an epoch."""
 
     @property
+    def axes(self) -> Sequence[tuple[int, int]]:
+        """(first epoch, positions of an epoch) of every stretch of epochs of one length; the last one does not end."""
+        return ((0, self.axis),)
+
+    @property
     def stride(self) -> int:
         """Positions of a sample."""
+        return 1
+
+    @property
+    def order_version(self) -> int:
+        """The version of the arithmetic that this stream follows, as a state carries it."""
         return 1
 
     @property
@@ -54,13 +80,23 @@ class Stream(ABC):
         return self.axis
 
     @property
+    def is_mixture(self) -> bool:
+        """Whether samples are drawn from several streams by weight."""
+        return False
+
+    @property
     def counts_samples(self) -> bool:
         """Whether positions are numbers of samples even where samples change their length, as in a mixture."""
         return False
 
+    @property
+    def num_samples(self) -> int:
+        """Samples of the first epoch; a very large number if it never ends."""
+        return self.axis // self.stride
+
     def __len__(self) -> int:
         """Samples of an epoch."""
-        return self.axis // self.stride
+        return self.num_samples
 
     @property
     @abstractmethod
@@ -97,9 +133,20 @@ class Stream(ABC):
     def fetch(self, picks: Any, out: Outputs | None = None) -> Batch:
         """Read samples."""
 
+    def for_batches(self, batch_size: int, tail: str) -> "Stream":
+        """The same stream for batches of that size, where its order depends on them: with weights by step."""
+        return self
+
     def with_phases(self, phases: Sequence[Phase]) -> "Stream":
         """The same stream for batches whose shape changes during the run."""
         return self
+
+    def continued(self, epoch: int) -> "tuple[Stream, dict[str, Any]]":
+        """The stream that goes on with a run saved with order version 1 in that epoch, and its plan as it was written then.
+
+        StateMismatchError, with the reason, if the order of that version was wrong.
+        """
+        return self, self.plan()
 
     @abstractmethod
     def sized(self, seq_len: int) -> "Stream":
@@ -109,12 +156,22 @@ class Stream(ABC):
         """(epoch, position) of every time a record comes in those epochs."""
         raise TypeError(f"{type(self).__name__} cannot say where a record stands")
 
+    def is_banned(self, record: Any, step: int) -> bool:
+        """Whether a record that :meth:`where` knows is left out of the batch of a step."""
+        return False
+
     @abstractmethod
     def close(self) -> None:
         """Close the sources."""
 
     def __repr__(self) -> str:
-        return f"<penstock {type(self).__name__}: {len(self)} samples an epoch, fields {dict(self.schema)}>"
+        return f"<penstock {type(self).__name__}: {self._samples_told()} an epoch, fields {dict(self.schema)}>"
+
+    def _samples_told(self) -> str:
+        try:
+            return f"{len(self)} samples"
+        except TypeError:  # never ends, or depends on the batch size
+            return "samples without an end, or by the batch size,"
 
 
 class RecordStream(Stream):
@@ -128,7 +185,7 @@ class RecordStream(Stream):
     array([ 0, 10, 20])
     """
 
-    def __init__(self, source: Source, order: Order, *, bans: tuple[tuple[int, IntArray], ...] = ()) -> None:
+    def __init__(self, source: Source, order: Order, *, bans: "Bans" = ()) -> None:
         if int(getattr(order, "n", len(order))) > len(source):
             raise ValueError(f"the order has ids up to {getattr(order, 'n', len(order))}, the source only {len(source)} records")
         self.source, self.order, self.bans = source, order, bans
@@ -137,6 +194,13 @@ class RecordStream(Stream):
     def axis(self) -> int:
         """Positions of an epoch."""
         return len(self.order)
+
+    @property
+    def axes(self) -> Sequence[tuple[int, int]]:
+        """Those of the order."""
+        if isinstance(self.order, Mixture):
+            return [(run.first, run.plan.num_samples) for run in self.order.runs]
+        return ((0, self.axis),)
 
     @property
     def seed(self) -> int:
@@ -177,10 +241,7 @@ class RecordStream(Stream):
 
     def plan(self) -> dict[str, Any]:
         """The order and the bans."""
-        plan: dict[str, Any] = {"order": _describe(self.order)}
-        for number, (step, ids) in enumerate(self.bans):
-            plan[f"ban {number}"] = f"{len(ids)} records from step {step} on: {fingerprint_arrays('ban', [ids])[:16]}"
-        return plan
+        return {"order": describe(self.order), **describe_bans(self.bans)}
 
     def locate(self, epoch: int, run: range, step: int = 0) -> RecordPicks:
         """The records at positions ``run``."""
@@ -209,12 +270,12 @@ class RecordStream(Stream):
         return self
 
     def sequences(
-        self, seq_len: int, *, field: str | None = None, separator: Any = None, documents: bool = False
+        self, seq_len: int, *, field: str | None = None, separator: Any = None, documents: bool = False, page: int | None = None
     ) -> "SequenceStream":
-        """The tokens of the source, its blocks in this order, cut into sequences of ``seq_len``; see :class:`SequenceStream`."""
-        from penstock.stream.sequence import SequenceStream
+        """The tokens of the source, in this order, cut into sequences of ``seq_len``; see :class:`SequenceStream`."""
+        from penstock.stream.sequence import make_sequences
 
-        return SequenceStream.of_source(self.source, self.order, seq_len, field=field, separator=separator, documents=documents)
+        return make_sequences(self, seq_len, field, separator, documents, page)
 
     def without(self, ids: Any, *, from_step: int = 0) -> "RecordStream":
         """The same stream in which records no longer come from ``from_step`` on. At each of their places comes another record, the
@@ -225,17 +286,11 @@ class RecordStream(Stream):
         >>> next(iter(pen.Loader(stream.without([2]), batch_size=5)))["x"]
         array([0, 1, 4, 3, 4])
         """
-        banned = np.unique(as_ids(ids, len(self.source)))
-        if banned.size >= len(self.source):
-            raise ValueError("every record is banned, so there is nothing to take instead")
-        return RecordStream(self.source, self.order, bans=(*self.bans, (int(from_step), banned)))
+        return RecordStream(self.source, self.order, bans=self.bans + new_ban(ids, from_step, len(self.source)))
 
     def banned_at(self, step: int) -> IntArray:
         """The records that do not come at a step."""
-        active = [banned for from_step, banned in self.bans if step >= from_step]
-        if len(active) <= 1:
-            return active[0] if active else np.empty(0, np.int64)
-        return np.unique(np.concatenate(active))
+        return banned_at(self.bans, step)
 
     def _replace(self, epoch: int, positions: IntArray, step: int, ids: IntArray) -> IntArray:
         banned = self.banned_at(step)
@@ -248,15 +303,50 @@ class RecordStream(Stream):
         return ids
 
     def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
-        """(epoch, position) of every time a record comes in those epochs. Records that stand in for banned ones are not found."""
+        """(epoch, position) of every time a record comes in those epochs, bans apart. Records that stand in for banned ones are not
+        found.
+        """
         number = int(as_ids(record, len(self.source))[0])
         if not isinstance(self.order, InvertibleOrder):
             raise TypeError(f"{self.order!r} has no inverse, so it cannot say where a record stands")
         return [(epoch, int(self.order.positions(epoch, [number])[0])) for epoch in epochs]
 
+    def is_banned(self, record: Any, step: int) -> bool:
+        """Whether it is banned at that step."""
+        banned = self.banned_at(step)
+        return banned.size > 0 and bool(is_in(as_ids(record, len(self.source))[:1], banned)[0])
+
     def close(self) -> None:
         """Close the source."""
         self.source.close()
+
+
+Bans = tuple[tuple[int, IntArray], ...]
+"""(step from which on they do not come, ids), one entry for each call of ``without``."""
+
+
+def new_ban(ids: Any, from_step: int, count: int) -> Bans:
+    """A ban of some of ``count`` records."""
+    banned = np.unique(as_ids(ids, count))
+    if banned.size >= count:
+        raise ValueError("every record is banned, so there is nothing to take instead")
+    return ((int(from_step), banned),)
+
+
+def banned_at(bans: Bans, step: int) -> IntArray:
+    """The records that do not come at a step, in rising order."""
+    active = [banned for from_step, banned in bans if step >= from_step]
+    if len(active) <= 1:
+        return active[0] if active else np.empty(0, np.int64)
+    return np.unique(np.concatenate(active))
+
+
+def describe_bans(bans: Bans) -> dict[str, str]:
+    """Bans as a plan has them."""
+    return {
+        f"ban {number}": f"{len(ids)} records from step {step} on: {fingerprint_arrays('ban', [ids])[:16]}"
+        for number, (step, ids) in enumerate(bans)
+    }
 
 
 def is_in(ids: IntArray, banned: IntArray) -> Any:
@@ -276,7 +366,7 @@ def substitute(seed: int, epoch: int, position: int, n: int, banned: IntArray) -
         attempt += 1
 
 
-def _describe(order: Order) -> str:
+def describe(order: Order) -> str:
     """An order as a text: its repr where that is short, otherwise a digest of it."""
     text = repr(order)
     return text if len(text) <= 200 else fingerprint_of(text)

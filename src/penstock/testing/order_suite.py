@@ -89,8 +89,9 @@ class OrderSuite:
         return self.make()[number]
 
     def stretches(self, order: Order) -> list[tuple[int, int]]:
-        """The parts of an epoch that are looked at: all of it, or beginning, middle and end."""
-        length, part = len(order), self.whole // 6
+        """The parts of an epoch that are looked at: all of it, or beginning, middle and end (of the shortest epoch)."""
+        length_of = getattr(order, "length_of", None)
+        length, part = len(order) if length_of is None else min(map(length_of, self.epochs)), self.whole // 6
         if length <= self.whole:
             return [(0, length)]
         middle = random.Random(length).randrange(part, length - 2 * part)
