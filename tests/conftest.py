@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -10,9 +11,14 @@ from hypothesis import HealthCheck, settings
 
 from penstock.remote.url import url_path
 
-# The first profile is what CI runs. For a long hunt: pytest --hypothesis-profile=hunt
-settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("hunt", settings.get_profile("ci"), derandomize=False, max_examples=1000)
+# A shell that starts the tests in the background has SIGINT ignored, and every program that they start would inherit that.
+# A signal that is handled here has its default in programs started from here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The first profile is what make test runs. In the other one properties are tried on many more examples, other ones each time, and
+# tests that take a sample take everything (see tests/effort.py): make campaign, or pytest --hypothesis-profile=campaign
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("campaign", settings.get_profile("ci"), derandomize=False, max_examples=1000)
 settings.load_profile("ci")
 
 

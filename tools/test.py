@@ -1,43 +1,116 @@
-"""Runs the tests: all of them in two processes at once, one for each half; or with arguments for pytest, in one.
+"""Runs the tests: all of them in two processes at once, or with arguments for pytest, in one.
 
-Results of the halves go to out/tests-*.xml. Exit code 0 if all passed.
+The files of tests are a queue, those that took longest first (``tests/durations.json``, files that are not in it before all
+others); each process takes the next one when it is done with the last, so that both end together. Results go to
+out/tests-*.xml. Exit code 0 if all passed.
+
+``--record`` writes the durations of the last run to ``tests/durations.json``.
 """
 
+import itertools
+import json
+import os
+import resource
+import signal
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
-HALVES = (
-    ("tests/cli", "tests/cluster", "tests/crash", "tests/deliver", "tests/order", "tests/store"),
-    ("tests/interop", "tests/loader", "tests/native", "tests/remote", "tests/report", "tests/source", "tests/stream", "tests/view"),
-)
+import pytest
+
+PROCESSES = 2
 OUT = Path("out")
+DURATIONS = Path("tests/durations.json")
+_ITEM_BYTES = 4
 
 
-def run_halves() -> int:
-    """Both halves; the second one takes everything that is in no folder, too."""
-    loose = sorted(str(path) for path in Path("tests").glob("test_*.py"))
-    folders = {str(path) for path in Path("tests").iterdir() if list(path.glob("test_*.py"))}
-    if folders != {folder for half in HALVES for folder in half}:
-        raise SystemExit(
-            f"{__file__}: expected every folder of tests in one of the halves, which are {HALVES}, found {sorted(folders)}"
-        )
+class Worker:
+    """A plugin of pytest that runs the files whose numbers it reads from a pipe, until the pipe is empty."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        self._modules: dict[str, pytest.Module] = {}
+
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        """The files, as modules that are not imported yet."""
+        found = session.perform_collect(genitems=False)
+        self._modules = {module.nodeid: module for module in found if isinstance(module, pytest.Module)}
+        return True
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Every test of every file that is taken."""
+        for items in self._taken(session):
+            session.testscollected += len(items)
+            for item, following in itertools.zip_longest(items, items[1:], fillvalue=session):
+                # The session in place of a next item: fixtures of the session stay.
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        return True
+
+    def _taken(self, session: pytest.Session) -> Iterator[list[pytest.Item]]:
+        # Numbers are read whole: all of them are in the pipe before the first process starts.
+        while number := os.read(self._pipe, _ITEM_BYTES):
+            items = list(session.genitems(self._modules[_files()[int.from_bytes(number)]]))
+            session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=items)
+            yield items
+
+
+def run_worker(number: int, pipe: int) -> int:
+    """One of the processes."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests were started in the background
+    arguments = ["-p", "no:cacheprovider", f"--junitxml={OUT}/tests-{number}.xml", "-o", "console_output_style=classic"]
+    return int(pytest.main([*arguments, *_files()], plugins=[Worker(pipe)]))
+
+
+def run_all() -> int:
+    """All tests, and a line about the time they took."""
     OUT.mkdir(exist_ok=True)
-    running = []
-    for number, half in enumerate((HALVES[0], (*HALVES[1], *loose))):
-        log = (OUT / f"tests-{number}.log").open("w")
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={OUT}/tests-{number}.xml", *half]
-        running.append((log, subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)))
-    began, codes = time.monotonic(), []
-    for log, process in running:
+    files, durations = _files(), json.loads(DURATIONS.read_text())
+    pipe, end = os.pipe()
+    for file in sorted(files, key=lambda file: -durations.get(file, float("inf"))):
+        os.write(end, files.index(file).to_bytes(_ITEM_BYTES))
+    os.close(end)
+    # Programs that tests start import penstock: with its bytecode on disk they need half the time.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    began, running, codes = time.monotonic(), [], []
+    for number in range(PROCESSES):
+        command = [sys.executable, __file__, "--worker", str(number), str(pipe)]
+        with (OUT / f"tests-{number}.log").open("w") as log:
+            running.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, pass_fds=[pipe]))
+    for number, process in enumerate(running):
         codes.append(process.wait())
-        log.close()
-        print(f"{' '.join(process.args[6:])}\n{Path(log.name).read_text()}", flush=True)
-    print(f"both halves took {time.monotonic() - began:.0f} s")
-    return max(codes)
+        print((OUT / f"tests-{number}.log").read_text(), flush=True)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{PROCESSES} processes took {time.monotonic() - began:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of CPU time")
+    return max(map(abs, codes))
+
+
+def record() -> None:
+    """The durations of the last run become those that the next one is planned by."""
+    durations: defaultdict[str, float] = defaultdict(float)
+    for number in range(PROCESSES):
+        for case in ET.parse(OUT / f"tests-{number}.xml").iter("testcase"):
+            words = case.attrib["classname"].split(".")
+            last = next(i for i, word in enumerate(words) if word.startswith("test_"))
+            durations["/".join(words[: last + 1]) + ".py"] += float(case.attrib["time"])
+    rounded = {file: round(seconds, 1) for file, seconds in sorted(durations.items())}
+    DURATIONS.write_text(json.dumps(rounded, indent=0) + "\n")
+
+
+def _files() -> list[str]:
+    return sorted(str(path) for path in Path("tests").rglob("test_*.py"))
 
 
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    sys.exit(subprocess.call([sys.executable, "-m", "pytest", *arguments]) if arguments else run_halves())
+    match sys.argv[1:]:
+        case []:
+            sys.exit(run_all())
+        case ["--record"]:
+            record()
+        case ["--worker", number, pipe]:
+            sys.exit(run_worker(int(number), int(pipe)))
+        case arguments:
+            sys.exit(pytest.main(arguments))

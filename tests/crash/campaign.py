@@ -57,7 +57,7 @@ def _states(wanted: int, seed: int, workers: int) -> int:
 
 
 def _mutants(workers: int) -> int:
-    results = list(run_all([["tests.crash.simulate", plan, "--mutant", name] for name, (_, plan) in MUTANTS.items()], workers))
+    results = list(run_all([["tests.crash.simulate", f"{plan}:{name}"] for name, (_, plan) in MUTANTS.items()], workers))
     missed = [result["mutant"] for result in results if result["wrong"] == 0]
     _say(f"{len(results) - len(missed)} of {len(results)} mutants caught" + "".join(f"; missed {name}" for name in missed))
     return len(missed)

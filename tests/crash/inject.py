@@ -4,20 +4,16 @@
 
 prints one line of JSON: the number of faults that took place, by kind, and what was wrong after any of them.
 
-strace attaches to a forked child that waits for it, so that no interpreter has to start and only calls of the writer are counted;
-it counts the calls of every thread apart.
+strace counts the calls of every thread apart.
 """
 
 import argparse
 import collections
-import contextlib
-import ctypes
 import json
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +22,7 @@ from pathlib import Path
 from tests.crash.check import check_store, scratch
 from tests.crash.fault_run import FaultRun
 from tests.crash.plan import named, states
+from tests.crash.trace import run_traced
 
 import penstock as pen
 
@@ -34,7 +31,6 @@ CALLS = ("pwrite64", "fsync", "linkat", "openat", "unlink", "mkdir")
 FAULTS = ("signal=KILL", "error=ENOSPC", "error=ENOSPC+", "error=EIO", "error=EIO+", "error=EINTR")
 HANG_S = 60
 _ALIASES = {"linkat": "?link,linkat", "unlink": "?unlink,unlinkat", "mkdir": "?mkdir,mkdirat"}
-_PR_SET_PTRACER = 0x59616D61
 
 
 @dataclass(frozen=True)
@@ -77,40 +73,15 @@ class Run:
 
 def run(fault: Fault, where: Path) -> Run:
     """Run a plan in a child with strace on it."""
-    log, trace = where / "log", where / "trace"
-    go_out, go_in = os.pipe()
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)  # here: strace may be there before the child does anything
-    child = os.fork()
-    if child == 0:
-        with contextlib.suppress(BaseException):
-            _in_child(fault, where, output, go_out)
-        os._exit(1)
-    os.close(go_out)
-    os.close(output)
+
+    def work() -> None:
+        signal.alarm(HANG_S)  # a hang ends with a signal, and is reported as one
+        FaultRun(named(fault.plan), where / "s.pen").run()
+
+    log, output = where / "log", where / "trace"
     calls = f"trace={_ALIASES.get(fault.call, fault.call)},fsync,?link,linkat"
-    strace = subprocess.Popen(
-        ["strace", "-f", "-y", "-o", str(trace), "-e", calls, "-e", fault.rule, "-p", str(child)], stderr=subprocess.PIPE, text=True
-    )
-    assert strace.stderr is not None
-    said = strace.stderr.readline()
-    if "attached" not in said:
-        os.kill(child, signal.SIGKILL)
-    os.write(go_in, b".")
-    os.close(go_in)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    strace.communicate()
-    if "attached" not in said:
-        raise RuntimeError(f"strace could not attach: {said}")
-    return Run(log.read_text().splitlines(), code, trace.read_text())
-
-
-def _in_child(fault: Fault, where: Path, output: int, go: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1))  # let any process trace this one; EINVAL where nobody forbids it
-    os.dup2(output, 1)
-    os.read(go, 1)
-    signal.alarm(HANG_S)  # a hang ends with a signal, and is reported as one
-    FaultRun(named(fault.plan), where / "s.pen").run()
-    os._exit(0)
+    code = run_traced(work, ["-e", calls, "-e", fault.rule], output, log)
+    return Run(log.read_text().splitlines(), code, output.read_text())
 
 
 def problem(fault: Fault, seen: Run, path: Path) -> str | None:
@@ -151,12 +122,12 @@ def _leftovers(path: Path) -> str | None:
 
 
 def campaign(part: int, parts: int, stride: int) -> dict[str, object]:
-    """All faults of one part of the table; every ``stride``-th call where there are many of a kind."""
+    """All faults of one part of the table; every ``stride``-th call, beginning with another one in every line of it."""
     taken: collections.Counter[str] = collections.Counter()
     wrong: list[str] = []
     table = [(plan, call, kind) for plan in PLANS for call in CALLS for kind in FAULTS]
-    for plan, call, kind in table[part::parts]:
-        for fault in _whens(plan, call, kind, stride):
+    for number, (plan, call, kind) in list(enumerate(table))[part::parts]:
+        for fault in _whens(plan, call, kind, number % stride + 1, stride):
             where = Path(scratch())
             try:
                 seen = run(fault, where)
@@ -171,9 +142,8 @@ def campaign(part: int, parts: int, stride: int) -> dict[str, object]:
     return {"faults": dict(taken), "wrong": wrong}
 
 
-def _whens(plan: str, call: str, kind: str, stride: int) -> Iterator[Fault]:
-    step = stride if call in ("pwrite64", "openat") and kind != "signal=KILL" else 1
-    for when in range(1, 1000, step):
+def _whens(plan: str, call: str, kind: str, first: int, stride: int) -> Iterator[Fault]:
+    for when in range(first, 1000, stride):
         yield Fault(plan, call, kind, when)
 
 

@@ -1,4 +1,4 @@
-"""Runs programs of the crash proof, two at a time, and collects their one line of JSON each."""
+"""Runs programs of the crash proof, two at a time, and collects their lines of JSON."""
 
 import json
 import subprocess
@@ -12,13 +12,12 @@ from tests.crash.trace import ROOT
 WORKERS = 2
 
 
-def run(command: Sequence[str]) -> dict[str, Any]:
-    """The JSON a module prints; RuntimeError with what it said if it fails."""
+def run(command: Sequence[str]) -> list[dict[str, Any]]:
+    """The lines of JSON a module prints; RuntimeError with what it said if it fails."""
     done = subprocess.run([sys.executable, "-B", "-m", *command], cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-4000:]}")
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def run_all(commands: Sequence[Sequence[str]], workers: int = WORKERS) -> Iterator[dict[str, Any]]:
@@ -27,7 +26,7 @@ def run_all(commands: Sequence[Sequence[str]], workers: int = WORKERS) -> Iterat
         jobs = [pool.submit(run, command) for command in commands]
         try:
             for job in as_completed(jobs):
-                yield job.result()
+                yield from job.result()
         finally:
             for job in jobs:
                 job.cancel()

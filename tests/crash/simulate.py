@@ -1,9 +1,9 @@
 """Simulate: record a plan once, enumerate the states a power cut may leave behind, and check each of them.
 
-    python -m tests.crash.simulate PLAN [--mutant NAME] [--subsets N] [--most N] [--seed N] [--recoveries N]
+    python -m tests.crash.simulate PLAN[:MUTANT] ... [--subsets N] [--most N] [--seed N] [--recoveries N]
 
-prints one line of JSON: the number of events (writes and changed names), of distinct states, of those opened, and of wrong ones,
-with the first of these in words.
+prints one line of JSON for each plan: the number of events (writes and changed names), of distinct states, of those opened, and of
+wrong ones, with the first of these in words.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.crash import trace
+from tests.crash import trace, workload
 from tests.crash.check import check_state, materialise, scratch
 from tests.crash.disk import SUBSETS, Disk, Materials, choices
 from tests.crash.plan import State, named, record, states
@@ -87,8 +87,7 @@ def simulate(
     model = states(named(plan))
     where = Path(scratch())
     try:
-        command = ["tests.crash.workload", plan, str(where / "disk" / STORE), *([mutant] if mutant else [])]
-        text = _record(command, where, {})
+        text = _record((plan, str(where / "disk" / STORE), mutant), where, {})
         simulation = Simulation(text, str(where / "disk"), seed, subsets)
         found = simulation.states()
         outcome = Outcome(plan, mutant, simulation.events, len(found), 0, 0)
@@ -103,11 +102,11 @@ def simulate(
         shutil.rmtree(where)
 
 
-def _record(command: list[str], where: Path, before: Mapping[str, bytes | None]) -> str:
+def _record(work: tuple[str, str, str], where: Path, before: Mapping[str, bytes | None]) -> str:
     shutil.rmtree(where / "disk", ignore_errors=True)
     (where / "disk").mkdir()
     materialise(before, where / "disk")
-    trace.record(command, where / "trace", where)
+    trace.record(lambda: workload.main(*work), where / "trace", where)
     return (where / "trace").read_text()
 
 
@@ -126,7 +125,7 @@ def _recover(
     outcome: Outcome, before: Mapping[str, bytes | None], model: list[State | None], where: Path, seed: int, subsets: int
 ) -> None:
     """A second power cut, while a writer goes on from the state the first one left."""
-    text = _record(["tests.crash.workload", RECOVERY, str(where / "disk" / STORE)], where, before)
+    text = _record((RECOVERY, str(where / "disk" / STORE), ""), where, before)
     generation = max(int(Path(p).stem) for p in before if p.endswith(".json"))
     after = [*model[: generation + 1], [*(model[generation] or []), record(0), record(1)]]
     simulation = Simulation(text, str(where / "disk"), seed, subsets, before)
@@ -139,16 +138,16 @@ def _recover(
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("plan")
-    parser.add_argument("--mutant", default="")
+    parser.add_argument("plans", nargs="+")
     parser.add_argument("--subsets", type=int, default=SUBSETS)
     parser.add_argument("--most", type=int, help="open no more than so many of the states")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--recoveries", type=int, default=0)
     given = parser.parse_args()
-    options = {key: value for key, value in vars(given).items() if key not in ("plan", "mutant")}
-    outcome = simulate(given.plan, given.mutant, **options)
-    sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
+    options = {key: value for key, value in vars(given).items() if key != "plans"}
+    for name in given.plans:
+        plan, _, mutant = name.partition(":")
+        sys.stdout.write(json.dumps(asdict(simulate(plan, mutant, **options))) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,21 @@
-"""Traces: the system calls of a process and its children, recorded by strace, as a list of calls in the order of their start."""
+"""Traces: the system calls of a process and its children, recorded by strace, as a list of calls in the order of their start.
 
+strace attaches to a forked child that waits for it: no interpreter has to start, and only calls of the work itself are seen.
+"""
+
+import ctypes
 import os
 import re
+import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+_PR_SET_PTRACER = 0x59616D61
 
 MODELLED = (
     "openat", "pwrite64", "write", "fsync", "fdatasync", "link", "linkat", "rename", "renameat", "renameat2",
@@ -47,17 +54,60 @@ class Call:
         return os.path.normpath(os.path.join(self.paths.get(place - 1, ""), text.decode()))
 
 
-def record(command: Sequence[str], output: Path, directory: Path) -> None:
-    """Run a Python module under strace; CalledProcessError if it fails."""
-    calls = ",".join(f"?{name}" for name in (*MODELLED, *FOREIGN))
-    strace = ["strace", "-f", "-y", "-xx", "-s", "1048576", "--seccomp-bpf", "-o", str(output), "-e", f"trace={calls}"]
-    subprocess.run(
-        [*strace, sys.executable, "-B", "-m", *command],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(directory)},
-        check=True,
-        stdout=subprocess.DEVNULL,
+def run_traced(work: Callable[[], object], options: Sequence[str], output: Path, log: Path) -> int:
+    """Do work in a forked child with strace on it; what it prints goes to ``log``. Returns the exit code of the child."""
+    go_out, go_in = os.pipe()
+    printed = os.open(
+        log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+    )  # here: strace may be there before the child does anything
+    child = os.fork()
+    if child == 0:
+        _in_child(work, printed, go_out)
+    os.close(go_out)
+    os.close(printed)
+    strace = subprocess.Popen(
+        ["strace", "-f", "-y", "-o", str(output), *options, "-p", str(child)], stderr=subprocess.PIPE, text=True
     )
+    assert strace.stderr is not None
+    said = strace.stderr.readline()
+    if "attached" not in said:
+        os.kill(child, signal.SIGKILL)
+    os.write(go_in, b".")
+    os.close(go_in)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    strace.communicate()
+    if "attached" not in said:
+        raise RuntimeError(f"strace could not attach: {said}")
+    return code
+
+
+def _in_child(work: Callable[[], object], printed: int, go: int) -> None:
+    code = 1
+    try:
+        ctypes.CDLL(None).prctl(
+            _PR_SET_PTRACER, ctypes.c_ulong(-1)
+        )  # let any process trace this one; EINVAL where nobody forbids it
+        os.dup2(printed, 1)
+        os.read(go, 1)
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def record(work: Callable[[], object], output: Path, directory: Path) -> None:
+    """Do work in a forked child under strace; RuntimeError if it fails. Temporary files go to the directory."""
+
+    def in_directory() -> None:
+        tempfile.tempdir = str(directory)
+        work()
+
+    calls = ",".join(f"?{name}" for name in (*MODELLED, *FOREIGN))
+    code = run_traced(in_directory, ["-xx", "-s", "1048576", "-e", f"trace={calls}"], output, Path(os.devnull))
+    if code != 0:
+        raise RuntimeError(f"the work that was traced ended with {code}")
 
 
 def parse(text: str) -> list[Call]:

@@ -1,13 +1,10 @@
 """The program the crash proof watches: runs a plan on a store, and says START k and ACK k around every commit.
 
-    python -m tests.crash.workload PLAN PATH [MUTANT]
-
 The lines go out by one write each, so that they stand in the trace of system calls where they belong.
 """
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -166,7 +163,3 @@ def main(name: str, where: str, broken: str = "") -> None:
     if broken:
         mutant.MUTANTS[broken][0](path)
     Workload(named(name), path).run()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

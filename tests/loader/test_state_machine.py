@@ -157,7 +157,7 @@ class LoaderMachine(RuleBasedStateMachine):
         return (self.place[0] + 1, 0) if self.at == 0 and self.batches and self.batches[0][0] != self.anchor else self.place
 
 
-LoaderMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=30)
+LoaderMachine.TestCase.settings = settings(max_examples=settings.default.max_examples, stateful_step_count=30)
 
 
 @pytest.mark.usefixtures("leak_fence")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from tests.effort import is_campaign
 from tests.order import reference
 
 from penstock.interfaces import IntArray
@@ -81,8 +82,20 @@ class Mistaken(ShuffleCandidate):
         return np.where(positions == 0, self.walk, 1)
 
 
+# All orders of at most 5 records, and a fifth of the seeds for the tables of bits. In a campaign, all of the plan.
+PLAN = (
+    CI_PLAN
+    if is_campaign()
+    else dataclasses.replace(
+        CI_PLAN,
+        orders=tuple(size for size in CI_PLAN.orders if size.n <= 5),
+        tables=tuple(Size(size.n, size.seeds // 5) for size in CI_PLAN.tables),
+    )
+)
+
+
 def check_passes(test: str, lengths: Sequence[int]) -> None:
-    verdicts = run_battery(Native(), CI_PLAN, tests=[test])
+    verdicts = run_battery(Native(), PLAN, tests=[test])
     assert {verdict.n for verdict in verdicts} >= set(lengths)
     assert [verdict for verdict in verdicts if not verdict.passed] == []
 
@@ -99,7 +112,7 @@ def test_p2_inverse_undoes_the_order():
 
 
 def test_p3_all_orders_of_few_records_are_equally_frequent():
-    check_passes("P3", range(2, 8))
+    check_passes("P3", [size.n for size in PLAN.orders])
 
 
 def test_p4_every_item_is_equally_often_at_every_position():
@@ -153,19 +166,22 @@ def failed(verdicts: Sequence[Verdict]) -> set[str]:
     ("control", "expected"),
     [
         (Network(3), {"P3", "P5", "P6", "P7", "P8", "P9", "P10", "P11"}),
-        (Network(4), {"P3", "P5", "P6"}),
         (WeakAbove(4), {"P5"}),
         (Congruential(), {"P3", "P5", "P6", "P7", "P8", "P9", "P10", "P11", "P13"}),
+        *([(Network(4), {"P3", "P5", "P6"})] if is_campaign() else []),
     ],
-    ids=["3-rounds", "4-rounds", "4-rounds-above-the-table", "lcg"],
+    ids=["3-rounds", "4-rounds-above-the-table", "lcg", *(["4-rounds"] if is_campaign() else [])],
 )
 def test_weak_permutations_fail(control: Candidate, expected: set[str]):
     assert failed(run_battery(control, CONTROL_PLAN)) == expected
 
 
 def test_the_network_alone_fails_only_where_the_table_is_used():
-    verdicts = run_battery(Network(8), CONTROL_PLAN)
-    assert {(verdict.test, verdict.n) for verdict in verdicts if not verdict.passed} == {("P3", 5)}
+    """P3, P4 and P9 draw thousands of short orders, which the reference does slowly: they are run in a campaign."""
+    tests = list(TESTS) if is_campaign() else ["P1", "P5", "P6", "P7", "P8", "P10", "P11"]
+    verdicts = run_battery(Network(8), CONTROL_PLAN, tests=tests)
+    expected = {("P3", 5)} if is_campaign() else set()
+    assert {(verdict.test, verdict.n) for verdict in verdicts if not verdict.passed} == expected
 
 
 @pytest.mark.parametrize(

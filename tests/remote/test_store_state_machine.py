@@ -14,5 +14,5 @@ class RemoteStoreMachine(StoreMachine):
         return memory_url()
 
 
-RemoteStoreMachine.TestCase.settings = settings(max_examples=settings.default.max_examples // 5, stateful_step_count=30)  # type: ignore[union-attr]
+RemoteStoreMachine.TestCase.settings = settings(max_examples=settings.default.max_examples // 4, stateful_step_count=30)  # type: ignore[union-attr]
 TestRemoteStore = RemoteStoreMachine.TestCase

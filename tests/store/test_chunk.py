@@ -72,7 +72,7 @@ def parse(data: bytes) -> tuple[int, list[Entry]]:
     return rows, [Entry.parse(data[entries_at + 184 * i :]) for i in range(count)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(LISTS, st.sampled_from(CODECS), st.sampled_from(CODECS))
 def test_layout_keeps_its_promises(records: list[list[int] | None], one: Any, other: Any) -> None:
     fixed = [None if r is None else [len(r), 1, 2] for r in records]

@@ -87,7 +87,7 @@ class Model:
         assert next_id == len(self.records)
 
 
-@settings(max_examples=300)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(STEPS)
 def test_places_are_those_of_a_dict_after_any_changes(steps: list[Any]) -> None:
     model = Model()

@@ -52,7 +52,7 @@ def test_reader_has_all_records(store: Store) -> None:
         assert_batch({name: [value] for name, value in store[place].items()}, [record])
 
 
-@settings(max_examples=50)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.lists(st.integers(-N, N - 1), max_size=60), st.sets(st.sampled_from(sorted(FIELDS))), st.sampled_from(MODES))
 def test_batch_keeps_order_duplicates_and_fields(path: Path, ids: list[int], names: set[str], io: str) -> None:
     batch = pen.open(path, io=io).read(ids, fields=sorted(names))

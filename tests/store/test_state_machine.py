@@ -213,6 +213,5 @@ class StoreMachine(RuleBasedStateMachine):
             assert len(self.writer) == len(self.records)
 
 
-# Two examples for each of an ordinary property: 200 in CI, 2000 in a hunt.
-StoreMachine.TestCase.settings = settings(max_examples=2 * settings.default.max_examples, stateful_step_count=50)  # type: ignore[union-attr]
+StoreMachine.TestCase.settings = settings(max_examples=settings.default.max_examples, stateful_step_count=50)  # type: ignore[union-attr]
 TestStore = StoreMachine.TestCase
