@@ -170,9 +170,9 @@ class Checker:
         stream = attempt("stream", lambda: eval(self.case.code().splitlines()[0].removeprefix("stream = "), NAMES))
         place: Place | None = Place()
         state = None
-        jobs = [leg.job(self.case.stream) for leg in self.case.legs]
-        for number, (leg, job) in enumerate(zip(self.case.legs, jobs, strict=True)):
+        for number, leg in enumerate(self.case.legs):
             ranks = [Rank(attempt("loader", partial(_make_loader, stream, leg, rank))) for rank in range(leg.world)]
+            job = leg.job(self.case.stream)
             try:
                 if state is not None:
                     for rank in ranks:
@@ -189,12 +189,13 @@ class Checker:
 
     def _leg(self, where: str, leg: Leg, job: Job, ranks: list[Rank], place: Place | None) -> Place | None:
         assert place is not None
-        place = job.settle(place)
+        loaded, place = place, job.settle(place)
         if place is not None and place.step and not isinstance(job, PhasedJob):
             self.anchored = _walk(job, place.step) == place
-        if leg.restart:
+        if leg.restart:  # where it stands before the first batch does not matter
             place = job.settle(Place())
-        self._compare_place(where, job, ranks, place)
+        else:
+            self._compare_place(where, ranks, place, loaded)
         self._compare_length(where, leg, job, ranks, place)
         if place is None:
             for rank in ranks:
@@ -204,10 +205,12 @@ class Checker:
             self._where(where, job, ranks[0].loader)
         if leg.seek is not None and self.anchored:
             place = self._seek(where, leg, job, ranks, place)
-        if leg.restart and leg.seek is None:
+        if leg.restart and leg.seek is None and leg.take:
             self._batches(where, leg, job, ranks, place, min(leg.take, 2))
             for rank in ranks:
                 rank.run = None
+        if leg.take == 0 and leg.seek is None:
+            return loaded
         return self._batches(where, leg, job, ranks, place, leg.take)
 
     def _where(self, where: str, job: Job, loader: Loader) -> None:
@@ -244,7 +247,7 @@ class Checker:
             return place
         for rank in ranks:
             attempt("seek", lambda rank=rank: rank.loader.seek(leg.seek))
-        self._compare_place(f"{where} after seek({leg.seek})", job, ranks, target)
+        self._compare_place(f"{where} after seek({leg.seek})", ranks, target)
         return target
 
     def _batches(self, where: str, leg: Leg, job: Job, ranks: list[Rank], place: Place, take: int) -> Place | None:
@@ -263,8 +266,7 @@ class Checker:
                 self._batch(f"{where}, step {here.step}", leg, job, ranks, here, skipped)
                 following = job.after(here)
                 left -= 1
-                if not leg.restart:
-                    self._compare_place(f"{where} after step {here.step}", job, ranks, following)
+                self._compare_place(f"{where} after step {here.step}", ranks, following)
             if over and (not leg.forever or isinstance(job, PhasedJob)):
                 for rank in ranks:
                     ended = attempt("run", lambda rank=rank: next(rank.run, "end"))
@@ -299,16 +301,20 @@ class Checker:
         if place.step % 3 == self.case.seed % 3:
             compare_explain(where, job, place, attempt("explain", lambda: ranks[0].loader.explain(place.step)))
 
-    def _compare_place(self, where: str, job: Job, ranks: list[Rank], place: Place | None) -> None:
+    def _compare_place(self, where: str, ranks: list[Rank], place: Place | None, loaded: Place | None = None) -> None:
+        """The next batch is that of ``place``; the cursor is where a loaded state was, even if nothing is left of its epoch."""
         if place is None:
             return
+        at = loaded or place
         for number, rank in enumerate(ranks):
             cursor = rank.loader.cursor
             found = (rank.loader.epoch, rank.loader.step, cursor.epoch, cursor.position)
-            expect(f"{where}: rank {number}: epoch, step, cursor", (place.epoch, place.step, place.epoch, place.position), found)
+            expect(f"{where}: rank {number}: epoch, step, cursor", (place.epoch, place.step, at.epoch, at.position), found)
 
     def _compare_length(self, where: str, leg: Leg, job: Job, ranks: list[Rank], place: Place | None) -> None:
         if job.stream.is_endless and not isinstance(job, PhasedJob):
+            if place is None:
+                return
             with suppress(TypeError):
                 raise WrongError(f"{where}: len(loader): expected a TypeError, got {len(ranks[0].loader)}")
             return

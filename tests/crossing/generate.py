@@ -252,7 +252,8 @@ class Lot:
         unreadable = any(getattr(s, "table", None) is not None and s.table.bad for s in stream.streams())
         skip = unreadable or self.happens(0.02 if self.recipe["sequential"] else 0.1)
         legs: list[Leg] = []
-        for number in range(self.one(1, 1, 1, 2, 2, 3)):
+        many = self.one(1, 1, 1, 2, 2, 3)
+        for number in range(many):
             if number and phases is None and (not bound or self.happens(0.08)):
                 size = self.one(1, 2, 3, 4, 5, 6, 8) if self.happens(0.4) else size
                 tail = self.one(*TAILS) if self.happens(0.3) else tail
@@ -268,7 +269,7 @@ class Lot:
                     ids,
                     self.one("telling", "telling", "nothing" if self.happens(0.1) else "telling") if self.happens(0.15) else None,
                     "skip" if skip else "raise",
-                    self.happens(0.04),
+                    number == many - 1 and self.happens(0.06),
                     self.happens(0.15),
                     self.one(0, 1, 2, 4, 7) if self.happens(0.12) else None,
                 )

@@ -9,10 +9,11 @@ batches: it says what every batch holds, and where the run stands after it.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from penstock import Phase, _core
 from penstock.interfaces import Order
 from penstock.order import BlockShuffle, Design, Permutation, Random, Sequential, Shuffle, Sliding
 from penstock.order.seed import Purpose, derive_root
-from penstock.stream.stream import substitute
 
 FAR = 400  # positions of an endless mixture that are looked at
 
@@ -50,19 +50,25 @@ class Table:
     parts_differ: bool = False  # parts of a list have other fields than the first
 
 
+@cache
 def leaf(name: str) -> Table:
     known = KNOWN[name]
+    forms = {}
+    for field, form in known.forms.items():  # whether values may be missing is for the format to say
+        nullable = data(name).schema[field].nullable
+        assert nullable or None not in known.columns[field]
+        forms[field] = replace(form, nullable=nullable)
     kind = "remote" if known.is_remote else "local"
     format_tag = name.removeprefix("remote_").rstrip("0123456789")
     return Table(
         f"data({name!r})",
-        known.forms,
+        forms,
         known.columns,
         known.length,
         line=known.line,
         block_size=known.block_size,
         tags=frozenset(
-            {kind, f"format {format_tag}"} | ({"missing values"} if any(f.nullable for f in known.forms.values()) else set())
+            {kind, f"format {format_tag}"} | ({"missing values"} if any(form.nullable for form in forms.values()) else set())
         ),
     )
 
@@ -167,6 +173,13 @@ def _derived(table: Table, code: str, tag: str, **changes: Any) -> Table:
 
 
 # Streams
+
+
+def substitute(seed: int, epoch: int, position: int, n: int, banned: Collection[int]) -> int:
+    """The first of a row of random records that is not banned."""
+    key = _core.absorb(derive_root(seed, epoch, Purpose.SUBSTITUTE), position)
+    return next(record for attempt in count() if (record := (_core.absorb(key, attempt) * n) >> 64) not in banned)
+
 
 Bans = tuple[tuple[int, frozenset[int]], ...]
 
@@ -336,7 +349,7 @@ class Records(Stream):
     def _other(self, epoch: int, position: int, banned: frozenset[int], drawn: Draw = None) -> int:
         if len(banned) >= self.table.length:
             raise NothingLeftError
-        return substitute(self.seed, *(drawn or (epoch, position)), self.table.length, np.array(sorted(banned), np.int64))
+        return substitute(self.seed, *(drawn or (epoch, position)), self.table.length, banned)
 
 
 def bans_code(bans: Bans) -> str:
@@ -465,25 +478,25 @@ class Sequences(Stream):
 
     def _page_line(self, epoch: int, banned: frozenset[int]) -> list[Token]:
         total, page = self.num_tokens, self.page or self.length
-        count = total // page
+        pages = total // page
         tokens = [token for block in self.storage for token in block]
         hit = {place for record in banned for place in range(self.starts[record], self.starts[record] + len(self.storage[record]))}
-        bad_pages = [number for number in range(count) if hit & set(range(number * page, (number + 1) * page))]
+        bad_pages = [number for number in range(pages) if hit & set(range(number * page, (number + 1) * page))]
         line: list[Token] = []
-        for place, number in enumerate(epoch_ids(self._page_order(count, page), epoch)):
+        for place, number in enumerate(epoch_ids(self._page_order(pages, page), epoch)):
             if number in bad_pages:
-                number = self._other_page(epoch, place, count, bad_pages)
+                number = self._other_page(epoch, place, pages, bad_pages)
             line += [(tokens[i], i, False) for i in range(number * page, (number + 1) * page)]
-        rest = range(count * page, total)
+        rest = range(pages * page, total)
         if hit & set(rest):
-            start = self._other_page(epoch, count, count, bad_pages) * page
+            start = self._other_page(epoch, pages, pages, bad_pages) * page
             rest = range(start, start + len(rest))
         return line + [(tokens[i], i, False) for i in rest]
 
     def _other_page(self, epoch: int, place: int, count: int, banned: list[int]) -> int:
         if len(banned) >= count:
             raise NothingLeftError
-        return substitute(self.seed, epoch, place, count, np.array(banned, np.int64))
+        return substitute(self.seed, epoch, place, count, banned)
 
     def _page_order(self, count: int, page: int) -> Order:
         order = self.records.order
@@ -729,9 +742,8 @@ class Mix(Stream):
         return found
 
     def axis(self, epoch: int) -> int:
-        if self.is_endless:
-            return 1 << 62
-        return len(self.layout(epoch)[0])
+        found = len(self.layout(epoch)[0])
+        return 1 << 62 if self.is_endless and found else found
 
     def sample(self, epoch: int, position: int, step: int, length: int = 0, drawn: Draw = None) -> Sample:
         if self.phases is not None:
@@ -834,7 +846,7 @@ class Job:
 
     def settle(self, place: Place) -> Place | None:
         """The place of the next batch: where nothing is left of an epoch, the next one. None: there is no batch at all."""
-        for _ in range(50):
+        for _ in range(20):
             axis, stride = self.stream.axis(place.epoch), self.stream.stride
             if self.tail == "wrap":
                 if 0 <= place.position < axis:
@@ -872,10 +884,11 @@ class Job:
         cells = [cell for cell in self.cells(place) if cell is not None]
         epoch, position, _ = cells[-1]
         position += self.stream.stride
-        while position >= self.stream.axis(epoch):
-            epoch, position = epoch + 1, position - self.stream.axis(epoch)
-            if self.tail != "wrap":
-                position = 0
+        if self.tail == "wrap":
+            while self.stream.axis(epoch) and position >= self.stream.axis(epoch):
+                epoch, position = epoch + 1, position - self.stream.axis(epoch)
+        elif position >= self.stream.axis(epoch):
+            epoch, position = epoch + 1, 0
         return self.settle(Place(epoch, position, place.step + 1))
 
     def rest(self, place: Place | None) -> Iterator[Place]:

@@ -17,7 +17,7 @@ class Row:
 
     name: str
     applies: Callable[[Case], bool]
-    exception: type[Exception]
+    exception: type[Exception] | tuple[type[Exception], ...]
     words: str
     sure: bool = True
 
@@ -78,11 +78,9 @@ def _all_banned(case: Case) -> bool:
     for stream in _with_bans(case.stream):
         bans = stream.bans if isinstance(stream, Records) else (*stream.records.bans, *stream.bans)
         banned = frozenset[int]().union(*(ids for _, ids in bans))
-        if bans and isinstance(stream, Sequences) and not all(_has_ragged(s) for s in [stream]):
-            continue
         if bans and len(banned) >= stream.table.length:
             return True
-        if bans and isinstance(stream, Sequences) and _nothing_left(stream, banned):
+        if bans and isinstance(stream, Sequences) and _has_ragged(stream) and _nothing_left(stream, banned):
             return True
     return False
 
@@ -138,10 +136,17 @@ def _short_drop(case: Case) -> bool:
         job = leg.job(case.stream)
         if job.stream.is_endless:
             continue
-        samples = job.stream.axis(0) // job.stream.stride
-        if 0 <= samples < leg.size:
+        if job.stream.axis(0) > 0 and job.stream.axis(0) // job.stream.stride < leg.size:
             return True
     return False
+
+
+def _short_line(case: Case) -> bool:
+    """Whether sequences are longer than the line."""
+    stream = case.stream
+    if not isinstance(stream, Sequences) or stream.length <= stream.axis(0) or not stream.axis(0):
+        return False
+    return any(leg.tail != "wrap" and leg.phases is None for leg in case.legs)
 
 
 def _wrapped_batches(case: Case) -> bool:
@@ -167,7 +172,6 @@ ROWS = (
     Row("ranks do not divide the batch", _divides_badly, ValueError, "divided among"),
     Row("fields differ", _differ, SchemaMismatchError, "same fields"),
     Row("no ragged field", lambda case: not all(map(_has_ragged, _sequences(case))), ValueError, "ragged"),
-    Row("everything is banned", _all_banned, ValueError, "banned", sure=False),
     Row(
         "sequences cannot be skipped",
         lambda case: bool(_sequences(case)) and any(leg.on_error == "skip" for leg in case.legs),
@@ -187,7 +191,6 @@ ROWS = (
     Row("documents by sample", lambda case: _ordered_by(case, "sample", pages=False), ValueError, "number of tokens"),
     Row("sequences by slide", lambda case: _ordered_by(case, "slide"), TypeError, ""),
     Row("sequences by design", lambda case: _ordered_by(case, "design"), TypeError, ""),
-    Row("an empty stream is repeated", _repeats_nothing, ValueError, "empty"),
     Row("a mixture within is endless", lambda case: any(m.is_endless for m in _inner(case)), ValueError, ""),
     Row("a mixture within is bound", lambda case: any(m.is_bound for m in _inner(case)), ValueError, ""),
     Row(
@@ -219,7 +222,6 @@ ROWS = (
         sure=False,
     ),
     Row("transform gives None", lambda case: any(leg.transform == "nothing" for leg in case.legs), BatchError, "None", sure=False),
-    Row("shorter than a batch", _short_drop, ValueError, "drop"),
     Row(
         "seq_len without sequences",
         lambda case: not _sequences(case) and any(phase.seq_len != 1 for leg in case.legs for phase in leg.phases or ()),
@@ -239,6 +241,10 @@ ROWS = (
         ValueError,
         "",
     ),
+    Row("everything is banned", _all_banned, (ValueError, BatchError), "banned", sure=False),
+    Row("an empty stream is repeated", _repeats_nothing, ValueError, "empty"),
+    Row("shorter than a batch", _short_drop, ValueError, "drop"),
+    Row("longer than the line", _short_line, ValueError, "fewer than"),
     Row("batches of one stream, wrapped", _wrapped_batches, ValueError, "tail='wrap'"),
     Row("phases over nothing", _phases_over_nothing, ValueError, "empty"),
     Row(
