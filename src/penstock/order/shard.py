@@ -8,6 +8,21 @@ from penstock.argument import set_whole, whole_number
 
 __all__ = ["Shard"]
 
+LAUNCHER = ("RANK", "WORLD_SIZE")
+"""What torchrun tells each process, and with it everything that is built on torchrun."""
+
+MPI = (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+"""What Open MPI and MPICH tell each process."""
+
+RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+"""Variables that are above 0 only where there are several processes."""
+
+SIZES = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+"""Variables that are above 1 only where there are several processes."""
+
+FIRST_RESERVED_STEP = 0xFFFFFFF0
+"""SLURM's numbers of steps that ``srun`` did not start, such as that of a batch script, begin here."""
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -39,20 +54,18 @@ class Shard:
 
     @classmethod
     def from_environment(cls) -> "Shard":
-        """This process's rank and the number of ranks, as torchrun (RANK, WORLD_SIZE), a started ``jax.distributed`` or SLURM
-        (SLURM_PROCID, SLURM_NTASKS) say, in that order; rank 0 of 1 where nobody says anything.
+        """This process's rank and the number of ranks. The first of these that has an answer gives it:
+
+        * ``torch.distributed`` or ``jax.distributed``, once the program has initialised it
+        * RANK and WORLD_SIZE, as torchrun sets them
+        * OMPI_COMM_WORLD_RANK and _SIZE, or PMI_RANK and PMI_SIZE: MPI
+        * SLURM_PROCID and SLURM_STEP_NUM_TASKS (or SLURM_NTASKS), in a process that ``srun`` started
+        * WORLD_SIZE, NODE_RANK and LOCAL_RANK, as Lightning sets them
+
+        Rank 0 of 1 where there is no sign of a second process. ValueError where there is one but the rank cannot be told; call it
+        after ``init_process_group`` then.
         """
-        for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
-            if rank == "SLURM_PROCID" and (found := _of_jax()) is not None:
-                return cls(*found)
-            if rank in os.environ and world in os.environ:
-                try:
-                    return cls(int(os.environ[rank]), int(os.environ[world]))
-                except ValueError as error:
-                    raise ValueError(
-                        f"{rank}={os.environ[rank]!r} and {world}={os.environ[world]!r} name no rank: {error}"
-                    ) from error
-        return cls()
+        return cls(*(_of_groups() or _of_variables()))
 
     def run(self, start: int, stop: int) -> range:
         """This rank's positions within [start, stop), as a range that fits ``order.indices(epoch, r.start, r.stop, r.step)``."""
@@ -61,10 +74,98 @@ class Shard:
         return range(min(first, stop), stop, self.world)
 
 
+def _of_groups() -> tuple[int, int] | None:
+    """Rank and world of a process group that the program has initialised. No framework is imported for that."""
+    groups = [group for group in (_of_torch(), _of_jax()) if group is not None]
+    several = {group for group in groups if group[1] > 1}
+    if len(several) > 1:
+        raise ValueError(
+            f"torch.distributed says rank {groups[0][0]} of {groups[0][1]}, jax.distributed rank {groups[1][0]} of "
+            f"{groups[1][1]}: pass shard=Shard(rank, world)"
+        )
+    return max(groups, key=lambda group: group[1], default=None)
+
+
+def _of_torch() -> tuple[int, int] | None:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
 def _of_jax() -> tuple[int, int] | None:
-    """Rank and world of jax.distributed, if the program uses jax and has started it. jax is not imported for that."""
     distributed = getattr(sys.modules.get("jax"), "distributed", None)
     if distributed is None or not distributed.is_initialized():
         return None
     jax = sys.modules["jax"]
     return jax.process_index(), jax.process_count()
+
+
+def _of_variables() -> tuple[int, int]:
+    """Rank and world as a launcher says in the environment."""
+    found = _pair(*LAUNCHER)
+    if found is not None:
+        return found
+    others = [pair for pair in (*(_pair(*names) for names in MPI), _of_srun()) if pair is not None]
+    if "WORLD_SIZE" not in os.environ:
+        if others:
+            return others[0]
+    else:
+        world = _number("WORLD_SIZE")
+        found = (0, 1) if world == 1 else next((pair for pair in others if pair[1] == world), None) or _of_node(world)
+        if found is not None:
+            return found
+    if any(_exceeds(name, 0) for name in RANKS) or any(_exceeds(name, 1) for name in SIZES):
+        seen = ", ".join(f"{name}={os.environ[name]}" for name in (*RANKS, *SIZES) if name in os.environ)
+        raise ValueError(
+            f"this is one of several processes, but its rank cannot be told from {seen}: call Shard.from_environment() after "
+            "torch.distributed.init_process_group (in Lightning in a *_dataloader hook), or pass shard=Shard(rank, world)"
+        )
+    return 0, 1
+
+
+def _of_srun() -> tuple[int, int] | None:
+    """Rank and world in a task of ``srun``.
+
+    The shell of a batch script has SLURM_PROCID=0 and the SLURM_NTASKS of the job, too, but is one process, whatever that says.
+    """
+    step = "SLURM_STEP_ID" if "SLURM_STEP_ID" in os.environ else "SLURM_STEPID"
+    if not 0 <= _number(step, -1) < FIRST_RESERVED_STEP:
+        return None
+    return _pair("SLURM_PROCID", "SLURM_STEP_NUM_TASKS") or _pair("SLURM_PROCID", "SLURM_NTASKS")
+
+
+def _of_node(world: int) -> tuple[int, int] | None:
+    """Rank from that of the node and that within it. It needs the number of processes per node, but for the first node."""
+    if "LOCAL_RANK" not in os.environ:
+        return None
+    local, per_node = _number("LOCAL_RANK"), _number("LOCAL_WORLD_SIZE", 0)
+    node = _number("NODE_RANK", _number("GROUP_RANK", 0 if per_node == world else -1))
+    if node < 0 or (node > 0 and per_node < 1) or not node * per_node + local < world:
+        return None
+    return node * per_node + local, world
+
+
+def _pair(rank: str, world: str) -> tuple[int, int] | None:
+    """Rank and world where both variables are set."""
+    if rank not in os.environ or world not in os.environ:
+        return None
+    found = _number(rank), _number(world)
+    if not 0 <= found[0] < found[1]:
+        raise ValueError(f"expected a rank below a number of processes, got {rank}={found[0]} and {world}={found[1]}")
+    return found
+
+
+def _exceeds(name: str, limit: int) -> bool:
+    text = os.environ.get(name, "")
+    return text.isdecimal() and int(text) > limit
+
+
+def _number(name: str, default: int | None = None) -> int:
+    text = os.environ.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        return int(text or "")
+    except ValueError:
+        raise ValueError(f"expected a whole number in the variable {name}, got {text!r}") from None
