@@ -6,7 +6,7 @@ CMAKE   = $(VENV)/bin/cmake
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native docs lint format check sanitize crash soak resume fuzz ray-train view-check demo bench bench-grain rivals bench-rivals golden stub clean
+.PHONY: setup build test test-native docs lint format check sanitize crash soak resume fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden stub clean
 
 setup: $(VENV)/.ready
 
@@ -89,6 +89,10 @@ ray-train: setup build
 	$(PY) -c "import numpy; numpy.save('out/ray/x.npy', numpy.arange(1000))"
 	$(PY) -m penstock convert --engine ray --workers 2 out/ray/x.npy out/ray/x.pen
 	$(PY) -m penstock verify out/ray/x.pen
+
+# The Trainer of transformers, resumed, on one process and on two. (Lightning, accelerate and torchrun are among the tests.)
+trainers: setup build
+	$(PY) -m tests.trainers.hf_trainer
 
 # The web page with hostile data, in a real browser: apt-get install chromium
 view-check: setup build

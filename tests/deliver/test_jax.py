@@ -99,6 +99,19 @@ def test_a_for_that_was_left_goes_on_where_it_was() -> None:
         assert found + lists(batches) == lists(make_loader())
 
 
+def test_every_for_over_a_restarting_loader_begins_at_step_0() -> None:
+    straight = lists(make_loader())
+    with deliver(make_loader(restart=True)) as batches:
+        for count in (6, 2, 0, 4, 6):
+            assert lists(islice(batches, count)) == straight[:count]
+        running = iter(batches)
+        assert lists(islice(running, 2)) + lists(running) == straight
+        assert lists(batches) == straight
+    with deliver(make_loader(restart=True)) as batches:
+        assert lists([next(batches)]) == straight[:1]
+        assert lists(batches) == straight
+
+
 def test_closing_lets_go_and_the_next_batch_is_the_next() -> None:
     before = threading.active_count()
     batches = deliver(make_loader(transform=lambda batch: batch, threads=3))

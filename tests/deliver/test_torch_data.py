@@ -15,7 +15,7 @@ import torch.utils.data
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import penstock as pen
-from penstock.deliver.torch import BatchSampler, DataLoader, IterableDataset, MapDataset, Sampler, as_tensors
+from penstock.deliver.torch import BatchSampler, DataLoader, IterableDataset, MapDataset, Sampler, as_tensors, deliver
 from penstock.errors import BatchError, StateError, WorkerDiedError
 
 resource_tracker.ensure_running()  # Python's own, started by the first spawned process, stays as long as the tests: no leak
@@ -174,6 +174,32 @@ def test_phases_are_one_iteration() -> None:
         dataset.set_epoch(1)
 
 
+# Evaluation
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_iteration_of_a_restarting_loader_begins_at_step_0(way: dict[str, Any]) -> None:
+    """After a whole epoch, after a part of one, after nothing, after a state; whatever epoch a trainer names."""
+    state = make_loader().state_dict() | {"step": 2, "cursor": bytes(pen.order.Cursor(7, 0, 8)).hex()}
+    loader, dataset = make_loader(restart=True), IterableDataset(make_loader(restart=True))
+    for batches, subject in ((DataLoader(loader, **way), loader), (plain(dataset, **way), dataset)):
+        for count in (STEPS, 2, 0, 4, STEPS):
+            assert lists(islice(batches, count)) == straight()[:count]
+        subject.load_state_dict(state)
+        assert lists(batches) == straight(1)
+    for one in (DataLoader(loader, **way), dataset):
+        one.set_epoch(3)
+        assert lists(one) == straight(1)
+
+
+def test_a_restarting_delivery_begins_at_step_0() -> None:
+    batches = deliver(make_loader(restart=True))
+    for count in (STEPS, 2, 0, 4, STEPS):
+        assert lists(islice(batches, count)) == straight()[:count]
+    running = iter(batches)
+    assert lists(islice(running, 2)) + lists(running) == straight(1)
+
+
 # torchdata
 
 TORCHDATA = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
@@ -268,6 +294,39 @@ def test_a_data_loader_left_early_gives_the_rest_next_time(way: dict[str, Any]) 
     assert lists(islice(batches, 2)) + lists(batches) + lists(batches) == straight(2)
     batches.load_state_dict({**batches.state_dict(), "step": 0, "cursor": bytes(pen.order.Cursor(7)).hex()})
     assert lists(batches) == straight(1)
+
+
+def test_a_data_loader_goes_to_the_epoch_a_trainer_names_unless_it_is_there() -> None:
+    batches = DataLoader(make_loader())
+    for epoch in (2, 0, 1):
+        batches.set_epoch(epoch)
+        assert lists(batches) == straight()[epoch * STEPS : (epoch + 1) * STEPS]
+    batches.set_epoch(0)
+    assert lists(islice(batches, 2)) == straight()[:2]
+    batches.set_epoch(0)
+    assert lists(batches) == straight()[2:STEPS]
+    batches.sampler.set_epoch(5)  # which a loader that has begun does not heed
+    assert lists(batches) == straight()[STEPS : 2 * STEPS]
+    for fresh in (DataLoader(make_loader()), deliver(make_loader())):
+        running = iter(fresh)
+        fresh.sampler.set_epoch(1)  # Lightning says so between the two
+        assert lists(running) == straight()[STEPS : 2 * STEPS]
+
+
+def test_phases_have_no_epoch_to_go_to_but_the_first() -> None:
+    batches = DataLoader(pen.Loader(pen.open(np.arange(23), field="x"), phases=[pen.Phase(3, batch_size=2)]))
+    batches.set_epoch(0)
+    batches.sampler.set_epoch(1)
+    assert len(lists(batches)) == 3
+    with pytest.raises(ValueError, match="no epoch to choose, got epoch 1"):
+        batches.set_epoch(1)
+
+
+def test_the_dataset_of_a_data_loader_has_the_length_of_the_data_and_no_records() -> None:
+    batches = DataLoader(make_loader(shard=pen.Shard(0, 2)))
+    assert len(batches.dataset) == 23
+    with pytest.raises(TypeError, match="iterate over the DataLoader itself"):
+        batches.dataset[0]
 
 
 def test_a_failing_batch_of_a_dataset_stays_raised() -> None:

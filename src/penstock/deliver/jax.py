@@ -5,11 +5,17 @@ has the samples p with p mod world = r, so the rows of the global array are grou
 order of the stream. Each batch holds the same samples either way.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
-import jax
+try:
+    import jax
+except ModuleNotFoundError as error:
+    if error.name != "jax":  # it is there, but something it needs is not
+        raise
+    raise ImportError("penstock.deliver.jax needs jax: pip install 'penstock[jax]'") from error
+
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -27,7 +33,7 @@ def deliver(loader: Loader, *, sharding: Shardings | None = None, forever: bool 
     ``sharding`` is one for all leaves, or a dict by field name. Without one, the samples of a batch are divided among all devices:
     ``PartitionSpec("data")`` over a mesh with the one axis "data". Leaves without dimensions are copied to every device.
     A batch that cannot be divided evenly is refused. ``forever`` never ends; otherwise ``for batch in delivery`` is the rest of the
-    epoch and the next ``for`` the next epoch, as with the loader.
+    epoch and the next ``for`` the next epoch, as with the loader; with ``Loader(..., restart=True)`` it begins at step 0.
 
     Element types stay as they are, but where ``jax_enable_x64`` is off those of 64 bits become 32 bits wide; ValueError if a whole
     number does not fit. Texts, ragged and masked fields have no form in jax: pad, fill or drop them in ``transform=``.
@@ -86,19 +92,25 @@ class Delivery:
         """Batches of the current epoch, those already delivered included."""
         return len(self._loader)
 
-    def __iter__(self) -> "Delivery":
+    def __iter__(self) -> Iterator[Any]:
+        if self._loader.restart:
+            self._begin_anew()
+            return self._begun()  # one of its own: a loop over it goes on, a loop over the delivery begins at step 0
         if self._ended:
             self._begin_anew()
         return self
 
     def __next__(self) -> Any:
-        if self._batches is None:
-            self._batches = _DeviceBatches(self._loader, self._forever, self._placing)
         try:
-            return next(self._batches)
+            return next(self._begun())
         except StopIteration:
             self._ended = True
             raise
+
+    def _begun(self) -> "_DeviceBatches":
+        if self._batches is None:
+            self._batches = _DeviceBatches(self._loader, self._forever, self._placing)
+        return self._batches
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's state as plain JSON types, after the batches that were handed out."""

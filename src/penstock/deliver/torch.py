@@ -10,10 +10,16 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":  # it is there, but something it needs is not
+        raise
+    raise ImportError("penstock.deliver.torch needs torch: pip install 'penstock[torch]'") from error
 
 from penstock.deliver.torch_data import DataLoader, IterableDataset, MapDataset
-from penstock.deliver.torch_sampler import BatchSampler, Sampler
+from penstock.deliver.torch_ranks import UnshardedWarning, check_ranks
+from penstock.deliver.torch_sampler import BatchSampler, Sampler, begin_with_epoch
 from penstock.deliver.torch_tensor import MaskedTensor, RaggedTensor, as_tensors, replace_leaves
 from penstock.loader import Batches, Loader
 from penstock.loader.engine import Engine
@@ -28,6 +34,7 @@ __all__ = [
     "MaskedTensor",
     "RaggedTensor",
     "Sampler",
+    "UnshardedWarning",
     "as_tensors",
     "deliver",
 ]
@@ -40,7 +47,8 @@ def deliver(
 
     On the CPU they share the memory of the loader's arrays. With a ``device`` each batch is sent while the one before is used;
     ``pin_memory`` makes that faster for CUDA, and without a device gives pinned tensors. As with the loader, a ``for`` is the rest
-    of the epoch and the next one the next epoch; with ``forever`` it never ends.
+    of the epoch and the next one the next epoch; with ``forever`` it never ends. :class:`UnshardedWarning` where
+    ``torch.distributed`` has several ranks and the loader no ``shard``.
 
     >>> import numpy as np, penstock as pen
     >>> from penstock.deliver.torch import deliver
@@ -71,6 +79,7 @@ class Delivery:
             loader.forever()  # refuses data without a single batch
         self._loader, self._device, self._pin, self._forever = loader, device, pin_memory, forever
         self._open: weakref.WeakSet[Batches] = weakref.WeakSet()
+        self.sampler, self.batch_sampler = _EpochSampler(loader), None  # where Lightning looks
 
     @property
     def loader(self) -> Loader:
@@ -82,6 +91,7 @@ class Delivery:
         return len(self._loader)
 
     def __iter__(self) -> Batches:
+        check_ranks(self._loader.shard, is_evaluation=self._loader.restart)
         batches = _TensorBatches(self._loader, self._device, self._pin, self._forever)
         self._open.add(batches)
         return batches
@@ -104,6 +114,18 @@ class Delivery:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+class _EpochSampler(torch.utils.data.SequentialSampler):
+    """Nothing is drawn from it; Lightning names the epoch to it, and does not try to replace this kind."""
+
+    def __init__(self, loader: Loader) -> None:
+        super().__init__(loader)
+        self._loader = loader
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch with which a loader begins that has not begun."""
+        begin_with_epoch(self._loader, epoch)
 
 
 class _TensorBatches(Batches):

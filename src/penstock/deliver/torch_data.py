@@ -6,11 +6,15 @@ consumed; :class:`DataLoader` can, because every batch passes through it.
 
 import copy
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch.utils.data
+from torch.utils.data.distributed import DistributedSampler
 
-from penstock.deliver.torch_sampler import Iteration, Resumable
+from penstock.argument import whole_number
+from penstock.deliver.torch_ranks import check_ranks
+from penstock.deliver.torch_sampler import Iteration, Resumable, begin_with_epoch, go_to_epoch
 from penstock.deliver.torch_tensor import as_tensors
 from penstock.errors import WorkerDiedError
 from penstock.loader import Loader
@@ -67,7 +71,7 @@ class IterableDataset(Resumable[Any], torch.utils.data.IterableDataset[Any]):
     The dataset begins where the loader stands, and has a cursor of its own from then on: the first iteration goes on from there,
     each later one is the next epoch. Workers have copies of the dataset, and the original does not see what they do: with workers
     call ``set_epoch`` before each epoch. (Persistent ones do not see what the original does, either: they go from epoch to epoch.)
-    :class:`DataLoader` needs no such care.
+    :class:`DataLoader` needs no such care. With ``Loader(..., restart=True)`` every iteration begins at step 0.
 
     >>> import numpy as np, penstock as pen, torch
     >>> from penstock.deliver.torch import IterableDataset
@@ -78,6 +82,11 @@ class IterableDataset(Resumable[Any], torch.utils.data.IterableDataset[Any]):
 
     def __init__(self, loader: Loader) -> None:
         Resumable.__init__(self, copy.copy(_checked(loader)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a spawned worker. It knows neither the ranks nor who divides among them, so they are looked at here."""
+        check_ranks(self._loader.shard, is_evaluation=self._loader.restart)
+        return self.__dict__
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -96,9 +105,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     """torch's DataLoader over a penstock loader: worker processes make its batches, as tensors, in its order.
 
     The loader's cursor moves with every batch that the trainer takes, so the state is exact, and a run may go on with another
-    number of workers. Every ``for`` is the rest of the epoch or the next one, as with the loader. Options are torch's
-    (``prefetch_factor``, ``persistent_workers``, ``multiprocessing_context``, ``pin_memory``, ...), but for those the loader
-    decides about.
+    number of workers. Every ``for`` is the rest of the epoch or the next one, as with the loader; with
+    ``Loader(..., restart=True)`` it begins at step 0. Options are torch's (``prefetch_factor``, ``persistent_workers``,
+    ``multiprocessing_context``, ``pin_memory``, ...), but for those the loader decides about.
+
+    The loader's ``shard`` divides the batches among the ranks, so Lightning and ``accelerator.prepare`` leave it as it is.
 
     >>> import numpy as np, penstock as pen
     >>> from penstock.deliver.torch import DataLoader
@@ -107,22 +118,54 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     ([tensor([0, 1, 2, 3]), tensor([4, 5])], 2)
     """
 
+    _is_accelerate_prepared = True  # accelerate's own mark: `prepare` gives such a DataLoader back as it is
+    use_stateful_dataloader = True  # accelerate's, too: `save_state` and `load_state` take its state along
+
     def __init__(self, loader: Loader, *, num_workers: int = 0, **options: Any) -> None:
         decided = {"batch_size", "batch_sampler", "collate_fn", "drop_last", "in_order", "sampler", "shuffle"} & set(options)
         if decided:
             raise TypeError(f"the penstock loader decides about {', '.join(sorted(decided))}: leave that out")
         self._loader = _checked(loader)
+        self._places = _PlaceSampler(loader)
         super().__init__(
             _Places(loader._work),
             batch_size=None,
-            sampler=_PlaceSampler(loader),
+            sampler=self._places,
             collate_fn=as_tensors,
             num_workers=num_workers,
             **options,
         )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        return _counted(self._loader, self._loader.step, super().__iter__())
+        check_ranks(self._loader.shard, is_evaluation=self._loader.restart)
+        return self._counted()
+
+    def _counted(self) -> Iterator[Any]:
+        """The rest of the epoch, from where the loader stands when the first batch is asked for. The loader moves along."""
+        loader = self._loader
+        loader._rewind()
+        with self._places.counted():
+            batches = super().__iter__()
+        step = loader.step
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except Exception as error:
+                error.__traceback__ = None  # torch's frames in it would keep the workers alive until garbage is collected
+                if type(error) is RuntimeError and str(error).startswith("DataLoader worker"):
+                    raise WorkerDiedError(f"step {step}: {error}") from error
+                raise
+            if loader.step != step:
+                raise RuntimeError(f"the loader was moved from step {step} to {loader.step} meanwhile: begin a new iteration")
+            step += 1
+            loader._seek(step)
+            yield batch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that of an epoch. Where the loader stands within that epoch, it goes on from there."""
+        go_to_epoch(self._loader, epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's state."""
@@ -139,40 +182,62 @@ class _Places(torch.utils.data.Dataset[Any]):
     def __init__(self, work: Work) -> None:
         self._work = work
 
+    def __len__(self) -> int:
+        """Samples of an epoch on all ranks, which is what trainers show."""
+        return len(self._work.stream)
+
     def __getitem__(self, place: Place) -> Any:
+        if not isinstance(place, Place):
+            raise TypeError("the dataset of a penstock DataLoader has batches, not records: iterate over the DataLoader itself")
         return self._work.make(place)
 
+    __getitems__ = __getitem__  # of a DataLoader that takes the place sampler for a batch sampler
 
-class _PlaceSampler(torch.utils.data.Sampler[Place]):
-    """The places of the rest of the loader's epoch."""
+
+class _PlaceSampler(torch.utils.data.BatchSampler, DistributedSampler[Any]):
+    """The places of the rest of the loader's epoch.
+
+    Where another DataLoader draws from it, as accelerate's ``skip_first_batches`` makes one, it begins with the first batch of the
+    epoch, whatever state was loaded: then batches are left out once, not twice. The bases are what such programs look at: Lightning
+    leaves a DistributedSampler alone, and accelerate looks for a BatchSampler.
+    """
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
+        self._is_counted = False
+        self._epoch: int | None = None
 
     def __len__(self) -> int:
         return len(self._loader)
 
-    def __iter__(self) -> Iterator[Place]:
-        return map(self._loader._schedule.place, self._loader.remaining())
-
-
-def _counted(loader: Loader, step: int, batches: Iterator[Any]) -> Iterator[Any]:
-    """Batches, with the loader's cursor moved along."""
-    while True:
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Iterators made meanwhile do not move the loader."""
+        self._is_counted, self._epoch = True, None
         try:
-            batch = next(batches)
-        except StopIteration:
-            return
-        except Exception as error:
-            error.__traceback__ = None  # torch's frames in it would keep the workers alive until garbage is collected
-            if type(error) is RuntimeError and str(error).startswith("DataLoader worker"):
-                raise WorkerDiedError(f"step {step}: {error}") from error
-            raise
-        if loader.step != step:
-            raise RuntimeError(f"the loader was moved from step {step} to {loader.step} meanwhile: begin a new iteration")
-        step += 1
-        loader._seek(step)
-        yield batch
+            yield
+        finally:
+            self._is_counted = False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which epoch another DataLoader is to draw. penstock's own follows the loader."""
+        self._epoch = whole_number("epoch", epoch)
+        begin_with_epoch(self._loader, epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._loader._schedule.place, self._loader.remaining()) if self._is_counted else self._drawn()
+
+    def _drawn(self) -> Iterator[Place]:
+        """All of an epoch. The loader moves with every place that is drawn."""
+        loader = self._loader
+        check_ranks(loader.shard, is_evaluation=loader.restart)
+        epoch, self._epoch = loader.epoch if self._epoch is None else self._epoch, None
+        has_epochs = loader._phases is None and not loader.restart
+        loader._schedule = loader._zero
+        loader._seek(loader._zero.first_step(epoch) if has_epochs else 0)
+        for step in loader.remaining():
+            loader._seek(step + 1)
+            yield loader._schedule.place(step)
 
 
 def _checked(loader: Any) -> Loader:

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import torch.utils.data
 
 from penstock.argument import whole_number
+from penstock.deliver.torch_ranks import check_ranks, refuse_second_division
 from penstock.errors import StateError
 from penstock.interfaces import IntArray, Order
 from penstock.loader import Loader
@@ -18,7 +19,7 @@ from penstock.source.fingerprint import fingerprint_of
 from penstock.stream import RecordStream, Stream
 from penstock.stream.picks import RecordPicks
 
-__all__ = ["BatchSampler", "Iteration", "Resumable", "Sampler"]
+__all__ = ["BatchSampler", "Iteration", "Resumable", "Sampler", "begin_with_epoch", "go_to_epoch"]
 
 IDS_AT_ONCE = 4096
 """Ids that a sampler computes in one go."""
@@ -31,6 +32,7 @@ class Resumable(ABC, Generic[T_co]):
     """Iterations over a loader's steps. The loader stands where the iteration that runs began; only a new iteration moves it.
 
     The first iteration begins where the state stands, each later one with the next epoch. One from which nothing was drawn is none.
+    With a loader that restarts, every iteration begins at step 0.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -45,16 +47,9 @@ class Resumable(ABC, Generic[T_co]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of an epoch. Where a loaded state stands within that epoch, it goes on from there."""
-        loader, epoch = self._loader, whole_number("epoch", epoch)
-        if isinstance(loader._schedule, PhaseSchedule):
-            raise ValueError("all phases of a run are one iteration, so there is no epoch to choose")
-        if epoch > loader.epoch:
-            self._seek(loader._schedule.first_step(epoch))
-        elif epoch < loader.epoch or self._begun:
-            loader.set_state(bytes(Cursor(loader.stream.seed, epoch)))
-        else:
-            return
-        self._turn, self._begun, self._drawn = self._turn + 1, False, 0
+        refuse_second_division(self._loader.shard)
+        if go_to_epoch(self._loader, epoch, again=self._begun):
+            self._turn, self._begun, self._drawn = self._turn + 1, False, 0
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
         """The state as plain JSON types, as :meth:`penstock.Loader.state_dict` gives it.
@@ -78,6 +73,7 @@ class Resumable(ABC, Generic[T_co]):
         """The steps of a new iteration: the rest of the epoch at first, then the next epoch."""
         if self._begun:
             self._seek(self._loader.remaining().stop)
+        self._loader._rewind()
         self._turn, self._begun, self._drawn = self._turn + 1, False, 0
         return self._loader.remaining()
 
@@ -88,6 +84,34 @@ class Resumable(ABC, Generic[T_co]):
     @abstractmethod
     def _items(self, steps: range) -> Iterator[T_co]:
         """What comes at those steps of the iteration, one item each; at the last one there may be none."""
+
+
+def go_to_epoch(loader: Loader, epoch: int, *, again: bool = False) -> bool:
+    """Move a loader to the start of an epoch; whether it was moved. It stays within that epoch if it is there, unless ``again``."""
+    epoch = whole_number("epoch", epoch)
+    if loader.restart:
+        return False
+    if isinstance(loader._schedule, PhaseSchedule):
+        if epoch:
+            raise ValueError(f"all phases of a run are one iteration, so there is no epoch to choose, got epoch {epoch}")
+        return False
+    if epoch > loader.epoch:
+        loader._seek(loader._schedule.first_step(epoch))
+    elif epoch < loader.epoch or again:
+        loader.set_state(bytes(Cursor(loader.stream.seed, epoch)))
+    else:
+        return False
+    return True
+
+
+def begin_with_epoch(loader: Loader, epoch: int) -> None:
+    """Move a loader to an epoch, if it has not begun.
+
+    Lightning names the epoch to the samplers of everything it iterates over. Where a loader has begun, or has a state, it knows
+    better. But Lightning does not load states from a checkpoint behind an epoch: then the epoch it names is the one to go on with.
+    """
+    if whole_number("epoch", epoch) and loader.step == 0 and not isinstance(loader._schedule, PhaseSchedule):
+        go_to_epoch(loader, epoch)
 
 
 class Iteration(Iterator[T_co]):
@@ -102,6 +126,8 @@ class Iteration(Iterator[T_co]):
     def _aim(self) -> None:
         """Settle which steps these are. Done late: an iterator that nobody uses must not count as an epoch."""
         if self._turn < 0:
+            if self._worker == 0:
+                check_ranks(self._subject._loader.shard, is_evaluation=self._subject._loader.restart)
             self._steps = self._subject._begin()[self._worker :: self._workers]
             self._turn = self._subject._turn
 

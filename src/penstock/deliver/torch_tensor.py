@@ -16,7 +16,7 @@ class RaggedTensor(NamedTuple):
     """Arrays of different lengths: item i is ``values[offsets[i]:offsets[i + 1]]``.
 
     ``shapes`` has a row per item where items have two dimensions or more; ``present`` is False where an item is missing, and None
-    where none is.
+    where none can be.
 
     >>> from penstock import Ragged
     >>> from penstock.deliver.torch import as_tensors

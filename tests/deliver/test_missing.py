@@ -1,0 +1,32 @@
+"""Without torch or jax there is a message that says what to install."""
+
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import sys
+sys.modules[{missing!r}] = None
+try:
+    import penstock.deliver.{name}
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def told(name: str, missing: str) -> str:
+    code = CODE.format(name=name, missing=missing)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_a_missing_framework_is_named_with_the_line_that_installs_it(name: str) -> None:
+    assert told(name, name) == f"ImportError penstock.deliver.{name} needs {name}: pip install 'penstock[{name}]'\n"
+
+
+def test_what_is_missing_within_a_framework_is_not_hidden() -> None:
+    assert told("jax", "jaxlib").startswith("ModuleNotFoundError ")
+    assert "penstock[jax]" not in told("jax", "jaxlib")
