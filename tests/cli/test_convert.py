@@ -155,7 +155,6 @@ class TornError(Exception):
 def unfinished(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A conversion that was torn off after 24 records."""
     monkeypatch.setattr(library, "BATCH_BYTES", 8 * 576)
-    monkeypatch.setattr(library, "COMMIT_BYTES", 8 * 576)
 
     def tear(records: int, size: int, done: list[int] = []) -> None:  # noqa: B006 - it counts
         done.append(records)
@@ -163,19 +162,19 @@ def unfinished(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             raise TornError
 
     with pytest.raises(TornError):
-        pen.convert(str(images), tmp_path / "a.pen", progress=tear)
+        pen.convert(str(images), tmp_path / "a.pen", progress=tear, chunk_bytes=8 * 576)
     return tmp_path / "a.pen"
 
 
 def test_the_same_command_goes_on(run: Run, images: Path, unfinished: Path) -> None:
-    result = run("convert", images, unfinished)
+    result = run("convert", images, unfinished, "--chunk-bytes", 8 * 576)
     assert (result.exit_code, result.stderr) == (0, f"goes on from record 24 of {RECORDS}\n")
     with pen.open(unfinished) as data:
         assert np.array_equal(data["data"][:], pictures(RECORDS))
 
 
 def test_another_command_does_not_go_on(run: Run, images: Path, unfinished: Path) -> None:
-    result = run("convert", images, unfinished, "--codec", "lz4")
+    result = run("convert", images, unfinished, "--chunk-bytes", 8 * 576, "--codec", "lz4")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (4, "", 1)
     assert "unfinished conversion" in result.stderr
 

@@ -1,6 +1,9 @@
 """convert: arrays and stores into new stores."""
 
+import contextlib
 import importlib
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,7 +50,8 @@ def plain(column: Any) -> list[Any]:
 def test_fields_follow_from_the_data(tmp_path: Path, data: Any, field: Field) -> None:
     pen.convert({"x": data, "n": np.arange(4)}, tmp_path / "a.pen")
     store = pen.open(tmp_path / "a.pen")
-    assert store.schema == {"x": field, "n": Field("i8")}
+    is_missing = [item is None or item is np.ma.masked for item in data]
+    assert store.schema == {"x": field.with_nullable(any(is_missing)), "n": Field("i8")}
     found = store["x"][:]
     if isinstance(found, Ragged):
         assert plain(found) == plain([bytes(item) if isinstance(item, bytearray) else item for item in data])
@@ -182,33 +186,33 @@ class Flaky(ArraySource):
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversion, "BATCH_BYTES", 4000)
-    monkeypatch.setattr(conversion, "COMMIT_BYTES", 20_000)
+
+
+def chunks(path: Path) -> list[tuple[int, int, int, int]]:
+    return [(chunk.number, chunk.rows, chunk.decoded, chunk.size) for chunk in load_manifest(path).chunks]
 
 
 @pytest.mark.usefixtures("small_steps")
 def test_an_interrupted_conversion_goes_on_where_it_was(tmp_path: Path) -> None:
-    data = Flaky({"x": np.arange(20_000).reshape(-1, 4), "t": [str(i) for i in range(5_000)]})
-    lengths = []
-    for data.fails_at in (0, 1, 700, 1500, 1501, 4000, 4999):
-        with pytest.raises(StoppedError):
-            pen.convert(data, tmp_path / "a.pen")
-        assert not (tmp_path / "a.pen").exists()
-        lengths.append(len(pen.open(tmp_path / "a.pen.partial")) if is_published(tmp_path / "a.pen.partial") else 0)
-    assert lengths == sorted(lengths)
-    assert lengths[-1] > 3500
-    data.fails_at = 1 << 60
-    seen: list[int] = []
-    pen.convert(data, tmp_path / "a.pen", progress=lambda rows, size: seen.append(rows))
-    assert sum(seen) == 5_000 - lengths[-1]
+    data = Flaky({"x": np.arange(20_000).reshape(-1, 4), "t": [str(i) if i % 7 else None for i in range(5_000)]})
+    pen.convert(data, tmp_path / "whole.pen", chunk_bytes=8192)
+    left = []
+    for data.fails_at in (0, 1, 700, 1500, 1501, 4000, 4999, 1 << 60):
+        seen: list[int] = []
+        with pytest.raises(StoppedError) if data.fails_at < 5_000 else contextlib.nullcontext():
+            pen.convert(data, tmp_path / "a.pen", chunk_bytes=8192, progress=lambda rows, size, seen=seen: seen.append(rows))
+        assert (tmp_path / "a.pen").exists() == (data.fails_at > 5_000)
+        left.append(sum(seen))
+    assert sum(left[:-1]) + left[-1] < 5_000 + 8 * 3 * 300  # at most a few chunks are done again each time
+    assert left[-1] < 1_000
     store = pen.open(tmp_path / "a.pen")
     assert np.array_equal(store["x"][:], data["x"][:])
-    assert store["t"][:].to_list() == [str(i) for i in range(5_000)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pen"]
+    assert store["t"][:].to_list() == data["t"][:].to_list()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pen", "whole.pen"]
     assert pen.verify(tmp_path / "a.pen") == []
-
-
-def is_published(path: Path) -> bool:
-    return any((path / "manifest").glob("*.json"))
+    assert chunks(tmp_path / "a.pen") == chunks(tmp_path / "whole.pen")
+    assert (store.generation, store.schema) == (1, pen.open(tmp_path / "whole.pen").schema)
+    assert len(list((tmp_path / "a.pen/chunk").iterdir())) == len(list((tmp_path / "whole.pen/chunk").iterdir()))
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -216,37 +220,77 @@ def test_an_unfinished_conversion_of_other_data_is_not_touched(tmp_path: Path) -
     data = Flaky({"x": np.arange(10_000)})
     data.fails_at = 8_000
     with pytest.raises(StoppedError):
-        pen.convert(data, tmp_path / "a.pen")
+        pen.convert(data, tmp_path / "a.pen", chunk_bytes=4096)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
     for other in (
-        lambda: pen.convert({"x": np.arange(9_999)}, tmp_path / "a.pen"),
-        lambda: pen.convert(data, tmp_path / "a.pen", codec=pen.Zstd()),
+        lambda: pen.convert({"x": np.arange(9_999)}, tmp_path / "a.pen", chunk_bytes=4096),
+        lambda: pen.convert(data, tmp_path / "a.pen", chunk_bytes=4096, codec=pen.Zstd()),
+        lambda: pen.convert(data, tmp_path / "a.pen"),
     ):
         with pytest.raises(pen.PenstockError, match="unfinished conversion of other data or with other options"):
             other()
-    assert len(pen.open(tmp_path / "a.pen.partial")) > 0
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+    assert len(list((tmp_path / "a.pen.partial/chunk").iterdir())) > 10
 
 
-def test_a_killed_conversion_goes_on(tmp_path: Path) -> None:
-    """A process that dies without a word, in the middle, several times."""
-    np.save(tmp_path / "x.npy", np.arange(400_000).reshape(-1, 4))
-    code = """
-import importlib, os, sys
+@pytest.mark.usefixtures("small_steps")
+def test_chunks_that_were_lost_or_damaged_meanwhile_are_written_again(tmp_path: Path) -> None:
+    data = Flaky({"x": np.arange(10_000)})
+    for damage in (Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-1])):
+        data.fails_at = 8_000
+        with pytest.raises(StoppedError):
+            pen.convert(data, tmp_path / "a.pen", chunk_bytes=4096, threads=1)
+        damage(sorted((tmp_path / "a.pen.partial/chunk").iterdir())[3])
+        data.fails_at = 1 << 60
+        pen.convert(data, tmp_path / "a.pen", chunk_bytes=4096)
+        assert pen.open(tmp_path / "a.pen")["x"][:].tolist() == list(range(10_000))
+        assert pen.verify(tmp_path / "a.pen") == []
+        shutil.rmtree(tmp_path / "a.pen")
+
+
+KILLED = """
+import importlib, os, signal, sys
 import penstock as pen
-module = importlib.import_module("penstock.source.convert")
-module.BATCH_BYTES, module.COMMIT_BYTES = 100_000, 400_000
-count = 0
-def progress(rows, size):
-    global count
-    count += 1
-    if count == int(sys.argv[3]):
-        os._exit(9)
+importlib.import_module("penstock.source.convert").BATCH_BYTES = 100_000
+rows = 0
+def progress(count, size):
+    global rows
+    rows += count
+    if rows >= int(sys.argv[3]):
+        print(rows, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
 pen.convert(sys.argv[1], sys.argv[2], chunk_bytes=65536, progress=progress)
+print(rows)
 """
-    for kill_at, expected in ((1, 9), (5, 9), (17, 9), (1000, 0)):
-        arguments = [sys.executable, "-c", code, str(tmp_path / "x.npy"), str(tmp_path / "a.pen"), str(kill_at)]
-        assert subprocess.run(arguments, check=False, timeout=120).returncode == expected
+
+
+def test_a_killed_conversion_goes_on_with_the_chunk_it_was_at(tmp_path: Path) -> None:
+    """A process that dies without a word, in the middle, several times, far below a gigabyte; 49 chunks of 2048 records."""
+    np.save(tmp_path / "x.npy", np.arange(400_000).reshape(-1, 4))
+    written = []
+    for kill_at in (1, 20_000, 60_000, 10**9):
+        command = [sys.executable, "-c", KILLED, str(tmp_path / "x.npy"), str(tmp_path / "a.pen"), str(kill_at)]
+        done = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
+        assert done.returncode == (-signal.SIGKILL if kill_at < 10**9 else 0), done.stderr
+        written.append(int(done.stdout))
+    assert sum(written) <= 100_000 + 3 * 6 * 2048  # what was on its way when it was killed is done again
+    assert written[-1] < 100_000 - 60_000
+    pen.convert(tmp_path / "x.npy", tmp_path / "whole.pen", chunk_bytes=65536)
+    assert chunks(tmp_path / "a.pen") == chunks(tmp_path / "whole.pen")
     assert np.array_equal(pen.open(tmp_path / "a.pen")["data"][:], np.arange(400_000).reshape(-1, 4))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pen", "x.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pen", "whole.pen", "x.npy"]
+    assert len(list((tmp_path / "a.pen/chunk").iterdir())) == 49
+
+
+def test_a_conversion_killed_before_it_got_its_name_only_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(conversion, "_give_name", lambda *_: (_ for _ in ()).throw(StoppedError))
+        with pytest.raises(StoppedError):
+            pen.convert({"x": np.arange(100)}, tmp_path / "a.pen")
+    seen: list[int] = []
+    pen.convert({"x": np.arange(100)}, tmp_path / "a.pen", progress=lambda rows, size: seen.append(rows))
+    assert seen == []
+    assert pen.open(tmp_path / "a.pen")["x"][:].tolist() == list(range(100))
 
 
 def test_a_bar_is_drawn_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

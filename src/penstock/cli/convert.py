@@ -27,16 +27,16 @@ from penstock.cli.options import (
 )
 from penstock.cli.output import console, facts, number, print_json, say
 from penstock.cli.record import chosen
-from penstock.errors import MissingError, PenstockError, StoreError
+from penstock.errors import PenstockError, StoreError
 from penstock.progress import Meter
 from penstock.records import Source
 from penstock.remote.url import is_url, url_path
 from penstock.report.words import noun, size
 from penstock.source.convert import ONE_FIELD
 from penstock.source.convert import convert as convert_source
+from penstock.source.convert_note import records_noted
 from penstock.source.registry import open_source
 from penstock.source.url_names import listing
-from penstock.store.snapshot import open_store
 
 __all__ = ["EXAMPLES", "convert"]
 
@@ -189,11 +189,7 @@ def _after_interrupt(target: str, records: int, *, in_tasks: bool) -> str:
         return "interrupted; nothing of it is left to be seen, the same command begins anew"
     if in_tasks:
         return "interrupted; the same command goes on with what is left to do"
-    try:
-        with open_store(Path(f"{target}.partial")) as store:
-            done = len(store)
-    except MissingError:
-        done = 0
+    done = records_noted(Path(f"{target}.partial.json"))
     where = f"goes on from record {number(done)} of {number(records)}" if done else "begins anew"
     return f"interrupted; the same command {where}"
 

@@ -1,17 +1,16 @@
 """convert: anything that can be opened into a new store, in one go or in several if it is interrupted."""
 
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from penstock.codec import Codec
 from penstock.errors import StoreError
 from penstock.progress import Progress, reporting
-from penstock.records import Batch, Source
+from penstock.records import Batch, Source, unmasked
 from penstock.remote.url import UrlPath
 from penstock.schema import Field, Schema, field_to_json
 from penstock.source.at_url import has_urls, is_at_url
@@ -24,19 +23,20 @@ from penstock.source.spans import load, next_span, read_spans, spans_of
 from penstock.source.tokens_writer import write_tokens
 from penstock.source.upload import new_file
 from penstock.source.url_names import listing
-from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, Layout, append_to, create
+from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, Layout, begin_store, create
 from penstock.store.filesystem import Filesystem
+from penstock.store.fragment import adopt_chunks, keep_chunks
+from penstock.store.generation import generations
 from penstock.store.layout import DIRECTORIES, MANIFEST_DIRECTORY
 from penstock.store.location import as_location
 from penstock.store.maintenance import gc
-from penstock.store.snapshot import Store, open_store
+from penstock.store.snapshot import Store
 from penstock.store.storage import Location
 from penstock.store.writer import Writer
 
 __all__ = ["coded", "convert"]
 
 BATCH_BYTES = 32 << 20
-COMMIT_BYTES = 2 << 30
 ONE_FIELD = (".shard", ".rox")
 FOREIGN = (".npy", ".npz", ".h5", ".hdf5", ".parquet", ".arrow", ".feather", ".array_record", ".json", ".csv", ".tar", ".zip")
 """Names that promise another format."""
@@ -100,7 +100,7 @@ def convert(
         elif isinstance(target, UrlPath):
             _convert_to_url(opened, target, schema, options, threads, progress)
         else:
-            _convert(opened, target.absolute(), schema, options, threads, progress)
+            _convert(opened, target.absolute(), schema, layout, threads, progress)
     finally:
         if opened is not source:
             opened.close()
@@ -120,8 +120,7 @@ def _convert_in_tasks(
     path = target.absolute()
     partial, note = _growing(path)
     schema = coded(work.guess_fields(), codec)
-    if not note.exists() and partial.exists():
-        raise StoreError(f"{partial}: expected nothing here, for the store to grow in; remove it")
+    _check_partial(partial, note)
     work.to_path(partial, schema, progress, Note.of(note, work.about(schema)))
     _give_name(partial, note, path)
 
@@ -149,28 +148,60 @@ def _convert(
     source: Source,
     path: Path,
     schema: Mapping[str, Field],
-    options: Mapping[str, Any],
+    layout: Layout,
     threads: int,
     progress: Progress | bool | None,
 ) -> None:
-    partial, note = _growing(path)
-    plan = {
+    partial, place = _growing(path)
+    about = {
         "source": source.fingerprint,
         "records": len(source),
-        "options": dict(options),
+        "options": {"chunk_bytes": layout.size, "chunk_records": layout.chunk_records},
         "fields": [field_to_json(name, number, schema[name]) for name, number in Schema.make(schema).numbers.items()],
     }
-    done, has_leftovers = _resume(partial, note, plan), partial.exists()
-    with reporting(progress, path.name, len(source), done=done or 0) as report:
-        if done is None:
-            writer = create(partial, schema, threads=threads, progress=report, **options)
-        else:
-            writer = append_to(partial, threads=threads, progress=report)
-        with writer as out:  # from here on nobody else writes, so its length is what counts
-            _copy(source, out, list(schema), len(out), commit_bytes=COMMIT_BYTES)
-    if done is None and has_leftovers:
-        gc(partial, keep=1, keep_hours=0)
-    _give_name(partial, note, path)
+    was_begun = _check_partial(partial, place)
+    note = Note.of(place, about)
+    if not _is_committed(partial):
+        _fill(source, partial, schema, layout, threads, progress, note)
+        if was_begun:
+            gc(partial, keep=1, keep_hours=0)
+    _give_name(partial, place, path)
+
+
+def _check_partial(partial: Path, note: Path) -> bool:
+    """Whether a conversion was begun before; StoreError for something else that is where the store is to grow."""
+    if partial.exists() and not note.exists():
+        raise StoreError(f"{partial}: expected nothing here, for the store to grow in; remove it")
+    return partial.exists()
+
+
+def _is_committed(partial: Path) -> bool:
+    return (partial / MANIFEST_DIRECTORY).is_dir() and bool(generations(partial))
+
+
+def _fill(
+    source: Source,
+    partial: Path,
+    schema: Mapping[str, Field],
+    layout: Layout,
+    threads: int,
+    progress: Progress | bool | None,
+    note: Note,
+) -> None:
+    """Write the records into one commit, behind the chunks that an interrupted conversion has left."""
+    reports: list[Progress] = []
+
+    def report(rows: int, size: int) -> None:
+        for one in reports:
+            one(rows, size)
+
+    options: dict[str, Any] = {"threads": threads, "progress": report, "metadata": source.metadata}
+    with begin_store(partial, schema, layout, dataset=note.dataset, **options) as out:  # nobody else adds to the note now
+        done = adopt_chunks(out, note.receipts())
+        with reporting(progress, note.title, len(source), done=done) as given:
+            reports.extend([] if given is None else [given])
+            _copy(source, out, list(schema), done, note)
+            out.commit()
 
 
 def _convert_to_url(
@@ -185,9 +216,9 @@ def _convert_to_url(
     _check_url(target)
     with (
         reporting(progress, target.name, len(source)) as report,
-        create(target, schema, threads=threads, progress=report, **options) as out,
+        create(target, schema, threads=threads, progress=report, metadata=source.metadata, **options) as out,
     ):
-        _copy(source, out, list(schema), 0, commit_bytes=None)
+        _copy(source, out, list(schema), 0)
 
 
 def _check_url(target: UrlPath) -> None:
@@ -204,41 +235,22 @@ def _convert_one_field(
     with reporting(progress, path.name, len(source)) as report:
         batches = read_spans(source, fields, range(len(source)), BATCH_BYTES, as_columns=False)
         if path.suffix == ".shard":
-            write_rows((batch[fields[0]] for batch in batches), path, progress=report)
+            write_rows((unmasked(batch[fields[0]]) for batch in batches), path, progress=report)
             return
         field = source.schema[fields[0]]
         if field.is_fixed and len(field.shape) != 1:
             raise ValueError(f"{path}: tokens have one dimension, field {fields[0]!r} is {field!r}")
-        write_tokens((item for batch in batches for item in batch[fields[0]]), path, dtype=field.dtype, separator=separator)
-
-
-def _resume(partial: Path, note: Path, plan: Mapping[str, Any]) -> int | None:
-    """How many records an interrupted conversion has written already; None if nothing of it was committed."""
-    text = json.dumps(plan, indent=1)
-    if note.exists() and note.read_text() != text:
-        raise StoreError(
-            f"{partial}: this is an unfinished conversion of other data or with other options; remove it and {note.name}"
+        write_tokens(
+            (item for batch in batches for item in unmasked(batch[fields[0]])), path, dtype=field.dtype, separator=separator
         )
-    if not note.exists():
-        if partial.exists():
-            raise StoreError(f"{partial}: expected nothing here, for the store to grow in; remove it")
-        temporary = note.with_suffix(".tmp")
-        temporary.write_text(text)
-        os.replace(temporary, note)
-        return None
-    try:
-        with open_store(partial) as written:
-            return len(written)
-    except FileNotFoundError:  # not there, or not published
-        return None
 
 
-def _copy(source: Source, out: Writer, fields: Sequence[str], first: int, *, commit_bytes: int | None) -> None:
-    """Batch after batch, the next one read while the last is written; committed now and then, so that a restart loses little."""
-    since = 0
+def _copy(source: Source, out: Writer, fields: Sequence[str], first: int, note: Note | None = None) -> None:
+    """Batch after batch, the next one read while the last is written; ``note`` gets a receipt of every chunk that is written."""
     with (
         ThreadPoolExecutor(1, thread_name_prefix="penstock-convert") as ahead,
         closing(spans_of(source, fields, range(first, len(source)), BATCH_BYTES)) as spans,
+        _noting(out, note) as note_down,
     ):
         span = next(spans, None)
         pending = None if span is None else ahead.submit(load, source, *span, fields)
@@ -250,10 +262,22 @@ def _copy(source: Source, out: Writer, fields: Sequence[str], first: int, *, com
                 out.extend_columns(batch)
             else:
                 out.extend(batch)
-            since += size
-            if commit_bytes is not None and since >= commit_bytes:
-                out.commit()
-                since = 0
+            note_down()
+
+
+@contextmanager
+def _noting(out: Writer, note: Note | None) -> Iterator[Callable[[], None]]:
+    """A function that notes down the chunks that are written by now; called once more at the end, also after a failure."""
+
+    def note_down() -> None:
+        if note is not None:
+            for receipt in keep_chunks(out):
+                note.add(receipt)
+
+    try:
+        yield note_down
+    finally:
+        note_down()
 
 
 def _chosen(schema: Mapping[str, Field], fields: Sequence[str] | None) -> list[str]:

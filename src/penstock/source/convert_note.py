@@ -3,7 +3,7 @@
 ::
 
     {"about": {...}, "dataset": identity}     what is converted, and how; the store it becomes
-    {"dataset": ..., "task": 0, ...}          the receipt of a task that is done; a line each
+    {"dataset": ..., "task": 0, ...}          the receipt of a task that is done, or of a chunk that is written; a line each
 
 The last line may be cut off: then its task is done again.
 """
@@ -12,13 +12,14 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import StoreError
 from penstock.store.layout import IDENTITY, new_identity
 
-__all__ = ["Note"]
+__all__ = ["Note", "records_noted"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,13 @@ class Note:
     def receipts(self) -> list[dict[str, Any]]:
         """What was remembered; the later one of two for one task counts."""
         return [line for line in _lines(self.path)[1:] if isinstance(line.get("task"), int)]
+
+
+def records_noted(path: Path) -> int:
+    """Records in the chunks 0, 1, ... that the note of an interrupted conversion names; 0 without a note."""
+    lines = _lines(path)[1:] if path.exists() else []
+    rows = {line["task"]: int(line["rows"]) for line in lines if {"task", "rows"} <= set(line)}
+    return sum(takewhile(bool, (rows.get(number, 0) for number in count())))
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
