@@ -385,7 +385,7 @@ def test_urls_and_paths_go_together(bucket: UrlPath, tmp_path: Path) -> None:
         assert batch["y"].tolist() == [0, 2, 4, 6, 8]
     with pen.open([tmp_path / "a.npy", remote], window_bytes="1MiB") as source:
         assert len(source) == 9
-    with pen.open({"x": [remote, remote]}) as source:
+    with pen.open({"x": [url_path(remote), remote]}) as source:
         assert len(source) == 8
     with pytest.raises(ValueError, match="got both"):
         open_npy([tmp_path / "a.npy", remote])
