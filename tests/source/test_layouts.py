@@ -1,6 +1,7 @@
 """Directories of other tools are told what they are, and are not taken for folders of files."""
 
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,10 @@ def test_a_webdataset_directory_and_a_tar_file_are_refused_with_what_to_do(tmp_p
         with tarfile.open(tmp_path / "data" / shard, "w") as tar:
             tar.add(tmp_path / "1.txt", "1.txt")
     assert "WebDataset" in refusal(tmp_path / "data")
+    shutil.copytree(tmp_path / "data", tmp_path / "splits/train")
+    shutil.copytree(tmp_path / "data", tmp_path / "splits/val")
+    assert f"{tmp_path}/splits/train: " in refusal(tmp_path / "splits")
+    assert len(pen.open(tmp_path / "splits", suffixes=[".tar"])) == 4
     for what in (tmp_path / "data/000000.tar", f"{tmp_path}/data/*.tar"):
         with pytest.raises(TypeError, match="tar archives are not read: unpack it, or read it with webdataset"):
             pen.open(what)
@@ -101,6 +106,11 @@ def test_a_hugging_face_directory_is_refused_and_its_dataset_opens(tmp_path: Pat
 def test_the_files_themselves_are_had_by_their_suffix(tmp_path: Path) -> None:
     write(tmp_path / "mds", LAYOUTS["mds"][0])
     assert pen.open(tmp_path / "mds", suffixes=[".mds"])["path"][:].to_list() == ["shard.00000.mds"]
+
+
+def test_a_tar_file_among_others_is_a_file_as_any_other(tmp_path: Path) -> None:
+    write(tmp_path, {"a.tar": b"a", "b.jpg": b"b"})
+    assert pen.open(tmp_path)["path"][:].to_list() == ["a.tar", "b.jpg"]
 
 
 def test_an_index_of_something_else_is_a_file_as_any_other(tmp_path: Path) -> None:

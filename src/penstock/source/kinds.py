@@ -108,12 +108,15 @@ def kind_of_file(file: File) -> Kind:
 
 @dataclass(frozen=True)
 class Layout:
-    """A directory of another tool: names of which each must be there, keys of its index.json, and what to do with it."""
+    """A directory of another tool: names of which each must be there, keys of its index.json, what to do with it, and if these
+    are all that tells it, the names of everything that it may have.
+    """
 
     name: str
     signs: tuple[str, ...]
     keys: tuple[str, ...]
     remedy: str
+    only: tuple[str, ...] = ("*",)
 
 
 _INDEX = "index.json"
@@ -121,6 +124,7 @@ _INDEX_BYTES = 64 << 20
 _HF = "datasets.load_from_disk({path!r})"
 _ZARR = "open the arrays of zarr.open({path!r}, mode='r'), as a dict"
 _WRITE = "and write its samples with penstock.create"
+_BESIDE_TAR = (".*", "*.tar", "*.idx", "*.json", "*.md", "*.txt", "*.yaml")
 
 LAYOUTS = (
     Layout("a Hugging Face data set", ("dataset_info.json", "state.json"), (), f"open {_HF}, the Dataset"),
@@ -131,7 +135,7 @@ LAYOUTS = (
     Layout("a zarr group", (".zgroup",), (), _ZARR),
     Layout("a zarr array", (".zarray",), (), "open zarr.open({path!r}, mode='r')[:], the array"),
     Layout("Lance", ("_versions", "data"), (), "open lance.dataset({path!r}).to_table(), an Arrow table"),
-    Layout("WebDataset shards", ("*.tar",), (), f"unpack them, or read it with webdataset.WebDataset {_WRITE}"),
+    Layout("WebDataset shards", ("*.tar",), (), f"unpack them, or read it with webdataset.WebDataset {_WRITE}", _BESIDE_TAR),
 )
 
 
@@ -141,12 +145,18 @@ def refuse_layout(where: object, names: Collection[str], read: Callable[[str], b
     ``names`` are those of everything right in it; ``read`` gives the first bytes of one.
     """
     for layout in LAYOUTS:
-        if all(any(fnmatchcase(name, sign) for name in names) for sign in layout.signs) and _has_keys(layout, read):
+        if _has_names(layout, names) and _has_keys(layout, read):
             remedy = layout.remedy.format(path=str(where))
             raise FormatError(
                 f"{where}: expected data that penstock reads, found {layout.name} ({', '.join(layout.signs)}): {remedy}; "
                 "for the files as they are, choose them with suffixes=[...]"
             )
+
+
+def _has_names(layout: Layout, names: Collection[str]) -> bool:
+    if not all(any(fnmatchcase(name, sign) for name in names) for sign in layout.signs):
+        return False
+    return all(any(fnmatchcase(name, sign) for sign in layout.only) for name in names)
 
 
 def _has_keys(layout: Layout, read: Callable[[str], bytes]) -> bool:

@@ -26,6 +26,9 @@ from penstock.store.snapshot import open_store
 
 __all__ = ["open_source"]
 
+FEW_SPLITS = 8
+"""A directory with no more than this in it may be one of splits."""
+
 
 def open_source(what: Any, **options: Any) -> Source:
     """Anything that can be read as records, as a source.
@@ -200,7 +203,7 @@ def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
         return open_store(path, **options)
     inside = os.listdir(path)
     if "suffixes" not in options:
-        refuse_layout(path, inside, lambda name: (path / name).read_bytes())
+        _refuse_layouts(path, inside)
     names = [name for name in inside if not name.startswith(".") and (path / name).is_file()]
     kinds = {kind_of_suffix(name) for name in names if Path(name).suffix.lower() not in REFUSED}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:
@@ -211,6 +214,18 @@ def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
             f"{path}: the directory holds files of several formats ({', '.join(known)}): open them by a pattern"
         )
     return FOLDER.open(path, **options)
+
+
+def _refuse_layouts(path: Path, inside: Sequence[str]) -> None:
+    """FormatError for a directory of another tool, or one with a few of them, such as train and test, in it."""
+    refuse_layout(path, inside, partial(_read_inside, path))
+    if len(inside) <= FEW_SPLITS:
+        for inner in (path / name for name in sorted(inside) if (path / name).is_dir()):
+            refuse_layout(inner, os.listdir(inner), partial(_read_inside, inner))
+
+
+def _read_inside(directory: Path, name: str) -> bytes:
+    return (directory / name).read_bytes()
 
 
 def _is_store(path: Path) -> bool:

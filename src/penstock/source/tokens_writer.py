@@ -32,6 +32,7 @@ from penstock.source.token_file import (
     read_footers,
 )
 from penstock.source.tokens import as_elements
+from penstock.store.filesystem import translated
 
 __all__ = ["Document", "write_tokens"]
 
@@ -89,7 +90,7 @@ def write_tokens(
 
 def _unique(path: Path) -> Path:
     """The path itself, or the one that a pattern stands for."""
-    if set(str(path.parent)) & set("*?"):
+    if set(str(path.parent)) & set("*?") and not path.parent.is_dir():
         raise ValueError(f"{path}: expected a directory, and a pattern in the last name at most")
     if not set(path.name) & set("*?") or os.path.lexists(path):
         return path
@@ -141,14 +142,15 @@ class _Target:
 
     def _remedy(self, append: bool) -> str:
         if not append:
-            return "choose another name, or give append=True to continue it"
+            return "choose another name, or continue it with write_tokens(..., append=True)"
         if self._old:
             return f"and there are shards too, such as {self._old[0][1].name}: rename or remove one of them"
         return f"leave out max_shard_bytes to continue it, or rename it to {self.path.stem}_{0:0{DIGITS}d}{SUFFIX} to append shards"
 
     def __enter__(self) -> "_Target":
         if self._is_continued:
-            self._lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            with translated(self.path, "continuing the file"):
+                self._lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._check_unchanged()
