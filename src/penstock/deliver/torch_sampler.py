@@ -188,6 +188,8 @@ class Sampler(Resumable[int], torch.utils.data.Sampler[int]):
         stream, shard = _stream_of(data, seed), Shard() if shard is None else shard
         if any(step > 0 for step, _ in stream.bans):
             raise ValueError("records are banned from a step on, and a sampler of single ids has no steps: use BatchSampler")
+        if tail == "drop" and 0 < len(stream) < shard.world:
+            raise ValueError(f"tail='drop' drops all of {len(stream)} ids: there are fewer than the {shard.world} ranks")
         Resumable.__init__(self, Loader(stream, shard.world, shard=shard, tail=tail, threads=0))
 
     def __len__(self) -> int:
