@@ -9,11 +9,13 @@ expressions that build it and as its seed: ``--seed SEED --cases 1`` runs it alo
 
 import argparse
 import multiprocessing
+import signal
 import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -24,6 +26,7 @@ from tests.crossing.refusals import ROWS
 from tests.crossing.run import judge
 
 CHUNK = 200
+MOST_S = 60  # seconds that a case may take: one that hangs is wrong
 
 
 @dataclass
@@ -51,9 +54,10 @@ def run_cases(seeds: range, *, most_wrong: int | None = None) -> Seen:
         seen.cases += 1
         text = ""
         try:
-            case = make_case(seed)
-            text = case.code()
-            row = judge(case)
+            with _deadline(MOST_S):
+                case = make_case(seed)
+                text = case.code()
+                row = judge(case)
         except WrongError as error:
             seen.wrong.append((seed, f"{text}\n{error}"))
         except Exception:
@@ -68,6 +72,20 @@ def run_cases(seeds: range, *, most_wrong: int | None = None) -> Seen:
         if most_wrong is not None and len(seen.wrong) >= most_wrong:
             break
     return seen
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    def ring(*_: object) -> None:
+        raise WrongError(f"took more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def unmet(seen: Seen) -> list[tuple[str, str]]:

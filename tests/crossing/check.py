@@ -79,7 +79,7 @@ class Expected:
             found["id"] = Form("fixed", "int64")
             if isinstance(stream, Mix):
                 found["id_source"] = Form("fixed", "int32")
-        if leg.tail == "pad" and leg.phases is None:
+        if leg.tail == "pad":
             found["valid"] = Form("fixed", "bool")
         return found
 
@@ -185,6 +185,9 @@ class Checker:
                 for rank in ranks:
                     rank.loader.close()
             if place is None:
+                for later in self.case.legs[number + 1 :]:  # may be refused all the same
+                    for rank in range(later.world):
+                        attempt("loader", partial(_make_loader, stream, later, rank)).close()
                 return
 
     def _leg(self, where: str, leg: Leg, job: Job, ranks: list[Rank], place: Place | None) -> Place | None:

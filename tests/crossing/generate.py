@@ -254,16 +254,16 @@ class Lot:
         legs: list[Leg] = []
         many = self.one(1, 1, 1, 2, 2, 3)
         for number in range(many):
-            if number and phases is None and (not bound or self.happens(0.08)):
-                size = self.one(1, 2, 3, 4, 5, 6, 8) if self.happens(0.4) else size
+            if number and (phases is not None or not bound or self.happens(0.08)):
+                size = self.one(1, 2, 3, 4, 5, 6, 8) if self.happens(0.4) and phases is None else size
                 tail = self.one(*TAILS) if self.happens(0.3) else tail
             divides = [w for w in (1, 1, 1, 2, 3, 4) if size % w == 0] if phases is None else [1, 1, 2]
             legs.append(
                 Leg(
-                    self.one(0, 1, 2, 3, 5, 8) if number else self.one(1, 2, 3, 5, 8, 8, 12),
+                    self.one(0, 1, 2, 3, 5) if number else self.one(1, 2, 3, 4, 6, 10),
                     None if phases is not None else size,
                     phases,
-                    tail if phases is None else "keep",
+                    tail,
                     self.chance.choice(divides) if not self.happens(0.01) else 3,
                     self.one(0, 0, 0, 0, 0, 0, 0, 2),
                     ids,

@@ -875,6 +875,8 @@ class Job:
         while len(found) < self.size:
             while position >= self.stream.axis(epoch):
                 epoch, position = epoch + 1, position - self.stream.axis(epoch)
+                if epoch > place.epoch + 20 * self.size * self.stream.stride:
+                    raise NothingLeftError
             found.append((epoch, position, 0))
             position += self.stream.stride
         return found

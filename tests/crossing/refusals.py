@@ -141,6 +141,17 @@ def _short_drop(case: Case) -> bool:
     return False
 
 
+def _empty_later(case: Case) -> bool:
+    """Whether weights by step leave epochs without samples."""
+    if not isinstance(case.stream, Mix) or not case.stream.is_staged or case.stream.is_endless:
+        return False
+    for leg in case.legs:
+        stream = case.stream.bind(leg.size or 1, leg.tail)
+        if leg.phases is None and stream.axis(0) and not all(stream.axis(epoch) for epoch in range(8)):
+            return True
+    return False
+
+
 def _short_line(case: Case) -> bool:
     """Whether sequences are longer than the line."""
     stream = case.stream
@@ -191,7 +202,7 @@ ROWS = (
     Row("documents by sample", lambda case: _ordered_by(case, "sample", pages=False), ValueError, "number of tokens"),
     Row("sequences by slide", lambda case: _ordered_by(case, "slide"), TypeError, ""),
     Row("sequences by design", lambda case: _ordered_by(case, "design"), TypeError, ""),
-    Row("a mixture within is endless", lambda case: any(m.is_endless for m in _inner(case)), ValueError, ""),
+    Row("a mixture within is endless", lambda case: any(m.is_endless for m in _inner(case)), ValueError, "", sure=False),
     Row("a mixture within is bound", lambda case: any(m.is_bound for m in _inner(case)), ValueError, ""),
     Row(
         "batch_size of the mixture",
@@ -244,6 +255,7 @@ ROWS = (
     Row("everything is banned", _all_banned, (ValueError, BatchError), "banned", sure=False),
     Row("an empty stream is repeated", _repeats_nothing, ValueError, "empty"),
     Row("shorter than a batch", _short_drop, ValueError, "drop"),
+    Row("epochs that are empty later", _empty_later, (ValueError, IndexError), "", sure=False),
     Row("longer than the line", _short_line, ValueError, "fewer than"),
     Row("batches of one stream, wrapped", _wrapped_batches, ValueError, "tail='wrap'"),
     Row("phases over nothing", _phases_over_nothing, ValueError, "empty"),

@@ -1,0 +1,238 @@
+"""Does the crossing test notice? Every mutant takes one mend out of the library; the cases must find each of them.
+
+    python -m tests.crossing.mutants [--cases 3000] [--jobs 2] [--only NAME]
+
+prints after how many cases each was found. Ends with 1 if one was not.
+"""
+
+import argparse
+import inspect
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from typing import Any
+
+
+def edit(place: str, old: str, new: str) -> Callable[[], None]:
+    """Change the source of a function, given as "module:Class.function" or "module:function"."""
+
+    def apply() -> None:
+        module_name, _, path = place.partition(":")
+        module = import_module(f"penstock.{module_name}")
+        owner: Any = module
+        *outer, name = path.split(".")
+        for part in outer:
+            owner = getattr(owner, part)
+        found = inspect.getattr_static(owner, name)
+        function = found.fget if isinstance(found, property) else getattr(found, "func", found)
+        text = textwrap.dedent(inspect.getsource(function))
+        if text.count(old) != 1:
+            raise LookupError(f"{place} has {text.count(old)} places that read {old!r}: the mutant is out of date")
+        scope = dict(vars(module))
+        exec(compile(text.replace(old, new), f"<mutant of {place}>", "exec"), scope)
+        made = scope[name]
+        if owner is module:
+            _replace_everywhere(getattr(module, name), made)
+        else:
+            setattr(owner, name, made)
+            if hasattr(made, "__set_name__"):
+                made.__set_name__(owner, name)
+
+    return apply
+
+
+def _replace_everywhere(old: Any, new: Any) -> None:
+    """In every module that has imported it by name."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("penstock"):
+            for key, value in list(vars(module).items()):
+                if value is old:
+                    setattr(module, key, new)
+
+
+def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
+    yield (
+        "bans before .sequences are lost",
+        edit("stream.sequence:SequenceStream.__init__", "bool(documents), bans, version", "bool(documents), (), version"),
+    )
+    yield (
+        "bans behind .sequences are lost",
+        edit("stream.sequence:SequenceStream.without", "bans=self._bans + new_ban(ids, from_step, len(self._source))", ""),
+    )
+    yield (
+        "bans in a mixture are lost",
+        edit("stream.mixed:MixedStream.without", "streams[name] = stream.without(", "stream.without("),
+    )
+    yield "bans begin a step late", edit("stream.stream:banned_at", "step >= from_step", "step > from_step")
+    yield (
+        "bans on pages begin a step late",
+        edit("stream.sequence:SequenceStream._banned_pages", "step >= from_step", "step > from_step"),
+    )
+    yield (
+        "a second ban on a stream replaces the first",
+        edit("stream.stream:RecordStream.without", "bans=self.bans + new_ban(", "bans=new_ban("),
+    )
+    yield (
+        "left-over tokens of banned records still come",
+        edit("stream.sequence:SequenceStream._moved", "is_in(target, banned)", "(is_in(target, banned) & full)"),
+    )
+    yield (
+        "other documents are cut at the end",
+        edit("stream.document:DocumentStream._instead", "_part(drawn, total - count, count)", "_part(drawn, 0, count)"),
+    )
+    yield (
+        "segments are joined where pages meet",
+        edit("stream.sequence:SequenceStream._breaks", "ends[:-1][apart]", "ends[:-1][apart][:0]"),
+    )
+    yield (
+        "segments are joined where documents meet",
+        edit("stream.document:DocumentStream._breaks", "np.cumsum(picks.counts)[:-1]", "np.cumsum(picks.counts)[:0]"),
+    )
+    yield (
+        "pages of the block size",
+        edit("stream.sequence:SequenceStream._lay", "self._version == 1 else self._seq_len", "True else self._seq_len"),
+    )
+    yield (
+        "blocks of pages are as many as blocks of records",
+        edit("stream.sequence:_page_order", "* block_size // page", "* 1 // 1"),
+    )
+    yield (
+        "documents are not shuffled",
+        edit(
+            "stream.document:DocumentStream._lay",
+            "self._line.num_tokens, order\n",
+            "self._line.num_tokens, Sequential(len(order))\n",
+        ),
+    )
+    yield (
+        "a sequence goes on in the same epoch",
+        edit("stream.sequence:SequenceStream._locate_across", "epoch + 1, 0, left - count", "epoch, 0, left - count"),
+    )
+    yield (
+        "phases have pages of their own",
+        edit("stream.sequence:SequenceStream._layout", 'return {"page": self._page}', "return {}"),
+    )
+    yield (
+        "weights by step start over in every epoch",
+        edit("order.mixture_plan:make_runs", "len(left) == 1 or each == 0 or here is None", "True"),
+    )
+    yield (
+        "the clock of weights by step counts dropped batches",
+        edit("order.mixture:Mixture._clock", 'if self.tail == "drop" else', 'if self.tail == "none" else'),
+    )
+    yield (
+        "streams of a mixture start over in every epoch",
+        edit("order.mixture:Mixture.given_before", "had + (epoch - run.first) * given", "0 * had + 0 * given"),
+    )
+    yield (
+        "whole batches lose records",
+        edit("order.mixture_plan:_lay_rest", "if any(counts):", "if False:"),
+    )
+    yield (
+        "the batch size of a mixture is not compared",
+        edit("stream.mixed:MixedStream.for_batches", "size is not None and size != batch_size", "False"),
+    )
+    yield (
+        "a mixture by step resumes with any batch size",
+        edit("stream.mixed:MixedStream.plan", "if not self.needs_steps or self._phases is not None:", "if True:"),
+    )
+    yield "ids of several streams collide", edit("stream.picks:sources_of", "if not isinstance(picks, MixedPicks):", "if True:")
+    yield (
+        "streams in a mixture within are not counted",
+        edit("stream.picks:sources_of", "sum(picks.widths[:number])", "number"),
+    )
+    yield (
+        "the batch type depends on missing values",
+        edit("records:typed", "if name in nullable:\n                batch[name]", "if False:\n                batch[name]"),
+    )
+    yield (
+        "texts depend on missing values",
+        edit("records:typed", "if column.present is None:", "if False:"),
+    )
+    yield (
+        "a mixture is nullable as its first stream",
+        edit("stream.mixed:MixedStream.schema", "any(s[name].nullable for s in schemas)", "schemas[0][name].nullable"),
+    )
+    yield "restart does not rewind", edit("loader.loader:Loader._rewind", "if self._restart:", "if False:")
+    yield (
+        "skipped counts tries",
+        edit("loader.work:Work._refill", "np.count_nonzero(ids_of(picks) != wanted)", "sum(map(len, known.values()))"),
+    )
+    yield "a transform may give None", edit("loader.work:Work.finish", "if made is None:", "if False:")
+    yield (
+        "the epoch after a resume that drops the rest",
+        edit("loader.schedule:EpochSchedule.epoch_at", "epoch + 1 if is_over and self.is_endless else epoch", "epoch"),
+    )
+    yield (
+        "epochs shorter than a batch are dropped in silence",
+        edit("loader.loader:_make_schedule", "schedule.stream.axis > 0 and schedule.total == 0", "False"),
+    )
+    yield (
+        "an endless mixture has a length",
+        edit("stream.mixed:MixedStream.__len__", 'self._options["stop"] == "forever" and self._phases is None', "False"),
+    )
+    yield (
+        "where names steps at which a record is banned",
+        edit("stream.stream:RecordStream.is_banned", "banned.size > 0 and", "False and"),
+    )
+    yield (
+        "padding is valid",
+        edit("loader.work:Work.finish", "len(picks) - place.padding", "len(picks)"),
+    )
+    yield (
+        "unreadable records are replaced by banned ones",
+        edit("loader.work:Work._replace_bad", "stream.banned_at(step))", "np.empty(0, np.int64))"),
+    )
+    yield (
+        "weights of phases are ignored without a mixture",
+        edit("loader.schedule:PhaseSchedule.of", "phase.weights is not None and not stream.is_mixture", "False"),
+    )
+
+
+MUTANTS = dict(_mutants())
+
+
+def _hunt(name: str, cases: int) -> int:
+    """In a process of its own: apply one mutant, and run cases until one is wrong."""
+    from tests.crossing.campaign import run_cases
+
+    MUTANTS[name]()
+    seen = run_cases(range(cases), most_wrong=1)
+    if not seen.wrong:
+        sys.stdout.write(f"not found in {seen.cases} cases\n")
+        return 1
+    sys.stdout.write(f"found after {seen.cases} cases: {seen.wrong[0][1].strip().splitlines()[-1][:150]}\n")
+    return 0
+
+
+def _start(name: str, cases: int) -> tuple[str, int, str]:
+    command = [sys.executable, "-m", "tests.crossing.mutants", "--one", name, "--cases", str(cases)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = (done.stdout.strip() or done.stderr.strip()).splitlines()
+    return name, done.returncode, said[-1] if said else f"ended with {done.returncode}"
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Mutants of the library that the crossing test must find.")
+    parser.add_argument("--cases", type=int, default=3000)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--one", metavar="NAME", help="only this one, in this process")
+    given = parser.parse_args()
+    if given.one is not None:
+        return _hunt(given.one, given.cases)
+    missed = 0
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for name, code, said in pool.map(lambda name: _start(name, given.cases), MUTANTS):
+            missed += code != 0
+            sys.stdout.write(f"{name:55} {said}\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"{len(MUTANTS) - missed} of {len(MUTANTS)} mutants found\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
