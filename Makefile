@@ -6,7 +6,7 @@ CMAKE   = $(VENV)/bin/cmake
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native docs lint format check sanitize crash soak resume fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden stub clean
+.PHONY: setup build test test-native docs lint format check sanitize crash soak large resume fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden stub clean
 
 setup: $(VENV)/.ready
 
@@ -70,9 +70,16 @@ crash: setup build
 soak: setup build
 	$(PY) -m tests.store.soak --seconds 30
 
+large: setup build
+	$(PY) -m tests.store.large
+
 resume: setup build
 	$(PY) -m tests.loader.campaign --cases 10000
 	$(PY) -m tests.loader.campaign --stress 60
+
+crossing: setup build  # every combination of streams and loaders beside a naive model, and mutants of the library
+	$(PY) -m tests.crossing.campaign --cases 100000
+	$(PY) -m tests.crossing.mutants
 
 fuzz: setup build  # needs clang and its runtime: apt-get install clang libclang-rt-14-dev
 	$(CMAKE) -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DPENSTOCK_FUZZ=ON -DPENSTOCK_SANITIZE=address,undefined >/dev/null
