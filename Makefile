@@ -6,7 +6,7 @@ CMAKE   = $(VENV)/bin/cmake
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native docs lint format check sanitize crash soak large resume fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden stub clean
+.PHONY: setup build test test-native docs lint format check sanitize crash soak large resume crossing fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden stub clean
 
 setup: $(VENV)/.ready
 
