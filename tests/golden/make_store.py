@@ -1,12 +1,13 @@
-"""Writes tests/golden/store-v1/: a tiny store of format version 1 with every kind of field and codec, for later versions to read.
+"""Writes tests/golden/store-v2/: a tiny store with metadata, nullable fields and names beyond ASCII, for later versions to read.
 
 ::
 
-    python -m tests.golden.make_store            make one beside it, compare what both read as, change nothing
-    python -m tests.golden.make_store --force    write it anew: only while the format is not released
+    python -m tests.golden.make_store            make stores like the golden ones, compare what they read as, change nothing
+    python -m tests.golden.make_store --force    write store-v2 anew: only while this form is not released
 
-Generation 1 appends seven records in chunks of three; generation 2 updates some fields, deletes two records and appends one. File
-names are random, so two runs give other files with the same records.
+tests/golden/store-v1/ was written by penstock 1 with ``write``, with every kind of field and codec, and is never written again: it
+says neither what is nullable nor metadata. Its generation 1 appends seven records in chunks of three; generation 2 updates some
+fields, deletes two records and appends one. File names are random, so two runs give other files with the same records.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import penstock as pen
 from penstock import Field
 
 STORE = Path(__file__).parent / "store-v1"
+SECOND_STORE = Path(__file__).parent / "store-v2"
 DICTIONARY = b'{"name": "", "colour": "green", "size": 0}' * 2
 
 FIELDS: dict[str, Field] = {
@@ -100,24 +102,53 @@ def write(path: Path) -> None:
         out.append(record(7))
 
 
+SECOND_FIELDS: dict[str, Field] = {
+    "größe in mm": Field("f4", (2,), nullable=True),
+    "画像": Field.bytes(codec=pen.LZ4()),
+    "caption": Field.text(codec=pen.Zstd(3), nullable=True),
+    "label": Field("i4"),
+}
+FIRST_METADATA: dict[str, Any] = {"label": ["cat", "dog"], "origin": "golden: made by hand"}
+SECOND_METADATA: dict[str, Any] = {**FIRST_METADATA, "mean": [0.5, -0.25], "größe": {"unit": "mm", "checked": True, "by": None}}
+
+
+def write_second(path: Path) -> None:
+    """The store with metadata. Generation 1 misses nothing; in generation 2 captions and one label do."""
+    with pen.create(path, SECOND_FIELDS, chunk_records=3, threads=1, metadata=FIRST_METADATA) as out:
+        out.extend(
+            {
+                "größe in mm": [[k, k / 2] for k in range(4)],
+                "画像": [bytes(range(k)) for k in range(4)],
+                "caption": [f"Bild {k}" for k in range(4)],
+                "label": [k % 2 for k in range(4)],
+            }
+        )
+        out.commit()
+        out.extend({"größe in mm": [[4, 2]], "画像": [b"\0\1\2\3"], "caption": [None], "label": [0]})
+        out.update([1], {"label": [None]})
+        out.metadata = SECOND_METADATA
+
+
 def main() -> int:
     """The program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--force", action="store_true")
     if parser.parse_args().force:
-        shutil.rmtree(STORE, ignore_errors=True)
-        write(STORE)
-        (STORE / "LOCK").unlink()  # says which process wrote it; readers need none
+        shutil.rmtree(SECOND_STORE, ignore_errors=True)
+        write_second(SECOND_STORE)
+        (SECOND_STORE / "LOCK").unlink()  # says which process wrote it; readers need none
         return 0
     from tests.store.records import digest
 
     with tempfile.TemporaryDirectory() as directory:
-        write(Path(directory) / "fresh.pen")
-        for generation in (1, 2):
-            fresh, kept = (digest(pen.open(path, generation=generation)) for path in (Path(directory) / "fresh.pen", STORE))
-            sys.stdout.write(f"generation {generation}: {'same' if fresh == kept else 'DIFFERENT'}\n")
-            if fresh != kept:
-                return 1
+        for kept, make in ((STORE, write), (SECOND_STORE, write_second)):
+            make(Path(directory) / kept.name)
+            for generation in (1, 2):
+                stores = [pen.open(path, generation=generation) for path in (Path(directory) / kept.name, kept)]
+                is_same = digest(stores[0]) == digest(stores[1]) and stores[0].metadata == stores[1].metadata
+                sys.stdout.write(f"{kept.name}, generation {generation}: {'same' if is_same else 'DIFFERENT'}\n")
+                if not is_same:
+                    return 1
     return 0
 
 

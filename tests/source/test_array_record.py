@@ -79,7 +79,7 @@ class TestDecoded(SourceSuite):
             write(
                 directory / f"{shard}.ar", [np.arange(i, i + 3, dtype=np.int32).tobytes() for i in range(shard * 4, shard * 4 + 4)]
             )
-        schema = {"x": Field("i4", (3,)), "text": Field.text(), "even": Field("i8")}
+        schema = {"x": Field("i4", (3,)), "text": Field.text(), "even": Field("i8", nullable=True)}
         return open_array_record(directory, decode=to_dict, schema=schema)
 
     def records(self) -> list[Record]:

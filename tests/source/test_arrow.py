@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather
+import pyarrow.parquet as pq
 import pytest
 from tests.source.arrow_table import N, Record, record, table, write
 
+import penstock as pen
 from penstock.records import Source
 from penstock.schema import Field
 from penstock.source.arrow import CompressedArrow, MappedArrow, open_arrow, open_table
@@ -99,7 +101,7 @@ class TestNothing(SourceSuite):
 
 
 def test_types_become_fields() -> None:
-    schema = open_table(table()).schema
+    schema = {name: field.with_nullable(False) for name, field in open_table(table()).schema.items()}
     assert schema["tensor"] == Field("i2", (2, 3))
     assert schema["grid"] == Field("i4", (2, 2))
     assert schema["digest"] == Field("u1", (4,))
@@ -143,10 +145,38 @@ def test_bitmaps_without_a_null_mask_nothing() -> None:
     assert type(open_table(pa.table({"x": array}))["x"][:]) is np.ndarray
 
 
-def test_batches_are_masked_only_where_something_is_missing() -> None:
+def test_fields_are_nullable_only_where_something_is_missing(tmp_path: Path) -> None:
+    data = pa.table(
+        {
+            "x": pa.array([None, 5, 6]),
+            "whole": pa.array([1, 2, 3]),
+            "s": pa.array([{"a": 1, "b": "u"}, None, {"a": 2, "b": "v"}]),
+            "inner": pa.array([{"a": 1, "b": None}, {"a": 1, "b": "v"}, {"a": 2, "b": "v"}]),
+            "d": pa.array(["a", None, "a"]).dictionary_encode(),
+            "full": pa.array(["a", "b", "a"]).dictionary_encode(),
+            "values": pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array(["a", None])),
+            "list": pa.array([[1], [2, 3], [4]]),
+        }
+    )
+    pq.write_table(data.drop_columns(["values"]), tmp_path / "a.parquet", row_group_size=2)
+    pq.write_table(data.select(["x", "whole"]), tmp_path / "blind.parquet", write_statistics=False)
+    write(tmp_path / "plain.arrow", data)
+    with pa.ipc.new_file(tmp_path / "packed.arrow", data.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as out:
+        out.write_table(data, max_chunksize=2)
+    expected = {"x", "s.a", "s.b", "inner.b", "d", "values"}
+    for source in (open_table(data), open_arrow(tmp_path / "plain.arrow")):
+        assert {name for name, field in source.schema.items() if field.nullable} == expected
+    packed = open_arrow(tmp_path / "packed.arrow").schema  # some dictionary has a null in it: of which column is not known
+    assert {name for name, field in packed.items() if field.nullable} == {*expected, "full"}
+    parquet = pen.open(tmp_path / "a.parquet").schema
+    assert {name for name, field in parquet.items() if field.nullable} == expected - {"values"}
+    assert all(field.nullable for field in pen.open(tmp_path / "blind.parquet").schema.values())
+
+
+def test_types_of_batches_do_not_depend_on_what_is_missing() -> None:
     source = open_table(pa.table({"x": pa.array([None, 5, 6]), "t": ["a", None, "b"]}))
-    assert type(source.read([1, 2])["x"]) is np.ndarray
-    assert source.read([0, 2])["t"].present is None
+    assert type(source.read([1, 2])["x"]) is np.ma.MaskedArray
+    assert source.read([0, 2])["t"].present.tolist() == [True, True]
     assert source["x"][[0, 1]].mask.tolist() == [True, False]
     assert source["x"][[0, 1]].data.tolist() == [0, 5]
 

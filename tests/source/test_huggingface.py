@@ -95,11 +95,11 @@ class TestOnDisk(SourceSuite):
 def test_features_become_fields() -> None:
     assert open_huggingface(dataset()).schema == {
         "label": Field("i8"),
-        "text": Field.text(),
+        "text": Field.text(nullable=True),
         "tokens": Field.ragged("i4"),
         "vector": Field("f4", (3,)),
-        "image.bytes": Field.bytes(),
-        "image.path": Field.text(),
+        "image.bytes": Field.bytes(nullable=True),
+        "image.path": Field.text(nullable=True),
     }
 
 

@@ -63,7 +63,8 @@ def halve(one: Record) -> Record:
 
 class TestMap(SourceSuite):
     def make(self, directory: Path) -> Source:
-        return whole().map(halve)
+        fields = {"half": pen.Field("f4", (2,)), "words": pen.Field.text(), "n": pen.Field("i8", nullable=True)}
+        return whole().map(halve, schema=fields)
 
     def records(self) -> list[Record]:
         return [{"half": ROWS[i][:2] / 2, "words": TEXTS[i] or "none", "n": record(i)["maybe"]} for i in range(N)]

@@ -14,6 +14,7 @@ import pytest
 from tests.effort import count, every
 
 import penstock as pen
+from penstock.codec import Codec
 from penstock.errors import CorruptError, MissingError, ReadError
 
 FIELDS = {
@@ -365,3 +366,25 @@ def test_damage_without_verification_may_pass_but_never_crashes(target: Target) 
                 target.refused += 1
         overwrite(file, original)
     assert target.refused > 100
+
+
+@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("codec", [pen.Raw(), pen.Zstd()], ids=repr)
+def test_errors_name_the_field_the_record_and_the_file(tmp_path: Path, codec: Codec, io: str) -> None:
+    path, noise = tmp_path / "a.pen", np.random.default_rng(0).integers(0, 256, (30, 4096), np.uint8)
+    with pen.create(path, {"größe in mm": pen.Field("u1", (4096,), codec=codec)}, chunk_records=10) as out:
+        out.extend({"größe in mm": noise})  # which no codec makes smaller: row 7 of a chunk is where one expects it
+    for chunk in (path / "chunk").iterdir():
+        data = bytearray(chunk.read_bytes())
+        data[64 + 7 * 4096] ^= 1
+        chunk.write_bytes(data)
+    with pen.open(path, io=io) as store:
+        assert np.array_equal(store["größe in mm"][16], noise[16])
+        with pytest.raises(CorruptError, match=r"a\.pen/chunk/.*: field 'größe in mm', record 17, rows 7 to 7: the crc"):
+            store["größe in mm"][[16, 17]]
+        with (
+            pen.Loader(store.in_order(), batch_size=10) as loader,
+            pytest.raises(pen.PenstockError, match="'größe in mm', record 7"),
+        ):
+            next(iter(loader))
+    assert [problem.what for problem in pen.verify(path)] == ["field 'größe in mm', rows 7 to 7: the crc does not match"] * 3

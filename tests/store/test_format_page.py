@@ -218,7 +218,7 @@ def columns(count: int) -> list[dict[str, Any]]:
 def store(tmp_path: Path) -> tuple[Path, list[dict[str, Any]]]:
     """A store with several chunks and redirect files, one of which takes redirects back, and the records it must have."""
     path, records = tmp_path / "train.pen", columns(50)
-    with pen.create(path, FIELDS, chunk_bytes=4096, chunk_records=16) as out:
+    with pen.create(path, FIELDS, chunk_bytes=4096, chunk_records=16, metadata={"origin": "here"}) as out:
         out.extend(rows(0, 50))
         out.commit()
         out.update([0, 9, 49], {"text": ["new", None, "last"], "fixed": [[7, 7], [8, 8], [9, 9]]})

@@ -1,4 +1,4 @@
-"""The store that format version 1 wrote reads as it always did. tests/golden/make_store.py says how it was made."""
+"""The stores that earlier versions wrote read as they always did. tests/golden/make_store.py says how they were made."""
 
 import json
 import shutil
@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.golden.make_store import DICTIONARY, FIELDS, STORE
+from tests.golden.make_store import DICTIONARY, FIELDS, FIRST_METADATA, SECOND_FIELDS, SECOND_METADATA, SECOND_STORE, STORE
 from tests.store.records import digest, files, items
 
 import penstock as pen
 from penstock import Field
 from penstock.store import stats
+from penstock.testing.source_suite import assert_typed
 
 # Generation 1, field by field. Ragged records of several dimensions are (shape, values); short floats are written as plain ones.
 FIRST: dict[str, list[Any]] = {
@@ -178,3 +179,24 @@ def test_todays_writer_goes_on_with_it(tmp_path: Path) -> None:
     pen.rebalance(tmp_path / "copy.pen")
     pen.gc(tmp_path / "copy.pen", keep=1, keep_hours=0)
     assert digest(pen.open(tmp_path / "copy.pen")) == before
+
+
+SECOND: dict[str, list[Any]] = {
+    "größe in mm": [[0.0, 0.0], [1.0, 0.5], [2.0, 1.0], [3.0, 1.5], [4.0, 2.0]],
+    "画像": [b"", b"\x00", b"\x00\x01", b"\x00\x01\x02", b"\x00\x01\x02\x03"],
+    "caption": ["Bild 0", "Bild 1", "Bild 2", "Bild 3", None],
+    "label": [0, None, 0, 1, 0],
+}
+
+
+@pytest.mark.parametrize("io", ["map", "pread"])
+def test_the_store_with_metadata_and_nullable_fields_is_what_it_was(io: str) -> None:
+    first, second = (pen.open(SECOND_STORE, generation=generation, io=io) for generation in (1, 2))
+    assert first.schema == SECOND_FIELDS
+    assert second.schema == {**SECOND_FIELDS, "label": Field("i4", nullable=True)}
+    assert (first.metadata, second.metadata) == (FIRST_METADATA, SECOND_METADATA)
+    assert {name: [plain(value, second.schema[name]) for value in items(second[name][:])] for name in SECOND} == SECOND
+    assert first["label"][:].tolist() == [0, 1, 0, 1]
+    for store in (first, second):
+        assert_typed(store[[0]], store)
+    assert pen.verify(SECOND_STORE) == []

@@ -1,6 +1,7 @@
 """Metadata of stores: any small JSON object, kept by everything that makes a store of a store; hostile ones are refused."""
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -164,3 +165,27 @@ def test_folders_give_the_names_of_their_labels(tmp_path: Path) -> None:
     assert pen.open(tmp_path / "pets").metadata == {"label": ["cat", "dög"]}
     pen.convert(tmp_path / "pets", tmp_path / "pets.pen")
     assert pen.open(tmp_path / "pets.pen").metadata == {"label": ["cat", "dög"]}
+
+
+def test_commands_show_metadata_and_take_any_field_name(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from penstock.cli.main import app
+
+    fields = {"größe, in mm": Field("i4", nullable=True), "größe": Field("i4"), "b": Field.text()}
+    with pen.create(tmp_path / "a.pen", fields, metadata={"origin": "a\x1b[31mred", "classes": ["cat"] * 1000}) as out:
+        out.extend({"größe, in mm": [11], "größe": [22], "b": ["x"]})
+    info = CliRunner().invoke(app, ["info", str(tmp_path / "a.pen")])
+    assert info.exit_code == 0, info.output
+    assert "\x1b[31m" not in info.output
+    assert "metadata origin" in info.output
+    assert "nullable" in info.output
+    about = json.loads(CliRunner().invoke(app, ["info", str(tmp_path / "a.pen"), "--json"]).output)
+    assert about["metadata"]["classes"] == ["cat"] * 1000
+    assert about["fields"]["größe, in mm"]["nullable"] is True
+    for chosen in (["größe, in mm"], ["größe, in mm", "b"], ["b", "größe"], ["größe", "größe, in mm"]):
+        done = CliRunner().invoke(app, ["convert", str(tmp_path / "a.pen"), str(tmp_path / "out"), "--fields", ",".join(chosen)])
+        assert done.exit_code == 0, done.output
+        with pen.open(tmp_path / "out") as made:
+            assert list(made.schema) == chosen
+        shutil.rmtree(tmp_path / "out")

@@ -35,13 +35,20 @@ class Record:
 
 
 def chosen(source: Source, fields: str | None) -> list[str]:
-    """The names in ``a,b``; all fields if None."""
+    """The names in ``a,b``; all fields if None. A name may have commas in it: of several readings the longest name counts."""
+    schema = source.schema
     if fields is None:
-        return list(source.schema)
-    names = [name.strip() for name in fields.split(",") if name.strip()]
-    unknown = [name for name in names if name not in source.schema]
+        return list(schema)
+    pieces, names = fields.split(","), list[str]()
+    while pieces:
+        ends = range(len(pieces), 0, -1)
+        end = next((end for end in ends if ",".join(pieces[:end]).strip() in schema), 1)
+        names.append(",".join(pieces[:end]).strip())
+        del pieces[:end]
+    names = [name for name in names if name]
+    unknown = [name for name in names if name not in schema]
     if unknown or not names:
-        raise ValueError(f"unknown fields {unknown or fields!r}; there are {list(source.schema)}")
+        raise ValueError(f"unknown fields {unknown or fields!r}; there are {list(schema)}")
     return names
 
 

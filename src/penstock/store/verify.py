@@ -1,7 +1,6 @@
 """verify: every byte of a generation checked, and what is wrong named."""
 
 import os
-import re
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -79,11 +78,9 @@ class _Check:
 
 def _check_chunk(store: Store, place: int) -> list[Problem]:
     chunk = store._manifest.chunks[place]
-    names = {number: name for name, number in store._manifest.numbers.items()}
     file = f"{store.path}/{CHUNK_DIRECTORY}/{chunk_name(chunk.writer, chunk.serial)}"
     try:
         found = store._verify_chunk(place)
     except ReadError as error:
         found = [str(error)]
-    named = [re.sub(r"\bfield (\d+)", lambda m: f"field {names.get(int(m[1]), m[1])!r}", what) for what in found]
-    return [Problem(file, what.removeprefix(f"{file}: ")) for what in named]
+    return [Problem(file, what.removeprefix(f"{file}: ")) for what in found]
