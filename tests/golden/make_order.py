@@ -72,6 +72,17 @@ MIXTURES: tuple[dict[str, Any], ...] = (
     {"parts": [500, 900, 400], "weights": [1, 3, 2], "phases": SHAPES, "unit": "batch", "stop": "all_exhausted", "period": 16},
     {"parts": [99, 300, 400], "weights": [1, 3, 2], "phases": SHAPES, "stop": "all_exhausted_without_replacement", "period": 16},
     {"parts": [20, 30, 40], "weights": None, "phases": SHAPES, "stop": "forever", "unit": "batch", "period": 16},
+    {"parts": [20, 30, 40], "weights": STAGED, "batch_size": 4, "period": 16, "epoch": 2, "tail": "drop"},
+    {"parts": [20, 30, 40], "weights": STAGED, "batch_size": 7, "stop": "all_exhausted", "period": 16, "epoch": 1, "tail": "wrap"},
+    {
+        "parts": [20, 31, 43],
+        "weights": STAGED,
+        "batch_size": 4,
+        "unit": "batch",
+        "stop": "all_exhausted_without_replacement",
+        "period": 16,
+        "epoch": 1,
+    },
 )
 
 SIZES = [40, 0, 50, 7, 103]
@@ -185,9 +196,10 @@ def mixture_order_case(seed: int, settings: dict[str, Any]) -> dict[str, Any]:
     else:
         pairs = weights if weights is not None and isinstance(weights[0], list) else [[0, weights or lengths]]
         stages = reference.stages_by_step(pairs, case["batch_size"], case["batch_size"] if by_batch else 1)
-    line = reference.mixture_line(lengths, stages, case["stop"], case["period"])
+    run = {"epoch": epoch if case["phases"] is None else 0, "batch_size": case["batch_size"], "tail": case.get("tail", "keep")}
+    line, before = reference.mixture_epoch(lengths, stages, case["stop"], case["period"], **run)
     positions = positions_of(line.samples)
-    choices = [reference.mixture_choice(line, seed, epoch, position) for position in positions]
+    choices = [reference.mixture_choice(line, seed, epoch, position, None if case["phases"] else before) for position in positions]
     ids = [sum(lengths[:k]) + part_id(parts[k], element) for k, element in choices]
     which, element = (list(column) for column in zip(*choices, strict=True))
     return case | {"length": line.samples, "positions": positions, "which": which, "element": element, "ids": ids}

@@ -393,12 +393,48 @@ class _Piece:
         line.add(stage, sum(self.counts), [0, *accumulate(self.counts)], self.counts, True)
 
 
-def mixture_choice(line: Line, seed: int, epoch: int, position: int) -> tuple[int, int]:
+def lay_rest(line: Line, lengths: Sequence[int]) -> None:
+    """Whole batches without replacement: what fills no batch of its own comes last, one by one."""
+    last = line.starts[-1][2]
+    drawn = [any(stage.weights[k] > 0 for _, _, stage in line.starts) for k in range(len(lengths))]
+    rests = [length - given if on else 0 for length, given, on in zip(lengths, line.given, drawn, strict=True)]
+    counts = [rest if rest < last.group else 0 for rest in rests]
+    if sum(counts) > 0:
+        stage = Stage(None, last.weights, 1, 1)
+        line.starts.append((line.draws, line.samples, stage))
+        line.add(stage, sum(counts), [0, *accumulate(counts)], counts, True)
+
+
+def mixture_epoch(
+    lengths: Sequence[int], stages: Sequence[Stage], stop: str, period: int, *, epoch: int, batch_size: int, tail: str
+) -> tuple[Line, list[int]]:
+    """The line of one epoch, and what each data set gave before it. Stages are measured by the steps of the whole run: epoch by
+    epoch, the stages that are left when it begins.
+    """
+    before, left = [0] * len(lengths), list(stages)
+    for number in range(epoch + 1):
+        line = mixture_line(lengths, left, stop, period)
+        if stop == "all_exhausted_without_replacement" and stages[0].group > 1 and stages[0].seq_len == 1:
+            lay_rest(line, lengths)
+        if number == epoch:
+            return line, before
+        before = [had + given for had, given in zip(before, line.given, strict=True)]
+        steps = {"wrap": Fraction(line.samples, batch_size), "drop": Fraction(line.samples // batch_size)}
+        passed = steps.get(tail, Fraction(-(-line.samples // batch_size))) * batch_size
+        while left[0].draws is not None and left[0].draws * left[0].group <= passed:
+            passed -= left[0].draws * left[0].group
+            left = left[1:]
+        if left[0].draws is not None:
+            left = [left[0]._replace(draws=left[0].draws - int(passed) // left[0].group), *left[1:]]
+    raise AssertionError
+
+
+def mixture_choice(line: Line, seed: int, epoch: int, position: int, before: Sequence[int] | None = None) -> tuple[int, int]:
     """The data set and the element at one position of an epoch."""
     first_draw, first_sample, stage = [start for start in line.starts if start[1] <= position][-1]
     draw, sample = divmod(position - first_sample, stage.group)
     which, element = mixture_at(line.segments, derive_root(seed, epoch, 5), first_draw + draw)
-    return which, element + sample * stage.seq_len + epoch * line.given[which]
+    return which, element + sample * stage.seq_len + (epoch * line.given[which] if before is None else before[which])
 
 
 def curriculum_place(phases: Sequence[Shape], step: int) -> tuple[int, int, int, int]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.golden import make_order
 from tests.order import reference
@@ -172,9 +172,9 @@ def test_sliding_gives_the_golden_values(case: dict[str, Any]):
 @pytest.mark.parametrize("case", GOLDEN["mixture_order"], ids=lambda case: f"{case['seed']}-{case['stop']}")
 def test_mixture_gives_the_golden_values(case: dict[str, Any]):
     parts = [part if isinstance(part, int) else Shuffle(part["shuffle"], seed=part["seed"]) for part in case["parts"]]
-    settings = {key: case[key] for key in ("weights", "stop", "batch_size", "unit", "period", "seed")}
+    settings = {key: case[key] for key in ("weights", "stop", "batch_size", "unit", "period", "seed", "tail") if key in case}
     mix = Mixture(parts, phases=case["phases"] and [Phase(*phase) for phase in case["phases"]], **settings)
-    assert len(mix) == case["length"]
+    assert mix.length_of(case["epoch"]) == case["length"]
     chosen = [mix.choose(case["epoch"], position, position + 1) for position in case["positions"]]
     assert [int(choice.which[0]) for choice in chosen] == case["which"]
     assert [int(choice.element[0]) for choice in chosen] == case["element"]
@@ -223,7 +223,10 @@ def line_of(mix: Mixture, lengths: list[int]) -> reference.Line:
     else:
         pairs = weights if isinstance(weights[0], tuple) else [(0, weights)]
         stages = reference.stages_by_step(pairs, mix.batch_size, mix.batch_size if mix.unit == "batch" else 1)
-    return reference.mixture_line(lengths, stages, mix.stop, mix.period)
+    line = reference.mixture_line(lengths, stages, mix.stop, mix.period)
+    if mix.stop == "all_exhausted_without_replacement" and mix.unit == "batch" and mix.phases is None:
+        reference.lay_rest(line, lengths)
+    return line
 
 
 def assert_same_plan(mix: Mixture, line: reference.Line):
@@ -231,6 +234,36 @@ def assert_same_plan(mix: Mixture, line: reference.Line):
     assert found == [(s.start, s.period, s.unit, s.counted, s.edges, s.before) for s in line.segments]
     assert [(start.item, start.sample) for start in mix.plan.stages] == [(draw, sample) for draw, sample, _ in line.starts]
     assert (len(mix), mix.plan.num_items, list(mix.plan.given)) == (line.samples, line.draws, line.given)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=3),
+    steps=st.lists(st.integers(1, 30), min_size=1, max_size=3, unique=True),
+    size=st.integers(1, 6),
+    stop=st.sampled_from(STOP_POLICIES[:-1]),
+    unit=st.sampled_from(["sample", "batch"]),
+    tail=st.sampled_from(["keep", "drop", "pad", "wrap"]),
+    data=st.data(),
+)
+def test_weights_by_step_count_the_steps_of_the_whole_run(
+    lengths: list[int], steps: list[int], size: int, stop: str, unit: str, tail: str, data: st.DataObject
+):
+    """Every epoch is laid out by the stages that are left when it begins, and each data set goes on where it stood."""
+    count = len(lengths)
+    weights = st.lists(st.integers(0, 3), min_size=count, max_size=count).filter(any)
+    staged = [(step, data.draw(weights)) for step in (0, *sorted(steps))]
+    assume(all(lengths) or stop != "all_exhausted")  # what is empty cannot be repeated
+    assume(tail != "wrap" or unit == "sample")  # batches of one data set cannot go on in the next epoch
+    mix = Mixture(lengths, weights=staged, stop=stop, unit=unit, batch_size=size, tail=tail, seed=3, period=5)
+    stages = reference.stages_by_step(staged, size, size if unit == "batch" else 1)
+    for epoch in range(8):
+        line, before = reference.mixture_epoch(lengths, stages, stop, 5, epoch=epoch, batch_size=size, tail=tail)
+        assert (mix.length_of(epoch), list(mix.given_before(epoch))) == (line.samples, before)
+        chosen = mix.choose(epoch, 0, line.samples)
+        expected = [reference.mixture_choice(line, 3, epoch, position, before) for position in range(line.samples)]
+        assert list(zip(chosen.which.tolist(), chosen.element.tolist(), strict=True)) == expected
+        for position, (which, element) in enumerate(expected[:20]):
+            assert mix.position_of(epoch, which, element) == position
 
 
 @given(mix=mixtures())
