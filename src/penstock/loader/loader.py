@@ -392,6 +392,11 @@ def _make_schedule(stream: Stream, batch_size: int | None, phases: Sequence[Phas
     if size % shard.world:
         raise ValueError(f"batch_size is that of the whole job: {size} cannot be divided among {shard.world} ranks")
     schedule = EpochSchedule(stream.for_batches(size, tail), size, tail, shard)
+    first, axis = schedule.stream.axes[-1]
+    if axis == 0 and first > 0:
+        raise ValueError(
+            f"from epoch {first} on an epoch has no samples, because an empty stream of the mixture has a weight then: give it 0"
+        )
     if schedule.stream.axis > 0 and schedule.total == 0:
         if schedule.stream.num_samples > 0:
             raise ValueError(

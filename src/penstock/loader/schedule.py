@@ -249,8 +249,9 @@ class PhaseSchedule:
         curriculum = Curriculum(phases, length=stream.elements)
         if not curriculum.phases:
             raise ValueError("a curriculum needs at least one phase, got none")
+        phased = stream.with_phases(curriculum.phases)
         for phase in curriculum.phases:
-            stream.sized(phase.seq_len)  # refuses lengths that it cannot have
+            phased.sized(phase.seq_len)  # refuses lengths that it cannot have
             if phase.weights is not None and not stream.is_mixture:
                 raise ValueError("a phase has weights, and the stream is no mixture: leave them out")
         if stream.elements == 0 and len(curriculum) > 0:
@@ -258,7 +259,7 @@ class PhaseSchedule:
         for phase in curriculum.phases:
             if phase.batch_size % shard.world:
                 raise ValueError(f"a batch of {phase.batch_size} cannot be divided among {shard.world} ranks")
-        return cls(stream.with_phases(curriculum.phases), curriculum, shard)
+        return cls(phased, curriculum, shard)
 
     @property
     def is_endless(self) -> bool:

@@ -70,6 +70,8 @@ class MixedStream(Stream):
                     f"{name!r} has weights by step or draws whole batches, and has no steps of its own inside another mixture: "
                     "give them to the outer mixture"
                 )
+            if isinstance(stream, MixedStream) and stream.never_ends:
+                raise ValueError(f"{name!r} is a mixture that never ends, so it cannot be a part of another: give it another stop")
         self._streams, self._options, self._phases = dict(streams), options, None if phases is None else tuple(phases)
         self._tail, self._version = tail, version
         _check_schemas(self._streams)
@@ -100,8 +102,13 @@ class MixedStream(Stream):
 
     @property
     def has_sequences(self) -> bool:
-        """Whether a sample is a sequence of tokens, and not a record."""
-        return any(stream.has_sequences if isinstance(stream, MixedStream) else stream.stride > 1 for stream in self.streams)
+        """Whether those of its streams do."""
+        return any(stream.has_sequences for stream in self._streams.values())
+
+    @property
+    def never_ends(self) -> bool:
+        """Whether an epoch of it has no end."""
+        return bool(self._options["stop"] == "forever")
 
     @property
     def needs_steps(self) -> bool:
@@ -170,7 +177,7 @@ class MixedStream(Stream):
 
     def __len__(self) -> int:
         """Samples of an epoch; TypeError if it never ends."""
-        if self._options["stop"] == "forever" and self._phases is None:
+        if self.never_ends and self._phases is None:
             raise TypeError("an epoch of this mixture never ends, so it has no length")
         return self.num_samples
 

@@ -88,6 +88,8 @@ class SequenceStream(Stream):
     (3, [[97, 98, 99, 0], [100, 101, 0, 102]])
     """
 
+    _asked: int | None = None
+
     def __init__(
         self,
         source: Source,
@@ -111,9 +113,10 @@ class SequenceStream(Stream):
         """Cut the data into pages, and put them in order."""
         if self._documents and self._separator is None:
             raise ValueError("documents=True needs the separator that ends every document")
-        line, order = self._line, self._given
+        line, order, self._asked = self._line, self._given, page
         if page is None:
-            page = line.block_size if isinstance(order, Sequential) or self._version == 1 else self._seq_len
+            is_old = self._version == 1 or (isinstance(order, Sequential) and not self._bans)  # where it makes no difference
+            page = line.block_size if is_old else self._seq_len
         self._page = max(1, min(whole_number("page", page), line.num_tokens))
         self._pages = line.num_tokens // self._page
         self._order = _page_order(order, self._pages, line.block_size, self._page)
@@ -141,6 +144,11 @@ class SequenceStream(Stream):
     def order(self) -> Order:
         """The order of the full pages."""
         return self._order
+
+    @property
+    def has_sequences(self) -> bool:
+        """Samples are sequences of tokens."""
+        return True
 
     @property
     def order_version(self) -> int:
@@ -212,7 +220,8 @@ class SequenceStream(Stream):
         ``from_step`` on. At the place of a page that holds some of them comes another page, at the place of a document come other
         documents of as many tokens, the same on every rank and in every run.
         """
-        return self._remade(bans=self._bans + new_ban(ids, from_step, len(self._source)))
+        bans = self._bans + new_ban(ids, from_step, len(self._source))
+        return self._remade(bans=bans, page=self._asked)
 
     def _remade(self, **changed: Any) -> "SequenceStream":
         seq_len = changed.pop("seq_len", self._seq_len)

@@ -80,6 +80,11 @@ class Stream(ABC):
         return self.axis
 
     @property
+    def has_sequences(self) -> bool:
+        """Whether a sample is a sequence of tokens, whose length phases may change."""
+        return False
+
+    @property
     def is_mixture(self) -> bool:
         """Whether samples are drawn from several streams by weight."""
         return False
@@ -351,6 +356,8 @@ def describe_bans(bans: Bans) -> dict[str, str]:
 
 def is_in(ids: IntArray, banned: IntArray) -> Any:
     """Which ids are among the banned ones, which are sorted."""
+    if banned.size == 0:
+        return np.zeros(ids.shape, np.bool_)
     places = np.minimum(np.searchsorted(banned, ids), banned.size - 1)
     return banned[places] == ids
 
