@@ -14,6 +14,8 @@ One that fails removes its files; what a killed one leaves behind is named by no
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +120,14 @@ def keep_chunks(writer: Writer) -> list[Receipt]:
 
 def adopt_chunks(writer: Writer, receipts: Iterable[Receipt]) -> int:
     """Begin a new store with chunks that were kept: 0, 1, ... as far as they are there and whole. Returns the number of records."""
-    known = {receipt["task"]: receipt for receipt in receipts}
-    target, fragments = Target.of(writer), list[Fragment]()
-    while (receipt := known.get(len(fragments))) is not None and is_whole(target, receipt):
-        fragments.append(read_receipt(receipt, target.form.dataset))
-    missing = _check_chunks(target, fragments)
+    known, target = {receipt["task"]: receipt for receipt in receipts}, Target.of(writer)
+    first = [known[number] for number in takewhile(known.__contains__, count())]
+    try:
+        fragments = [read_receipt(receipt, target.form.dataset) for receipt in first]
+        missing = _check_chunks(target, fragments)
+    except (TypeError, ValueError, ReadError):  # one after the other, to see how far they are whole
+        fragments = [read_receipt(receipt, target.form.dataset) for receipt in takewhile(partial(is_whole, target), first)]
+        missing = _check_chunks(target, fragments)
     return len(writer._adopt([chunk for fragment in fragments for chunk in fragment.chunks], missing))
 
 
