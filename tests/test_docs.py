@@ -179,7 +179,7 @@ def test_every_public_name_has_a_docstring_with_an_example(module: str) -> None:
 def test_signatures_show_names_order_and_defaults() -> None:
     shown = "\n".join(hooks.signatures("penstock"))
     assert "class Loader(stream, batch_size=None, *, shard=None, tail='keep'," in shown
-    assert "Field.ragged(dtype, ndim=1, *, codec=None)" in shown
+    assert "Field.ragged(dtype, ndim=1, *, codec=None, nullable=False)" in shown
     assert "class Source\n" in shown
 
 
