@@ -61,6 +61,7 @@ class Lot:
         sequential = family in ("tokens", "text", "ragged", "both") and self.happens(0.8)
         self.recipe = self._recipe(family, sequential)
         self.size = self.one(1, 2, 3, 4, 4, 5, 6, 8)
+        self.needs_ragged = (not sequential or self.recipe["change"] != "none") and self.happens(0.97)
         self.is_remote = self.happens(0.12)  # slow, so not often
         stream = self.mixture(0) if self.happens(0.45) else self.single()
         return Case(self.seed, stream, self.legs(stream))
@@ -124,11 +125,14 @@ class Lot:
             family = self.one(family, family, "tokens", "ragged")  # sequences of both can be mixed
         if self.recipe["change"] == "map" and family in ("value", "nullable") and self.happens(0.2):
             family = self.one("value", "nullable")
+        is_joined, is_selected = self.happens(0.15), self.happens(0.2)
+        kept, self.needs_ragged = self.needs_ragged, self.needs_ragged or ((is_joined or is_selected) and self.happens(0.97))
         table = self.changed(self._leaf(family))
-        if self.happens(0.15):
+        if is_joined:
             other = self.changed(self._leaf(family))
             table = concatenated([table, other] if self.happens(0.7) else [other, table, other])
-        if self.happens(0.2) and table.length:
+        self.needs_ragged = kept
+        if is_selected and table.length:
             table = select(table, self.key(table.length))
         if self.happens(0.12) and table.length > 1 and not self.recipe["sequential"]:
             table = faulty(
@@ -138,6 +142,8 @@ class Lot:
 
     def _leaf(self, family: str) -> Table:
         names = [name for name in NAMES_OF[family] if self.is_remote or not KNOWN[name].is_remote]
+        if family == "tokens" and self.needs_ragged:
+            names = [name for name in names if KNOWN[name].forms["tokens"].kind == "ragged"]
         name = self.chance.choice(names)
         while KNOWN[name].length < 2 and self.happens(0.7):
             name = self.chance.choice(names)
@@ -201,9 +207,11 @@ class Lot:
 
     def bans(self, table: Table, share: float = 0.25) -> Any:
         found = []
-        while table.length and self.happens(share) and len(found) < 3:
-            count = self.one(1, 1, 2, 3, table.length // 2 or 1, table.length if self.happens(0.1) else 1)
-            found.append((self.one(0, 0, 1, 2, 3, 5), frozenset(self.chance.sample(range(table.length), min(count, table.length)))))
+        while table.length > self.happens(0.97) and self.happens(share) and len(found) < 3:
+            most = table.length if self.happens(0.04) else table.length - 1
+            count = min(most, self.one(1, 1, 2, 3, table.length // 2, most))
+            if count:
+                found.append((self.one(0, 0, 1, 2, 3, 5), frozenset(self.chance.sample(range(table.length), count))))
         return tuple(found)
 
     def mixture(self, depth: int) -> Mix:
@@ -232,7 +240,7 @@ class Lot:
         for name, stream in mixture.parts:
             if isinstance(stream, Mix):
                 found[name] = self._mixed_bans(stream)
-            elif isinstance(stream, Records | Sequences) and stream.table.length and self.happens(0.7):
+            elif isinstance(stream, Records | Sequences) and stream.table.length > self.happens(0.97) and self.happens(0.7):
                 n = stream.table.length
                 found[name] = sorted(self.chance.sample(range(n), min(n, self.one(1, 1, 2, n // 2 or 1))))
         return found

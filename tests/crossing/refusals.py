@@ -200,10 +200,10 @@ ROWS = (
         "page of documents", lambda case: any(s.page is not None and not s.has_pages for s in _sequences(case)), ValueError, "page"
     ),
     Row("documents by sample", lambda case: _ordered_by(case, "sample", pages=False), ValueError, "number of tokens"),
-    Row("sequences by slide", lambda case: _ordered_by(case, "slide"), TypeError, ""),
-    Row("sequences by design", lambda case: _ordered_by(case, "design"), TypeError, ""),
-    Row("a mixture within is endless", lambda case: any(m.is_endless for m in _inner(case)), ValueError, "", sure=False),
-    Row("a mixture within is bound", lambda case: any(m.is_bound for m in _inner(case)), ValueError, ""),
+    Row("sequences by slide", lambda case: _ordered_by(case, "slide"), TypeError, "in the order"),
+    Row("sequences by design", lambda case: _ordered_by(case, "design"), TypeError, "in the order"),
+    Row("a mixture within is endless", lambda case: any(m.is_endless for m in _inner(case)), ValueError, "never ends"),
+    Row("a mixture within is bound", lambda case: any(m.is_bound for m in _inner(case)), ValueError, "inside another mixture"),
     Row(
         "batch_size of the mixture",
         lambda case: any(
@@ -224,7 +224,7 @@ ROWS = (
         ValueError,
         "phases",
     ),
-    Row("another batch size or tail", _other_shape, StateMismatchError, "", sure=False),
+    Row("another batch size or tail", _other_shape, StateMismatchError, "another run", sure=False),
     Row(
         "restart and seek",
         lambda case: any(leg.restart and leg.seek is not None for leg in case.legs),
@@ -250,12 +250,13 @@ ROWS = (
         "phases of sequences in a mixture in a mixture",
         lambda case: bool(_inner(case) and _sequences(case)) and any(leg.phases is not None for leg in case.legs),
         ValueError,
-        "",
+        "phases change the length of sequences",
+        sure=False,  # sequences of other lengths would be wrong
     ),
     Row("everything is banned", _all_banned, (ValueError, BatchError), "banned", sure=False),
     Row("an empty stream is repeated", _repeats_nothing, ValueError, "empty"),
     Row("shorter than a batch", _short_drop, ValueError, "drop"),
-    Row("epochs that are empty later", _empty_later, (ValueError, IndexError), "", sure=False),
+    Row("epochs that are empty later", _empty_later, ValueError, "has no samples"),
     Row("longer than the line", _short_line, ValueError, "fewer than"),
     Row("batches of one stream, wrapped", _wrapped_batches, ValueError, "tail='wrap'"),
     Row("phases over nothing", _phases_over_nothing, ValueError, "empty"),
