@@ -130,6 +130,7 @@ bench-rivals: rivals
 
 golden: setup build
 	$(PY) -m tests.golden.make_order
+	$(PY) -m tests.golden.make_sequences
 
 stub: build
 	$(PY) -m nanobind.stubgen -q -m penstock._core -o src/penstock/_core.pyi
