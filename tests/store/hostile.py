@@ -500,6 +500,9 @@ def set_record(spec: Spec, number: int, row: int, stored: bytes, length: int | N
             part.arrays["dims"] = u32s(dims)
 
 
+LARGE_RECORDS = ("large-records",)
+
+
 def memory_cases() -> Iterator[Case]:
     """Small files that ask for much memory."""
     for io in ("map", "pread"):
@@ -508,6 +511,11 @@ def memory_cases() -> Iterator[Case]:
         yield Case(f"{io}: 4096 fields share one dictionary", lambda spec: share_dictionary(spec, 4096), "safe", io)
     for size in (2**30 + 1, 2**32 - 1):
         yield Case(f"a missing field of {size} bytes", lambda spec, size=size: missing_field(spec, size))
+        yield Case(
+            f"a missing field of {size} bytes, as the manifest says",
+            lambda spec, size=size: missing_field(spec, size, LARGE_RECORDS),
+        )
+    yield Case("a missing field of 2**32 bytes", lambda spec: missing_field(spec, 2**32, LARGE_RECORDS))
     yield Case("65536 records are one row", lambda spec: alias(spec, 65_536), "right")
 
 
@@ -548,9 +556,9 @@ def shared_parts(spec: Spec, first: Part, rows: int, shared: tuple[str, ...]) ->
     )
 
 
-def missing_field(spec: Spec, size: int) -> None:
+def missing_field(spec: Spec, size: int, required: Iterable[str] = ()) -> None:
     one = {"name": "huge", "number": 9, "kind": "fixed", "codec": {"name": "raw"}, "dtype": "u1", "shape": [size]}
-    spec.document.append(lambda d: d["fields"].append(one))
+    spec.document.append(lambda d: (d["fields"].append(one), d.update(required=list(required))))
 
 
 def alias(spec: Spec, count: int) -> None:
@@ -745,6 +753,7 @@ def name_cases() -> Iterator[Case]:
     for i, name in enumerate(NAMES):
         if name != "A7" * 16:
             yield Case(f"field name {i}", lambda spec, v=name: spec.document.append(lambda d: d["fields"][0].update(name=v)))
+            yield Case(f"field name {i}, as the manifest says", lambda spec, v=name: unicode_name(spec, v), "safe")
         for key in ("dataset", "write_id", "parent"):
             yield Case(f"{key} {i}", lambda spec, k=key, v=name: spec.document.append(lambda d: d.update({k: v})))
         for key, slot in (("chunks", 1), ("redirects", 0)):
@@ -759,6 +768,10 @@ def name_cases() -> Iterator[Case]:
             )
     for folder, suffix in (("chunk", "00000000.zr"), ("redirect", "00000001.rd"), ("manifest", None)):
         yield Case(f"a link in {folder}", lambda spec, f=folder, s=suffix: setattr(spec, "manifest", lambda m: link_away(m, f, s)))
+
+
+def unicode_name(spec: Spec, name: str) -> None:
+    spec.document.append(lambda d: (d["fields"][0].update(name=name), d.update(required=["unicode-names"])))
 
 
 def link_away(manifest: Path, folder: str, suffix: str | None) -> None:

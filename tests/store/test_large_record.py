@@ -62,3 +62,17 @@ def test_required_features_that_are_not_known_are_refused(tmp_path: Path) -> Non
         other = line.replace(b'"required":[]', b'"required":' + value)
         with pytest.raises(UnsupportedVersionError, match="use a newer penstock"):
             decode_manifest(other + b"\n%08x\n" % _core.crc32c(np.frombuffer(other, np.uint8)), "here")
+
+
+def test_large_records_that_are_missing_take_no_memory_unless_some_are_there(tmp_path: Path) -> None:
+    with pen.create(tmp_path / "a.pen", {"x": Field("u1", (1000,))}) as out:
+        out.extend({"x": [np.full(1000, 7, np.uint8), *[None] * 99]})
+    with pen.open(tmp_path / "a.pen", max_record_bytes=500) as data:
+        assert data["x"][:64].data.sum() == 7000
+        for ids in ([5], slice(None)):
+            with pytest.raises(BatchTooLargeError, match=r"'x': almost all of .* missing.*larger max_record_bytes"):
+                data["x"][ids]
+        with pen.Loader(data.select([0, 1]).in_order(), batch_size=2) as loader:
+            assert next(iter(loader))["x"].mask.all(axis=1).tolist() == [False, True]
+    with pen.open(tmp_path / "a.pen") as data:
+        assert data["x"][5] is None

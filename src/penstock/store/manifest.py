@@ -194,6 +194,8 @@ def _checked(d: dict[str, Any], digest: str) -> Manifest:
     numbers = {name: number for name, number, _ in named}
     if len(fields) != len(named) or len(set(numbers.values())) != len(named) or not named:
         raise ValueError("field names and numbers must be different, and there must be one")
+    if not set(d["required"]).issuperset(_required(fields)):
+        raise ValueError(f"expected the required features {_required(fields)} for these fields, found {d['required']}")
     next_chunk = whole_number("next_chunk", d["next_chunk"], most=_U32)
     chunks = Entries(ChunkEntry, _columns(d["chunks"], (next_chunk - 1, None, _U32, MAX_LENGTH, _U32, _U32, MAX_LENGTH)))
     if np.unique(chunks.column("number")).size != len(chunks):

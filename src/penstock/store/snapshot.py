@@ -155,7 +155,9 @@ class Store(Source):
 
     def native_reader(self, field: str) -> tuple[Any, int] | None:
         """The reader of this generation."""
-        return (self._native(), self._manifest.numbers[field]) if self._manifest.fields[field].is_fixed else None
+        one = self._manifest.fields[field]  # what is larger is looked at before memory is reserved for it
+        is_native = one.is_fixed and one.stride <= self._how.max_record_bytes
+        return (self._native(), self._manifest.numbers[field]) if is_native else None
 
     def lengths(self, field: str, ids: Any) -> IntArray:
         """Elements of records of a field of varying length, from the index alone."""
@@ -193,12 +195,12 @@ class Store(Source):
 
     def _read_field(self, name: str, ids: IntArray, out: Outputs) -> "_Fixed | Column":
         if self._manifest.fields[name].is_fixed:
-            return self._read_fixed(name, ids, self._output(name, ids.size, out))
+            return self._read_fixed(name, ids, self._output(name, ids, out))
         return self._read_variable(name, ids)
 
     def _load(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> dict[str, "_Fixed | Column"]:
         """Fields of records as they were written."""
-        outputs = {name: self._output(name, ids.size, out) for name in fields if self._manifest.fields[name].is_fixed}
+        outputs = {name: self._output(name, ids, out) for name in fields if self._manifest.fields[name].is_fixed}
 
         def load(part: slice) -> dict[str, _Fixed | Column]:
             return {
@@ -255,14 +257,27 @@ class Store(Source):
         """One field of a batch: an array, masked where records are missing, or a Ragged."""
         return as_batch(self._manifest.fields[name], loaded) if isinstance(loaded, Column) else masked(loaded.array, loaded.present)
 
-    def _output(self, name: str, count: int, out: Outputs) -> npt.NDArray[Any]:
-        field = self._manifest.fields[name]
+    def _output(self, name: str, ids: IntArray, out: Outputs) -> npt.NDArray[Any]:
+        field, count = self._manifest.fields[name], ids.size
         if count * field.stride > self._how.max_batch_bytes:
             raise BatchTooLargeError(
                 f"{self._path}: {count} records of {field.stride} bytes are more than the limit for a batch, "
                 f"{self._how.max_batch_bytes} bytes"
             )
+        if field.stride > self._how.max_record_bytes and name not in out and count:
+            self._check_claim(name, ids)
         return fixed_output(name, field, count, out)
+
+    def _check_claim(self, name: str, ids: IntArray) -> None:
+        """BatchTooLargeError unless one of 64 large records is there: missing ones take memory too, and nothing in the files."""
+        number, sizes = self._manifest.numbers[name], np.empty(ids.size, np.int64)
+        chunks = np.empty(0, np.int64) if self._chunks is None else self._chunks.chunks_of([number], ids)
+        self._with_indices(chunks, lambda: self._native().measure(number, ids, sizes, self._pool))
+        if 64 * np.count_nonzero(sizes >= 0) < ids.size:
+            raise BatchTooLargeError(
+                f"{self._path}: field {name!r}: almost all of {ids.size} records of {self._manifest.fields[name].stride} bytes are "
+                "missing, and would take memory: if the store can be trusted, open it with a larger max_record_bytes"
+            )
 
     def _read_fixed(self, name: str, ids: IntArray, array: npt.NDArray[Any]) -> "_Fixed":
         number, stride = self._manifest.numbers[name], self._manifest.fields[name].stride
