@@ -1,4 +1,4 @@
-"""Features that meet: mixtures with steps, ids, bans, phases, transforms, tails; one fact each. All of them at once: tests/crossing."""
+"""Features that meet: mixtures with steps, ids, bans, phases, transforms, tails; one fact each. tests/crossing crosses them all."""
 
 from collections.abc import Sequence
 from typing import Any
