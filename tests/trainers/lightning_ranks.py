@@ -145,6 +145,7 @@ if __name__ == "__main__":
     for number, make in enumerate((DataLoader, deliver)):
         check_epochs(make)
         check_resume(make, place / str(number))
+    check_epochs(lambda loader: DataLoader(loader, num_workers=1, persistent_workers=True))
     check_prediction()
     check_samplers()
     check_iterable()
