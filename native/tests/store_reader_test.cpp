@@ -147,7 +147,7 @@ void messages_name_the_field_and_the_record() {
   const StoreReader reader("store", kLength, files.facts(), kSegments, {}, FileAccess::map, {},
                            FieldNames{{0, "height of wave"}});
   ThreadPool pool(1);
-  const std::int64_t id = 1;
+  const std::int64_t id = 0;
   std::vector<std::byte> out(64);
   std::uint8_t present = 0;
   try {
@@ -155,7 +155,7 @@ void messages_name_the_field_and_the_record() {
     check(false, "expected an error");
   } catch (const CorruptError& error) {
     const std::string message = error.what();
-    check(message.find("field 'height of wave', record 1 (row ") != std::string::npos, message);
+    check(message.find("field 'height of wave', record 0 (row ") != std::string::npos, message);
   }
 }
 
