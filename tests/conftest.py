@@ -15,6 +15,9 @@ from penstock.remote.url import url_path
 # A signal that is handled here has its default in programs started from here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Hundreds of programs that tests start import penstock: with its bytecode on disk they need half the time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # The first profile is what make test runs. In the other one properties are tried on many more examples, other ones each time, and
 # tests that take a sample take everything (see tests/effort.py): make campaign, or pytest --hypothesis-profile=campaign
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])

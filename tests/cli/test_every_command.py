@@ -79,18 +79,6 @@ def fonts_are_open() -> None:
     open_fonts()
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the many processes here share what Python has compiled."""
-    return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(autouse=True)
-def starts_quickly(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(compiled))
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-
-
 def test_the_table_has_every_command() -> None:
     assert sorted(WORDS) == COMMANDS
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.utils.data
+from tests import effort
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import penstock as pen
@@ -382,10 +383,10 @@ def test_what_the_loader_decides_about_is_refused() -> None:
         DataLoader([1, 2])  # type: ignore[arg-type]
 
 
-def test_two_hundred_short_lived_data_loaders_leave_nothing_behind() -> None:
+def test_many_short_lived_data_loaders_leave_nothing_behind() -> None:
     """Threads and descriptors are counted after every test; here also processes and shared memory."""
     loader, first = make_loader(), straight()[0]
-    for number in range(200):
+    for number in range(effort.count(36, 200)):
         loader.seek(0)
         workers = number % 3 // 2
         batches = DataLoader(loader, num_workers=workers) if number % 2 else plain(IterableDataset(loader), num_workers=workers)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.effort import count
 from tests.loader.child import DEADLINE_S, finish, heard, start
 from tests.loader.model import KINDS, delivered_ids, make_loader, naive_batches, naive_ids
 
@@ -39,7 +40,7 @@ def test_l3_iterators_that_are_dropped_leave_nothing_behind(kind: str) -> None:
     loader = make_loader(kind)
     files, threads, crew = open_files(), native_threads(), threading.active_count()
     expected = make_loader("plain")
-    for _ in range(1000):
+    for _ in range(count(200, 1000)):
         assert delivered_ids(next(iter(loader))) == delivered_ids(next(iter(expected)))
     for _ in range(3):
         for _batch in loader:
@@ -117,9 +118,9 @@ def test_closed_iterators_begin_again() -> None:
 
 @pytest.mark.parametrize("kind", ["native", "threads", "slow", "plain"])
 def test_l4_interrupts_end_the_program(kind: str) -> None:
-    """Of seven programs one is interrupted once, the others twice: 52 interrupts for all kinds."""
+    """Of three programs one is interrupted once, the others twice; in a campaign, of seven."""
     chance = random.Random(kind)
-    for number in range(7):
+    for number in range(count(3, 7)):
         process = start("loop", kind)
         assert heard(process) == "ready"
         threading.Event().wait(chance.random() * 0.1)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.effort import count
 from tests.loader.child import DEADLINE_S
 from tests.loader.model import KINDS, make_loader, make_stream
 from tests.loader.stress import close_meanwhile, hasty, share
@@ -17,7 +18,7 @@ from penstock.loader.verify import fields_of
 @pytest.mark.parametrize("kind", KINDS)
 def test_l15_threads_share_an_iterator_without_duplicates(kind: str) -> None:
     """While another one takes states, which all are those between two batches."""
-    for _ in range(5):
+    for _ in range(count(2, 5)):
         share(kind, 1000, 4, takers=4)
 
 
@@ -25,7 +26,7 @@ def test_l15_threads_share_an_iterator_without_duplicates(kind: str) -> None:
 def test_l15_threads_may_close_what_others_take_from(kind: str) -> None:
     chance = random.Random(kind)
     with hasty():
-        for _ in range(5):
+        for _ in range(count(3, 5)):
             close_meanwhile(kind, 1000, 4, 4, chance)
 
 

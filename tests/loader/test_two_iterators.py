@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.effort import count
 from tests.loader.model import delivered_ids, make_loader
 
 DEADLINE_S = 60
@@ -22,7 +23,7 @@ def eager_switching() -> Any:
 @pytest.mark.usefixtures("eager_switching")
 @pytest.mark.parametrize("kind", ["plain", "native", "threads"])
 def test_l15_iterators_in_threads_never_deliver_a_step_twice(kind: str) -> None:
-    for _ in range(8):
+    for _ in range(count(3, 8)):
         with make_loader(kind, 4 * STEPS, 4) as loader:
 
             def consume(batches: Any) -> list[tuple[int, ...]]:

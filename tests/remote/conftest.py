@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fresh import fresh_processes
 from tests.remote.double import Double
 from tests.remote.seaweed import Seaweed, serving
 
@@ -61,6 +62,12 @@ def no_connections(obstore_is_running: None) -> Iterator[None]:
         if soon is not None and time.monotonic() > soon:
             gc.collect()  # a caught exception holds its frames, and they a client, in a circle
             soon = None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pickles_are_read_in_fresh_processes() -> Iterator[None]:
+    with fresh_processes():
+        yield
 
 
 @pytest.fixture(scope="session")

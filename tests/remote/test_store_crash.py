@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.effort import every
 from tests.remote.double import Double
 from tests.remote.store_kit import contents, memory_url
 
@@ -154,7 +155,7 @@ def test_o11_a_process_that_is_gone_in_the_middle() -> None:
         try:
             first(url)
             before = seen(url)
-            for survives in range(20):
+            for survives in every(3, range(20)):
                 arguments = json.dumps([str(url), double.storage_options, survives])
                 done = subprocess.run(
                     [sys.executable, "-c", KILLED, arguments], cwd=Path(__file__).parents[2], timeout=60, check=False

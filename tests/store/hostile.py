@@ -1,8 +1,9 @@
 """Stores made by hand: every checksum right, any value wrong. Run as a program, it opens a group of them under a memory limit.
 
-``python -m tests.store.hostile GROUP FOLDER [apart]`` prints one JSON line per case and one of the memory used.
+``python -m tests.store.hostile GROUP FOLDER STRIDE [apart]`` prints one JSON line per case and one of the memory used.
 """
 
+import itertools
 import json
 import os
 import resource
@@ -1099,8 +1100,9 @@ def peak_kib() -> int:
 
 def main() -> None:
     """Run one group of cases and print what came of them."""
-    folder, cases = Path(sys.argv[2]), [Case("as it is", lambda _: None, "right"), *GROUPS[sys.argv[1]]()]
-    apart = len(sys.argv) > 3  # all stores are written before the first is read, each in a folder of its own
+    folder, stride = Path(sys.argv[2]), int(sys.argv[3])
+    cases = [Case("as it is", lambda _: None, "right"), *itertools.islice(GROUPS[sys.argv[1]](), 0, None, stride)]
+    apart = len(sys.argv) > 4  # all stores are written before the first is read, each in a folder of its own
     root = [folder / (f"store{i}" if apart else "store") / "a.pen" for i in range(len(cases))]
     warnings.simplefilter("error")
     for i in range(len(cases) if apart else 1):
