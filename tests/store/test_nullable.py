@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.golden.make_store import STORE
+from tests.remote.store_kit import doubled, upload
 from tests.store.test_golden_store import FIRST
 
 import penstock as pen
 from penstock import Field, _core
 from penstock.errors import CorruptError, SchemaMismatchError
 from penstock.records import Source
+from penstock.store import open_store
 from penstock.store.create import append_to
 from penstock.store.fragment import Target, commit_fragments, write_fragment
 from penstock.testing.source_suite import assert_typed
@@ -252,3 +254,26 @@ def test_fingerprints_do_not_know_what_is_nullable(tmp_path: Path) -> None:
     assert plain.fingerprint == other.fingerprint
     shutil.copytree(STORE, tmp_path / "copy")
     assert pen.open(tmp_path / "copy").fingerprint == pen.open(STORE).fingerprint
+
+
+def test_stores_of_version_1_at_urls_are_asked_one_range_per_chunk_and_only_them(tmp_path: Path) -> None:
+    for kept in (True, False):
+        path = tmp_path / f"{kept}.pen"
+        with pen.create(path, FIELDS, chunk_records=1, threads=1, metadata={"a": 1}) as out:
+            out.extend(WHOLE)
+            out.extend({**WHOLE, "t": ["a", None]})
+        if not kept:
+            without_key(path)
+        with doubled() as (double, url):
+            upload(path, url)
+            before = len(double.requests("GET"))
+            with open_store(url) as data:
+                assert nullable(data) == {"t"}
+                assert data.metadata == {"a": 1}
+                asked = [request for request in double.requests("GET")[before:] if "/chunk/" in request.key]
+                assert len(asked) == (0 if kept else 4)
+                assert_typed(data[[0]], data)
+            with append_to(url) as out:
+                out.extend({**WHOLE, "x": [None, 1]})
+            with open_store(url) as data:
+                assert nullable(data) == {"t", "x"}

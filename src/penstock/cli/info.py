@@ -1,5 +1,6 @@
 """penstock info: what is in a data set."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from penstock.cli.extent import extent
 from penstock.cli.options import AsJson, Data, Generation, Storage, open_data
 from penstock.cli.output import console, facts, number, print_json, table
 from penstock.records import Blocks, Source
-from penstock.report.words import size
+from penstock.report.words import noun, size
 from penstock.schema import Field
 from penstock.store.generation import generations, load_manifest
 from penstock.store.layout import MANIFEST_DIRECTORY, generation_of
@@ -32,6 +33,9 @@ EXAMPLES = (
 )
 MOST_REMOTE_CHUNKS = 500
 """Of stores at URLs with more chunks than this, the chunks are not looked at: each is a request."""
+
+MOST_METADATA = 500
+"""Characters that are shown of a value."""
 
 Generations = Annotated[bool, typer.Option("--generations", help="Of a store: list the generations that can be opened.")]
 
@@ -71,6 +75,7 @@ def describe(source: Source) -> dict[str, Any]:
         "fields": {name: _field(field) for name, field in source.schema.items()},
         "blocks": _blocks(source.blocks) | {"read_whole": source.reads_blocks},
         "fingerprint": source.fingerprint,
+        "metadata": dict(source.metadata),
     }
     if all(field.is_fixed for field in source.schema.values()):
         found["record_bytes"] = sum(field.stride for field in source.schema.values())
@@ -86,6 +91,7 @@ def _field(field: Field) -> dict[str, Any]:
         "dtype": str(field.dtype) if field.kind in ("fixed", "ragged") else None,
         "shape": list(field.shape) if field.is_fixed else None,
         "codec": repr(field.codec),
+        "nullable": field.nullable,
     }
 
 
@@ -137,7 +143,7 @@ def show(found: dict[str, Any]) -> None:
 
 def _generation(one: dict[str, Any]) -> str:
     written = one["written"].replace("T", " ").replace("+00:00", " UTC")
-    return f"{written}, {number(one['records'])} records, {size(one['bytes'])}"
+    return f"{written}, {number(one['records'])} {noun(one['records'], 'record')}, {size(one['bytes'])}"
 
 
 def _data_rows(found: dict[str, Any]) -> dict[str, object]:
@@ -149,8 +155,11 @@ def _data_rows(found: dict[str, Any]) -> dict[str, object]:
     blocks = found["blocks"]
     least = "" if blocks["least_records"] == blocks["records"] else f"{number(blocks['least_records'])} to "
     how = ", read as a whole" if blocks["read_whole"] else ""
-    rows["blocks"] = f"{number(blocks['count'])} of {least}{number(blocks['records'])} records{how}"
+    rows["blocks"] = f"{number(blocks['count'])} of {least}{number(blocks['records'])} {noun(blocks['records'], 'record')}{how}"
     rows["fingerprint"] = found["fingerprint"]
+    for key, value in found["metadata"].items():
+        text = json.dumps(value)  # of ASCII only: a stranger's control characters do no harm
+        rows[f"metadata {ascii(key)[1:-1][:40]}"] = text if len(text) <= MOST_METADATA else f"{text[:MOST_METADATA]}..."
     return rows
 
 
@@ -163,7 +172,9 @@ def _fields(fields: Mapping[str, Any], stored: Mapping[str, int] | None) -> Tabl
 
 def _type(field: dict[str, Any]) -> str:
     words = {"fixed": [field["dtype"], " x ".join(map(str, field["shape"] or []))], "ragged": [field["dtype"], "ragged"]}
-    return " ".join(word for word in words.get(field["kind"], [field["kind"]]) if word)
+    return " ".join(
+        [*(word for word in words.get(field["kind"], [field["kind"]]) if word), *(["nullable"] if field["nullable"] else [])]
+    )
 
 
 def _store_rows(store: dict[str, Any]) -> dict[str, object]:
