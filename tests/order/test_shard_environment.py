@@ -17,12 +17,10 @@ LIGHTNING = {"WORLD_SIZE": "4", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "M
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No launcher, and no framework in which a process group may be left."""
+    """No launcher."""
     for name in os.environ:
         if name.startswith(PREFIXES):
             monkeypatch.delenv(name)
-    for name in ("torch.distributed", "jax"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +116,6 @@ def test_a_process_group_goes_before_variables_and_one_of_several_before_one_of_
 
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
-    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         assert Shard.from_environment() == Shard(0, 1)
