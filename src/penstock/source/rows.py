@@ -178,7 +178,9 @@ def check_header(name: str, header: bytes, size: int) -> tuple[int, int]:
         raise FormatError(f"{name}: expected rows of at least 1 value, found a width of 0")
     whole = HEADER.size + rows * width * STORED.itemsize
     if whole >= 2**63 or (rows > 0 and width * STORED.itemsize > MAX_RECORD_BYTES):
-        raise SizeOverflowError(f"{name}: {rows} rows of {width} values are beyond what can be read (a row has at most 1 GiB)")
+        raise SizeOverflowError(
+            f"{name}: {rows} rows of {width} values are beyond what can be read (a row has at most {MAX_RECORD_BYTES} bytes)"
+        )
     if size < whole:
         raise TruncatedError(f"{name}: expected {whole} bytes for {rows} rows of {width} values, found {size}")
     if size > whole:
