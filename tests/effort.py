@@ -1,4 +1,4 @@
-"""How much a test does: a sample in every run, everything in a campaign (``make campaign``, or ``--hypothesis-profile=campaign``)."""
+"""How much a test does: a sample in every run, everything in a campaign (make campaign, or --hypothesis-profile=campaign)."""
 
 from collections.abc import Sequence
 from typing import TypeVar

@@ -6,6 +6,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch.distributed as dist  # here: a second import, once it is gone from sys.modules, would end the process
 
 from penstock.order import Shard
 
@@ -112,8 +113,6 @@ def jax_of(rank: int, world: int) -> ModuleType:
 
 def test_a_process_group_goes_before_variables_and_one_of_several_before_one_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for jax: two real groups of several processes at once need two launchers. Each alone is run for real elsewhere."""
-    import torch.distributed as dist
-
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
