@@ -466,7 +466,7 @@ def test_check_35_the_line_is_the_documents_joined_without_padding(
 ) -> None:
     documents, separator, dtype, elements = corpus
     options = {"dtype": dtype, "separator": separator, "block_size": block_size, "max_shard_bytes": max_bytes}
-    line = np.concatenate([np.empty(0, dtype), *elements])
+    line = np.concatenate([np.empty(0, dtype), *elements]).astype(dtype)  # numpy joins in the byte order of the machine
     native = line.astype(dtype.newbyteorder("="))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "FLUSH_BYTES", flush)
