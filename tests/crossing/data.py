@@ -115,12 +115,12 @@ def remote_at(url: str, storage_options: dict[str, Any]) -> Iterator[None]:
     """Remote data is there, instead of in the memory of this process."""
     global _remote
     before = _remote
-    data.cache_clear()
+    close_data()
     _remote = (url, storage_options)
     try:
         yield
     finally:
-        data.cache_clear()
+        close_data()
         _remote = before
 
 
@@ -288,6 +288,10 @@ def _document_sets() -> list[Known]:
             pq.write_table(table, path, row_group_size=4)
             return pen.open(path)
 
+        def remote_parquet(parquet: Any = parquet, n: int = n) -> Source:
+            parquet().close()
+            return _upload(_directory() / f"documents{n}.parquet")
+
         def store(ragged: Any = ragged, n: int = n) -> Source:
             path = _directory() / f"documents{n}.pen"
             if not path.exists():
@@ -304,6 +308,9 @@ def _document_sets() -> list[Known]:
         found.append(Known(f"ragged{n}", {"ids": Form("ragged", "uint16")}, {"ids": list(ragged)}, n, store))
         if n == 14:
             found.append(
+                Known(f"remote_documents{n}", both, {"text": some, "ids": list(ragged)}, n, remote_parquet, is_remote=True)
+            )
+            found.append(
                 Known(f"remote_ragged{n}", {"ids": Form("ragged", "uint16")}, {"ids": list(ragged)}, n, remote, is_remote=True)
             )
     return found
@@ -312,7 +319,18 @@ def _document_sets() -> list[Known]:
 KNOWN = {known.name: known for known in (*_value_sets(), *_plain_sets(), *_nullable_sets(), *_token_sets(), *_document_sets())}
 
 
-@cache
+_open: dict[str, Source] = {}
+
+
 def data(name: str) -> Source:
     """One of the data sets, open."""
-    return KNOWN[name].opener()
+    if name not in _open:
+        _open[name] = KNOWN[name].opener()
+    return _open[name]
+
+
+def close_data() -> None:
+    """Close everything that :func:`data` has opened."""
+    for source in _open.values():
+        source.close()
+    _open.clear()

@@ -31,7 +31,7 @@ FAMILIES = {
     "tokens": ("tokens", "remote_tokens"),
     "text": ("text",),
     "ragged": ("ragged", "remote_ragged"),
-    "both": ("documents",),
+    "both": ("documents", "remote_documents"),
 }
 STOPS = ("first_exhausted", "all_exhausted", "all_exhausted_without_replacement", "forever")
 TAILS = ("keep", "drop", "pad", "wrap")
@@ -58,7 +58,7 @@ class Lot:
 
     def case(self) -> Case:
         family = self.one("value", "value", "plain", "nullable", "nullable", "tokens", "tokens", "tokens", "text", "ragged", "both")
-        sequential = family in ("tokens", "text", "ragged", "both") and self.happens(0.8)
+        sequential = self.happens(0.8 if family in ("tokens", "text", "ragged", "both") else 0.1 if family != "plain" else 0)
         self.recipe = self._recipe(family, sequential)
         self.size = self.one(1, 2, 3, 4, 4, 5, 6, 8)
         self.needs_ragged = (not sequential or self.recipe["change"] != "none") and self.happens(0.97)
@@ -73,11 +73,11 @@ class Lot:
         change = "none"
         if self.happens(0.3):
             change = {
-                "value": self.one("pick", "map", "dict"),
+                "value": self.one("map", "dict", "map dict") if sequential else self.one("pick", "map", "dict", "map dict"),
                 "plain": "dict",
-                "nullable": self.one("map", "pick", "dict"),
-                "text": "map",
-                "both": "pick",
+                "nullable": self.one("map", "dict") if sequential else self.one("map", "pick", "dict", "map dict"),
+                "text": self.one("map", "dict"),
+                "both": self.one("pick", "dict"),
                 "tokens": self.one("pick", "dict"),
                 "ragged": "dict",
             }[family]
@@ -123,6 +123,9 @@ class Lot:
         family = self.recipe["family"]
         if self.recipe["sequential"] and self.recipe["change"] == "none" and family in ("tokens", "ragged"):
             family = self.one(family, family, "tokens", "ragged")  # sequences of both can be mixed
+        if self.recipe["change"] == "none" and family in ("ragged", "text") and self.happens(0.2):
+            table = pick(self._leaf("both"), ["ids" if family == "ragged" else "text"])  # the same field in another format
+            return self.selected(table)
         if self.recipe["change"] == "map" and family in ("value", "nullable") and self.happens(0.2):
             family = self.one("value", "nullable")
         is_joined, is_selected = self.happens(0.15), self.happens(0.2)
@@ -132,6 +135,10 @@ class Lot:
             other = self.changed(self._leaf(family))
             table = concatenated([table, other] if self.happens(0.7) else [other, table, other])
         self.needs_ragged = kept
+        return self.selected(table, is_selected)
+
+    def selected(self, table: Table, is_selected: bool = False) -> Table:
+        """Some of the records, of which some cannot be read."""
         if is_selected and table.length:
             table = select(table, self.key(table.length))
         if self.happens(0.12) and table.length > 1 and not self.recipe["sequential"]:
@@ -152,6 +159,8 @@ class Lot:
     def changed(self, table: Table) -> Table:
         """The table after the change of fields that all of the case share."""
         match self.recipe["change"], self.recipe["family"]:
+            case "map", ("value" | "nullable") if self.recipe["length"] % 2:
+                return mapped(pick(table, ["name", "x"]))
             case "map", _:
                 return mapped(table)
             case "pick", "both":
@@ -160,6 +169,8 @@ class Lot:
                 return pick(table, ["tokens"])
             case "pick", _:
                 return pick(table, ["name", "x"] if self.recipe["length"] % 2 else ["x"])
+            case "map dict", _:
+                return aligned({"a": mapped(table), "b": select(leaf("npy60"), slice(0, table.length))})
             case "dict", _:
                 other = pick(table, [next(iter(table.forms))]) if self.recipe["sequential"] is False else None
                 if other is not None:

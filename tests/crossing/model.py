@@ -303,7 +303,8 @@ class Records(Stream):
     @property
     def tags(self) -> frozenset[str]:  # type: ignore[override]
         given = dict(self.ordered.options)
-        name = "block shuffle" if {"block", "window", "lanes"} & given.keys() else self.ordered.method
+        is_blocked = self.ordered.method == "shuffle" and {"block", "window", "lanes"} & given.keys()
+        name = "block shuffle" if is_blocked else self.ordered.method
         return self.table.tags | {f"order {name}"} | ({"without"} if self.bans else set())
 
     def code(self) -> str:

@@ -3,8 +3,6 @@
 Streams of one mixture may differ in source, order and bans, so most operations meet there.
 """
 
-from collections.abc import Callable
-
 OPERATIONS = {
     "local": "files and arrays of this machine",
     "remote": "the same at a URL",
@@ -72,26 +70,31 @@ OPERATIONS = {
 }
 
 SEQUENCES = {"token sequences", "document sequences", "separator", "documents", "page", "without behind sequences"}
-MIXTURES = {name for name in OPERATIONS if name.startswith("mix ")} | {"weights", "weights by step", "unit batch", "without in mix"}
+PAGES = {"token sequences", "page"}
 PHASES = {"phases", "phase weights", "phase epochs"}
-FAMILIES = (
-    {"format array", "format store"},
-    {"format npy", "format collection"},
-    {"format parquet", "format nullable_store"},
-    {"format tokens", "format ragged"},
-    {"format text"},
-    {"format documents"},
+ORDERS = {name for name in OPERATIONS if name.startswith("order ")}
+NUMBERS = {"format array", "format store", "format parquet", "format nullable_store"}
+RAGGED = {"format tokens", "format ragged", "format documents"}
+PLAIN = {"format collection"}
+TEXT = {"format text"}
+
+Pair = tuple[str, set[str], set[str]]
+CANNOT_MEET: tuple[Pair, ...] = (
+    ("a sequence is not replaced by another", {"on_error skip", "unreadable"}, SEQUENCES),
+    ("sequences have no windows and no designs", {"order slide", "order design"}, SEQUENCES),
+    ("only designs have weights, so that they are mixed with designs", {"order design"}, ORDERS - {"order design"}),
+    ("a mixture has one kind of fields", NUMBERS, RAGGED | PLAIN | TEXT),
+    ("a mixture has one kind of fields", PLAIN, RAGGED | TEXT | {"missing values"}),
+    ("a mixture has one kind of fields", TEXT, {"format tokens", "format ragged"}),
+    ("numbers are no tokens", PLAIN, SEQUENCES),
+    ("token blocks within other sources are documents", PAGES, NUMBERS | PLAIN | TEXT | {"format npy", "dict", "map"}),
+    ("the functions of the cases map numbers and texts", {"map"}, RAGGED | PLAIN),
+    ("a mixture that names the batch size has only that one", {"mix batch_size"}, {"resume size"}),
+    ("the batch size of phases is theirs", PHASES, {"resume size", "weights by step"}),
 )
-VALUES = {"format array", "format store", "format npy", "format collection", "format parquet", "format nullable_store"}
-
-
-def _both(one: set[str], other: set[str]) -> Callable[[set[str]], bool]:
-    return lambda pair: bool(pair & one and pair & other and len(pair) == 2)
-
-
-CANNOT_MEET: tuple[tuple[str, Callable[[set[str]], bool]], ...] = ()
+"""Why two operations, one of each set, are not right together in one case: refused, or without meaning."""
 
 
 def may_meet(one: str, other: str) -> bool:
     """Whether two operations may be right together in one case."""
-    return not any(rule({one, other}) for _, rule in CANNOT_MEET)
+    return not any((one in first and other in second) or (other in first and one in second) for _, first, second in CANNOT_MEET)

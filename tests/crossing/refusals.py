@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from tests.crossing.case import Case
 from tests.crossing.check import RefusalError
@@ -107,15 +108,20 @@ def _repeats_nothing(case: Case) -> bool:
     for mixture in reversed(_mixtures(case)):  # those within first: the others are made of them
         if mixture.stop not in ("all_exhausted", "forever"):
             continue
-        phases = [leg.phases for leg in case.legs if leg.phases is not None]
         stages = [weights for _, weights in mixture.weights] if mixture.is_staged else [mixture.weights]
-        if phases and mixture is case.stream:
-            stages += [phase.weights for phase in phases[0] if phase.weights is not None]
-        for weights in stages:
-            for (name, _), length in zip(mixture.parts, mixture.lengths, strict=True):
-                if length == 0 and weights is not None and weights[name]:
-                    return True
+        names = [name for name, _ in mixture.parts]
+        if _weighs_nothing(stages, dict(zip(names, mixture.lengths, strict=True))):
+            return True
+        phases = case.legs[0].phases
+        if phases is not None and mixture is case.stream:
+            weights = [phase.weights or mixture.weights for phase in phases]
+            if _weighs_nothing(weights, dict(zip(names, mixture.elements, strict=True))):
+                return True
     return False
+
+
+def _weighs_nothing(stages: list[Any], lengths: dict[str, int]) -> bool:
+    return any(weights is not None and weights[name] and not length for weights in stages for name, length in lengths.items())
 
 
 def _inner(case: Case) -> list[Mix]:
@@ -149,6 +155,18 @@ def _empty_later(case: Case) -> bool:
         stream = case.stream.bind(leg.size or 1, leg.tail)
         if leg.phases is None and stream.axis(0) and not all(stream.axis(epoch) for epoch in range(8)):
             return True
+    return False
+
+
+def _dropped_later(case: Case) -> bool:
+    """Whether weights by step leave epochs shorter than a batch."""
+    if not isinstance(case.stream, Mix) or not case.stream.is_staged or case.stream.is_endless:
+        return False
+    for leg in case.legs:
+        if leg.tail == "drop" and leg.size:
+            stream = case.stream.bind(leg.size, leg.tail)
+            if any(stream.axis(epoch) < leg.size for epoch in range(8)):
+                return True
     return False
 
 
@@ -256,6 +274,7 @@ ROWS = (
     Row("everything is banned", _all_banned, (ValueError, BatchError), "banned", sure=False),
     Row("an empty stream is repeated", _repeats_nothing, ValueError, "empty"),
     Row("shorter than a batch", _short_drop, ValueError, "drop"),
+    Row("epochs that are dropped later", _dropped_later, ValueError, "", sure=False),
     Row("epochs that are empty later", _empty_later, ValueError, "has no samples"),
     Row("longer than the line", _short_line, ValueError, "fewer than"),
     Row("batches of one stream, wrapped", _wrapped_batches, ValueError, "tail='wrap'"),
