@@ -6,7 +6,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-import torch.distributed as dist  # here: a second import, once it is gone from sys.modules, would end the process
+import torch.distributed as dist
 
 from penstock.order import Shard
 
