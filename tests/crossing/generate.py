@@ -62,7 +62,7 @@ class Lot:
         self.recipe = self._recipe(family, sequential)
         self.size = self.one(1, 2, 3, 4, 4, 5, 6, 8)
         self.needs_ragged = (not sequential or self.recipe["change"] != "none") and self.happens(0.97)
-        self.is_remote = self.happens(0.12)  # slow, so not often
+        self.is_remote = self.happens(0.07)  # slow, so not often
         stream = self.mixture(0) if self.happens(0.45) else self.single()
         return Case(self.seed, stream, self.legs(stream))
 

@@ -702,7 +702,7 @@ class Mix(Stream):
         group = self.size if self.unit == "batch" else 1
         stages = self._stages(clock, group) if self.is_staged else [(0, self._weights)]
         line = _laid_out(tuple(self.lengths), tuple((step, tuple(w)) for step, w in stages), group, self.stop, self.period or 1024)
-        found = unroll(line, self.seed, epoch, FAR)
+        found = list(_unrolled(line, self.seed, epoch))
         if self.stop == "all_exhausted_without_replacement" and group > 1:
             found += self._left_over(line, epoch)
         if not self.is_endless:
@@ -785,8 +785,21 @@ class Mix(Stream):
 @lru_cache(256)
 def _laid_out(
     lengths: tuple[int, ...], stages: tuple[tuple[int, tuple[float, ...]], ...], group: int, stop: str, period: int
-) -> Line:
-    return mixture_line(lengths, stages_by_step(stages, 1, group), stop, period)
+) -> "_Shared":
+    line = mixture_line(lengths, stages_by_step(stages, 1, group), stop, period)
+    return _Shared(**vars(line))
+
+
+class _Shared(Line):
+    """A line that is the key of a cache."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__  # type: ignore[assignment]
+
+
+@lru_cache(512)
+def _unrolled(line: "_Shared", seed: int, epoch: int) -> list[tuple[int, int]]:
+    return unroll(line, seed, epoch, FAR)
 
 
 def unroll(line: Line, seed: int, epoch: int, most: int) -> list[tuple[int, int]]:

@@ -60,7 +60,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "bans behind .sequences are lost",
-        edit("stream.sequence:SequenceStream.without", "bans=self._bans + new_ban(ids, from_step, len(self._source))", ""),
+        edit("stream.sequence:SequenceStream.without", "bans = self._bans + new_ban(", "bans = self._bans + 0 * new_ban("),
     )
     yield (
         "bans in a mixture are lost",
@@ -93,7 +93,9 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "pages of the block size",
-        edit("stream.sequence:SequenceStream._lay", "self._version == 1 else self._seq_len", "True else self._seq_len"),
+        edit(
+            "stream.sequence:SequenceStream._lay", "page = line.block_size if is_old else self._seq_len", "page = line.block_size"
+        ),
     )
     yield (
         "blocks of pages are as many as blocks of records",
@@ -114,6 +116,10 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     yield (
         "phases have pages of their own",
         edit("stream.sequence:SequenceStream._layout", 'return {"page": self._page}', "return {}"),
+    )
+    yield (
+        "bans behind sequences in order keep pages of blocks",
+        edit("stream.sequence:SequenceStream.without", "page=self._asked", "page=self._page"),
     )
     yield (
         "weights by step start over in every epoch",
@@ -172,7 +178,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "an endless mixture has a length",
-        edit("stream.mixed:MixedStream.__len__", 'self._options["stop"] == "forever" and self._phases is None', "False"),
+        edit("stream.mixed:MixedStream.__len__", "self.never_ends and self._phases is None", "False"),
     )
     yield (
         "where names steps at which a record is banned",
