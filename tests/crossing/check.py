@@ -194,7 +194,7 @@ class Checker:
         assert place is not None
         loaded, place = place, job.settle(place)
         if place is not None and place.step and not isinstance(job, PhasedJob):
-            self.anchored = _walk(job, place.step) == place
+            self.anchored = _walk(job, place.step) == loaded
         if leg.restart:  # where it stands before the first batch does not matter
             place = job.settle(Place())
         else:

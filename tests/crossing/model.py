@@ -680,15 +680,15 @@ class Mix(Stream):
 
     def layout(self, epoch: int) -> tuple[list[tuple[int, int]], list[int], int]:
         """Stream and element on the stream's endless line at every position; what was taken before; the clock at the start."""
-        if epoch not in self._layouts:
+        for number in range(len(self._layouts), epoch + 1):
             taken, clock = [0] * len(self.parts), 0
-            if epoch:
-                before, taken, clock = self.layout(epoch - 1)
+            if number:
+                before, taken, clock = self._layouts[number - 1]
                 counts = Counter(which for which, _ in before)
                 taken = [count + counts[k] for k, count in enumerate(taken)]
                 clock += self._clocked(len(before))
-            chosen = self._choose(epoch, clock)
-            self._layouts[epoch] = ([(which, taken[which] + local) for which, local in chosen], taken, clock)
+            chosen = self._choose(number, clock)
+            self._layouts[number] = ([(which, taken[which] + local) for which, local in chosen], taken, clock)
         return self._layouts[epoch]
 
     def _clocked(self, length: int) -> int:

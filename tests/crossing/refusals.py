@@ -87,6 +87,8 @@ def _all_banned(case: Case) -> bool:
 
 
 def _nothing_left(stream: Sequences, banned: frozenset[int]) -> bool:
+    if not stream.has_pages and not any(tokens for number, tokens in enumerate(stream.storage) if number not in banned):
+        return True
     try:
         stream._line(0, banned)
     except NothingLeftError:
@@ -192,7 +194,8 @@ def _wrapped_batches(case: Case) -> bool:
 
 def _phases_over_nothing(case: Case) -> bool:
     phases = case.legs[0].phases
-    if phases is None or isinstance(case.stream, Mix) or case.stream.axis(0):
+    stream = case.stream
+    if phases is None or (sum(stream.elements) if isinstance(stream, Mix) else stream.axis(0)):
         return False
     return any(phase.steps for phase in phases)
 
