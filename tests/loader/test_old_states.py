@@ -199,3 +199,32 @@ def test_a_stream_that_no_longer_exists_is_refused_when_it_is_made(name: str) ->
     error, reason = UNBUILDABLE[name]
     with pytest.raises(error, match=re.compile(reason, re.IGNORECASE)):
         CASES[name].loader(DATA, resumes=True)
+
+
+def test_a_state_that_is_refused_changes_nothing() -> None:
+    name = "sequences of 12, shuffled"
+    with opened(CASES[name]) as loader:
+        state, _, batches = resumable(name)[1]
+        for key, value in (("data", "another"), ("step", state["step"] + 1), ("cursor", "00" * 8 + "ff" * 16)):
+            loader.load_state_dict(state)
+            first = taken(name, loader, 1)
+            bad = state | {key: value} if key != "step" else state | {"plan": {}}
+            with pytest.raises(StateError):
+                loader.load_state_dict(bad)
+            assert loader.state_dict()["order_version"] == 1
+            assert first + taken(name, loader, len(batches) - 1) == batches
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_torch_data_loader_goes_on_in_the_old_order_too(workers: int) -> None:
+    from penstock.deliver.torch import DataLoader
+
+    name = "sequences of 12, shuffled"
+    with opened(CASES[name]) as loader:
+        options = {"persistent_workers": True, "multiprocessing_context": "spawn"} if workers else {}
+        data = DataLoader(loader, num_workers=workers, **options)
+        next(iter(data))  # workers have begun, with the new order
+        state, _, batches = resumable(name)[1]
+        data.load_state_dict(state)
+        with_arrays = ({field: column.numpy() for field, column in batch.items()} for batch in data)
+        assert [summary(batch) for batch in islice(with_arrays, len(batches))] == batches

@@ -19,7 +19,6 @@ from penstock.deliver.torch_tensor import as_tensors
 from penstock.errors import WorkerDiedError
 from penstock.loader import Loader
 from penstock.loader.schedule import Place
-from penstock.loader.work import Work
 from penstock.records import Batch, Source
 
 __all__ = ["DataLoader", "IterableDataset", "MapDataset"]
@@ -127,8 +126,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             raise TypeError(f"the penstock loader decides about {', '.join(sorted(decided))}: leave that out")
         self._loader = _checked(loader)
         self._places = _PlaceSampler(loader)
+        self._served = loader._work  # what persistent workers have a copy of
         super().__init__(
-            _Places(loader._work),
+            _Places(loader),
             batch_size=None,
             sampler=self._places,
             collate_fn=as_tensors,
@@ -144,6 +144,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """The rest of the epoch, from where the loader stands when the first batch is asked for. The loader moves along."""
         loader = self._loader
         loader._rewind()
+        if self._served is not loader._work:  # a state of an older order was loaded: new workers, with that order
+            self._served, self._iterator = loader._work, None
         with self._places.counted():
             batches = super().__iter__()
         step = loader.step
@@ -179,17 +181,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 class _Places(torch.utils.data.Dataset[Any]):
     """A batch for each place in the schedule. Workers get places, not steps: they need not know how the run went so far."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
 
     def __len__(self) -> int:
         """Samples of an epoch on all ranks, which is what trainers show."""
-        return len(self._work.stream)
+        return len(self._loader.stream)
 
     def __getitem__(self, place: Place) -> Any:
         if not isinstance(place, Place):
             raise TypeError("the dataset of a penstock DataLoader has batches, not records: iterate over the DataLoader itself")
-        return self._work.make(place)
+        return self._loader._work.make(place)
 
     __getitems__ = __getitem__  # of a DataLoader that takes the place sampler for a batch sampler
 

@@ -17,7 +17,7 @@ from penstock.loader.engine import Engine
 from penstock.loader.needs import Forecast, forecast, network
 from penstock.loader.schedule import TAILS, EpochSchedule, PhaseSchedule, Place, Schedule
 from penstock.loader.start import make_engine
-from penstock.loader.state import check_state, make_state, parse_state
+from penstock.loader.state import State, check_state, make_state, parse_state
 from penstock.loader.stats import Meter, Stats
 from penstock.loader.work import SOURCE, OnError, Work, seed_for
 from penstock.order import Cursor, Phase, Shard
@@ -253,24 +253,31 @@ class Loader:
 
         ``strict=False`` takes the state of other data or another order; only position and step are then used.
         """
-        found = parse_state(state)
-        self._follow(self._first.stream)
+        found, stream = parse_state(state), self._first.stream
         if strict:
-            stream, plan = self.stream, None
-            if found.order_version < stream.order_version:
-                stream, plan = stream.continued(found.cursor.epoch)
-            elif found.order_version > stream.order_version:
-                raise StateMismatchError(f"the state has order version {found.order_version}, this loader {stream.order_version}")
-            check_state(found, self._identity[0], self._identity[1] if plan is None else self._plan(plan))
-            if found.cursor.seed != stream.seed:
-                raise StateMismatchError(f"the state has the seed {found.cursor.seed}, this loader {stream.seed}")
-            self._follow(stream)
+            stream = self._fitting(found, stream)
         if self._restart:  # the next iteration begins at step 0
             return
-        self._go_on(found.step, found.cursor.epoch, found.cursor.position)
+        before = dict(self.__dict__)
+        try:
+            self._follow(stream)
+            self._go_on(found.step, found.cursor.epoch, found.cursor.position)
+        except BaseException:  # what is refused changes nothing
+            self.__dict__.update(before)
+            raise
+
+    def _fitting(self, state: State, stream: Stream) -> Stream:
+        """The stream that goes on with a state: the loader's own, or the order of an older version of it."""
+        if state.order_version > stream.order_version:
+            raise StateMismatchError(f"the state has order version {state.order_version}, this loader {stream.order_version}")
+        is_old = state.order_version < stream.order_version
+        stream, plan = stream.continued(state.cursor.epoch) if is_old else (stream, stream.plan())
+        check_state(state, self._identity[0], self._plan(plan))
+        if state.cursor.seed != stream.seed:
+            raise StateMismatchError(f"the state has the seed {state.cursor.seed}, this loader {stream.seed}")
+        return stream
 
     def _follow(self, stream: Stream) -> None:
-        """Load another stream from here on: the one that the loader was given, or the order of an older version of it."""
         if stream is not self._zero.stream:
             self._schedule = self._zero = replace(self._first, stream=stream)
             self._work = self._work.of_stream(stream)
@@ -396,6 +403,11 @@ def _make_schedule(stream: Stream, batch_size: int | None, phases: Sequence[Phas
     if axis == 0 and first > 0:
         raise ValueError(
             f"from epoch {first} on an epoch has no samples, because an empty stream of the mixture has a weight then: give it 0"
+        )
+    if first > 0 and not schedule.is_endless:
+        raise ValueError(
+            f"from epoch {first} on tail='drop' drops every epoch whole: it has {axis} samples, a batch {size}: "
+            "use a smaller batch_size, other weights, or another tail"
         )
     if schedule.stream.axis > 0 and schedule.total == 0:
         if schedule.stream.num_samples > 0:
