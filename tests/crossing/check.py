@@ -177,6 +177,7 @@ class Checker:
                 if state is not None:
                     for rank in ranks:
                         attempt("load", lambda rank=rank, state=state: rank.loader.load_state_dict(json.loads(state)))
+                    self._must_be_alike(number, leg)
                 place = self._leg(f"leg {number}", leg, job, ranks, place)
                 states = {json.dumps(rank.loader.state_dict()) for rank in ranks}
                 expect(f"leg {number}: number of different states", 1, len(states))
@@ -189,6 +190,17 @@ class Checker:
                     for rank in range(later.world):
                         attempt("loader", partial(_make_loader, stream, later, rank)).close()
                 return
+
+    def _must_be_alike(self, number: int, leg: Leg) -> None:
+        """A state was loaded: if the order of a mixture depends on batch size or tail, they must be those of the run before."""
+        before, stream = self.case.legs[number - 1], self.case.stream
+        if not isinstance(stream, Mix) or not stream.is_bound or leg.phases is not None:
+            return
+        expect(f"leg {number}: batch size of the state that was taken", before.size, leg.size)
+        if before.tail != leg.tail and not stream.is_endless:
+            one, other = stream.bind(before.size or 1, before.tail), stream.bind(leg.size or 1, leg.tail)
+            if any(one.layout(epoch) != other.layout(epoch) for epoch in range(8)):
+                expect(f"leg {number}: tail of the state that was taken", before.tail, leg.tail)
 
     def _leg(self, where: str, leg: Leg, job: Job, ranks: list[Rank], place: Place | None) -> Place | None:
         assert place is not None

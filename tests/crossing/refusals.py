@@ -155,7 +155,7 @@ def _empty_later(case: Case) -> bool:
         return False
     for leg in case.legs:
         stream = case.stream.bind(leg.size or 1, leg.tail)
-        if leg.phases is None and stream.axis(0) and not all(stream.axis(epoch) for epoch in range(8)):
+        if leg.phases is None and stream.axis(0) and not all(stream.axis(epoch) for epoch in range(10)):
             return True
     return False
 
@@ -167,7 +167,7 @@ def _dropped_later(case: Case) -> bool:
     for leg in case.legs:
         if leg.tail == "drop" and leg.size:
             stream = case.stream.bind(leg.size, leg.tail)
-            if any(stream.axis(epoch) < leg.size for epoch in range(8)):
+            if stream.axis(0) >= leg.size and any(0 < stream.axis(epoch) < leg.size for epoch in range(10)):
                 return True
     return False
 
@@ -277,7 +277,7 @@ ROWS = (
     Row("everything is banned", _all_banned, (ValueError, BatchError), "banned", sure=False),
     Row("an empty stream is repeated", _repeats_nothing, ValueError, "empty"),
     Row("shorter than a batch", _short_drop, ValueError, "drop"),
-    Row("epochs that are dropped later", _dropped_later, ValueError, "", sure=False),
+    Row("epochs that are dropped later", _dropped_later, ValueError, "drops every epoch"),
     Row("epochs that are empty later", _empty_later, ValueError, "has no samples"),
     Row("longer than the line", _short_line, ValueError, "fewer than"),
     Row("batches of one stream, wrapped", _wrapped_batches, ValueError, "tail='wrap'"),
