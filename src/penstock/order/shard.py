@@ -112,7 +112,7 @@ def _of_variables() -> tuple[int, int]:
             return others[0]
     else:
         world = _number("WORLD_SIZE")
-        found = (0, 1) if world == 1 else next((pair for pair in others if pair[1] == world), None) or _of_node(world)
+        found = next((pair for pair in others if pair[1] == world), None) or (_of_node(world) if world > 1 else None)
         if found is not None:
             return found
     if any(_exceeds(name, 0) for name in RANKS) or any(_exceeds(name, 1) for name in SIZES):
@@ -141,7 +141,9 @@ def _of_node(world: int) -> tuple[int, int] | None:
         return None
     local, per_node = _number("LOCAL_RANK"), _number("LOCAL_WORLD_SIZE", 0)
     node = _number("NODE_RANK", _number("GROUP_RANK", 0 if per_node == world else -1))
-    if node < 0 or (node > 0 and per_node < 1) or not node * per_node + local < world:
+    if node < 0 or local < 0 or (node > 0 and per_node < 1) or (per_node > 0 and local >= per_node):
+        return None
+    if node * per_node + local >= world:
         return None
     return node * per_node + local, world
 
