@@ -101,7 +101,7 @@ def test_block_epoch_used_in_a_forked_child_while_threads_of_the_parent_use_it()
     for thread in busy:
         thread.start()
     try:
-        for _ in range(20):
+        for _ in range(6):
             child = os.fork()
             if child == 0:
                 os._exit(0 if read() == expected else 1)

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import ceil, floor, gcd, isqrt
 from typing import NamedTuple
@@ -123,18 +124,21 @@ def feistel_inverse(n: int, key: int, index: int, rounds: int = ROUNDS) -> int:
             return index
 
 
+_table = lru_cache(16)(fisher_yates)  # mixtures ask for one place of the same table after the other
+
+
 def permutation(n: int, key: int, positions: Sequence[int] | None = None) -> list[int]:
     """The images of some positions, or of all."""
     wanted = range(n) if positions is None else positions
     if n <= TABLE_LIMIT:
-        table = fisher_yates(n, key)
+        table = _table(n, key)
         return [table[position] for position in wanted]
     return [feistel_forward(n, key, position) for position in wanted]
 
 
 def permutation_inverse(n: int, key: int, image: int) -> int:
     """The position of one image."""
-    return fisher_yates(n, key).index(image) if n <= TABLE_LIMIT else feistel_inverse(n, key, image)
+    return _table(n, key).index(image) if n <= TABLE_LIMIT else feistel_inverse(n, key, image)
 
 
 # --- the orders -----------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.effort import every
 
 import penstock as pen
 from penstock.errors import BatchError, WindowTooSmallError
@@ -97,9 +98,15 @@ def compare(a: pen.Loader, b: pen.Loader) -> int:
     return steps
 
 
-@pytest.mark.parametrize("kind", STREAMS)
-@pytest.mark.parametrize("name", ["store", "plain", "rows"])
-@pytest.mark.parametrize("threads", [0, 2])
+CASES = [
+    (kind, name, threads)
+    for i, kind in enumerate(STREAMS)
+    for j, name in enumerate(("store", "plain", "rows"))
+    for threads in every(2, (0, 2), i + j)
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "threads"), CASES)
 def test_local_and_remote_give_the_same_batches_and_states(
     local: Path, remote: Callable[..., Source], name: str, kind: str, threads: int
 ) -> None:
