@@ -6,7 +6,7 @@ CMAKE   = $(VENV)/bin/cmake
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native docs lint format check sanitize crash soak large resume crossing fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden stub clean
+.PHONY: setup build test test-native docs lint format check sanitize campaign exhaustive crash soak large resume crossing fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden stub clean
 
 setup: $(VENV)/.ready
 
@@ -63,7 +63,12 @@ sanitize: $(VENV)/.ready
 	  $(VENV)/bin/ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
 	done
 
-# Long campaigns, apart from the tests: crash states, readers beside a writer, resumed loaders, hostile chunks.
+# Long campaigns, apart from the tests (fuzz, which needs clang, is not among them).
+campaign: exhaustive crash soak large resume crossing
+
+exhaustive: setup build  # what the tests take a sample of, with everything; see tests/README.md
+	$(PY) -m tests.campaign
+
 crash: setup build
 	$(PY) -m tests.crash.campaign --states 100000
 

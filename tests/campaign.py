@@ -1,0 +1,23 @@
+"""The tests that take a sample in every run, with everything: python -m tests.campaign [file ...] [arguments for pytest].
+
+Properties are tried on 1000 examples, other ones each time. Without files: every file that takes a sample (it imports
+``tests.effort``) or tries properties (it imports ``hypothesis``).
+"""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+SAMPLED = re.compile(r"^(?:from|import) (?:tests\.effort|hypothesis)\b|^from tests import effort\b", re.MULTILINE)
+
+
+def sampled() -> list[str]:
+    """The files of tests that do more in a campaign."""
+    return sorted(str(path) for path in Path("tests").rglob("test_*.py") if SAMPLED.search(path.read_text()))
+
+
+if __name__ == "__main__":
+    named = any(argument.startswith("tests") for argument in sys.argv[1:])
+    sys.exit(pytest.main(["--hypothesis-profile=campaign", "--timeout=7200", *sys.argv[1:], *([] if named else sampled())]))
