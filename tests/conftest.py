@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Hundreds of programs that tests start import penstock: with its bytecode on disk they need half the time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+PATIENCE_S = 20
 
 # The first profile is what make test runs. In the other one properties are tried on many more examples, other ones each time, and
 # tests that take a sample take everything (see tests/effort.py): make campaign, or pytest --hypothesis-profile=campaign
@@ -48,7 +51,11 @@ def leak_fence(obstore_is_running: None) -> Iterator[None]:
     yield
     if _left_open() - files:
         gc.collect()  # a caught exception holds its frames, and they what they used, in a circle
+    # What was told to end or to close, such as the thread of a progress bar or a connection, may need a moment on a busy machine.
+    until = time.monotonic() + PATIENCE_S
     for late in set(threading.enumerate()) - threads:
-        late.join(2)  # a thread that was told to end, such as that of a progress bar, may need a moment
+        late.join(max(0, until - time.monotonic()))
+    while _left_open() - files and time.monotonic() < until:
+        time.sleep(0.01)
     assert {t.name for t in set(threading.enumerate()) - threads} == set()
     assert _left_open() - files == set()

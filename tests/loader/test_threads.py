@@ -55,7 +55,7 @@ def test_l15_closing_does_not_wait_for_another_thread_that_waits() -> None:
 
     def transform(batch: Any) -> Any:
         begun.set()
-        patience.append(release.wait(20))
+        patience.append(release.wait(DEADLINE_S))
         return batch
 
     batches = iter(pen.Loader(make_stream(97), 8, transform=transform, threads=1))

@@ -120,7 +120,7 @@ def test_o02_no_first_byte(double: Double, objects: Objects, info: ObjectInfo) -
 
 @pytest.mark.parametrize("k", [0, 1, 17, 29])
 def test_o02_a_body_that_stalls(double: Double, objects: Objects, info: ObjectInfo, k: int) -> None:
-    objects.policy = Policy(first_wait_s=0.001, read_s=0.1, piece_bytes=1)
+    objects.policy = Policy(first_wait_s=0.001, read_s=0.7, piece_bytes=1)
     double.plan("GET", KEY, Fault(stall_at=k))
     check_exact(pieces_of(objects, info))
     assert ranges_asked(double) == [(START, STOP), (START + k, STOP)]
@@ -378,7 +378,7 @@ def test_o07_not_satisfiable(double: Double, objects: Objects, info: ObjectInfo)
 
 
 def test_o14_a_range_that_does_not_begin_is_asked_for_twice(double: Double, objects: Objects, info: ObjectInfo) -> None:
-    objects.policy = Policy(hedge_s=0.05, read_s=0.3)
+    objects.policy = Policy(hedge_s=0.05, read_s=30)
     gate = threading.Event()
     for fault in (Fault(gate=gate), Fault(stall_at=0)):
         before = objects.account.snapshot()

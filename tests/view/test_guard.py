@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from tests.view.serving import Reply, Visitor
+from tests.view.serving import PATIENCE_S, Reply, Visitor
 
 from penstock.view.guard import HEADERS
 
@@ -161,7 +161,7 @@ def test_an_empty_connection_does_not_hold_up_the_end(visitor: Visitor) -> None:
     """Browsers open connections ahead of time; the fixture must close although this one asks nothing."""
     import socket
 
-    idle = socket.create_connection(("127.0.0.1", visitor.server.server_port), timeout=5)
+    idle = socket.create_connection(("127.0.0.1", visitor.server.server_port), timeout=PATIENCE_S)
     try:
         assert visitor.get("api/about").status == 200
         visitor.server.shutdown()
