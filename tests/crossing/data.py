@@ -269,7 +269,24 @@ def _token_sets() -> list[Known]:
         found.append(Known(f"tokens{count}", form, {"tokens": blocks}, len(blocks), rox, **extra))
         if count in (50, 97):
             found.append(Known(f"remote_tokens{count}", form, {"tokens": blocks}, len(blocks), remote, is_remote=True, **extra))
+    found.append(_token_shards())
     return found
+
+
+def _token_shards() -> Known:
+    """Two files with one line: blocks end with the files, pages do not."""
+    lines = [[0 if i % 6 == 2 else 300 + i for i in range(20)], [0 if i % 5 == 4 else 400 + i for i in range(33)]]
+    blocks = [line[i : i + 7] for line in lines for i in range(0, len(line), 7)]
+
+    def rox() -> Source:
+        paths = [_directory() / f"shard{number}.rox" for number in range(2)]
+        for path, line in zip(paths, lines, strict=True):
+            if not path.exists():
+                write_tokens([np.array(line, "u2")], path, dtype="u2", block_size=7)
+        return pen.open(paths)
+
+    form = {"tokens": Form("ragged", "uint16")}
+    return Known("tokens53", form, {"tokens": blocks}, len(blocks), rox, line=tuple(lines[0] + lines[1]), block_size=7)
 
 
 def _document_sets() -> list[Known]:

@@ -62,7 +62,7 @@ class Lot:
         self.recipe = self._recipe(family, sequential)
         self.size = self.one(1, 2, 3, 4, 4, 5, 6, 8)
         self.needs_ragged = (not sequential or self.recipe["change"] != "none") and self.happens(0.97)
-        self.is_remote = self.happens(0.07)  # slow, so not often
+        self.is_remote = self.happens(0.05)  # slow, so not often
         stream = self.mixture(0) if self.happens(0.45) else self.single()
         return Case(self.seed, stream, self.legs(stream))
 
@@ -71,7 +71,7 @@ class Lot:
     def _recipe(self, family: str, sequential: bool) -> dict[str, Any]:
         """What all streams of a case have in common, so that they can be mixed."""
         change = "none"
-        if self.happens(0.3):
+        if self.happens(0.01 if sequential and family == "tokens" else 0.3):
             change = {
                 "value": self.one("map", "dict", "map dict") if sequential else self.one("pick", "map", "dict", "map dict"),
                 "plain": "dict",
@@ -128,7 +128,8 @@ class Lot:
             return self.selected(table)
         if self.recipe["change"] == "map" and family in ("value", "nullable") and self.happens(0.2):
             family = self.one("value", "nullable")
-        is_joined, is_selected = self.happens(0.15), self.happens(0.2)
+        is_whole = family == "tokens" and self.recipe["sequential"] and self.happens(0.98)
+        is_joined, is_selected = not is_whole and self.happens(0.15), not is_whole and self.happens(0.2)
         kept, self.needs_ragged = self.needs_ragged, self.needs_ragged or ((is_joined or is_selected) and self.happens(0.97))
         table = self.changed(self._leaf(family))
         if is_joined:
@@ -172,9 +173,8 @@ class Lot:
             case "map dict", _:
                 return aligned({"a": mapped(table), "b": select(leaf("npy60"), slice(0, table.length))})
             case "dict", _:
-                other = pick(table, [next(iter(table.forms))]) if self.recipe["sequential"] is False else None
-                if other is not None:
-                    return aligned({"a": table, "b": other})
+                if not self.recipe["sequential"] and self.recipe["length"] % 2:
+                    return aligned({"a": table, "b": pick(table, [next(iter(table.forms))])})
                 return aligned({"t": table, "n": select(leaf("npy60"), slice(0, table.length))})
         return table
 
@@ -276,7 +276,7 @@ class Lot:
             if number and (phases is not None or not bound or self.happens(0.08)):
                 size = self.one(1, 2, 3, 4, 5, 6, 8) if self.happens(0.4) and phases is None else size
                 tail = self.one(*TAILS) if self.happens(0.3) else tail
-            divides = [w for w in (1, 1, 1, 2, 3, 4) if size % w == 0] if phases is None else [1, 1, 2]
+            divides = [w for w in (1, 1, 1, 1, 2, 3, 4) if size % w == 0] if phases is None else [1, 1, 2]
             legs.append(
                 Leg(
                     self.one(0, 1, 2, 3, 5) if number else self.one(1, 2, 3, 4, 6, 10),
@@ -284,7 +284,7 @@ class Lot:
                     phases,
                     tail,
                     self.chance.choice(divides) if not self.happens(0.01) else 3,
-                    self.one(0, 0, 0, 0, 0, 0, 0, 2),
+                    self.one(0, 0, 0, 0, 0, 0, 0, 0, 0, 2),
                     ids,
                     self.one("telling", "telling", "nothing" if self.happens(0.1) else "telling") if self.happens(0.15) else None,
                     "skip" if skip else "raise",

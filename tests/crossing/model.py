@@ -47,6 +47,7 @@ class Table:
     line: tuple[int, ...] | None = None
     block_size: int = 0
     tags: frozenset[str] = frozenset()
+    is_blocks: bool = False  # records are blocks of token files, even where they are only some of them
     parts_differ: bool = False  # parts of a list have other fields than the first
 
 
@@ -67,6 +68,7 @@ def leaf(name: str) -> Table:
         known.length,
         line=known.line,
         block_size=known.block_size,
+        is_blocks=known.line is not None,
         tags=frozenset(
             {kind, f"format {format_tag}"} | ({"missing values"} if any(form.nullable for form in forms.values()) else set())
         ),
@@ -141,7 +143,8 @@ def aligned(parts: dict[str, Table]) -> Table:
     tags = frozenset({"dict"}).union(*(part.tags for part in parts.values()))
     bad = frozenset[int]().union(*(part.bad for part in parts.values()))
     differ = any(part.parts_differ for part in parts.values())
-    return Table(f"open({{{code}}})", forms, columns, first.length, bad, tags=tags, parts_differ=differ)
+    blocks = any(part.is_blocks for part in parts.values())
+    return Table(f"open({{{code}}})", forms, columns, first.length, bad, tags=tags, is_blocks=blocks, parts_differ=differ)
 
 
 def concatenated(parts: list[Table]) -> Table:
@@ -157,6 +160,7 @@ def concatenated(parts: list[Table]) -> Table:
         sum(part.length for part in parts),
         frozenset(start + i for start, part in zip(starts, parts, strict=True) for i in part.bad),
         tags=frozenset({"list"}).union(*(part.tags for part in parts)),
+        is_blocks=any(part.is_blocks for part in parts),
         parts_differ=first.parts_differ or any(part.parts_differ for part in parts),
     )
 
@@ -438,8 +442,7 @@ class Sequences(Stream):
     def storage(self) -> list[list[int]]:
         """The tokens of every record."""
         if self.table.line is not None:
-            size, line = self.table.block_size, list(self.table.line)
-            return [line[i : i + size] for i in range(0, len(line), size)]
+            return self.table.columns["tokens"]
         found = []
         for value in self.table.columns[self.source_field]:
             tokens = list(value.encode() if isinstance(value, str) else value or [])
@@ -704,7 +707,7 @@ class Mix(Stream):
         line = _laid_out(tuple(self.lengths), tuple((step, tuple(w)) for step, w in stages), group, self.stop, self.period or 1024)
         found = list(_unrolled(line, self.seed, epoch))
         if self.stop == "all_exhausted_without_replacement" and group > 1:
-            found += self._left_over(line, epoch)
+            found += self._left_over(line, epoch, self.lengths)
         if not self.is_endless:
             self._check(found)
         return found
@@ -713,11 +716,12 @@ class Mix(Stream):
     def _weights(self) -> list[float]:
         return list(self.lengths) if self.weights is None else self._numbers(self.weights)
 
-    def _left_over(self, line: Line, epoch: int) -> list[tuple[int, int]]:
+    def _left_over(self, line: Line, epoch: int, lengths: list[int]) -> list[tuple[int, int]]:
         """What does not fill a batch of its own, of streams that were drawn from, mixed."""
         drawn = [any(stage.weights[k] for _, _, stage in line.starts) for k in range(len(self.parts))]
-        rests = [length - given for length, given in zip(self.lengths, line.given, strict=True)]
-        rests = [rest if 0 < rest < self.size and on else 0 for rest, on in zip(rests, drawn, strict=True)]
+        size = line.starts[-1][2].group
+        rests = [length - given for length, given in zip(lengths, line.given, strict=True)]
+        rests = [rest if 0 < rest < size and on else 0 for rest, on in zip(rests, drawn, strict=True)]
         items = [(k, line.given[k] + i) for k, rest in enumerate(rests) for i in range(rest)]
         key = _core.absorb(derive_root(self.seed, epoch, Purpose.MIXTURE), line.draws)
         return [items[i] for i in Permutation(len(items), key=key).run(0, len(items)).tolist()] if items else []
@@ -779,7 +783,11 @@ class Mix(Stream):
             shapes.append(Shape(steps, phase.batch_size, phase.seq_len, own))
         stages = stages_by_phase(shapes, weights, self.unit == "batch")
         line = mixture_line(self.elements, stages, self.stop, self.period or 1024)
-        return unroll(line, self.seed, 0, sum(shape.steps * shape.batch_size for shape in shapes))
+        found = unroll(line, self.seed, 0, sum(shape.steps * shape.batch_size for shape in shapes))
+        is_whole = self.unit == "batch" and self.stop == "all_exhausted_without_replacement"
+        if is_whole and all(shape.seq_len == 1 for shape in shapes):
+            found += self._left_over(line, 0, self.elements)
+        return found
 
 
 @lru_cache(256)

@@ -205,6 +205,12 @@ ROWS = (
     Row("fields differ", _differ, SchemaMismatchError, "same fields"),
     Row("no ragged field", lambda case: not all(map(_has_ragged, _sequences(case))), ValueError, "ragged"),
     Row(
+        "blocks are no documents",
+        lambda case: any(s.table.is_blocks and not s.has_pages and _has_ragged(s) for s in _sequences(case)),
+        ValueError,
+        "blocks of a token file",
+    ),
+    Row(
         "sequences cannot be skipped",
         lambda case: bool(_sequences(case)) and any(leg.on_error == "skip" for leg in case.legs),
         ValueError,
