@@ -206,6 +206,10 @@ class Source(ABC):
         lengths: IntArray = self.read(ids, [field])[field].lengths
         return lengths
 
+    def has_documents(self, field: str) -> bool:
+        """Whether each record of a text or ragged field is a document, and not a piece of a longer line, as a token block is."""
+        return True
+
     def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
         """Where on a disk of this machine the bytes of records [ids.start, ids.stop) lie, as far as is known without reading them:
         so that they can be asked for ahead of time. Nothing depends on it but speed.

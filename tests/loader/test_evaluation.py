@@ -61,3 +61,24 @@ def test_a_state_is_checked_and_the_iteration_begins_at_step_0_all_the_same() ->
 def test_seek_is_refused() -> None:
     with pytest.raises(ValueError, match="restart=True begins every iteration at step 0"):
         evaluation().seek(3)
+
+
+def test_figures_are_those_of_the_next_iteration() -> None:
+    weights = [(0, {"a": 1, "b": 1}), (4, {"a": 1, "b": 9})]
+    streams = {"a": pen.open({"x": np.arange(30)}).shuffle(seed=1), "b": pen.open({"x": np.arange(30)}).shuffle(seed=2)}
+    mixed = pen.mix(streams, seed=3, weights=weights)
+    for stream, tail in ((mixed, "keep"), (mixed, "wrap"), (streams["a"], "wrap")):
+        loader = pen.Loader(stream, 8, tail=tail, restart=True)
+        expected = len(loader), loader.remaining(), loader.epoch
+        for _ in range(3):
+            assert sum(1 for _ in loader) == expected[0] == len(expected[1])
+            assert (len(loader), loader.remaining(), loader.epoch) == expected
+
+
+def test_a_second_iteration_ends_the_first() -> None:
+    loader = evaluation()
+    outer = iter(loader)
+    next(outer)
+    assert len(list(loader)) == 7
+    with pytest.raises(RuntimeError, match="another iteration over this loader"):
+        next(outer)

@@ -221,7 +221,7 @@ def test_a_torch_data_loader_goes_on_in_the_old_order_too(workers: int) -> None:
 
     name = "sequences of 12, shuffled"
     with opened(CASES[name]) as loader:
-        options = {"persistent_workers": True, "multiprocessing_context": "spawn"} if workers else {}
+        options = {"persistent_workers": True, "multiprocessing_context": "fork"} if workers else {}
         data = DataLoader(loader, num_workers=workers, **options)
         next(iter(data))  # workers have begun, with the new order
         state, _, batches = resumable(name)[1]

@@ -400,8 +400,7 @@ class _Piece:
 def lay_rest(line: Line, lengths: Sequence[int]) -> None:
     """Whole batches without replacement: what fills no batch of its own comes last, one by one."""
     last = line.starts[-1][2]
-    drawn = [any(stage.weights[k] > 0 for _, _, stage in line.starts) for k in range(len(lengths))]
-    rests = [length - given if on else 0 for length, given, on in zip(lengths, line.given, drawn, strict=True)]
+    rests = [length - given if weight else 0 for length, given, weight in zip(lengths, line.given, last.weights, strict=True)]
     counts = [rest if rest < last.group else 0 for rest in rests]
     if sum(counts) > 0:
         stage = Stage(None, last.weights, 1, 1)

@@ -15,7 +15,7 @@ from penstock.order import BlockShuffle, Random, Sequential, Shuffle
 from penstock.ragged import Ragged
 from penstock.source.array import ArraySource
 from penstock.source.tokens_writer import write_tokens
-from penstock.stream import SequenceStream, Stream
+from penstock.stream import RecordStream, SequenceStream, Stream
 from penstock.stream.stream import substitute
 
 
@@ -189,8 +189,19 @@ def seen(marks: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def test_documents_of_token_blocks_need_a_separator(tmp_path: Path) -> None:
-    with make_tokens(tmp_path, 96, 8) as source, pytest.raises(ValueError, match="needs the separator"):
-        source.in_order().sequences(2, documents=True)
+    with make_tokens(tmp_path, 96, 8) as source:
+        for separator in (None, [], np.array([], np.uint32)):
+            with pytest.raises(ValueError, match="needs the separator"):
+                source.in_order().sequences(2, documents=True, separator=separator)
+
+
+def test_pages_and_steps_are_whole_numbers(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 96, 8) as source:
+        with pytest.raises(ValueError, match="page must be"):
+            source.shuffle(seed=1).sequences(2, page=0)
+        for step in (2.9, "3"):
+            with pytest.raises(TypeError, match="from_step"):
+                source.shuffle(seed=1).without([1], from_step=step)  # type: ignore[arg-type]
 
 
 def test_documents_of_texts_need_no_separator() -> None:
@@ -260,3 +271,30 @@ def test_empty_data_has_no_sequences() -> None:
         assert (stream.axis, len(stream)) == (0, 0)
         assert stream.fetch(stream.locate(0, range(0)))["tokens"].shape == (0, 4)
     assert Sequential(0).indices(0, 0, 0).size == 0
+
+
+def test_token_blocks_behind_another_source_are_no_documents(tmp_path: Path) -> None:
+    """They would be cut, and get separators, where blocks end."""
+    for count in (40, 48):
+        with make_tokens(tmp_path, count, 16) as source:
+            wrapped = (source.pick("tokens"), source.select(slice(None)), pen.open([source]), pen.open({"x": source}))
+            for one in wrapped:
+                with pytest.raises(ValueError, match=r"blocks of a token file|of one dimension|choose field"):
+                    one.in_order().sequences(20, separator=999)
+
+
+def test_orders_of_some_of_the_blocks_are_refused(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 160, 16) as source:
+        for order in (Shuffle(3, seed=1), Sequential(3)):
+            with pytest.raises(TypeError, match="not one of all 10 records"):
+                RecordStream(source, order).sequences(8)
+
+
+def test_many_bans_are_united_once(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 1600, 16) as source:
+        stream = source.shuffle(seed=1).without([1, 2], from_step=3).without([2, 90], from_step=7).sequences(8)
+        assert stream.bans.at(2).tolist() == []
+        assert stream.bans.at(5).tolist() == [1, 2]
+        assert stream.bans.at(7).tolist() == [1, 2, 90]
+        assert stream.bans.at(8) is stream.bans.at(9)
+        assert rows(pickle.loads(pickle.dumps(stream)), 1) == rows(stream, 1)

@@ -148,7 +148,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self._served, self._iterator = loader._work, None
         with self._places.counted():
             batches = super().__iter__()
-        step = loader.step
+        step, moves = loader.step, loader._moves
         while True:
             try:
                 batch = next(batches)
@@ -159,10 +159,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 if type(error) is RuntimeError and str(error).startswith("DataLoader worker"):
                     raise WorkerDiedError(f"step {step}: {error}") from error
                 raise
-            if loader.step != step:
+            if (loader.step, loader._moves) != (step, moves):
                 raise RuntimeError(f"the loader was moved from step {step} to {loader.step} meanwhile: begin a new iteration")
             step += 1
             loader._seek(step)
+            moves = loader._moves
             yield batch
 
     def set_epoch(self, epoch: int) -> None:

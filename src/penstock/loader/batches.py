@@ -37,7 +37,7 @@ class Batches:
             self._end = loader._schedule.total
             return
         self._end = loader.remaining().stop
-        if loader.step >= self._end and loader._phases is None:  # nothing is left of this epoch
+        if loader.step >= self._end and loader._phases is None and not loader.restart:  # nothing is left of this epoch
             loader._at = (loader.step, loader.epoch + 1, 0)
 
     def _begin(self) -> Engine:
@@ -57,6 +57,7 @@ class Batches:
         if self._failure is not None:
             raise self._failure
         if self._moves != loader._moves:
+            self._check_restart()
             self._aim()
         if self._end is not None and loader.step >= self._end:
             self._drop()
@@ -72,11 +73,17 @@ class Batches:
                 self._failure = error
             raise
         if place.step != loader.step:  # another iterator took batches meanwhile
+            self._check_restart()
             loader._moves += 1
             return self._next()
         loader._delivered(place)
         loader._meter.leave(place.num_samples)
         return batch
+
+    def _check_restart(self) -> None:
+        """The iterations of a loader for evaluation do not share a cursor: a second one ends the first."""
+        if self._loader.restart and self._moves >= 0:
+            raise RuntimeError("another iteration over this loader with restart=True has begun: finish one before the next")
 
     def close(self) -> None:
         """Stop reading ahead, also while another thread waits for a batch. Idempotent; a later ``next`` begins again."""

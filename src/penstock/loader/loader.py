@@ -139,6 +139,8 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The epoch of the next batch."""
+        if self._restart:
+            return 0
         return self._schedule.epoch_at(*self._at[:2])
 
     def __len__(self) -> int:
@@ -154,6 +156,8 @@ class Loader:
 
     def remaining(self) -> range:
         """The steps that ``for batch in loader`` gives next: the rest of the epoch, or of all phases."""
+        if self._restart:
+            return range(self._zero.first_step(1))
         end = self._phase_schedule.total if self._phases is not None else self._schedule.first_step(self.epoch + 1)
         return range(self.step, max(self.step, end))
 
@@ -278,13 +282,16 @@ class Loader:
         return stream
 
     def _follow(self, stream: Stream) -> None:
+        """Load another stream from here on."""
         if stream is not self._zero.stream:
             self._schedule = self._zero = replace(self._first, stream=stream)
             self._work = self._work.of_stream(stream)
             self.__dict__.pop("_identity", None)
 
     def get_state(self) -> bytes:
-        """The 24-byte cursor."""
+        """The 24-byte cursor. ValueError where the run goes on in the order of version 1, which 24 bytes cannot say."""
+        if self.stream.order_version < self._first.stream.order_version:
+            raise ValueError("this run goes on in the order of version 1, which 24 bytes cannot say: use state_dict()")
         return bytes(self.cursor)
 
     def set_state(self, state: bytes) -> None:

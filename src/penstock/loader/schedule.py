@@ -7,11 +7,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from penstock.order import Curriculum, Phase, Shard
+from penstock.order.mixture import TAILS
 from penstock.stream import Stream
 
 __all__ = ["TAILS", "EpochSchedule", "PhaseSchedule", "Place", "Schedule", "Span"]
-
-TAILS = ("keep", "drop", "pad", "wrap")
 
 
 class Span(NamedTuple):

@@ -112,10 +112,12 @@ class Mixture:
         object.__setattr__(self, "_orders", orders)
         lengths = [len(order) for order in orders]
         stages = self._stages()
+        rest = self.stop == "all_exhausted_without_replacement" and self.unit == "batch" and self.phases is None
         if self.phases is not None or self.stop == "forever" or len(stages) == 1:
-            runs: tuple[EpochRun, ...] = (EpochRun(0, make_plan(lengths, stages, self.stop, self.period), (0,) * len(lengths)),)
+            plan = make_plan(lengths, stages, self.stop, self.period, rest)
+            runs: tuple[EpochRun, ...] = (EpochRun(0, plan, (0,) * len(lengths)),)
         else:
-            runs = make_runs(lengths, stages, self.stop, self.period, self._clock)
+            runs = make_runs(lengths, stages, self.stop, self.period, rest, self._clock)
         if self.tail == "wrap" and self.unit == "batch" and any(run.plan.num_samples % self.batch_size for run in runs):
             raise ValueError(
                 "with tail='wrap' the last short batch of an epoch is filled from the next one, so that batches would come from "

@@ -69,6 +69,7 @@ class Plan:
     num_items: int
     num_samples: int
     given: tuple[int, ...]
+    num_reached: int  # stages, the last short one of single samples apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +87,19 @@ def share(edges: Sequence[int], k: int, items: int) -> int:
 
 
 def make_runs(
-    lengths: Sequence[int], stages: Sequence[Stage], stop: str, period: int, advance: Callable[[int], int]
+    lengths: Sequence[int], stages: Sequence[Stage], stop: str, period: int, rest: bool, advance: Callable[[int], int]
 ) -> tuple[EpochRun, ...]:
     """The plans of all epochs. Stages are measured by a clock, in samples; ``advance`` says how far an epoch takes it on."""
     runs: list[EpochRun] = []
     epoch, before, left = 0, [0] * len(lengths), list(stages)
     while True:
-        plan = make_plan(lengths, left, stop, period)
+        plan = make_plan(lengths, left, stop, period, rest)
         runs.append(EpochRun(epoch, plan, tuple(before)))
         each, here = advance(plan.num_samples), left[0].num_samples
         if len(left) == 1 or each == 0 or here is None:
             return tuple(runs)
         count = 1
-        if len(plan.stages) == 1:  # it ended in its first stage; the next ones do too, as long as there is room for rounding
+        if plan.num_reached == 1:  # it ended in its first stage; the next ones do too, as long as there is room for rounding
             room = here - plan.num_samples - (len(lengths) + 2) * left[0].group
             count = max(1, room // each + 1)
         epoch += count
@@ -116,8 +117,10 @@ def _after(stages: list[Stage], samples: int) -> list[Stage]:
     return [replace(stages[-1], num_samples=None)]  # behind the last step of all: not reached, as the last stage has no end
 
 
-def make_plan(lengths: Sequence[int], stages: Sequence[Stage], stop: str, period: int) -> Plan:
-    """Lay out the whole line: ``lengths`` are the elements per epoch of each data set."""
+def make_plan(lengths: Sequence[int], stages: Sequence[Stage], stop: str, period: int, rest: bool) -> Plan:
+    """Lay out the whole line: ``lengths`` are the elements per epoch of each data set. With ``rest``, what does not fill an
+    item comes last.
+    """
     line = _Line([0] * len(lengths))
     reached = []
     for number, stage in enumerate(stages):
@@ -125,13 +128,14 @@ def make_plan(lengths: Sequence[int], stages: Sequence[Stage], stop: str, period
         later = [any(s.weights[k] > 0 for s in stages[number + 1 :]) for k in range(len(lengths))]
         if _lay_stage(line, lengths, stage, later, stop, period):
             break
-    if stop == "all_exhausted_without_replacement" and any(start.stage.group > 1 and start.stage.size == 1 for start in reached):
+    num_reached = len(reached)
+    if rest:
         _lay_rest(line, lengths, reached)
     if line.samples > MAX_LENGTH or max(line.given, default=0) > MAX_LENGTH:
         raise ValueError(
             f"the mixture would have {line.samples} positions, more than {MAX_LENGTH}: use larger weights or another stop"
         )
-    return Plan(tuple(line.segments), tuple(reached), line.items, line.samples, tuple(line.given))
+    return Plan(tuple(line.segments), tuple(reached), line.items, line.samples, tuple(line.given), num_reached)
 
 
 class _Line:
@@ -237,9 +241,8 @@ def _lay_stage(line: _Line, lengths: Sequence[int], stage: Stage, later: list[bo
 
 def _lay_rest(line: _Line, lengths: Sequence[int], reached: list[StageStart]) -> None:
     """What does not fill a batch of its own, sample by sample, at the end of the line."""
-    group = reached[-1].stage.group
-    drawn = [any(start.stage.weights[k] > 0 for start in reached) for k in range(len(lengths))]
-    rooms = [length - given if on else 0 for length, given, on in zip(lengths, line.given, drawn, strict=True)]
+    group, weights = reached[-1].stage.group, reached[-1].stage.weights
+    rooms = [length - given if weight else 0 for length, given, weight in zip(lengths, line.given, weights, strict=True)]
     counts = [room if 0 < room < group else 0 for room in rooms]
     if any(counts):
         stage = replace(reached[-1].stage, num_samples=None, group=1)

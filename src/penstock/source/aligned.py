@@ -89,6 +89,16 @@ class Aligned(Source):
         """Those of all parts."""
         return [found for part in self._parts.values() for found in part.disk_ranges(ids)]
 
+    def has_documents(self, field: str) -> bool:
+        """As its part."""
+        name, inner = self._places[field]
+        return self._parts[name].has_documents(inner)
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        """Those of its part."""
+        name, inner = self._places[field]
+        return self._parts[name].lengths(inner, ids)
+
     def close(self) -> None:
         """Close every part."""
         for part in self._parts.values():

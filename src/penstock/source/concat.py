@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import SchemaMismatchError, SourceChangedError
+from penstock.index import as_ids
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
 from penstock.records import Batch, Blocks, Outputs, Recipe, Source, common_metadata, fixed_output, masked
@@ -153,6 +154,24 @@ class Concat(Source):
                 present[run] = ~np.ma.getmaskarray(piece).any(axis=tuple(range(1, piece.ndim)))
             array[run] = np.asarray(piece)
         return masked(array, None if present.all() else present)
+
+    def has_documents(self, field: str) -> bool:
+        """As the first part; the others are of its kind."""
+        if not self._listed:
+            return True
+        with self._parts.use(0) as source:
+            return source.has_documents(field)
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        """Those of the parts."""
+        wanted = as_ids(ids, len(self))
+        numbers = np.searchsorted(self._ends, wanted, side="right")
+        found = np.empty(wanted.size, np.int64)
+        for number in np.unique(numbers).tolist():
+            here = numbers == number
+            with self._parts.use(number) as source:
+                found[here] = source.lengths(field, wanted[here] - (self._ends[number] - self._listed[number].length))
+        return found
 
     def close(self) -> None:
         """Close every part that is open."""

@@ -83,6 +83,10 @@ class Picked(Source):
         """Those of the whole records."""
         return self._source.disk_ranges(ids)
 
+    def has_documents(self, field: str) -> bool:
+        """As the source."""
+        return self._source.has_documents(field)
+
     def close(self) -> None:
         """Close the source."""
         self._source.close()

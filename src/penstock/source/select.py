@@ -67,8 +67,18 @@ class Selection(Source):
         return self._source.reads_blocks
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
-        wanted = ids * self._ids.step + self._ids.start if isinstance(self._ids, range) else self._ids[ids]
-        return self._source.read(wanted, fields, out)
+        return self._source.read(self._chosen(ids), fields, out)
+
+    def _chosen(self, ids: IntArray) -> IntArray:
+        return ids * self._ids.step + self._ids.start if isinstance(self._ids, range) else self._ids[ids]
+
+    def has_documents(self, field: str) -> bool:
+        """As the source."""
+        return self._source.has_documents(field)
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        """Those of the source."""
+        return self._source.lengths(field, self._chosen(as_ids(ids, len(self))))
 
     def close(self) -> None:
         """Close the source."""

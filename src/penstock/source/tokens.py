@@ -107,6 +107,10 @@ class TokenBlocks(RowSource):
         starts, counts = self._runs.locate(np.array([ids.start, ids.stop - 1]))
         return self.disk_spans(range(int(starts[0]), int(starts[1] + counts[1])))
 
+    def has_documents(self, field: str) -> bool:
+        """Blocks are pieces of one line of tokens."""
+        return False
+
     def token_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray]:
         """Where on the line of all tokens blocks begin, and how many tokens they have."""
         return self._runs.locate(ids)

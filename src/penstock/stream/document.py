@@ -13,9 +13,9 @@ from penstock.order.seed import Purpose, derive_root
 from penstock.records import Source
 from penstock.schema import Field
 from penstock.source.tokens import as_elements
-from penstock.stream.picks import SpanPicks
+from penstock.stream.picks import SpanPicks, expanded
 from penstock.stream.sequence import SequenceStream
-from penstock.stream.stream import Stream, banned_at, describe, describe_bans, is_in
+from penstock.stream.stream import Stream, describe, is_in
 
 __all__ = ["DocumentLine", "DocumentStream"]
 
@@ -25,7 +25,11 @@ MARK = 1024
 AT_ONCE = 1 << 16
 """Documents whose lengths are asked for in one go."""
 
+MOST_DRAWN = 16
+"""Banned documents for which it is kept what comes instead."""
+
 PAGE_BYTES = 64 << 10
+"""The pages that version 1 put in order, whatever documents they cut."""
 
 
 class DocumentLine:
@@ -36,6 +40,11 @@ class DocumentLine:
 
     def __init__(self, source: Source, field: str | None, separator: Any) -> None:
         self._source, self.field = source, _choose(source, field)
+        if not source.has_documents(self.field):
+            raise ValueError(
+                f"the records of field {self.field!r} are blocks of a token file, not documents: cut the token files themselves "
+                "into sequences, opened as a pattern or a list of names, or mix streams of them"
+            )
         self._dtype = source.schema[self.field].dtype
         self._separator = as_elements("separator", [] if separator is None else separator, self._dtype)
 
@@ -72,7 +81,7 @@ class DocumentLine:
         bounds, stops = self.bounds, starts + np.diff(offsets)
         low = np.searchsorted(bounds, starts, side="right") - 1
         count = np.where(stops > starts, np.searchsorted(bounds, stops, side="left") - low, 0)
-        span, document = _expanded(low, count)
+        span, document = expanded(low, count)
         if document.size == 0:
             return
         documents, place = np.unique(document, return_inverse=True)
@@ -118,8 +127,9 @@ class DocumentStream(SequenceStream):
             raise TypeError(f"documents cannot be cut into sequences in the order {order!r}: use in_order() or shuffle()")
         self._page, self._pages, self._order = 1, self._line.num_tokens, order
         self._recent: dict[int, IntArray] = {}
+        self._drawn: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         if self._bans:
-            banned = np.unique(np.concatenate([ids for _, ids in self._bans]))
+            banned = self._bans.at(None)
             if int(self._line.token_ranges(banned)[1].sum()) >= self.axis:
                 raise ValueError("every document that has tokens is banned, so there is nothing to take instead")
 
@@ -128,7 +138,7 @@ class DocumentStream(SequenceStream):
 
     def plan(self) -> dict[str, Any]:
         """The order of the documents, the field, the separator and the bans."""
-        return {"order": describe(self._order), "field": self._line.field, **self._marks(), **describe_bans(self._bans)}
+        return {"order": describe(self._order), "field": self._line.field, **self._marks(), **self._bans.describe()}
 
     def continued(self, epoch: int) -> tuple[Stream, dict[str, Any]]:
         """A run of version 1 goes on over pages of 64 KiB of the data; in order, that is the same line."""
@@ -166,12 +176,12 @@ class DocumentStream(SequenceStream):
         lengths = self._line.bounds[ids + 1] - self._line.bounds[ids]
         low = np.searchsorted(begin + lengths, starts, side="right")
         high = np.searchsorted(begin, starts + size, side="left")
-        sample, piece = _expanded(low, high - low)
+        sample, piece = expanded(low, high - low)
         first = np.maximum(begin[piece], starts[sample])
         counts = np.minimum((begin + lengths)[piece], starts[sample] + size) - first
         sample, piece, first, counts = (a[counts > 0] for a in (sample, piece, first, counts))
         places = self._line.bounds[ids[piece]] + first - begin[piece]
-        if self._bans and (banned := banned_at(self._bans, step)).size:
+        if self._bans and (banned := self._bans.at(step)).size:
             inside = first - begin[piece]
             return self._replaced(epoch, banned, starts.size, sample, positions[piece], ids[piece], inside, places, counts)
         edges = np.searchsorted(sample, np.arange(starts.size + 1))
@@ -184,9 +194,9 @@ class DocumentStream(SequenceStream):
         marks = self._epoch_marks(epoch)
         low = np.searchsorted(marks, starts, side="right") - 1
         high = np.searchsorted(marks, stops, side="left")
-        group = np.unique(_expanded(low, high - low)[1])
+        group = np.unique(expanded(low, high - low)[1])
         sizes = np.minimum(MARK, len(self._order) - group * MARK)
-        _, positions = _expanded(group * MARK, sizes)
+        _, positions = expanded(group * MARK, sizes)
         ids = self._order.at(epoch, positions)
         lengths = self._line.bounds[ids + 1] - self._line.bounds[ids]
         before = np.cumsum(lengths) - lengths
@@ -213,7 +223,10 @@ class DocumentStream(SequenceStream):
             pieces = [(here, length)]
             if is_banned[number]:
                 whole = int(self._line.bounds[ids[number] + 1] - self._line.bounds[ids[number]])
-                instead = self._instead(epoch, int(positions[number]), whole, banned)
+                key = epoch, int(positions[number]), len(banned)
+                if (instead := self._drawn.get(key)) is None:  # a long document is cut into many sequences
+                    instead = self._instead(epoch, int(positions[number]), whole, banned)
+                    self._drawn = {**dict(list(self._drawn.items())[-MOST_DRAWN:]), key: instead}
                 pieces = _part(instead, int(inside[number]), length)
             runs[int(sample[number])] += pieces
         flat = np.array([run for each in runs for run in each], np.int64).reshape(-1, 2)
@@ -244,13 +257,7 @@ class DocumentStream(SequenceStream):
         return np.cumsum(picks.counts)[:-1]
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_recent": {}}
-
-
-def _expanded(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
-    """first[i], first[i] + 1, ... (count[i] of them) of every i, one after the other, with i."""
-    row = np.repeat(np.arange(len(first)), count)
-    return row, np.arange(row.size) + np.repeat(first - (np.cumsum(count) - count), count)
+        return super().__getstate__() | {"_recent": {}, "_drawn": {}}
 
 
 def _part(runs: list[tuple[int, int]], start: int, count: int) -> list[tuple[int, int]]:

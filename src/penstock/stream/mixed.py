@@ -140,23 +140,34 @@ class MixedStream(Stream):
     @property
     def order_version(self) -> int:
         """2 where weights by step counted from the start of every epoch, or where whole batches left records out, in version 1."""
-        return self._version if self._changed() else min(self._version, max(s.order_version for s in self._streams.values()))
+        if self._lost_records or self._restarted_weights:
+            return self._version
+        return min(self._version, max(stream.order_version for stream in self._streams.values()))
 
-    def _changed(self) -> str:
-        """What was wrong in version 1, if anything."""
+    @property
+    def _lost_records(self) -> bool:
+        """Whether version 1 left out records that do not fill a batch of their own."""
         options = self._options
-        if self._phases is not None or not self.needs_steps:
-            return ""
-        if options["unit"] == "batch" and options["stop"] == "all_exhausted_without_replacement":
-            return "whole batches without replacement left out records that did not fill a batch"
-        return "weights by step began anew in every epoch" if len(self._laid.runs) > 1 else ""
+        return self._phases is None and (options["unit"], options["stop"]) == ("batch", "all_exhausted_without_replacement")
+
+    @property
+    def _restarted_weights(self) -> bool:
+        """Whether version 1 began anew with weights by step in every epoch."""
+        return len(self._laid.runs) > 1
 
     def continued(self, epoch: int) -> tuple[Stream, dict[str, Any]]:
         """A run of version 1 goes on where its order was right: weights by step were in the first epoch."""
-        changed, found = self._changed(), {name: stream.continued(epoch) for name, stream in self._streams.items()}
+        found = {name: stream.continued(epoch) for name, stream in self._streams.items()}
         is_old = any(stream is not self._streams[name] for name, (stream, _) in found.items())
-        if changed and (epoch > 0 or is_old or not changed.startswith("weights")):
-            raise StateMismatchError(f"the state was saved in epoch {epoch} by version 1, in which {changed}: begin a new run")
+        reason = ""
+        if self._lost_records:
+            reason = "whole batches without replacement left out records that did not fill a batch"
+        elif self._restarted_weights and epoch > 0:
+            reason = "weights by step began anew in every epoch"
+        elif self._restarted_weights and is_old:
+            reason = "weights by step began anew in every epoch, and sequences were in another order: only one of these can go on"
+        if reason:
+            raise StateMismatchError(f"the state was saved in epoch {epoch} by version 1, in which {reason}: begin a new run")
         streams = {name: stream for name, (stream, _) in found.items()}
         again = MixedStream(streams, phases=self._phases, tail=self._tail, version=1, **self._options)
         return (again if is_old else self), again.plan()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from penstock.interfaces import IntArray
 
-__all__ = ["MixedPicks", "Picks", "RecordPicks", "SpanPicks", "ids_of", "join", "sources_of"]
+__all__ = ["MixedPicks", "Picks", "RecordPicks", "SpanPicks", "expanded", "ids_of", "join", "sources_of"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -93,6 +93,12 @@ class MixedPicks:
 
 
 Picks = RecordPicks | SpanPicks | MixedPicks
+
+
+def expanded(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
+    """first[i], first[i] + 1, ... (count[i] of them) of every i, one after the other, with i."""
+    row = np.repeat(np.arange(len(first)), count)
+    return row, np.arange(row.size) + np.repeat(first - (np.cumsum(count) - count), count)
 
 
 def ids_of(picks: Picks) -> IntArray:

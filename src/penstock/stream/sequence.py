@@ -15,15 +15,13 @@ from penstock.order import BlockShuffle, Sequential, Sliding
 from penstock.records import Batch, DiskRange, Outputs, Source, empty, fixed_output
 from penstock.schema import Field
 from penstock.source.tokens import as_elements
-from penstock.stream.picks import SpanPicks, join
+from penstock.stream.picks import SpanPicks, expanded, join
 from penstock.stream.stream import (
     Bans,
     RecordStream,
     Stream,
     describe,
-    describe_bans,
     is_in,
-    new_ban,
     substitute,
 )
 
@@ -100,26 +98,30 @@ class SequenceStream(Stream):
         separator: Any = None,
         documents: bool = False,
         page: int | None = None,
-        bans: Bans = (),
+        bans: Bans | tuple[()] = (),
         version: int = 2,
     ) -> None:
         self._source, self._line, self._given = source, line, order
         self._seq_len = whole_number("seq_len", seq_len, least=1)
-        self._documents, self._bans, self._version = bool(documents), bans, version
+        self._documents, self._bans, self._version = bool(documents), Bans(bans), version
         self._separator: npt.NDArray[Any] | None = None if separator is None else as_elements("separator", separator, line.dtype)
         self._lay(page)
 
     def _lay(self, page: int | None) -> None:
         """Cut the data into pages, and put them in order."""
-        if self._documents and self._separator is None:
-            raise ValueError("documents=True needs the separator that ends every document")
+        if self._documents and (self._separator is None or self._separator.size == 0):
+            raise ValueError("documents=True needs the separator that ends every document, of at least one token")
         line, order, self._asked = self._line, self._given, page
         if page is None:
             is_old = self._version == 1 or (isinstance(order, Sequential) and not self._bans)  # where it makes no difference
             page = line.block_size if is_old else self._seq_len
-        self._page = max(1, min(whole_number("page", page), line.num_tokens))
+        else:
+            whole_number("page", page, least=1)
+        self._page = max(1, min(page, line.num_tokens))
         self._pages = line.num_tokens // self._page
-        self._order = _page_order(order, self._pages, line.block_size, self._page)
+        if int(getattr(order, "n", len(order))) != len(self._source):
+            raise TypeError(f"the order {order!r} is not one of all {len(self._source)} records")
+        self._order = _page_order(order, self._pages, line.block_size, page)
         if self._bans and np.count_nonzero(self._banned_pages(None) < self._pages) >= max(1, self._pages):
             raise ValueError(
                 "every page of tokens has a banned record in it, so there is nothing to take instead: use a smaller page"
@@ -200,7 +202,7 @@ class SequenceStream(Stream):
 
     def plan(self) -> dict[str, Any]:
         """The order of the pages, their size, the separator and the bans."""
-        return {"order": describe(self._order), "page": str(self._page), **self._marks(), **describe_bans(self._bans)}
+        return {"order": describe(self._order), "page": str(self._page), **self._marks(), **self._bans.describe()}
 
     def _marks(self) -> dict[str, Any]:
         separator = "" if self._separator is None else str(self._separator.tolist())
@@ -220,7 +222,7 @@ class SequenceStream(Stream):
         ``from_step`` on. At the place of a page that holds some of them comes another page, at the place of a document come other
         documents of as many tokens, the same on every rank and in every run.
         """
-        bans = self._bans + new_ban(ids, from_step, len(self._source))
+        bans = self._bans.with_ids(ids, from_step, len(self._source))
         return self._remade(bans=bans, page=self._asked)
 
     def _remade(self, **changed: Any) -> "SequenceStream":
@@ -286,21 +288,20 @@ class SequenceStream(Stream):
 
     def _banned_pages(self, step: int | None) -> IntArray:
         """The pages that hold tokens of records banned at a step (at any step, for None), in rising order."""
-        active = [pages for from_step, pages in self._page_bans if step is None or step >= from_step]
-        return active[0] if len(active) == 1 else np.unique(np.concatenate([np.empty(0, np.int64), *active]))
+        return self._page_bans.at(step)
 
     @cached_property
-    def _page_bans(self) -> list[tuple[int, IntArray]]:
+    def _page_bans(self) -> Bans:
         find = getattr(self._line, "token_ranges", None)
         if find is None:
             raise TypeError(f"{self._source!r} cannot tell which tokens belong to a record, so that none can be banned")
         found = []
         for from_step, ids in self._bans:
             starts, counts = find(ids)
-            starts, counts = starts[counts > 0], counts[counts > 0]
-            runs = [np.arange(a // self._page, (a + n - 1) // self._page + 1) for a, n in zip(starts, counts, strict=True)]
-            found.append((from_step, np.unique(np.concatenate([np.empty(0, np.int64), *runs]).astype(np.int64))))
-        return found
+            first = starts // self._page
+            last = (starts + counts - 1) // self._page
+            found.append((from_step, np.unique(expanded(first, np.where(counts > 0, last - first + 1, 0))[1])))
+        return Bans(found)
 
     # Reading
 
@@ -357,6 +358,9 @@ def _page_order(order: Order, pages: int, block_size: int, page: int) -> Order:
     if isinstance(order, Sliding) or not is_dataclass(order) or not hasattr(order, "n") or isinstance(order, type):
         raise TypeError(f"the pages of tokens cannot be put in the order {order!r}")
     if isinstance(order, BlockShuffle):
-        return replace(order, n=pages, block=max(1, order.block * block_size // page))
-    made: Order = replace(order, n=pages)
+        return replace(order, n=pages, block=max(1, order.block * block_size // max(1, page)))
+    try:
+        made: Order = replace(order, n=pages)
+    except TypeError:
+        raise TypeError(f"the pages of tokens cannot be put in the order {order!r}") from None
     return made

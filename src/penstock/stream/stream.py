@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from penstock import _core
-from penstock.argument import as_positions
+from penstock.argument import as_positions, whole_number
 from penstock.index import as_ids
 from penstock.interfaces import IntArray, InvertibleOrder, Order
 from penstock.order import BlockShuffle, Design, Mixture, Phase, Random, Sequential, Shuffle, Sliding
@@ -26,13 +26,10 @@ __all__ = [
     "Bans",
     "RecordStream",
     "Stream",
-    "banned_at",
     "describe",
-    "describe_bans",
     "designed",
     "in_order",
     "is_in",
-    "new_ban",
     "sampled",
     "shuffled",
     "sliding",
@@ -175,8 +172,8 @@ class Stream(ABC):
     def _samples_told(self) -> str:
         try:
             return f"{len(self)} samples"
-        except TypeError:  # never ends, or depends on the batch size
-            return "samples without an end, or by the batch size,"
+        except TypeError:  # it never ends, or depends on the batch size
+            return "a number of samples without an end, or set by the batch size,"
 
 
 class RecordStream(Stream):
@@ -190,10 +187,10 @@ class RecordStream(Stream):
     array([ 0, 10, 20])
     """
 
-    def __init__(self, source: Source, order: Order, *, bans: "Bans" = ()) -> None:
+    def __init__(self, source: Source, order: Order, *, bans: "Bans | tuple[()]" = ()) -> None:
         if int(getattr(order, "n", len(order))) > len(source):
             raise ValueError(f"the order has ids up to {getattr(order, 'n', len(order))}, the source only {len(source)} records")
-        self.source, self.order, self.bans = source, order, bans
+        self.source, self.order, self.bans = source, order, Bans(bans)
 
     @property
     def axis(self) -> int:
@@ -246,7 +243,7 @@ class RecordStream(Stream):
 
     def plan(self) -> dict[str, Any]:
         """The order and the bans."""
-        return {"order": describe(self.order), **describe_bans(self.bans)}
+        return {"order": describe(self.order), **self.bans.describe()}
 
     def locate(self, epoch: int, run: range, step: int = 0) -> RecordPicks:
         """The records at positions ``run``."""
@@ -291,11 +288,11 @@ class RecordStream(Stream):
         >>> next(iter(pen.Loader(stream.without([2]), batch_size=5)))["x"]
         array([0, 1, 4, 3, 4])
         """
-        return RecordStream(self.source, self.order, bans=self.bans + new_ban(ids, from_step, len(self.source)))
+        return RecordStream(self.source, self.order, bans=self.bans.with_ids(ids, from_step, len(self.source)))
 
     def banned_at(self, step: int) -> IntArray:
         """The records that do not come at a step."""
-        return banned_at(self.bans, step)
+        return self.bans.at(step)
 
     def _replace(self, epoch: int, positions: IntArray, step: int, ids: IntArray) -> IntArray:
         banned = self.banned_at(step)
@@ -326,32 +323,34 @@ class RecordStream(Stream):
         self.source.close()
 
 
-Bans = tuple[tuple[int, IntArray], ...]
-"""(step from which on they do not come, ids), one entry for each call of ``without``."""
+class Bans(tuple[tuple[int, IntArray], ...]):
+    """(step from which on they do not come, ids in rising order), one entry for each call of ``without``."""
 
+    _recent: tuple[tuple[bool, ...], IntArray] | None = None
 
-def new_ban(ids: Any, from_step: int, count: int) -> Bans:
-    """A ban of some of ``count`` records."""
-    banned = np.unique(as_ids(ids, count))
-    if banned.size >= count:
-        raise ValueError("every record is banned, so there is nothing to take instead")
-    return ((int(from_step), banned),)
+    def with_ids(self, ids: Any, from_step: int, count: int) -> "Bans":
+        """The same, and some of ``count`` records too."""
+        banned = np.unique(as_ids(ids, count))
+        if banned.size >= count:
+            raise ValueError("every record is banned, so there is nothing to take instead")
+        return Bans((*self, (whole_number("from_step", from_step), banned)))
 
+    def at(self, step: int | None) -> IntArray:
+        """The records that do not come at a step (at any step, for None), in rising order."""
+        active = tuple(step is None or step >= from_step for from_step, _ in self)
+        recent = self._recent
+        if recent is None or recent[0] != active:
+            chosen = [ids for (_, ids), is_active in zip(self, active, strict=True) if is_active]
+            union = chosen[0] if len(chosen) == 1 else np.unique(np.concatenate([np.empty(0, np.int64), *chosen]))
+            self._recent = recent = active, union
+        return recent[1]
 
-def banned_at(bans: Bans, step: int) -> IntArray:
-    """The records that do not come at a step, in rising order."""
-    active = [banned for from_step, banned in bans if step >= from_step]
-    if len(active) <= 1:
-        return active[0] if active else np.empty(0, np.int64)
-    return np.unique(np.concatenate(active))
-
-
-def describe_bans(bans: Bans) -> dict[str, str]:
-    """Bans as a plan has them."""
-    return {
-        f"ban {number}": f"{len(ids)} records from step {step} on: {fingerprint_arrays('ban', [ids])[:16]}"
-        for number, (step, ids) in enumerate(bans)
-    }
+    def describe(self) -> dict[str, str]:
+        """As a plan has them."""
+        return {
+            f"ban {number}": f"{len(ids)} records from step {step} on: {fingerprint_arrays('ban', [ids])[:16]}"
+            for number, (step, ids) in enumerate(self)
+        }
 
 
 def is_in(ids: IntArray, banned: IntArray) -> Any:
