@@ -42,7 +42,7 @@ def contents(store: Any) -> State:
 def _plain(column: Any) -> list[Any]:
     if isinstance(column, np.ma.MaskedArray):
         rows = column.filled(0).tolist()
-        gone = np.ma.getmaskarray(column).reshape(len(rows), -1).all(axis=1).tolist()
+        gone = np.ma.getmaskarray(column).all(axis=tuple(range(1, column.ndim))).tolist()
         return [None if missing else row for row, missing in zip(rows, gone, strict=True)]
     if isinstance(column, np.ndarray):
         return list(column.tolist())
