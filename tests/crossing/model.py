@@ -707,7 +707,7 @@ class Mix(Stream):
         line = _laid_out(tuple(self.lengths), tuple((step, tuple(w)) for step, w in stages), group, self.stop, self.period or 1024)
         found = list(_unrolled(line, self.seed, epoch))
         if self.stop == "all_exhausted_without_replacement" and group > 1:
-            found += self._left_over(line, epoch, self.lengths)
+            found += self._left_over(line, epoch)
         if not self.is_endless:
             self._check(found)
         return found
@@ -716,12 +716,11 @@ class Mix(Stream):
     def _weights(self) -> list[float]:
         return list(self.lengths) if self.weights is None else self._numbers(self.weights)
 
-    def _left_over(self, line: Line, epoch: int, lengths: list[int]) -> list[tuple[int, int]]:
-        """What does not fill a batch of its own, of streams that were drawn from, mixed."""
-        drawn = [any(stage.weights[k] for _, _, stage in line.starts) for k in range(len(self.parts))]
-        size = line.starts[-1][2].group
-        rests = [length - given for length, given in zip(lengths, line.given, strict=True)]
-        rests = [rest if 0 < rest < size and on else 0 for rest, on in zip(rests, drawn, strict=True)]
+    def _left_over(self, line: Line, epoch: int) -> list[tuple[int, int]]:
+        """What does not fill a batch of its own, of streams that have a weight at the end, mixed."""
+        weights = line.starts[-1][2].weights
+        rests = [length - given for length, given in zip(self.lengths, line.given, strict=True)]
+        rests = [rest if 0 < rest < self.size and weight else 0 for rest, weight in zip(rests, weights, strict=True)]
         items = [(k, line.given[k] + i) for k, rest in enumerate(rests) for i in range(rest)]
         key = _core.absorb(derive_root(self.seed, epoch, Purpose.MIXTURE), line.draws)
         return [items[i] for i in Permutation(len(items), key=key).run(0, len(items)).tolist()] if items else []
@@ -783,11 +782,7 @@ class Mix(Stream):
             shapes.append(Shape(steps, phase.batch_size, phase.seq_len, own))
         stages = stages_by_phase(shapes, weights, self.unit == "batch")
         line = mixture_line(self.elements, stages, self.stop, self.period or 1024)
-        found = unroll(line, self.seed, 0, sum(shape.steps * shape.batch_size for shape in shapes))
-        is_whole = self.unit == "batch" and self.stop == "all_exhausted_without_replacement"
-        if is_whole and all(shape.seq_len == 1 for shape in shapes):
-            found += self._left_over(line, 0, self.elements)
-        return found
+        return unroll(line, self.seed, 0, sum(shape.steps * shape.batch_size for shape in shapes))
 
 
 @lru_cache(256)

@@ -56,24 +56,30 @@ def _replace_everywhere(old: Any, new: Any) -> None:
 def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     yield (
         "bans before .sequences are lost",
-        edit("stream.sequence:SequenceStream.__init__", "bool(documents), bans, version", "bool(documents), (), version"),
+        edit(
+            "stream.sequence:SequenceStream.__init__", "bool(documents), Bans(bans), version", "bool(documents), Bans(()), version"
+        ),
     )
     yield (
         "bans behind .sequences are lost",
-        edit("stream.sequence:SequenceStream.without", "bans = self._bans + new_ban(", "bans = self._bans + 0 * new_ban("),
+        edit(
+            "stream.sequence:SequenceStream.without",
+            "bans = self._bans.with_ids(ids, from_step, len(self._source))",
+            "bans = self._bans",
+        ),
     )
     yield (
         "bans in a mixture are lost",
         edit("stream.mixed:MixedStream.without", "streams[name] = stream.without(", "stream.without("),
     )
-    yield "bans begin a step late", edit("stream.stream:banned_at", "step >= from_step", "step > from_step")
+    yield "bans begin a step late", edit("stream.stream:Bans.at", "step >= from_step", "step > from_step")
     yield (
-        "bans on pages begin a step late",
-        edit("stream.sequence:SequenceStream._banned_pages", "step >= from_step", "step > from_step"),
+        "bans that begin later are not noticed",
+        edit("stream.stream:Bans.at", "recent is None or recent[0] != active", "recent is None"),
     )
     yield (
         "a second ban on a stream replaces the first",
-        edit("stream.stream:RecordStream.without", "bans=self.bans + new_ban(", "bans=new_ban("),
+        edit("stream.stream:Bans.with_ids", "Bans((*self, (", "Bans((*self[:0], ("),
     )
     yield (
         "left-over tokens of banned records still come",
@@ -82,6 +88,18 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     yield (
         "other documents are cut at the end",
         edit("stream.document:DocumentStream._instead", "_part(drawn, total - count, count)", "_part(drawn, 0, count)"),
+    )
+    yield (
+        "other documents of another epoch",
+        edit("stream.document:DocumentStream._replaced", "key = epoch, int(", "key = 0, int("),
+    )
+    yield (
+        "blocks of token files are taken for documents",
+        edit("source.tokens:TokenBlocks.has_documents", "return False", "return True"),
+    )
+    yield (
+        "left-overs of streams whose weight is 0",
+        edit("order.mixture_plan:_lay_rest", "if weight else 0", "if True else 0"),
     )
     yield (
         "segments are joined where pages meet",
@@ -99,7 +117,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "blocks of pages are as many as blocks of records",
-        edit("stream.sequence:_page_order", "* block_size // page", "* 1 // 1"),
+        edit("stream.sequence:_page_order", "* block_size // max(1, page)", "* 1"),
     )
     yield (
         "documents are not shuffled",

@@ -90,6 +90,7 @@ CANNOT_MEET: tuple[Pair, ...] = (
     ("token blocks within other sources are documents", PAGES, NUMBERS | PLAIN | TEXT | {"format npy", "dict", "map"}),
     ("the functions of the cases map numbers and texts", {"map"}, RAGGED | PLAIN),
     ("a mixture that names the batch size has only that one", {"mix batch_size"}, {"resume size"}),
+    ("the order of such a mixture depends on the batch size", {"weights by step", "unit batch"}, {"resume size"}),
     ("the batch size of phases is theirs", PHASES, {"resume size", "weights by step"}),
 )
 """Why two operations, one of each set, are not right together in one case: refused, or without meaning."""
