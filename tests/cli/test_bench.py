@@ -87,7 +87,7 @@ def test_a_terminal_that_wants_no_colors_sees_none(in_terminal: Callable[..., Se
         (["os:no_such_function"], 2, "has no function"),
         (["DATA", "--batch-size", "x"], 2, "--batch-size"),
         (["DATA", "--seconds", "0"], 2, "--seconds"),
-        (["DATA", "--batch-size", "1000", "--tail", "drop"], 2, "nothing would ever come"),
+        (["DATA", "--batch-size", "1000", "--tail", "drop"], 2, "drops every epoch whole"),
         (["DATA", "--tail", "no"], 2, "tail must be one of"),
         (["DATA", "--seconds", "0.1", "--html", "/proc/a.html"], 4, "writing failed"),
         (["DATA", "--seconds", "0.1", "--png", "/proc/a"], 4, "making the directory failed"),

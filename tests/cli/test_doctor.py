@@ -37,7 +37,7 @@ def test_what_breaks_is_exit_code_1(store: Path) -> None:
 def test_patterns_and_fields_are_found(run_json: Callable[..., Any], images: Path, labels: Path) -> None:
     for words, files in (([f"image={images}", f"label={labels}"], 2), ([str(images.parent / "im*.npy")], 1)):
         found = {one["name"]: one for one in run_json("doctor", *words)["findings"]}
-        assert f"in {files} files" in found["data"]["found"]
+        assert f"in {files} file" in found["data"]["found"]
 
 
 def test_it_is_legible_in_40_columns_and_a_terminal_sees_colors(run: Run, in_terminal: Callable[..., Seen]) -> None:

@@ -84,9 +84,12 @@ def make_case(seed: int) -> Case:
             Phase(chance.randrange(6), unit_size * chance.choice((1, 2)), chance.choice(lengths))
             for _ in range(chance.randrange(1, 4))
         )
+    stop, unit, staged = chance.choice(STOP_POLICIES), chance.choice(("sample", "sample", "batch")), chance.random() < 0.3
+    has_steps = "mixture" in kind and (unit == "batch" or staged)  # such a run keeps its batch size
     legs = []
     for number, world in enumerate(worlds):
-        other = unit_size * chance.choice((1, 2, 4)) if number and phases is None and chance.random() < 0.25 else None
+        may_change = number and phases is None and not has_steps
+        other = unit_size * chance.choice((1, 2, 4)) if may_change and chance.random() < 0.25 else None
         legs.append(
             Leg(
                 world,
@@ -98,7 +101,6 @@ def make_case(seed: int) -> Case:
                 other,
             )
         )
-    stop = chance.choice(STOP_POLICIES)
     repeats = kind == "mixture of sequences" and stop in ("all_exhausted", "forever")  # what is repeated may not be empty
     return Case(
         seed,
@@ -109,8 +111,8 @@ def make_case(seed: int) -> Case:
         size,
         chance.choice((1, 2, 5) if repeats else (1, 2, 5, 8, 10, 16)),
         stop,
-        chance.choice(("sample", "sample", "batch")),
-        chance.random() < 0.3,
+        unit,
+        staged,
         phases,
         (chance.choice(TOKENS), chance.choice(TOKENS)),
         tuple(legs),
@@ -138,7 +140,7 @@ def mixture_options(case: Case) -> dict[str, Any]:
     weights: Any = {"a": 1, "b": 2}
     if case.staged and case.phases is None:
         weights = [(0, weights), (1, {"a": 3, "b": 1}), (3, {"a": 1, "b": 1})]
-    return {"seed": case.seed, "weights": weights, "stop": case.stop, "unit": case.unit, "batch_size": case.size}
+    return {"seed": case.seed, "weights": weights, "stop": case.stop, "unit": case.unit}
 
 
 def make_stream(case: Case, data: Data) -> Stream:
@@ -197,8 +199,10 @@ def naive_run(case: Case, size: int, count: int, epoch: int = 0, position: int =
         return _naive_phases(case)
     if case.has_tokens and not case.mixes:
         return _naive_sequences(case, size, count, epoch, position)
-    n = _naive_length(case)
-    batches = islice(naive_batches(min(n, 5000 + position), size, case.tail, epoch=epoch, position=position), count)
+    lengths = _mixture(case).length_of if case.mixes else lambda _: len(_order(case, case.n))
+    batches = islice(
+        naive_batches(lambda e: min(lengths(e), 5000 + position), size, case.tail, epoch=epoch, position=position), count
+    )
     return [[None if cell is None else _sample(case, *cell) for cell in batch] for batch in batches]
 
 
@@ -225,12 +229,6 @@ def _naive_sequences(case: Case, size: int, count: int, epoch: int, position: in
     return found[:count]
 
 
-def _naive_length(case: Case) -> int:
-    if not case.mixes:
-        return len(_order(case, case.n))
-    return len(_mixture(case))
-
-
 @lru_cache(64)
 def _mixture(case: Case) -> Mixture:
     stride = 1 if case.phases is not None else case.seq_len
@@ -238,14 +236,14 @@ def _mixture(case: Case) -> Mixture:
         name: (file[0] // stride if case.has_tokens else len(_order(case, n)))
         for name, file, (_, n) in zip("ab", case.files, _ranges(case), strict=True)
     }
-    return Mixture(lengths, phases=case.phases, **mixture_options(case))
+    return Mixture(lengths, phases=case.phases, batch_size=case.size, tail=case.tail, **mixture_options(case))
 
 
 @lru_cache(512)
 def _choices(case: Case, epoch: int, first: int) -> list[tuple[int, int]]:
     """Data set and element at many positions."""
     mixture = _mixture(case)
-    which, element = mixture.choose(epoch, first, min(len(mixture), first + 256))
+    which, element = mixture.choose(epoch, first, min(mixture.length_of(epoch), first + 256))
     return list(zip(which.tolist(), element.tolist(), strict=True))
 
 

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.loader.model import TAILS, WORLDS, Cell, delivered_ids, make_stream, naive_batches, naive_ids, naive_place, unite
+from tests.loader.model import (
+    TAILS,
+    WORLDS,
+    Cell,
+    delivered_ids,
+    make_stream,
+    naive_batches,
+    naive_ids,
+    naive_place,
+    refuses,
+    unite,
+)
 
 import penstock as pen
 from penstock.order import Shard
@@ -31,6 +42,7 @@ class LoaderMachine(RuleBasedStateMachine):
         threads=st.sampled_from([0, 1, 2]),
     )
     def begin(self, n: int, kind: str, tail: str, size: int, world: int, threads: int) -> None:
+        tail = "keep" if refuses(n, size, tail) else tail
         self.stream, self.tail, self.size, self.threads = make_stream(n, kind), tail, size, threads
         self.n = len(self.stream)
         self.ranks: list[pen.Loader] = []
@@ -130,7 +142,7 @@ class LoaderMachine(RuleBasedStateMachine):
     @rule(state=states, size=st.sampled_from(SIZES), world=st.sampled_from(WORLDS))
     def load_with_other_batches(self, state: State, size: int, world: int) -> None:
         """Go on with batches of another size."""
-        self.size = size
+        self.size = self.size if refuses(self.n, size, self.tail) else size
         self.open(world)
         self.go_to(state)
 

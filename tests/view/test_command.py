@@ -136,7 +136,7 @@ def test_the_port_can_be_chosen(tmp_path: Path) -> None:
         (["/proc/version"], 3, ""),
         (["--watch", "a", "--port", "70000"], 2, "65535"),
         (["--watch", "a", "--port", "x"], 2, "port"),
-        (["a", "--storage", "x"], 2, "expected KEY=VALUE"),
+        (["s3://a/b", "--storage", "x"], 2, "expected KEY=VALUE"),
     ],
 )
 def test_bad_arguments_end_with_one_line(arguments: list[str], code: int, words: str) -> None:
