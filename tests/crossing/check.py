@@ -225,7 +225,7 @@ class Checker:
             self._batches(where, leg, job, ranks, place, min(leg.take, 2))
             for rank in ranks:
                 rank.run = None
-        if leg.take == 0 and leg.seek is None:
+        if leg.take == 0 and (leg.seek is None or not self.anchored):
             return loaded
         return self._batches(where, leg, job, ranks, place, leg.take)
 

@@ -58,7 +58,7 @@ class Lot:
 
     def case(self) -> Case:
         family = self.one("value", "value", "plain", "nullable", "nullable", "tokens", "tokens", "tokens", "text", "ragged", "both")
-        sequential = self.happens(0.8 if family in ("tokens", "text", "ragged", "both") else 0.1 if family != "plain" else 0)
+        sequential = self.happens(0.8 if family in ("tokens", "text", "ragged", "both") else 0.1 if family != "plain" else 0.02)
         self.recipe = self._recipe(family, sequential)
         self.size = self.one(1, 2, 3, 4, 4, 5, 6, 8)
         self.needs_ragged = (not sequential or self.recipe["change"] != "none") and self.happens(0.97)
@@ -123,7 +123,7 @@ class Lot:
         family = self.recipe["family"]
         if self.recipe["sequential"] and self.recipe["change"] == "none" and family in ("tokens", "ragged"):
             family = self.one(family, family, "tokens", "ragged")  # sequences of both can be mixed
-        if self.recipe["change"] == "none" and family in ("ragged", "text") and self.happens(0.2):
+        if self.recipe["change"] == "none" and family in ("ragged", "text") and self.happens(0.6 if self.is_remote else 0.2):
             table = pick(self._leaf("both"), ["ids" if family == "ragged" else "text"])  # the same field in another format
             return self.selected(table)
         if self.recipe["change"] == "map" and family in ("value", "nullable") and self.happens(0.2):

@@ -1,6 +1,6 @@
 """Does the crossing test notice? Every mutant takes one mend out of the library; the cases must find each of them.
 
-    python -m tests.crossing.mutants [--cases 3000] [--jobs 2] [--only NAME]
+    python -m tests.crossing.mutants [--cases 6000] [--jobs 2]
 
 prints after how many cases each was found. Ends with 1 if one was not.
 """
@@ -242,7 +242,7 @@ def _start(name: str, cases: int) -> tuple[str, int, str]:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="Mutants of the library that the crossing test must find.")
-    parser.add_argument("--cases", type=int, default=3000)
+    parser.add_argument("--cases", type=int, default=6000)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--one", metavar="NAME", help="only this one, in this process")
     given = parser.parse_args()

@@ -187,7 +187,7 @@ def _wrapped_batches(case: Case) -> bool:
     for leg in case.legs:
         if leg.tail == "wrap" and leg.size:
             stream = case.stream.bind(leg.size, leg.tail)
-            if any(stream.axis(epoch) % leg.size for epoch in range(6)):
+            if any(stream.axis(epoch) % leg.size for epoch in range(10)):
                 return True
     return False
 
