@@ -25,6 +25,7 @@ import pytest
 PROCESSES = 2
 OUT = Path("out")
 DURATIONS = Path("tests/durations.json")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # others start with every program, and wait by spinning
 _ITEM_BYTES = 4
 
 
@@ -74,7 +75,7 @@ def run_all() -> int:
         os.write(end, files.index(file).to_bytes(_ITEM_BYTES))
     os.close(end)
     # Programs that tests start import penstock: with its bytecode on disk they need half the time.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | ONE_THREAD
     began, running, codes = time.monotonic(), [], []
     for number in range(PROCESSES):
         command = [sys.executable, __file__, "--worker", str(number), str(pipe)]

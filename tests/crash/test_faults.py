@@ -6,7 +6,7 @@ import pytest
 from tests.crash.inject import FAULTS
 from tests.crash.run import WORKERS, run_all
 
-STRIDE = 7  # every call: make crash
+STRIDE = 10  # every call: make crash
 LEAST_FAULTS = 100
 
 

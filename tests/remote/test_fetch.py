@@ -378,7 +378,7 @@ def test_o07_not_satisfiable(double: Double, objects: Objects, info: ObjectInfo)
 
 
 def test_o14_a_range_that_does_not_begin_is_asked_for_twice(double: Double, objects: Objects, info: ObjectInfo) -> None:
-    objects.policy = Policy(hedge_s=0.05, read_s=30)
+    objects.policy = Policy(hedge_s=0.05, read_s=1)
     gate = threading.Event()
     for fault in (Fault(gate=gate), Fault(stall_at=0)):
         before = objects.account.snapshot()
