@@ -13,7 +13,7 @@ from tests.remote.seaweed import serving
 
 from penstock.remote.objects import close_all
 
-CASES = 3000
+CASES = 2000
 
 
 @pytest.fixture(autouse=True)
