@@ -15,6 +15,8 @@ from tests.store.records import FIELDS, assert_store, digest, make_records, with
 
 import penstock as pen
 from penstock import Field, Ragged
+from penstock.errors import SchemaMismatchError
+from penstock.source import write_tokens
 from penstock.source.array import ArraySource
 from penstock.store import stats
 from penstock.store.generation import load_manifest
@@ -331,4 +333,14 @@ def test_rows_and_tokens_need_one_field_that_fits(tmp_path: Path) -> None:
         pen.convert({"x": np.zeros((3, 2, 2))}, tmp_path / "a.rox")
     with pytest.raises(ValueError, match=r"."):
         pen.convert({"x": np.zeros((3, 2, 2), np.float32)}, tmp_path / "a.shard")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_records_are_not_written_as_tokens_or_rows(tmp_path: Path) -> None:
+    values = np.ma.MaskedArray(np.arange(12, dtype="u2").reshape(4, 3), mask=np.repeat([[0], [1], [0], [0]], 3, 1))
+    for name in ("a.rox", "a.shard"):
+        with pytest.raises((SchemaMismatchError, TypeError, ValueError), match="missing"):
+            pen.convert({"x": values.astype("f4" if name.endswith("shard") else "u2")}, tmp_path / name)
+    with pytest.raises(TypeError, match="plain elements"):
+        write_tokens([np.ma.MaskedArray([1, 2], mask=[False, True], dtype="u2")], tmp_path / "b.rox")
     assert list(tmp_path.iterdir()) == []

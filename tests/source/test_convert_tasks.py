@@ -4,6 +4,7 @@ import functools
 import importlib
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -178,7 +179,7 @@ def test_a_failed_task_publishes_nothing_and_what_was_done_is_not_done_again(tmp
     assert not path.exists()
     with pytest.raises(NotPublishedError):
         pen.open(tmp_path / "a.pen.partial")
-    done = [json.loads(line)["rows"] for line in (tmp_path / "a.pen.partial.json").read_text().splitlines() if '"rows"' in line]
+    done = [parsed(line)["rows"] for line in (tmp_path / "a.pen.partial.json").read_text().splitlines() if '"rows"' in line]
     told: list[int] = []
     pen.convert(source, path, map=cursed, progress=lambda rows, size: told.append(rows), **SMALL)
     assert sum(told) == 3000 - sum(done)
@@ -217,7 +218,16 @@ def test_at_a_url_a_failure_leaves_nothing_and_a_restart_starts_over() -> None:
         assert store.generation == 1
 
 
-@pytest.mark.parametrize("spoil", ["receipt", "line", "chunk", "hostile", "all"])
+def parsed(line: str) -> Any:
+    """A line of the note, without its crc."""
+    return json.loads(line.rpartition(" ")[0])
+
+
+def signed(text: str) -> str:
+    return f"{text} {zlib.crc32(text.encode()):08x}"
+
+
+@pytest.mark.parametrize("spoil", ["receipt", "bit", "line", "chunk", "hostile", "all"])
 def test_receipts_that_cannot_be_trusted_are_done_again(tmp_path: Path, spoil: str) -> None:
     data = Flaky({"number": np.arange(5000)})
     data.fails_at = 4000
@@ -226,17 +236,21 @@ def test_receipts_that_cannot_be_trusted_are_done_again(tmp_path: Path, spoil: s
     note = tmp_path / "a.pen.partial.json"
     head, *lines = [line for line in note.read_text().splitlines() if line]
     assert len(lines) == 3
-    first = json.loads(lines[0])
+    first = parsed(lines[0])
     chunk = tmp_path / "a.pen.partial" / "chunk" / f"{first['writer']}-00000000.zr"
     match spoil:
         case "receipt":
-            lines[0] = json.dumps({**first, "chunks": [*first["chunks"][:-1], [0, 1, 1, 1, 1]]})
+            lines[0] = signed(json.dumps({**first, "chunks": [*first["chunks"][:-1], [0, 1, 1, 1, 1]]}))
+        case "bit":  # it would be another task's, with the same number of records
+            lines[0] = lines[0].replace('"task": 0', '"task": 2')
+            assert '"task": 2' in lines[0]
         case "line":
             lines[-1] = lines[-1][:50]
         case "chunk":
             chunk.unlink()
         case "hostile":
-            lines += ['{"task": 2, "writer": "../.."}', "null", "[]", '{"task": -1}', '{"task": 10000000000000000000000}', "\0"]
+            bad = ['{"task": 2, "writer": "../.."}', "null", "[]", '{"task": -1}', '{"task": 10000000000000000000000}', "\0"]
+            lines += [*bad, *map(signed, bad)]
         case "all":
             lines = []
     note.write_text("\n".join([head, *lines]))  # the last line without its end

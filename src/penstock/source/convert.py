@@ -7,8 +7,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
+
 from penstock.codec import Codec
-from penstock.errors import StoreError
+from penstock.errors import SchemaMismatchError, StoreError
 from penstock.progress import Progress, reporting
 from penstock.records import Batch, Source, unmasked
 from penstock.remote.url import UrlPath
@@ -235,14 +237,22 @@ def _convert_one_field(
     with reporting(progress, path.name, len(source)) as report:
         batches = read_spans(source, fields, range(len(source)), BATCH_BYTES, as_columns=False)
         if path.suffix == ".shard":
-            write_rows((unmasked(batch[fields[0]]) for batch in batches), path, progress=report)
+            write_rows((_whole(path, fields[0], batch) for batch in batches), path, progress=report)
             return
         field = source.schema[fields[0]]
         if field.is_fixed and len(field.shape) != 1:
             raise ValueError(f"{path}: tokens have one dimension, field {fields[0]!r} is {field!r}")
         write_tokens(
-            (item for batch in batches for item in unmasked(batch[fields[0]])), path, dtype=field.dtype, separator=separator
+            (item for batch in batches for item in _whole(path, fields[0], batch)), path, dtype=field.dtype, separator=separator
         )
+
+
+def _whole(path: Path, name: str, batch: Batch) -> Any:
+    """A column for a file that has no place for missing values."""
+    column = unmasked(batch[name])
+    if isinstance(column, np.ma.MaskedArray):
+        raise SchemaMismatchError(f"{path}: field {name!r} has missing records, which such a file cannot hold: select the others")
+    return column
 
 
 def _copy(source: Source, out: Writer, fields: Sequence[str], first: int, note: Note | None = None) -> None:

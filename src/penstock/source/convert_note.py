@@ -5,11 +5,13 @@
     {"about": {...}, "dataset": identity}     what is converted, and how; the store it becomes
     {"dataset": ..., "task": 0, ...}          the receipt of a task that is done, or of a chunk that is written; a line each
 
-The last line may be cut off: then its task is done again.
+Behind the JSON of every line comes its crc32, in hexadecimal. A line that is cut off or damaged does not count: its task is done
+again.
 """
 
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count, takewhile
@@ -42,7 +44,7 @@ class Note:
             return cls(path, dataset)
         dataset = new_identity()
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"about": about, "dataset": dataset}) + "\n")
+        temporary.write_text(_line({"about": about, "dataset": dataset}))
         os.replace(temporary, path)
         return cls(path, dataset)
 
@@ -54,7 +56,7 @@ class Note:
     def add(self, receipt: Mapping[str, Any]) -> None:
         """Remember that a task is done."""
         with self.path.open("a") as file:
-            file.write(f"\n{json.dumps(receipt)}\n")  # whatever the line before looks like
+            file.write(f"\n{_line(receipt)}")  # whatever the line before looks like
 
     def receipts(self) -> list[dict[str, Any]]:
         """What was remembered; the later one of two for one task counts."""
@@ -68,12 +70,18 @@ def records_noted(path: Path) -> int:
     return sum(takewhile(bool, (rows.get(number, 0) for number in count())))
 
 
+def _line(value: Mapping[str, Any]) -> str:
+    text = json.dumps(value)
+    return f"{text} {zlib.crc32(text.encode()):08x}\n"
+
+
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The lines that are JSON objects."""
+    """The lines that are JSON objects, and whole."""
     found = []
     for line in path.read_text(errors="replace").splitlines():
+        text, _, crc = line.rpartition(" ")
         try:
-            value = json.loads(line)
+            value = json.loads(text) if crc == f"{zlib.crc32(text.encode()):08x}" else None
         except ValueError:
             continue
         if isinstance(value, dict):

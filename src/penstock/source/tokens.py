@@ -202,7 +202,7 @@ def as_elements(name: str, value: object, dtype: np.dtype[Any]) -> npt.NDArray[A
         return np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
     try:
         array = np.atleast_1d(np.asarray(value))
-        if array.dtype == dtype and array.ndim == 1:
+        if array.dtype == dtype and array.ndim == 1 and not isinstance(value, np.ma.MaskedArray):
             return array
         if array.ndim != 1 or isinstance(value, np.ma.MaskedArray):
             raise TypeError(f"expected plain elements in one dimension, got {type(value).__name__} of shape {array.shape}")
