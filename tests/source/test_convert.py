@@ -344,3 +344,31 @@ def test_missing_records_are_not_written_as_tokens_or_rows(tmp_path: Path) -> No
     with pytest.raises(TypeError, match="plain elements"):
         write_tokens([np.ma.MaskedArray([1, 2], mask=[False, True], dtype="u2")], tmp_path / "b.rox")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_chunks_behind_a_gap_are_not_taken_up_by_a_third_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run may end its chunks elsewhere, as here, where the function of the map was changed."""
+    monkeypatch.setattr(importlib.import_module("penstock.source.convert"), "BATCH_BYTES", 4096)
+    source, path = pen.open({"i": np.arange(4000)}), tmp_path / "a.pen"
+
+    def convert(width: int, most: int) -> None:
+        def text(record: dict[str, Any]) -> dict[str, Any]:
+            return {"t": f"{record['i']:06d}" + "x" * width}
+
+        def stop(records: int, size: int) -> None:
+            told.append(records)
+            if len(told) > most:
+                raise InterruptedError
+
+        told: list[int] = []
+        mapped = source.map(text, schema={"t": Field.text()})
+        with contextlib.suppress(InterruptedError):
+            pen.convert(mapped, path, chunk_bytes=4096, progress=stop, threads=1)
+
+    convert(4, 6)
+    note = tmp_path / "a.pen.partial.json"
+    note.write_text("\n".join(line for line in note.read_text().splitlines() if '"task": 2,' not in line) + "\n")
+    convert(7, 1)
+    convert(7, 1 << 30)
+    with pen.open(path) as store:
+        assert [int(text[:6]) for text in store["t"][:]] == list(range(4000))

@@ -200,6 +200,7 @@ def _fill(
     options: dict[str, Any] = {"threads": threads, "progress": report, "metadata": source.metadata}
     with begin_store(partial, schema, layout, dataset=note.dataset, **options) as out:  # nobody else adds to the note now
         done = adopt_chunks(out, note.receipts())
+        note.forget_after(done)
         with reporting(progress, note.title, len(source), done=done) as given:
             reports.extend([] if given is None else [given])
             _copy(source, out, list(schema), done, note)

@@ -62,6 +62,19 @@ class Note:
         """What was remembered; the later one of two for one task counts."""
         return [line for line in _lines(self.path)[1:] if isinstance(line.get("task"), int)]
 
+    def forget_after(self, records: int) -> None:
+        """Keep only the receipts of the first ``records`` records. Those behind are of an earlier run, and what this run writes
+        need not end where they begin.
+        """
+        header, *lines = _lines(self.path)
+        known, kept, rows = {line.get("task"): line for line in lines}, [header], 0
+        while rows < records and (line := known.get(len(kept) - 1)) is not None:
+            kept.append(line)
+            rows += int(line["rows"])
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text("".join(map(_line, kept)))
+        os.replace(temporary, self.path)
+
 
 def records_noted(path: Path) -> int:
     """Records in the chunks 0, 1, ... that the note of an interrupted conversion names; 0 without a note."""

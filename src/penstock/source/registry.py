@@ -65,7 +65,7 @@ def _open_foreign(what: Any, options: Mapping[str, Any]) -> Source:
         raise TypeError(
             "a DataFrame opens as an Arrow table: pyarrow.Table.from_pandas(frame) for pandas, frame.to_arrow() for polars"
         )
-    if hasattr(what, "__array__"):
+    if hasattr(what, "__array__") and not isinstance(what, str):
         return open_array(what, **options)
     raise TypeError(f"expected a path, an array, a list, a dict or a source, got {type(what).__name__}")
 
@@ -105,12 +105,17 @@ def _is_column(name: str, value: Any) -> bool:
     that could be either are refused.
     """
     if not isinstance(value, list | tuple):
-        is_array = hasattr(value, "__array__") and _table_kind(value) is None and not _is_of(value, "DataFrame")
+        is_array = (
+            not isinstance(value, str)
+            and hasattr(value, "__array__")
+            and _table_kind(value) is None
+            and not _is_of(value, "DataFrame")
+        )
         return is_array or isinstance(value, Ragged)
     kinds = {type(item) for item in value}
     if any(issubclass(kind, Source | os.PathLike | UrlPath) for kind in kinds):
         return False
-    if kinds == {str} and all(map(is_data_name, value)):
+    if kinds and all(issubclass(kind, str) for kind in kinds) and all(map(is_data_name, value)):
         raise ValueError(
             f"field {name!r}: texts like {value[0]!r} may be meant as files or as texts: "
             "write penstock.open([...]) or [pathlib.Path(...), ...] for the files, numpy.array([...]) for the texts"
