@@ -11,6 +11,9 @@ from tests.crossing.model import Mix, NothingLeftError, Records, Sequences, Stre
 
 from penstock.errors import BatchError, SchemaMismatchError, StateMismatchError
 
+FAR = 120
+"""Epochs that are looked at: weights by step change within them even where an epoch has one sample."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -155,7 +158,7 @@ def _empty_later(case: Case) -> bool:
         return False
     for leg in case.legs:
         stream = case.stream.bind(leg.size or 1, leg.tail)
-        if leg.phases is None and stream.axis(0) and not all(stream.axis(epoch) for epoch in range(10)):
+        if leg.phases is None and stream.axis(0) and not all(stream.axis(epoch) for epoch in range(FAR)):
             return True
     return False
 
@@ -167,7 +170,7 @@ def _dropped_later(case: Case) -> bool:
     for leg in case.legs:
         if leg.tail == "drop" and leg.size:
             stream = case.stream.bind(leg.size, leg.tail)
-            if stream.axis(0) >= leg.size and any(0 < stream.axis(epoch) < leg.size for epoch in range(10)):
+            if stream.axis(0) >= leg.size and any(0 < stream.axis(epoch) < leg.size for epoch in range(FAR)):
                 return True
     return False
 
@@ -187,7 +190,7 @@ def _wrapped_batches(case: Case) -> bool:
     for leg in case.legs:
         if leg.tail == "wrap" and leg.size:
             stream = case.stream.bind(leg.size, leg.tail)
-            if any(stream.axis(epoch) % leg.size for epoch in range(10)):
+            if any(stream.axis(epoch) % leg.size for epoch in range(FAR)):
                 return True
     return False
 
