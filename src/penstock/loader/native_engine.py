@@ -195,7 +195,8 @@ class NativeEngine(Engine):
                 batch[f.name] = masked(batch[f.name], there, nullable=f.nullable)
         if isinstance(self._stream, SequenceStream) and self._stream.completes:
             sized = cast(SequenceStream, self._work.stream_for(place))
-            batch = sized.complete(batch, cast(SpanPicks, self._work.picks(place)))
+            is_plain = all(sized.is_within_pages(span.run) for span in place.spans)
+            batch = sized.complete(batch, None if is_plain else cast(SpanPicks, self._work.picks(place)))
         if not self._adds:
             return place, batch
         picks = stretch.picks_of(place)

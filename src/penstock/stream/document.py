@@ -249,6 +249,10 @@ class DocumentStream(SequenceStream):
                 total += end - begin
         return _part(drawn, total - count, count)
 
+    def is_within_pages(self, starts: range) -> bool:
+        """There are no pages: documents end anywhere."""
+        return False
+
     def _splitter(self) -> npt.NDArray[Any]:
         return np.empty(0, self._line.dtype)
 

@@ -317,8 +317,17 @@ class SequenceStream(Stream):
         """Whether :meth:`complete` has something to add."""
         return self._documents
 
-    def complete(self, batch: Batch, picks: SpanPicks) -> Batch:
-        """Sequences that were read, with what is made from their tokens: the document of each, to which its separator belongs."""
+    def is_within_pages(self, starts: range) -> bool:
+        """Whether each of the sequences that begin there is on one page, so that its tokens are neighbours in the data."""
+        length = self._seq_len
+        if self._page % length or starts.start % length or starts.step % length:
+            return False
+        return not starts or starts[-1] + length <= self._pages * self._page
+
+    def complete(self, batch: Batch, picks: SpanPicks | None) -> Batch:
+        """Sequences that were read, with what is made from their tokens: the document of each, to which its separator belongs.
+        ``picks`` may be left out for sequences that are within pages.
+        """
         if self._documents:
             tokens = batch[TOKENS]
             segment, position = (empty(tokens.shape, np.dtype(np.int32)) for _ in range(2))
@@ -327,7 +336,7 @@ class SequenceStream(Stream):
                 tokens.itemsize,
                 self._seq_len,
                 np.ascontiguousarray(self._splitter()).view(np.uint8),
-                self._breaks(picks),
+                np.empty(0, np.int64) if picks is None else self._breaks(picks),
                 segment.reshape(-1),
                 position.reshape(-1),
             )
