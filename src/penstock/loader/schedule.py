@@ -70,7 +70,7 @@ class _Epochs:
         return self._starts[number] + (epoch - self._firsts[number]) * self._each[number]
 
     def find(self, amount: int) -> tuple[int, int]:
-        """The epoch in which an amount is reached, and how much of it lies in that epoch."""
+        """The epoch in which an amount is reached, and how much of it is in that epoch."""
         number = 0 if len(self._each) == 1 else bisect_right(self._starts, amount) - 1
         if self._each[number] == 0:
             raise IndexError("epochs have nothing from here on")

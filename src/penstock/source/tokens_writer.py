@@ -122,7 +122,7 @@ def _write_all(documents: Iterable[Document], encoder: "_Encoder", shards: "_Sha
 
 
 class _Target:
-    """The name to be written, and the shards that there are of it; or the one file, which nobody else may continue meanwhile."""
+    """The name to be written, and the shards that there are of it; or the one file, locked against other writers."""
 
     def __init__(self, path: Path, *, is_sharded: bool, append: bool) -> None:
         if path.suffix != SUFFIX:

@@ -25,7 +25,7 @@ class ChunkWriter:
 
     * identity: the writer's part of every file name
     * entries: the chunks that are written, by number
-    * fresh: those of them that nobody has asked for yet
+    * fresh: those of them that were not asked for yet
     * made: the files of the transaction, written or on their way
     * next_chunk: a number above that of every chunk
     """
