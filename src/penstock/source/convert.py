@@ -198,7 +198,7 @@ def _fill(
             one(rows, size)
 
     options: dict[str, Any] = {"threads": threads, "progress": report, "metadata": source.metadata}
-    with begin_store(partial, schema, layout, dataset=note.dataset, **options) as out:  # holds the lock: no other process adds to the note
+    with begin_store(partial, schema, layout, dataset=note.dataset, **options) as out:  # locked: no other process adds to the note
         done = adopt_chunks(out, note.receipts())
         note.forget_after(done)
         with reporting(progress, note.title, len(source), done=done) as given:
