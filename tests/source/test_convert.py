@@ -251,16 +251,18 @@ def test_chunks_that_were_lost_or_damaged_meanwhile_are_written_again(tmp_path: 
 
 
 KILLED = """
-import importlib, os, signal, sys
+import importlib, os, signal, sys, threading
 import penstock as pen
 importlib.import_module("penstock.source.convert").BATCH_BYTES = 100_000
 rows = 0
+lock = threading.Lock()  # threads report too: one of them prints and kills
 def progress(count, size):
     global rows
-    rows += count
-    if rows >= int(sys.argv[3]):
-        print(rows, flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
+    with lock:
+        rows += count
+        if rows >= int(sys.argv[3]):
+            print(rows, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
 pen.convert(sys.argv[1], sys.argv[2], chunk_bytes=65536, progress=progress)
 print(rows)
 """
