@@ -14,7 +14,7 @@ from tests.store.records import without_addresses
 
 import penstock as pen
 from penstock import Field, Ragged
-from penstock.store.column import join_columns, make_column, missing_column
+from penstock.store.column import guess_field, join_columns, make_column, missing_column
 
 BF16, E4M3, E4M3B11, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3b11fnuz, ml_dtypes.float8_e5m2
 
@@ -140,6 +140,8 @@ OTHER_KINDS: list[tuple[Field, Any]] = [
     (Field("i4", (2,)), [None, [1, 2, 3]]),
     (Field("i4", (2,)), np.ma.masked_array([[1, 2]], mask=[[True, False]])),
     (Field("i4"), np.ma.masked_array(3, mask=True)),
+    (Field("i4", (2,)), [np.ma.masked_array([1, 2], mask=[True, False])]),
+    (Field.ragged("i4"), [np.ma.masked_array([1, 2], mask=[True, False])]),
     (Field.ragged("i4"), 3),
     (Field.ragged("i4"), [1, 2]),
     (Field.ragged("i4"), [[[1]]]),
@@ -262,6 +264,9 @@ MISSING: list[tuple[Field, Any, list[bool]]] = [
     (Field("bf16"), np.ma.masked_array(np.ones(2, BF16), mask=[True, False]), [False, True]),
     (Field("bool"), np.ma.masked_array([True, True], mask=[False, True]), [True, False]),
     (Field("i4", (2,)), np.ma.masked_array([[1, 2], [3, 4]], mask=[[1, 1], [0, 0]]), [False, True]),
+    (Field("i4"), [1, np.ma.masked], [True, False]),
+    (Field("i4", (2,)), list(np.ma.masked_array([[1, 2], [3, 4]], mask=[[1, 1], [0, 0]])), [False, True]),
+    (Field.ragged("i4"), [[1], np.ma.masked_array([1, 2], mask=True), np.ma.masked_array([3])], [True, False, True]),
     (Field.ragged("f4"), [[1.0], None], [True, False]),
     (Field.ragged("f4", 2), [None, [[1.0]]], [False, True]),
     (Field.text(), ["a", None], [True, False]),
@@ -278,6 +283,13 @@ def test_none_and_masked_records_are_missing(field: Field, data: Any, present: l
     column = make_column("x", field, data)
     assert column.present is not None
     assert column.present.tolist() == present
+
+
+def test_type_of_a_list_is_told_from_what_is_not_masked() -> None:
+    assert guess_field("x", [np.ma.masked, 1, 2]) == Field("i8", nullable=True)
+    assert guess_field("x", [np.ma.masked_array([1, 2]), np.ma.masked_array([3, 4])]) == guess_field("x", [np.ones(2, int)])
+    with pytest.raises(ValueError, match="field 'x': a record must be masked as a whole or not at all"):
+        guess_field("x", [np.ma.masked_array([1, 2], mask=[True, False])])
 
 
 def test_masked_array_that_hides_nothing_misses_nothing() -> None:

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 Bytes = npt.NDArray[np.uint8]
+PARTLY_MASKED = "a record must be masked as a whole or not at all"
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Column:
 def make_column(name: str, field: Field, data: Any) -> Column:
     """The records of one field: an array, a list (None is a missing record), a masked array, or a Ragged."""
     try:
+        data = _without_masks(data)
         return _fixed(field, data) if field.is_fixed else _variable(field, data)
     except (TypeError, ValueError, OverflowError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
@@ -86,7 +88,27 @@ def as_batch(field: Field, column: Column) -> Any:
 
 def guess_field(name: str, data: Any) -> Field:
     """The field that fits a column of data; nullable if a value is missing, or if the column has a mask."""
+    try:
+        data = _without_masks(data)
+    except ValueError as error:
+        raise ValueError(f"field {name!r}: {error}") from error
     return _guess_type(name, data).with_nullable(_may_miss(data))
+
+
+def _without_masks(data: Any) -> Any:
+    """A list of records in which None is what is missing, also where numpy's masked arrays and ``np.ma.masked`` said so."""
+    if not isinstance(data, list | tuple) or not any(isinstance(item, np.ma.MaskedArray) for item in data):
+        return data
+    return [_without_mask(item) if isinstance(item, np.ma.MaskedArray) else item for item in data]
+
+
+def _without_mask(record: np.ma.MaskedArray[Any, Any]) -> Any:
+    mask = np.ma.getmaskarray(record)
+    if not mask.any():
+        return record.data
+    if not mask.all():
+        raise ValueError(PARTLY_MASKED)
+    return None
 
 
 def _may_miss(data: Any) -> bool:
@@ -186,7 +208,7 @@ def _fixed(field: Field, data: Any) -> Column:
         mask = np.ma.getmaskarray(data)
         others = tuple(range(1, mask.ndim))
         if mask.size and not np.array_equal(mask.any(axis=others), mask.all(axis=others)):
-            raise ValueError("a record must be masked as a whole or not at all")
+            raise ValueError(PARTLY_MASKED)
         present = ~mask.any(axis=others)
         data = data.filled(0)
     elif isinstance(data, list | tuple) and any(item is None for item in data):
