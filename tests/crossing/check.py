@@ -199,7 +199,7 @@ class Checker:
         expect(f"leg {number}: batch size of the state that was taken", before.size, leg.size)
         if before.tail != leg.tail and not stream.is_endless:
             one, other = stream.bind(before.size or 1, before.tail), stream.bind(leg.size or 1, leg.tail)
-            if any(one.layout(epoch)[0] != other.layout(epoch)[0] for epoch in range(8)):
+            if any(one.layout(epoch) != other.layout(epoch) for epoch in range(8)):
                 expect(f"leg {number}: tail of the state that was taken", before.tail, leg.tail)
 
     def _leg(self, where: str, leg: Leg, job: Job, ranks: list[Rank], place: Place | None) -> Place | None:

@@ -8,9 +8,8 @@ batches: it says what every batch holds, and where the run stands after it.
 """
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, cached_property, lru_cache
 from itertools import count
@@ -55,10 +54,10 @@ class Table:
 def leaf(name: str) -> Table:
     known = KNOWN[name]
     forms = {}
-    for field, form in known.forms.items():  # whether values may be missing is for the format to say
-        nullable = data(name).schema[field].nullable
-        assert nullable or None not in known.columns[field]
-        forms[field] = replace(form, nullable=nullable)
+    for own, form in known.forms.items():  # whether values may be missing is for the format to say
+        nullable = data(name).schema[own].nullable
+        assert nullable or None not in known.columns[own]
+        forms[own] = replace(form, nullable=nullable)
     kind = "remote" if known.is_remote else "local"
     format_tag = name.removeprefix("remote_").rstrip("0123456789")
     return Table(
@@ -241,6 +240,13 @@ class Ordered:
         return Shuffle(n, **given)
 
 
+@lru_cache(1024)
+def _blocks(code: str) -> tuple[bool, int]:
+    """Whether a source is read in blocks, and of which size."""
+    source = eval(code, NAMES)
+    return source.reads_blocks, source.blocks.size
+
+
 def _design(n: int, given: dict[str, Any]) -> Design:
     if "fraction" in given:
         return Design.fraction(n, given["fraction"], seed=given["seed"])
@@ -326,8 +332,7 @@ class Records(Stream):
     def order(self) -> Order:
         blocks = (False, 0)
         if self.ordered.method == "shuffle" and "block" not in dict(self.ordered.options):
-            source = eval(self.table.code, NAMES)
-            blocks = (source.reads_blocks, source.blocks.size)
+            blocks = _blocks(self.table.code)
         return self.ordered.make(self.table.length, blocks)
 
     @cached_property
@@ -636,8 +641,16 @@ class Mix(Stream):
     def is_endless(self) -> bool:
         return self.stop == "forever"
 
+    @cached_property
+    def _by_batches(self) -> dict[tuple[int, str], "Mix"]:
+        return {}
+
     def bind(self, size: int, tail: str) -> "Mix":
-        return replace(self, size=size, tail=tail)
+        if not self.is_bound:
+            return self
+        if (size, tail) not in self._by_batches:
+            self._by_batches[size, tail] = replace(self, size=size, tail=tail)
+        return self._by_batches[size, tail]
 
     def streams(self) -> Iterator[Stream]:
         yield self
@@ -678,20 +691,36 @@ class Mix(Stream):
         return [weights[name] for name, _ in self.parts]
 
     @cached_property
-    def _layouts(self) -> dict[int, tuple[list[tuple[int, int]], list[int], int]]:
-        return {}
+    def _outlines(self) -> list["Outline"]:
+        return []
 
-    def layout(self, epoch: int) -> tuple[list[tuple[int, int]], list[int], int]:
-        """Stream and element on the stream's endless line at every position; what was taken before; the clock at the start."""
-        for number in range(len(self._layouts), epoch + 1):
+    def outline(self, epoch: int) -> "Outline":
+        """What an epoch gives, without the order of its samples."""
+        for number in range(len(self._outlines), epoch + 1):
             taken, clock = [0] * len(self.parts), 0
             if number:
-                before, taken, clock = self._layouts[number - 1]
-                counts = Counter(which for which, _ in before)
-                taken = [count + counts[k] for k, count in enumerate(taken)]
-                clock += self._clocked(len(before))
-            chosen = self._choose(number, clock)
-            self._layouts[number] = ([(which, taken[which] + local) for which, local in chosen], taken, clock)
+                before = self._outlines[number - 1]
+                taken = [count + own for count, own in zip(before.taken, before.counts, strict=True)]
+                clock = before.clock + self._clocked(before.length)
+            stages = self._stages(clock) if self.is_staged else [(0, self._weights)]
+            line = self._laid_out(tuple((step, tuple(weights)) for step, weights in stages))
+            rests = self._rests(line)
+            counts = [given + rest for given, rest in zip(line.given, rests, strict=True)]
+            self._outlines.append(Outline(line, rests, counts, line.samples + sum(rests), taken, clock))
+        return self._outlines[epoch]
+
+    @cached_property
+    def _layouts(self) -> dict[int, list[tuple[int, int]]]:
+        return {}
+
+    def layout(self, epoch: int) -> list[tuple[int, int]]:
+        """Stream and element on the stream's endless line at every position."""
+        if epoch not in self._layouts:
+            outline = self.outline(epoch)
+            found = unroll(outline.line.periods, self.seed, epoch) + self._left_over(outline, epoch)
+            if not self.is_endless:
+                self._check(outline, found)
+            self._layouts[epoch] = [(which, outline.taken[which] + local) for which, local in found]
         return self._layouts[epoch]
 
     def _clocked(self, length: int) -> int:
@@ -700,42 +729,39 @@ class Mix(Stream):
         steps = length // self.size if self.tail == "drop" else -(-length // self.size)
         return steps * self.size
 
-    def _choose(self, epoch: int, clock: int) -> list[tuple[int, int]]:
-        """The layout of one epoch, the elements of every stream counted from 0."""
-        group = self.size if self.unit == "batch" else 1
-        stages = self._stages(clock, group) if self.is_staged else [(0, self._weights)]
-        line = _laid_out(tuple(self.lengths), tuple((step, tuple(w)) for step, w in stages), group, self.stop, self.period or 1024)
-        found = list(_unrolled(line, self.seed, epoch))
-        if self.stop == "all_exhausted_without_replacement" and group > 1:
-            found += self._left_over(line, epoch)
-        if not self.is_endless:
-            self._check(found)
-        return found
+    @property
+    def _group(self) -> int:
+        return self.size if self.unit == "batch" else 1
+
+    def _laid_out(self, stages: tuple[tuple[int, tuple[float, ...]], ...]) -> "Spread":
+        return _spread(tuple(self.lengths), stages, self._group, self.stop, self.period or 1024)
 
     @property
     def _weights(self) -> list[float]:
         return list(self.lengths) if self.weights is None else self._numbers(self.weights)
 
-    def _left_over(self, line: Line, epoch: int) -> list[tuple[int, int]]:
-        """What does not fill a batch of its own, of streams that have a weight at the end, mixed."""
+    def _rests(self, line: Line) -> list[int]:
+        """Of every stream that has a weight at the end, what does not fill a batch of its own."""
+        if self.stop != "all_exhausted_without_replacement" or self._group == 1:
+            return [0] * len(self.parts)
         weights = line.starts[-1][2].weights
         rests = [length - given for length, given in zip(self.lengths, line.given, strict=True)]
-        rests = [rest if 0 < rest < self.size and weight else 0 for rest, weight in zip(rests, weights, strict=True)]
-        items = [(k, line.given[k] + i) for k, rest in enumerate(rests) for i in range(rest)]
-        key = _core.absorb(derive_root(self.seed, epoch, Purpose.MIXTURE), line.draws)
+        return [rest if 0 < rest < self.size and weight else 0 for rest, weight in zip(rests, weights, strict=True)]
+
+    def _left_over(self, outline: "Outline", epoch: int) -> list[tuple[int, int]]:
+        """The rests of all streams, mixed."""
+        items = [(k, outline.line.given[k] + i) for k, rest in enumerate(outline.rests) for i in range(rest)]
+        key = _core.absorb(derive_root(self.seed, epoch, Purpose.MIXTURE), outline.line.draws)
         return [items[i] for i in Permutation(len(items), key=key).run(0, len(items)).tolist()] if items else []
 
-    def _check(self, found: list[tuple[int, int]]) -> None:
+    def _check(self, outline: "Outline", found: list[tuple[int, int]]) -> None:
         """Every stream's elements come once, none is left out, and every record once where that is the policy."""
-        elements: list[list[int]] = [[] for _ in self.parts]
-        for which, element in found:
-            elements[which].append(element)
-        given = [len(own) for own in elements]
-        assert all(sorted(own) == list(range(len(own))) for own in elements)
+        assert sorted(found) == [(k, i) for k, given in enumerate(outline.counts) for i in range(given)]
+        assert len(found) == outline.length
         if self.stop == "all_exhausted_without_replacement" and not self.is_staged:
-            assert given == [length if weight else 0 for length, weight in zip(self.lengths, self._weights, strict=True)]
+            assert outline.counts == [n if weight else 0 for n, weight in zip(self.lengths, self._weights, strict=True)]
 
-    def _stages(self, clock: int, group: int) -> list[tuple[int, list[float]]]:
+    def _stages(self, clock: int) -> list[tuple[int, list[float]]]:
         """The stages as they fall upon an epoch that begins at a sample of the run; their first positions."""
         found: list[tuple[int, list[float]]] = []
         for step, weights in self.weights:
@@ -746,14 +772,14 @@ class Mix(Stream):
         return found
 
     def axis(self, epoch: int) -> int:
-        found = len(self.layout(epoch)[0])
+        found = self.outline(epoch).length
         return 1 << 62 if self.is_endless and found else found
 
     def sample(self, epoch: int, position: int, step: int, length: int = 0, drawn: Draw = None) -> Sample:
         if self.phases is not None:
             which, element = self.phase_line[position]
         else:
-            which, element = self.layout(epoch)[0][position]
+            which, element = self.layout(epoch)[position]
         stream, drawn = self.banning[which], drawn or (epoch, position)
         if length:
             turn, place = divmod(element, stream.axis(0))
@@ -782,34 +808,45 @@ class Mix(Stream):
             shapes.append(Shape(steps, phase.batch_size, phase.seq_len, own))
         stages = stages_by_phase(shapes, weights, self.unit == "batch")
         line = mixture_line(self.elements, stages, self.stop, self.period or 1024)
-        return unroll(line, self.seed, 0, sum(shape.steps * shape.batch_size for shape in shapes))
+        most = sum(shape.steps * shape.batch_size for shape in shapes)
+        return unroll(periods(line, most), self.seed, 0)
+
+
+@dataclass
+class Spread(Line):
+    """A line of a mixture, and the periods of it that are looked at."""
+
+    periods: list["Period"] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """An epoch of a mixture."""
+
+    line: Spread
+    rests: list[int]  # of every stream, what comes after the line
+    counts: list[int]  # of every stream, with the rests
+    length: int
+    taken: list[int]  # of every stream, in the epochs before
+    clock: int  # at the start
 
 
 @lru_cache(256)
-def _laid_out(
+def _spread(
     lengths: tuple[int, ...], stages: tuple[tuple[int, tuple[float, ...]], ...], group: int, stop: str, period: int
-) -> "_Shared":
+) -> Spread:
     line = mixture_line(lengths, stages_by_step(stages, 1, group), stop, period)
-    return _Shared(**vars(line))
+    return Spread(**vars(line), periods=list(periods(line, FAR)))
 
 
-class _Shared(Line):
-    """A line that is the key of a cache."""
-
-    __hash__ = object.__hash__  # type: ignore[assignment]
-    __eq__ = object.__eq__  # type: ignore[assignment]
+Period = tuple[int, list[list[tuple[int, int]]]]
+"""The first draw of a period of a line, and of every slot of it the samples: stream and first element."""
 
 
-@lru_cache(512)
-def _unrolled(line: "_Shared", seed: int, epoch: int) -> list[tuple[int, int]]:
-    return unroll(line, seed, epoch, FAR)
-
-
-def unroll(line: Line, seed: int, epoch: int, most: int) -> list[tuple[int, int]]:
-    """Stream and first element of every sample of a line, those of an endless one up to ``most``."""
-    found: list[tuple[int, int]] = []
-    root = derive_root(seed, epoch, Purpose.MIXTURE)
+def periods(line: Line, most: int) -> Iterator[Period]:
+    """The periods of a line, those of an endless one up to ``most`` samples."""
     ends = [*(segment.start for segment in line.segments[1:]), line.draws]
+    samples = 0
     for segment, end in zip(line.segments, ends, strict=False):
         stage = [stage for first, _, stage in line.starts if first <= segment.start][-1]
         for first in range(segment.start, end, segment.period):
@@ -819,14 +856,26 @@ def unroll(line: Line, seed: int, epoch: int, most: int) -> list[tuple[int, int]
                 edge if segment.counted else ((before + segment.period) * edge >> 63) - below
                 for edge, below in zip(segment.edges, low, strict=True)
             ]
-            for slot in Permutation(segment.period, key=_core.absorb(root, first)).run(0, segment.period).tolist():
-                which = next(k for k in range(len(edges) - 1) if edges[k] <= slot < edges[k + 1])
-                draw = low[which + 1] - low[which] + slot - edges[which]
-                element = segment.before[which] + draw * segment.unit
-                found += [(which, element + i * stage.seq_len) for i in range(stage.group)]
-            if len(found) >= most and end > 1 << 40:
-                return found
-    return found
+            slots = []
+            for which in range(len(edges) - 1):
+                element = segment.before[which] + (low[which + 1] - low[which]) * segment.unit
+                for _ in range(edges[which], edges[which + 1]):
+                    slots.append([(which, element + i * stage.seq_len) for i in range(stage.group)])
+                    element += segment.unit
+            yield first, slots
+            samples += len(slots) * stage.group
+            if samples >= most and end > 1 << 40:
+                return
+
+
+def unroll(found: Iterable[Period], seed: int, epoch: int) -> list[tuple[int, int]]:
+    """Stream and first element of every sample, in the order of an epoch."""
+    root = derive_root(seed, epoch, Purpose.MIXTURE)
+    line: list[tuple[int, int]] = []
+    for first, slots in found:
+        for slot in Permutation(len(slots), key=_core.absorb(root, first)).run(0, len(slots)).tolist():
+            line += slots[slot]
+    return line
 
 
 def num_steps(phases: Sequence[Phase], elements: int) -> list[int]:
