@@ -1,8 +1,11 @@
-"""One rank, started by torchrun, or the only process: loops of one's own and under accelerate. It checks itself.
+"""One rank, started by torchrun: loops of one's own and under accelerate. It checks itself.
+
+The first rank also forks a process that knows nothing of ranks, before anything but the imports was done: it does the same alone.
 
 Usage: python -m torch.distributed.run ... accelerate_ranks.py <directory>
 """
 
+import multiprocessing
 import os
 import sys
 import warnings
@@ -17,6 +20,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator, skip_first_batches
 from accelerate.utils import DataLoaderConfiguration
+from train_ranks import train
 
 import penstock as pen
 from penstock.deliver.torch import (
@@ -157,14 +161,36 @@ def check_division(accelerator: Accelerator, shard: pen.Shard) -> None:
         next(iter(undispatched.prepare(iterable)))
 
 
-if __name__ == "__main__":
+def check(place: Path) -> None:
     before = pen.Shard.from_environment()  # from the variables
     accelerator = Accelerator(cpu=True)
     shard = pen.Shard.from_environment()  # from the process group, where there is one
     assert shard == before == pen.Shard(accelerator.process_index, int(os.environ.get("WORLD_SIZE", "1")))
     check_own_loops(shard)
     check_warnings(shard.world)
-    check_prepared(accelerator, shard, Path(sys.argv[1]))
+    check_prepared(accelerator, shard, place)
     check_division(accelerator, shard)
+    if shard.world > 1:
+        train(place, 9)
     accelerator.end_training()
-    (Path(sys.argv[1]) / f"rank{shard.rank}of{shard.world}").touch()
+    (place / f"rank{shard.rank}of{shard.world}").touch()
+
+
+def check_alone(place: Path) -> None:
+    """What a process does that no launcher has started."""
+    for name in [
+        name for name in os.environ if "RANK" in name or "WORLD_SIZE" in name or name.startswith(("MASTER_", "TORCHELASTIC_"))
+    ]:
+        del os.environ[name]
+    check(place)
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    alone = multiprocessing.get_context("fork").Process(target=check_alone, args=(place / "alone",))
+    if os.environ["RANK"] == "0":
+        alone.start()
+    check(place)
+    if os.environ["RANK"] == "0":
+        alone.join()
+        assert alone.exitcode == 0

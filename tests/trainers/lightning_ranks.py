@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hidden  # noqa: F401 (before lightning)
 import lightning.pytorch as pl
 import numpy as np
 import pytest

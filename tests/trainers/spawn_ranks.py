@@ -1,16 +1,11 @@
-"""Two ranks by torch.multiprocessing.spawn, which sets no variable. Every rank checks itself.
+"""What torch.multiprocessing.spawn runs in two ranks; it sets no variable. Every rank checks itself."""
 
-Usage: python spawn_ranks.py <directory>
-"""
-
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch.distributed as dist
-import torch.multiprocessing
 import torch.utils.data
 
 import penstock as pen
@@ -51,7 +46,3 @@ def run(rank: int, place: Path) -> None:
         assert [one.category for one in caught] == [UnshardedWarning]
     dist.destroy_process_group()
     (place / f"rank{rank}").touch()
-
-
-if __name__ == "__main__":
-    torch.multiprocessing.spawn(run, (Path(sys.argv[1]),), nprocs=2)

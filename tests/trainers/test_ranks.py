@@ -3,40 +3,107 @@
 The programs check themselves, and touch a file per rank when all was well.
 """
 
+import json
 import os
 import subprocess
 import sys
+import time
+from itertools import islice
+from multiprocessing import resource_tracker
 from pathlib import Path
+
+import numpy as np
+import pytest
+import torch.distributed.checkpoint as dcp
+import torch.multiprocessing
+from tests.trainers import spawn_ranks
+
+import penstock as pen
 
 HERE = Path(__file__).parent
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+WAIT_S = 600
+ON_LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+
+resource_tracker.ensure_running()  # Python's own, started by the first spawned process, stays as long as the tests: no leak
 
 
-def run(*command: str, place: Path) -> set[str]:
-    """Run a program of this directory; the files it left."""
+def run(*command: str, place: Path) -> None:
+    """Run a program of this directory."""
     done = subprocess.run(
         [sys.executable, *command, str(place)],
         cwd=HERE,
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, **ON_LOOPBACK},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=WAIT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def ranks(place: Path) -> set[str]:
+    """The ranks that left their file."""
     return {path.name for path in place.glob("rank*")}
 
 
+def make(place: Path) -> pen.Loader:
+    return pen.Loader(pen.open(place / "a.pen").shuffle(seed=7), 6, tail="wrap")
+
+
+def batches(loader: pen.Loader, count: int) -> list[list[int]]:
+    return [batch["x"].tolist() for batch in islice(loader.forever(), count)]
+
+
 def test_the_launcher_of_lightning(tmp_path: Path) -> None:
-    assert run("lightning_ranks.py", place=tmp_path) == {"rank0", "rank1"}
+    run("lightning_ranks.py", place=tmp_path)
+    assert ranks(tmp_path) == {"rank0", "rank1"}
 
 
-def test_torchrun_and_accelerate_on_it(tmp_path: Path) -> None:
-    assert run(*TORCHRUN, "accelerate_ranks.py", place=tmp_path) == {"rank0of2", "rank1of2"}
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int]]]:
+    """Where torchrun was run, with a state that one rank saved; and the batches of that rank."""
+    place = tmp_path_factory.mktemp("torchrun")
+    (place / "alone").mkdir()
+    with pen.create(place / "a.pen", {"x": pen.Field("i8")}) as out:
+        out.extend({"x": np.arange(40)})
+    first = make(place)
+    found = batches(first, 3)
+    (place / "state.json").write_text(json.dumps(first.state_dict()))
+    run(*TORCHRUN, "accelerate_ranks.py", place=place)
+    return place, found
 
 
-def test_accelerate_in_one_process(tmp_path: Path) -> None:
-    assert run("accelerate_ranks.py", place=tmp_path) == {"rank0of1"}
+def test_torchrun_and_accelerate_on_it(begun: tuple[Path, list[list[int]]]) -> None:
+    assert ranks(begun[0]) == {"rank0of2", "rank1of2"}
 
 
-def test_spawn_of_torch_multiprocessing(tmp_path: Path) -> None:
-    assert run("spawn_ranks.py", place=tmp_path) >= {"rank0", "rank1"}
+def test_accelerate_in_one_process(begun: tuple[Path, list[list[int]]]) -> None:
+    assert ranks(begun[0] / "alone") == {"rank0of1"}
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # the checkpoint of two ranks is loaded by one process
+def test_a_run_goes_from_one_rank_to_two_and_back(begun: tuple[Path, list[list[int]]]) -> None:
+    place, found = begun
+    told = json.loads((place / "found.json").read_text())
+    assert told["world"] == 2
+    last, from_checkpoint = make(place), make(place)
+    last.load_state_dict(told["state"])
+    dcp.load({"data": from_checkpoint}, checkpoint_id=place / "checkpoint", no_dist=True)
+    assert from_checkpoint.state_dict() == told["state"]
+    assert found + told["batches"] + batches(last, 8) == batches(make(place), 20)
+
+
+def test_spawn_of_torch_multiprocessing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ON_LOOPBACK.items():
+        monkeypatch.setenv(name, value)
+    running = torch.multiprocessing.spawn(spawn_ranks.run, (tmp_path,), nprocs=2, join=False)
+    until = time.monotonic() + WAIT_S
+    try:
+        while not running.join(max(0, until - time.monotonic())):  # after each rank
+            assert time.monotonic() < until
+    finally:
+        for process in running.processes:
+            process.kill()
+            process.join()
+            process.close()
+    assert ranks(tmp_path) >= {"rank0", "rank1"}
