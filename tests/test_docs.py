@@ -6,12 +6,15 @@ import inspect
 import os
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cli import warm
+from tests.effort import is_campaign
 from tools.docs import pages as hooks
 from tools.docs.docstring import as_markdown
 
@@ -59,6 +62,12 @@ def run(name: str, examples: list[doctest.Example], variables: dict[str, object]
 # Snippets
 
 
+@pytest.fixture(scope="module", autouse=True)
+def warm_is_running() -> None:
+    """The server of processes lasts as long as this one: it is started before the first test."""
+    warm.address()
+
+
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process is what is meant
 @every_page
 def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +92,9 @@ def test_commands_of_the_pages_run(tmp_path: Path) -> None:
 
 def run_commands(commands: str, place: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    program = shlex.join([sys.executable, "-m", "penstock"] if is_campaign() else warm.client())
     done = subprocess.run(
-        ["bash", "-euxo", "pipefail", "-c", f'penstock() {{ python -m penstock "$@"; }}\n{commands}'],
+        ["bash", "-euxo", "pipefail", "-c", f'penstock() {{ {program} "$@"; }}\n{commands}'],
         cwd=place,
         env={**os.environ, "PATH": path},
         capture_output=True,

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.cli import warm
+from tests.effort import is_campaign
 from typer.testing import CliRunner, Result
 
 import penstock as pen
@@ -135,8 +137,29 @@ def run_json(run: Run) -> Callable[..., Any]:
 
 
 def command(*words: object) -> list[str]:
-    """A command line for a process of its own."""
+    """A command line for an interpreter of its own."""
     return [sys.executable, "-m", "penstock", *map(str, words)]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_is_running() -> None:
+    """The server lasts as long as this process: it is started before the first test."""
+    warm.address()
+
+
+def start(*words: object, **options: Any) -> "subprocess.Popen[Any]":
+    """A command in a process of its own, which starts quickly (in a campaign: in an interpreter of its own)."""
+    return subprocess.Popen(command(*words), **options) if is_campaign() else warm.Warm([*map(str, words)], **options)
+
+
+def finish(*words: object, **options: Any) -> "subprocess.CompletedProcess[Any]":
+    """The same, until it has ended."""
+    with start(*words, **options) as process:
+        try:
+            output, errors = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 @dataclass(frozen=True)
@@ -157,7 +180,7 @@ def in_terminal() -> Callable[..., Seen]:
         settings = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR")}
         settings |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", **(env or {})}
         try:
-            with subprocess.Popen(command(*words), stdin=theirs, stdout=theirs, stderr=theirs, env=settings) as process:
+            with start(*words, stdin=theirs, stdout=theirs, stderr=theirs, env=settings) as process:
                 os.close(theirs)
                 return Seen(*watch(process, ours))
         finally:

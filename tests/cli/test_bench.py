@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import PATIENCE_S, Run, Seen, command
+from tests.cli.conftest import PATIENCE_S, Run, Seen, start
 from tests.report.conftest import open_fonts
 from tests.report.test_page import Page
 
@@ -109,8 +109,8 @@ def test_damaged_data_is_exit_code_3(run: Run, damaged: Path) -> None:
 def test_an_interrupt_ends_it_at_once(store: Path) -> None:
     ours, theirs = pty.openpty()
     try:
-        words = command("bench", store, "--seconds", 300, "--batch-size", 8)
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm"}) as process:
+        words = ["bench", store, "--seconds", 300, "--batch-size", 8]
+        with start(*words, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm"}) as process:
             os.close(theirs)
             seen = b""
             while b"measuring" not in seen:

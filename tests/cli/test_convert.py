@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.cli.conftest import PATIENCE_S, RECORDS, Run, Seen, command, pictures
+from tests.cli.conftest import PATIENCE_S, RECORDS, Run, Seen, finish, pictures, start
 
 import penstock as pen
 from penstock.cli.codec_option import parse_codecs
@@ -124,8 +124,8 @@ def test_a_map_that_fails_in_a_worker_is_told_with_its_line(labels: Path, tmp_pa
     (tmp_path / "mine.py").write_text(
         "import numpy as np\n\ndef tag(batch):\n    return {'x': np.reshape(batch['data'], (7, 7))}\n"
     )
-    words = command("convert", labels, tmp_path / "a.pen", "--map", "mine:tag", "--engine", engine, "--workers", "1")
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    words = ["convert", labels, tmp_path / "a.pen", "--map", "mine:tag", "--engine", engine, "--workers", "1"]
+    done = finish(*words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.startswith("penstock: mine:tag raised ValueError: cannot reshape array")
     assert done.stderr.endswith(" (mine.py:4)\n")
@@ -135,8 +135,8 @@ def test_processes_do_the_work(labels: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import os\n\n\ndef tag(batch):\n    return batch | {'by': [os.getpid()] * len(batch['data'])}\n"
     )
-    words = command("convert", labels, tmp_path / "a.pen", "--map", "mine:tag", "--engine", "processes", "--workers", "1")
-    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    words = ["convert", labels, tmp_path / "a.pen", "--map", "mine:tag", "--engine", "processes", "--workers", "1"]
+    with start(*words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, output
     with pen.open(tmp_path / "a.pen") as data:
@@ -179,9 +179,9 @@ def test_another_command_does_not_go_on(run: Run, images: Path, unfinished: Path
     assert "unfinished conversion" in result.stderr
 
 
-def interrupt(words: list[str], *lines: str) -> str:
+def interrupt(words: list[object], *lines: str) -> str:
     """What a command says that is interrupted after it has said these lines."""
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert [process.stderr.readline() for _ in lines] == list(lines)
         process.send_signal(signal.SIGINT)
@@ -192,8 +192,8 @@ def interrupt(words: list[str], *lines: str) -> str:
 
 def test_an_interrupted_store_is_begun_anew(run: Run, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.random.default_rng(0).integers(0, 40, (6_000, 4096), np.uint8))
-    words = ["convert", tmp_path / "a.npy", tmp_path / "a.pen", "--codec", "zstd:9"]
-    assert interrupt(command(*words), "6,000 records\n") == "penstock: interrupted; the same command begins anew\n"
+    words: list[object] = ["convert", tmp_path / "a.npy", tmp_path / "a.pen", "--codec", "zstd:9"]
+    assert interrupt(words, "6,000 records\n") == "penstock: interrupted; the same command begins anew\n"
     assert not (tmp_path / "a.pen").exists()
     assert run(*words[:-1], "zstd:1").exit_code == 4  # what was begun is not forgotten
     assert run(*words).exit_code == 0
@@ -203,7 +203,7 @@ def test_an_interrupted_store_is_begun_anew(run: Run, tmp_path: Path) -> None:
 
 def test_an_interrupted_file_leaves_nothing(tmp_path: Path) -> None:
     pen.convert({"tokens": [[1, 2, 3]] * 200_000}, tmp_path / "a.pen")
-    said = interrupt(command("convert", tmp_path / "a.pen", tmp_path / "a.rox"), "200,000 records\n")
+    said = interrupt(["convert", tmp_path / "a.pen", tmp_path / "a.rox"], "200,000 records\n")
     assert said == "penstock: interrupted; nothing of it is left to be seen, the same command begins anew\n"
     assert [path.name for path in tmp_path.iterdir()] == ["a.pen"]
 
@@ -225,10 +225,10 @@ def test_interrupted_tasks_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     np.save(tmp_path / "a.npy", np.arange(2048))
     (tmp_path / "stuck.py").write_text(STUCK)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    words = command("convert", tmp_path / "a.npy", tmp_path / "a.pen", "--map", "stuck:stop", "--chunk-bytes", "4KiB")
+    words: list[object] = ["convert", tmp_path / "a.npy", tmp_path / "a.pen", "--map", "stuck:stop", "--chunk-bytes", "4KiB"]
     said = interrupt(words, "2,048 records\n", "half is done\n")
     assert said == "penstock: interrupted; the same command goes on with what is left to do\n"
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = finish(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "goes on from record 1,024 of 2,048\n")
     with pen.open(tmp_path / "a.pen") as data:
         assert data["data"][:].tolist() == list(range(2048))
@@ -248,7 +248,8 @@ def test_a_terminal_gets_a_bar_that_fits(in_terminal: Callable[..., Seen], image
 
 def test_without_a_terminal_there_is_no_bar(images: Path, tmp_path: Path) -> None:
     env = {**os.environ, "NO_COLOR": "1"}
-    words = command("convert", images, tmp_path / "a.pen", "--json")
-    done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=PATIENCE_S, check=True)
+    words = ["convert", images, tmp_path / "a.pen", "--json"]
+    done = finish(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    assert done.returncode == 0
     assert done.stderr == f"{RECORDS} records\n"
     assert done.stdout.startswith("{")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli.conftest import start
 from typer.testing import CliRunner
 
 import penstock as pen
@@ -31,13 +32,13 @@ def shapes(tmp_path: Path) -> Path:
     return tmp_path / "shapes.pen"
 
 
-def run_beside_a_terminal(command: list[str]) -> tuple[int, str, str]:
+def run_beside_a_terminal(words: list[str]) -> tuple[int, str, str]:
     """Exit code, stdout, and what a terminal of 100 columns got as stderr."""
     leader, follower = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "100"}
     seen = b""
     with tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=follower, env=environment)
+        process = start(*words, stdout=out, stderr=follower, env=environment)
         os.close(follower)
         try:
             while piece := os.read(leader, 65536):
@@ -52,8 +53,8 @@ def run_beside_a_terminal(command: list[str]) -> tuple[int, str, str]:
 
 
 def test_the_whole_demo_keeps_its_promises_and_shows_them(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "penstock", "demo", str(tmp_path / "demo"), "--records", "2000"]
-    code, out, shown = run_beside_a_terminal([*command, "--framework", "numpy", "--json"])
+    words = ["demo", str(tmp_path / "demo"), "--records", "2000"]
+    code, out, shown = run_beside_a_terminal([*words, "--framework", "numpy", "--json"])
     assert code == 0, shown
     found = json.loads(out)
     assert found["resumed_exactly"] is True

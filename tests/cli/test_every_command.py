@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import PATIENCE_S, Run, Seen, command, watch
+from tests.cli.conftest import PATIENCE_S, Run, Seen, command, finish, start, watch
 from tests.cli.test_program import COMMANDS, raw
 from tests.effort import every
 from tests.remote.options import s3_options
@@ -89,8 +89,8 @@ def test_the_table_has_every_command() -> None:
 def view_until_served(store: Path) -> tuple[int, str, str]:
     """What the one command that does not end by itself says until it is ended."""
     settings = {**os.environ, "COLUMNS": str(WIDTH)}
-    words = command(*words_of("view", DATA=store))
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=settings) as process:
+    words = words_of("view", DATA=store)
+    with start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=settings) as process:
         assert process.stdout is not None
         try:
             first = process.stdout.readline()
@@ -135,7 +135,7 @@ def in_terminal_until(said: bytes, words: list[str], env: dict[str, str]) -> str
     ours, theirs = pty.openpty()
     settings = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", **env}
     try:
-        with subprocess.Popen(command(*words), stdin=theirs, stdout=theirs, stderr=theirs, env=settings) as process:
+        with start(*words, stdin=theirs, stdout=theirs, stderr=theirs, env=settings) as process:
             os.close(theirs)
             seen = b""
             try:
@@ -175,9 +175,9 @@ def test_a_closed_pipe_ends_every_command_quietly(store: Path, tmp_path: Path) -
     def check(name: str) -> None:
         ours, theirs = os.pipe()
         os.close(ours)
-        words = command(*words_of(name, DATA=store, NEW=tmp_path / "new"))
+        words = words_of(name, DATA=store, NEW=tmp_path / "new")
         try:
-            done = subprocess.run(words, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
+            done = finish(*words, stdout=theirs, stderr=subprocess.PIPE, text=True)
         finally:
             os.close(theirs)
         assert done.returncode == 141, done.stderr
@@ -191,7 +191,7 @@ def test_a_closed_pipe_ends_every_command_quietly(store: Path, tmp_path: Path) -
 
 def interrupted(words: list[str], begun: Callable[["subprocess.Popen[str]"], object]) -> tuple[int, str]:
     """The exit code and the last words of a process that is interrupted once it has begun."""
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             begun(process)
             process.send_signal(signal.SIGINT)
@@ -216,7 +216,7 @@ def test_an_interrupt_ends_every_command_that_waits_for_data(tmp_path: Path) -> 
             words = [*words_of(name, DATA=url, NEW=tmp_path / "new"), *(f"--storage={key}={value}" for key, value in options)]
             waiting: list[socket.socket] = []
             try:
-                check_interrupt(*interrupted(command(*words), lambda process: waiting.append(server.accept()[0])))
+                check_interrupt(*interrupted(words, lambda process: waiting.append(server.accept()[0])))
             finally:
                 for connection in waiting:
                     connection.close()
@@ -230,7 +230,7 @@ def test_an_interrupt_ends_the_demo(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline()
 
-    check_interrupt(*interrupted(command(*words_of("demo", NEW=tmp_path / "new")), begun))
+    check_interrupt(*interrupted(words_of("demo", NEW=tmp_path / "new"), begun))
 
 
 # Nothing, and the wrong thing

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer.main
-from tests.cli.conftest import PATIENCE_S, Run, Seen, command
+from tests.cli.conftest import PATIENCE_S, Run, Seen, command, finish
 
 import penstock as pen
 from penstock.cli.main import app
@@ -136,9 +136,8 @@ def test_one_record_is_not_records(run: Run, tmp_path: Path) -> None:
 
 
 def complete(shell: str, **env: str) -> "subprocess.CompletedProcess[str]":
-    words = ["-c", "from penstock.cli.main import main; main()"]
     settings = {**os.environ, "_PENSTOCK_COMPLETE": f"complete_{shell}", **env}
-    return subprocess.run([command()[0], *words], capture_output=True, text=True, env=settings, timeout=PATIENCE_S, check=False)
+    return finish(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=settings)
 
 
 def test_the_completion_of_bash_knows_commands_and_leaves_data_to_files(run: Run) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.conftest import PATIENCE_S, Run, Seen, command
+from tests.cli.conftest import PATIENCE_S, Run, Seen, start
 
 JOB = """
 import os, threading, numpy as np, penstock as pen
@@ -78,10 +78,8 @@ def test_a_killed_loader_that_forgets_is_found(run_json: Callable[..., Any], job
 
 def test_an_interrupt_leaves_no_process_behind(job: str, tmp_path: Path) -> None:
     os.mkfifo("fifo")
-    words = command("verify-resume", f"{job}:stuck", "--kill")
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(tmp_path)}
-    ) as process:
+    words = ["verify-resume", f"{job}:stuck", "--kill"]
+    with start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(tmp_path)}) as process:
         with open("fifo") as fifo:
             child = int(fifo.read())
         process.send_signal(signal.SIGINT)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.cli import warm
 from tests.view.serving import Visitor, serving
 
 import penstock as pen
@@ -24,6 +25,12 @@ FIELDS = {
     "tokens": pen.Field.ragged("u2"),
     "mask": pen.Field("bool", (9, 10)),
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_is_running() -> None:
+    """The server of processes lasts as long as this one: it is started before the first test."""
+    warm.address()
 
 
 def encoded(kind: str, number: int) -> bytes:

@@ -7,7 +7,6 @@ import pty
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from tests.cli.conftest import finish, start
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
@@ -24,9 +24,8 @@ PATIENCE_S = 120
 
 @contextmanager
 def running(*arguments: str, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "penstock", "view", *arguments]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
+    process = start(
+        "view", *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
     )
     try:
         yield process
@@ -91,9 +90,8 @@ def test_a_browser_is_opened_in_a_terminal_and_gets_the_address_in_a_file_of_the
     browser.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     browser.chmod(0o755)
     theirs, ours = pty.openpty()
-    command = [sys.executable, "-m", "penstock", "view", str(store_path)]
     environment = {**os.environ, "BROWSER": str(browser), "COLUMNS": "40"}
-    process = subprocess.Popen(command, stdin=ours, stdout=ours, stderr=ours, env=environment)
+    process = start("view", store_path, stdin=ours, stdout=ours, stderr=ours, env=environment)
     os.close(ours)
     try:
         with open(theirs, encoding="utf-8") as terminal:
@@ -167,8 +165,7 @@ def test_a_closed_pipe_ends_it(store_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        command = [sys.executable, "-m", "penstock", "view", str(store_path), "--no-browser"]
-        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
+        done = finish("view", store_path, "--no-browser", stdout=writing, stderr=subprocess.PIPE, text=True)
     finally:
         os.close(writing)
     assert done.returncode == 141
