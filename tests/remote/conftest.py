@@ -83,9 +83,18 @@ def prefix(seaweed: Seaweed) -> UrlPath:
 
 
 @pytest.fixture
+def server(seaweed: Seaweed) -> Iterator[Seaweed]:
+    """That store, for a test that kills it; it is back after the test."""
+    yield seaweed
+    if not seaweed.is_running:
+        seaweed.start()
+
+
+@pytest.fixture
 def double(no_connections: None) -> Iterator[Double]:
     with Double() as server:
         yield server
+        server.hang_up()  # what a client still waits for ends
         close_all()  # clients first, so that no handler waits for the next request
 
 

@@ -94,8 +94,12 @@ class Double:
         with self.lock:
             return [r for r in self.state.log if method in (None, r.method) and key in (None, r.key)]
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        """End every answer that is held back or stalls, from now on."""
         self.state.closing.set()
+
+    def close(self) -> None:
+        self.hang_up()
         self._server.shutdown()
         self._thread.join()
         self._server.close_connections()

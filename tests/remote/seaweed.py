@@ -62,6 +62,10 @@ class Seaweed:
     def storage_options(self) -> dict[str, Any]:
         return s3_options(self.endpoint)
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
         """Start, with the data of the last time."""
         assert self._process is None

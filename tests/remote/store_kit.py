@@ -46,6 +46,7 @@ def doubled(key: str = "a.pen", *, tries: int = 3) -> Iterator[tuple[Double, Url
         try:
             yield double, url
         finally:
+            double.hang_up()
             url.objects.close()
 
 

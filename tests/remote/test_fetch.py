@@ -112,18 +112,21 @@ def test_o01_waits_do_not_overflow() -> None:
 # O2: silence
 
 
-def test_o02_no_first_byte(double: Double, objects: Objects, info: ObjectInfo) -> None:
-    double.plan("GET", KEY, Fault(delay_s=60))
-    check_exact(pieces_of(objects, info))
-    assert ranges_asked(double) == [(START, STOP)] * 2
-
-
-@pytest.mark.parametrize("k", [0, 1, 17, 29])
-def test_o02_a_body_that_stalls(double: Double, objects: Objects, info: ObjectInfo, k: int) -> None:
-    objects.policy = Policy(first_wait_s=0.001, read_s=0.7, piece_bytes=1)
-    double.plan("GET", KEY, Fault(stall_at=k))
-    check_exact(pieces_of(objects, info))
-    assert ranges_asked(double) == [(START, STOP), (START + k, STOP)]
+def test_o02_no_first_byte_and_bodies_that_stall(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    """At once, each for an object of its own: all that time is spent waiting."""
+    objects.policy = Policy(first_wait_s=0.001, read_s=1.5, piece_bytes=1)
+    silent = {"never": Fault(delay_s=60)} | {f"after {k}": Fault(stall_at=k) for k in (0, 1, 17, 29)}
+    infos = []
+    for name, fault in silent.items():
+        double.put(f"{KEY} {name}", DATA)
+        double.plan("GET", f"{KEY} {name}", fault)
+        infos.append(objects.head(f"{info.key} {name}"))
+    with ThreadPoolExecutor(len(infos)) as threads:
+        for pieces in threads.map(lambda one: pieces_of(objects, one), infos):
+            check_exact(pieces)
+    for name, fault in silent.items():
+        asked = [request.range for request in double.requests("GET", f"{KEY} {name}")]
+        assert asked == [(START, STOP), (START + (fault.stall_at or 0), STOP)]
 
 
 def test_o02_silence_for_ever(double: Double, objects: Objects, info: ObjectInfo) -> None:
@@ -378,7 +381,7 @@ def test_o07_not_satisfiable(double: Double, objects: Objects, info: ObjectInfo)
 
 
 def test_o14_a_range_that_does_not_begin_is_asked_for_twice(double: Double, objects: Objects, info: ObjectInfo) -> None:
-    objects.policy = Policy(hedge_s=0.05, read_s=1)
+    objects.policy = Policy(hedge_s=0.05)
     gate = threading.Event()
     for fault in (Fault(gate=gate), Fault(stall_at=0)):
         before = objects.account.snapshot()
@@ -412,7 +415,7 @@ def test_o14_two_requests_that_fail_are_one_failure(double: Double, objects: Obj
 
 def test_o14_a_slow_tail(double: Double, objects: Objects, info: ObjectInfo) -> None:
     """One of fifty requests does not answer before everything else is done."""
-    objects.policy = Policy(hedge_s=0.2)
+    objects.policy = Policy(hedge_s=0.2, read_s=5)
     gate, before = threading.Event(), objects.account.snapshot()
     for _ in range(4):
         double.plan("GET", KEY, Fault(gate=gate), after=49)

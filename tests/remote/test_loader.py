@@ -17,8 +17,8 @@ from penstock.remote.url import url_path
 from penstock.source import write_rows, write_tokens
 from penstock.stream import Stream
 
-WINDOW = 700_000
-COUNT = 3_000
+WINDOW = 470_000
+COUNT = 2_000
 
 
 def upload(directory: Path, base: str, options: dict[str, Any]) -> None:
@@ -46,11 +46,16 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="module")
+def base(local: Path) -> str:
+    """The same data in memory."""
+    upload(local, "memory://remote-loader", {})
+    return "memory://remote-loader"
+
+
 @pytest.fixture
-def remote(local: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Source]]:
-    """Opens the same data in memory."""
-    base = f"memory://{request.node.name.translate(str.maketrans('[]:', '---'))}"
-    upload(local, base, {})
+def remote(base: str) -> Iterator[Callable[..., Source]]:
+    """Opens it."""
     opened: list[Source] = []
 
     def open_again(name: str, **options: Any) -> Source:
@@ -132,7 +137,7 @@ def test_mixtures_are_the_same(local: Path, remote: Callable[..., Source]) -> No
         return pen.mix(parts, seed=3, weights={"a": 0.3, "b": 0.7}, stop="all_exhausted")
 
     sources = [remote("plain"), remote("plain")], [pen.open(local / "plain"), pen.open(local / "plain")]
-    loaders = [pen.Loader(make(*pair), 32, ids="id") for pair in sources]
+    loaders = [pen.Loader(make(*pair), 64, ids="id") for pair in sources]
     assert compare(*loaders) > 5
 
 
@@ -258,7 +263,7 @@ def test_seek_and_early_stop_let_go_of_the_window(remote: Callable[..., Source])
     data = remote("plain")
     loader = pen.Loader(data.shuffle(seed=1, block=100, window=2), 32, ids="id")
     expected = [batch["id"] for batch in loader]
-    for step in (50, 3, 90, 0):
+    for step in (35, 3, 58, 0):
         loader.seek(step)
         with loader.forever() as batches:
             for place in range(step, step + 3):
@@ -314,7 +319,7 @@ def test_the_plan_says_what_leaves_a_cache_that_is_too_small_for_an_epoch(remote
     size = COUNT * 64 * 4
     served = []
     for _ in range(3):
-        data = remote("rows", window_bytes=100_000, cache=tmp_path / "cache", cache_bytes=size // 2)
+        data = remote("rows", window_bytes=70_000, cache=tmp_path / "cache", cache_bytes=size // 2)
         assert sum(len(batch["row"]) for batch in pen.Loader(data, 50)) == COUNT
         network = pen.Loader(data, 50).stats().network
         assert network.bytes + network.cached_bytes == size

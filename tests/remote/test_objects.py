@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.remote.conftest import VirtualClock
 from tests.remote.double import Double, Fault
-from tests.remote.seaweed import Seaweed, serving
+from tests.remote.seaweed import Seaweed
 
 from penstock.errors import (
     AccessDeniedError,
@@ -417,20 +417,18 @@ def test_a_forked_child_has_the_memory_stores_of_its_parent() -> None:
     assert objects.read_all("a", 10) == b"parent"
 
 
-def test_o02_a_server_that_dies_and_comes_back(tmp_path: Path) -> None:
-    data = os.urandom(3 << 20)
-    with serving(tmp_path) as server:
-        objects = url_path(f"{server.url}", server.storage_options).objects
-        objects.policy = Policy(tries=1)
-        objects.put("a", data)
-        info = objects.head("a")
-        server.stop()
-        with pytest.raises(StoreUnavailableError, match="1 tries"):
-            objects.read(info, 0, info.size)
-        server.start()
-        objects.policy = Policy()
-        assert objects.read(info, 0, info.size) == data
-        objects.close()
+def test_o02_a_server_that_dies_and_comes_back(server: Seaweed, prefix: UrlPath) -> None:
+    data, objects, key = os.urandom(3 << 20), prefix.objects, f"{prefix.key}/a"
+    objects.policy = Policy()
+    objects.put(key, data)
+    info = objects.head(key)
+    server.stop()
+    objects.policy = Policy(tries=1)
+    with pytest.raises(StoreUnavailableError, match="1 tries"):
+        objects.read(info, 0, info.size)
+    server.start()
+    objects.policy = Policy()
+    assert objects.read(info, 0, info.size) == data
 
 
 def test_a_child_that_imports_penstock_only_after_the_fork_reads(double: Double) -> None:
