@@ -9,7 +9,7 @@ batches: it says what every batch holds, and where the run stands after it.
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property, lru_cache
 from itertools import count
@@ -24,6 +24,7 @@ from penstock.interfaces import Order
 from penstock.order import BlockShuffle, Design, Permutation, Random, Sequential, Shuffle, Sliding
 from penstock.order.seed import Purpose, derive_root
 
+LONGEST = 100_000  # draws of a period; those with an endless stream within, which is refused, are longer
 FAR = 400  # positions of an endless mixture that are looked at
 
 
@@ -54,10 +55,10 @@ class Table:
 def leaf(name: str) -> Table:
     known = KNOWN[name]
     forms = {}
-    for own, form in known.forms.items():  # whether values may be missing is for the format to say
-        nullable = data(name).schema[own].nullable
-        assert nullable or None not in known.columns[own]
-        forms[own] = replace(form, nullable=nullable)
+    for field, form in known.forms.items():  # whether values may be missing is for the format to say
+        nullable = data(name).schema[field].nullable
+        assert nullable or None not in known.columns[field]
+        forms[field] = replace(form, nullable=nullable)
     kind = "remote" if known.is_remote else "local"
     format_tag = name.removeprefix("remote_").rstrip("0123456789")
     return Table(
@@ -816,7 +817,9 @@ class Mix(Stream):
 class Spread(Line):
     """A line of a mixture, and the periods of it that are looked at."""
 
-    periods: list["Period"] = field(default_factory=list)
+    @cached_property
+    def periods(self) -> list["Period"]:
+        return list(periods(self, FAR))
 
 
 @dataclass(frozen=True)
@@ -836,7 +839,7 @@ def _spread(
     lengths: tuple[int, ...], stages: tuple[tuple[int, tuple[float, ...]], ...], group: int, stop: str, period: int
 ) -> Spread:
     line = mixture_line(lengths, stages_by_step(stages, 1, group), stop, period)
-    return Spread(**vars(line), periods=list(periods(line, FAR)))
+    return Spread(**vars(line))
 
 
 Period = tuple[int, list[list[tuple[int, int]]]]
@@ -849,6 +852,8 @@ def periods(line: Line, most: int) -> Iterator[Period]:
     samples = 0
     for segment, end in zip(line.segments, ends, strict=False):
         stage = [stage for first, _, stage in line.starts if first <= segment.start][-1]
+        if segment.period > LONGEST:
+            raise OverflowError(f"a period of {segment.period} draws is not counted out one by one")
         for first in range(segment.start, end, segment.period):
             before = first - segment.start
             low = [0 if segment.counted else before * edge >> 63 for edge in segment.edges]
@@ -862,6 +867,7 @@ def periods(line: Line, most: int) -> Iterator[Period]:
                 for _ in range(edges[which], edges[which + 1]):
                     slots.append([(which, element + i * stage.seq_len) for i in range(stage.group)])
                     element += segment.unit
+            assert len(slots) == segment.period
             yield first, slots
             samples += len(slots) * stage.group
             if samples >= most and end > 1 << 40:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.effort import count, every
 from tests.loader.model import TAILS, WORLDS, make_stream, naive_batches, unite
 from tests.stream.tokens import make_tokens, naive_line
 
@@ -43,7 +44,8 @@ def mixed(stop: str, options: str, *, texts: bool = True) -> Stream:
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("texts", [True, False])
 def test_mixtures_deliver_what_plain_lists_say(texts: bool, tail: str, stop: str) -> None:
-    for options in MIXTURES:
+    """With texts every other mixture, without them the others; in a campaign, all."""
+    for options in every(2, list(MIXTURES), texts + TAILS.index(tail)):
         stream = mixed(stop, options, texts=texts)
         if is_refused(stop, options, tail):
             with pytest.raises(ValueError, match="batches would come from several data sets"):
@@ -81,8 +83,9 @@ def test_l7_mixtures_resume_at_every_step(stop: str, options: str) -> None:
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("world", [1, 3])
 def test_native_threads_deliver_what_the_caller_would(tail: str, world: int) -> None:
-    for stop in STOP_POLICIES:
-        for options in (one for one in MIXTURES if not is_refused(stop, one, tail)):
+    for number, stop in enumerate(STOP_POLICIES):
+        mixtures = every(2, list(MIXTURES), number + world // 2)  # with three ranks others than with one
+        for options in (one for one in mixtures if not is_refused(stop, one, tail)):
             assert_native_as_the_caller(mixed(stop, options, texts=False), 24, tail, world, steps=20)
 
 
@@ -232,7 +235,7 @@ def test_native_threads_deliver_the_sequences_that_the_caller_would(tmp_path: Pa
         mixtures = [pen.mix(streams, seed=3, stop=stop, weights={"one": 2, "other": 1, "third": 1}) for stop in STOP_POLICIES]
         documents = one.shuffle(seed=1).sequences(10, separator=[3, 4], documents=True)
         for stream in (*streams.values(), documents, *mixtures):
-            assert_native_as_the_caller(stream, 6, tail, world, steps=40)
+            assert_native_as_the_caller(stream, 6, tail, world, steps=count(24, 40))
 
 
 def test_mixtures_of_unequal_lengths_of_sequences_are_refused(tmp_path: Path) -> None:

@@ -223,15 +223,15 @@ def test_children_read_although_the_threads_of_arrow_are_gone(tmp_path: Path) ->
     TestOneFile().test_forked_children_read(open_parquet(tmp_path, threads=2), [record(i) for i in range(N)])
 
 
-def test_three_hundred_files_need_few_descriptors(tmp_path: Path) -> None:
-    for i in range(300):
+def test_a_hundred_files_need_few_descriptors(tmp_path: Path) -> None:
+    for i in range(100):
         pq.write_table(pa.table({"x": [2 * i, 2 * i + 1], "t": [str(i), None]}), tmp_path / f"{i:03d}.parquet")
     code = """
 import resource, sys
 import numpy as np
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 from penstock.source.parquet import open_parquet
-ids = np.random.default_rng(0).permutation(600)
+ids = np.random.default_rng(0).permutation(200)
 batch = open_parquet(sys.argv[1], threads=4)[ids]
 assert np.array_equal(batch["x"], ids)
 assert batch["t"].to_list() == [None if i % 2 else str(i // 2) for i in ids]
