@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.store import writer
 from penstock.store.filesystem import Filesystem
+from penstock.store.local import LocalStorage
 
 Patch = Callable[[Path], None]
 
@@ -52,9 +53,9 @@ def _without_fsync(skip: Callable[[Path, Path], bool]) -> Patch:
 
 
 def _manifest_in_place(store: Path) -> None:
-    def link(source: str, target: str, **_: Any) -> None:
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        os.pwrite(descriptor, Path(source).read_bytes(), 0)
+    def link(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int, **_: Any) -> None:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, dir_fd=dst_dir_fd)
+        os.pwrite(descriptor, (_path(src_dir_fd) / source).read_bytes(), 0)
         _fsync(descriptor)
         os.close(descriptor)
 
@@ -62,8 +63,8 @@ def _manifest_in_place(store: Path) -> None:
 
 
 def _rename_over(store: Path) -> None:
-    def link(source: str, target: str, **_: Any) -> None:
-        os.rename(source, target)
+    def link(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int, **_: Any) -> None:
+        os.rename(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     os.link = link  # type: ignore[assignment]
 
@@ -72,23 +73,24 @@ def _manifest_before_chunks(store: Path) -> None:
     late: list[tuple[Path, list[Any]]] = []
     write_new, publish = Filesystem.write_new, Filesystem.publish
 
-    def write_later(self: Filesystem, path: Path, pieces: Any) -> None:
+    def write_later(self: Filesystem, path: Path, pieces: Any, directory: int | None = None) -> None:
         if path.suffix == ".zr":
             late.append((path, list(pieces)))
         else:
-            write_new(self, path, pieces)
+            write_new(self, path, pieces, directory)
 
-    def publish_first(self: Filesystem, temporary: Path, final: Path) -> None:
-        publish(self, temporary, final)
+    def publish_first(self: Filesystem, temporary: Path, final: Path, directory: int | None = None) -> None:
+        publish(self, temporary, final, directory)
         while late:
             write_new(self, *late.pop(0))
         self.sync_directory(store / "chunk")
 
     Filesystem.write_new, Filesystem.publish = write_later, publish_first  # type: ignore[assignment,method-assign]
+    LocalStorage._check = lambda *_: None  # type: ignore[assignment,method-assign]
 
 
 def _fsync_before_write(store: Path) -> None:
-    def write_new(self: Filesystem, path: Path, pieces: Any) -> None:
+    def write_new(self: Filesystem, path: Path, pieces: Any, directory: int | None = None) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         _fsync(descriptor)
         for offset, data in pieces:
@@ -99,11 +101,12 @@ def _fsync_before_write(store: Path) -> None:
 
 
 def _gc_data_first(store: Path) -> None:
-    def unlink(path: str | Path, **_: Any) -> None:
-        if in_gc and Path(path).parent.name == "manifest":
-            _postponed.append(str(path))
+    def unlink(path: str | Path, *, dir_fd: int | None = None) -> None:
+        whole = Path(path) if dir_fd is None else _path(dir_fd) / path
+        if in_gc and whole.parent.name == "manifest":
+            _postponed.append(str(whole))
         else:
-            _unlink(path)
+            _unlink(path, dir_fd=dir_fd)
 
     os.unlink = unlink  # type: ignore[assignment]
 
@@ -111,12 +114,11 @@ def _gc_data_first(store: Path) -> None:
 def _old_chunks_removed_by_commit(store: Path) -> None:
     publish = writer.publish_draft
 
-    def publish_draft(files: Filesystem, draft: Any) -> Any:
-        made = publish(files, draft)
-        named = {f"{chunk.writer}-{chunk.serial:08x}.zr" for chunk in made.chunks}
+    def publish_draft(files: Any, draft: Any, needs: Any) -> None:
+        publish(files, draft, needs)
+        named = {f"{chunk.writer}-{chunk.serial:08x}.zr" for chunk in draft.manifest.chunks}
         for name in set(os.listdir(store / "chunk")) - named:
             _unlink(store / "chunk" / name)
-        return made
 
     writer.publish_draft = publish_draft
 

@@ -78,7 +78,7 @@ def test_lock_of_a_killed_writer_is_free_at_once(path: Path, holder: subprocess.
     with pen.open(path, mode="a") as out:
         out.extend(columns(make_records(2, seed=2)))
     assert_store(pen.open(path), make_records(3) + make_records(2, seed=2))
-    collected = set(pen.gc(path).files)
+    collected = set(pen.gc(path, keep_hours=0).files)
     assert collected == {str(path / name) for name in leftovers if "chunk" in name} - _named(path)
     assert len(collected) == 4
 

@@ -279,8 +279,8 @@ def test_leftovers_of_a_killed_writer_are_listed_and_removed(path: Path) -> None
     leftovers = files(path).keys() - before.keys()
     assert {name.split("/")[0] for name in leftovers} == {"chunk", "redirect", "manifest"}
     assert_store(pen.open(path), RECORDS)
-    assert set(pen.gc(path, dry_run=True).files) == {str(path / name) for name in leftovers}
-    assert set(pen.gc(path).files) == {str(path / name) for name in leftovers}
+    assert set(pen.gc(path, keep_hours=0, dry_run=True).files) == {str(path / name) for name in leftovers}
+    assert set(pen.gc(path, keep_hours=0).files) == {str(path / name) for name in leftovers}
     assert files(path) == before
     assert_store(pen.open(path), RECORDS)
 

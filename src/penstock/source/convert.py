@@ -172,6 +172,8 @@ def _convert(
 
 def _check_partial(partial: Path, note: Path) -> bool:
     """Whether a conversion was begun before; StoreError for something else that is where the store is to grow."""
+    if partial.is_symlink():
+        raise StoreError(f"{partial}: expected a directory for the store to grow in, found a symbolic link; remove it")
     if partial.exists() and not note.exists():
         raise StoreError(f"{partial}: expected nothing here, for the store to grow in; remove it")
     return partial.exists()

@@ -99,7 +99,7 @@ def begin_store(
     storage.prepare()
     claim = storage.claim(single_writer=single_writer)
     try:
-        if generations(location):
+        if generations(storage):
             raise StoreError(f"{location}: there is a store already; open it with mode='a', or remove it")
         base = Manifest(
             dataset=dataset,
@@ -139,7 +139,7 @@ def append_to(
     storage.names(MANIFEST_DIRECTORY)  # raises where there is no store, before a lock is made there
     claim = storage.claim(single_writer=single_writer)
     try:
-        return Writer(storage, load_manifest(location), claim, threads=threads, progress=progress)
+        return Writer(storage, load_manifest(storage), claim, threads=threads, progress=progress)
     except BaseException:
         claim.close()
         raise

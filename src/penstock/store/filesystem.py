@@ -9,9 +9,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import DurabilityError, NoSpaceError, StoreError, StorePermissionError, UnsupportedFilesystemError
+from penstock.errors import (
+    CorruptError,
+    DurabilityError,
+    NoSpaceError,
+    PenstockError,
+    StoreError,
+    StorePermissionError,
+    UnsupportedFilesystemError,
+)
 
-__all__ = ["Filesystem", "Piece", "translated"]
+__all__ = ["Filesystem", "Piece", "open_directory", "translated"]
 
 Piece = tuple[int, bytes | npt.NDArray[np.uint8]]
 """An offset in a file and the bytes that go there."""
@@ -24,6 +32,8 @@ def translated(path: Path, action: str) -> Iterator[None]:
     """OSError as the exception of penstock that says what to do next."""
     try:
         yield
+    except PenstockError:
+        raise
     except OSError as error:
         kind: type[StoreError] = StoreError
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -33,12 +43,33 @@ def translated(path: Path, action: str) -> Iterator[None]:
         raise kind(error.errno, f"{action} failed: {error.strerror}", str(path)) from error
 
 
+def open_directory(path: Path, above: int | None = None) -> int:
+    """A descriptor of a directory, by its last name if that of the directory ``above`` is given; CorruptError if it is a link."""
+    try:
+        return os.open(_name(path, above), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        found = (
+            "a symbolic link, which could lead to another store; link the whole store" if path.is_symlink() else "something else"
+        )
+        raise CorruptError(f"{path}: expected a directory, found {found}") from error
+
+
+def _name(path: Path, directory: int | None) -> str | Path:
+    """A path as seen from an open directory, or from anywhere."""
+    return path if directory is None else path.name
+
+
 def _view(data: bytes | npt.NDArray[np.uint8]) -> memoryview:
     return memoryview(data) if isinstance(data, bytes) else data.data
 
 
 class Filesystem:
-    """A directory of the local machine. Safe to use from several threads."""
+    """A directory of the local machine. Safe to use from several threads.
+
+    ``directory`` is an open descriptor of the directory of a path: then it counts, whatever its name means by now.
+    """
 
     def make_directory(self, path: Path) -> None:
         """Make a directory; FileExistsError if it is there."""
@@ -50,10 +81,9 @@ class Filesystem:
             with translated(path, "making the directory"):
                 raise error
 
-    def write_new(self, path: Path, pieces: Sequence[Piece]) -> None:
+    def write_new(self, path: Path, pieces: Sequence[Piece], directory: int | None = None) -> None:
         """Create a file that must not exist, write the pieces, and make its bytes durable."""
-        with translated(path, "creating the file"):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        descriptor = self._create(path, directory)
         try:
             with translated(path, "writing"):
                 for offset, data in pieces:
@@ -63,6 +93,11 @@ class Filesystem:
             # After a successful fsync close has nothing left to lose; EINTR and EIO here change nothing on disk.
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+
+    def _create(self, path: Path, directory: int | None) -> int:
+        with translated(path, "creating the file"):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            return os.open(_name(path, directory), flags, 0o644, dir_fd=directory)
 
     def _write_all(self, descriptor: int, data: memoryview, offset: int) -> None:
         while len(data) > 0:
@@ -76,32 +111,51 @@ class Filesystem:
             # The kernel may have dropped the dirty pages: a second fsync would lie. The writer must be given up.
             raise DurabilityError(error.errno, f"fsync failed: {error.strerror}; reopen the store", str(path)) from error
 
-    def sync_directory(self, path: Path) -> None:
+    def sync_directory(self, path: Path, directory: int | None = None) -> None:
         """Make the names in a directory durable."""
-        with self._opened(path) as descriptor:
+        with self._opened(path, directory) as descriptor:
             self._sync(descriptor, path)
 
     @contextlib.contextmanager
-    def _opened(self, path: Path) -> Iterator[int]:
+    def _opened(self, path: Path, directory: int | None) -> Iterator[int]:
+        """A descriptor of a directory: the one that is given, or a new one."""
+        if directory is not None:
+            yield directory
+            return
         with translated(path, "opening the directory"):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             yield descriptor
         finally:
-            os.close(descriptor)
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
 
-    def publish(self, temporary: Path, final: Path) -> None:
+    def publish(self, temporary: Path, final: Path, directory: int | None = None) -> None:
         """Give a file its final name, durably; FileExistsError if somebody was first. Never replaces anything.
 
-        The directory is opened first: once the name exists, only its fsync can still fail, and that is a DurabilityError.
+        The directory is opened first: once the name exists, only its fsync can still fail, and that is a DurabilityError. If it is
+        given, both names are in it.
         """
-        with self._opened(final.parent) as directory:
-            self._link(temporary, final)
-            self._sync(directory, final.parent)
+        with self._opened(final.parent, directory) as opened:
+            self._link(temporary, final, directory)
+            self._sync(opened, final.parent)
 
-    def _link(self, temporary: Path, final: Path) -> None:
+    def probe_links(self, path: Path, directory: int) -> None:
+        """UnsupportedFilesystemError where files cannot be linked, as commits need it; the path must be free, and is again."""
+        other = path.with_name(f"{path.name}-link")
+        descriptor = self._create(path, directory)
         try:
-            os.link(temporary, final, follow_symlinks=False)
+            self._link(path, other, directory)
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+            for name in (path, other):
+                self.remove(name, directory)
+
+    def _link(self, temporary: Path, final: Path, directory: int | None) -> None:
+        try:
+            one, other = _name(temporary, directory), _name(final, directory)
+            os.link(one, other, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
         except FileExistsError:
             raise
         except OSError as error:
@@ -109,15 +163,15 @@ class Filesystem:
                 raise UnsupportedFilesystemError(
                     error.errno, "this filesystem cannot link files, which commits need; write on a local disk and copy", str(final)
                 ) from error
-            with translated(final, "publishing the manifest"):
+            with translated(final, "publishing"):
                 raise
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: Path, directory: int | None = None) -> None:
         """Remove a file if it is there."""
         with translated(path, "removing"), contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            os.unlink(_name(path, directory), dir_fd=directory)
 
-    def names(self, path: Path) -> list[str]:
+    def names(self, path: Path, directory: int | None = None) -> list[str]:
         """The names in a directory, sorted."""
         with translated(path, "listing the directory"):
-            return sorted(os.listdir(path))
+            return sorted(os.listdir(path if directory is None else directory))

@@ -28,13 +28,13 @@ __all__ = ["generations", "load_manifest", "load_redirects"]
 Loaded = TypeVar("Loaded")
 
 
-def generations(path: Location) -> list[int]:
+def generations(path: Location | Storage) -> list[int]:
     """The generations that can be opened, oldest first."""
     names = storage_of(path).names(MANIFEST_DIRECTORY)
     return sorted(number for number in map(generation_of, names) if number is not None)
 
 
-def load_manifest(path: Location, generation: int | None = None) -> Manifest:
+def load_manifest(path: Location | Storage, generation: int | None = None) -> Manifest:
     """The manifest of a generation, the newest unless given. A bad one raises; an older one is never taken in its place."""
     if generation is not None:
         try:
@@ -54,7 +54,7 @@ def load_manifest(path: Location, generation: int | None = None) -> Manifest:
         raise CorruptError(f"{error}{older}") from error
 
 
-def _load(path: Location, generation: int) -> Manifest:
+def _load(path: Location | Storage, generation: int) -> Manifest:
     storage, name = storage_of(path), f"{MANIFEST_DIRECTORY}/{manifest_name(generation)}"
 
     def load() -> Manifest:
@@ -74,20 +74,21 @@ def _tried(storage: Storage, load: Callable[[], Loaded]) -> Loaded:
     return load()
 
 
-def _absent(path: Location, generation: int, there: list[int]) -> MissingError:
+def _absent(path: Location | Storage, generation: int, there: list[int]) -> MissingError:
     if not there:
         return _not_published(path)
     file = storage_of(path).full(f"{MANIFEST_DIRECTORY}/{manifest_name(generation)}")
     return SnapshotExpiredError(f"{file}: generation {generation} is not there (any more); there are {there[0]} to {there[-1]}")
 
 
-def _not_published(path: Location) -> NotPublishedError:
+def _not_published(path: Location | Storage) -> NotPublishedError:
     return NotPublishedError(
-        f"{path}: nothing was ever committed here; a writer may still be at work, or was stopped before its first commit"
+        f"{storage_of(path).location}: nothing was ever committed here; a writer may still be at work, or was stopped before its "
+        "first commit"
     )
 
 
-def load_redirects(path: Location, manifest: Manifest) -> dict[int, Table]:
+def load_redirects(path: Location | Storage, manifest: Manifest) -> dict[int, Table]:
     """The redirects in force, one table per field number."""
     merged: dict[int, Table] = {}
     storage = storage_of(path)
@@ -98,7 +99,9 @@ def load_redirects(path: Location, manifest: Manifest) -> dict[int, Table]:
     for number, table in merged.items():
         kept = table[table["chunk"] != NOWHERE]
         if kept.size and (int(kept["id"][-1]) >= manifest.length or not live.issuperset(np.unique(kept["chunk"]).tolist())):
-            raise CorruptError(f"{path}: a redirect names a record or a chunk that generation {manifest.generation} does not have")
+            raise CorruptError(
+                f"{storage.location}: a redirect names a record or a chunk that generation {manifest.generation} does not have"
+            )
         merged[number] = kept
     return merged
 

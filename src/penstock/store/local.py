@@ -1,15 +1,21 @@
-"""A store in a directory of this machine, or of a network filesystem."""
+"""A store in a directory of this machine, or of a network filesystem.
+
+Every access goes through a descriptor of ``manifest/``, ``chunk/`` or ``redirect/``, opened without following a link: the store of
+a stranger cannot lead to the files of another one. A claim keeps them open, so that a writer and gc work in the directories that
+they have begun in, whatever is renamed meanwhile. The store itself may be behind a link.
+"""
 
 import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from penstock.errors import ConflictError, CorruptError, MissingError, ReadError, StoreError
-from penstock.store.filesystem import Filesystem, Piece, translated
-from penstock.store.layout import DIRECTORIES, LOCK_NAME, MANIFEST_DIRECTORY, generation_of
+from penstock.errors import ConflictError, CorruptError, MissingError, PenstockError, ReadError, StoreError
+from penstock.store.filesystem import Filesystem, Piece, open_directory, translated
+from penstock.store.layout import DIRECTORIES, LOCK_NAME, MANIFEST_DIRECTORY, generation_of, new_identity, temporary_name
 from penstock.store.lock import Lock
 from penstock.store.storage import Claim, Found, Item, Result, Storage
 
@@ -26,41 +32,80 @@ class LocalStorage(Storage):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._path, self._files = path, Filesystem()
+        self._held: dict[str, int] = {}  # directories that a claim keeps open, by name; "" is the store's own
+
+    def _at(self, name: str) -> tuple[Path, str]:
+        """The path of a file of the store, and the name of its directory."""
+        return self._path / name, name.rpartition("/")[0]
+
+    def _to_read(self, directory: str) -> AbstractContextManager[int]:
+        return self._opened(directory, _reading(self._path / directory, f"{self._path}: there is no penstock store here"))
+
+    def _to_write(self, directory: str) -> AbstractContextManager[int]:
+        return self._opened(directory, translated(self._path / directory, "opening the directory"))
+
+    @contextlib.contextmanager
+    def _opened(self, directory: str, opening: AbstractContextManager[None]) -> Iterator[int]:
+        """A descriptor of its own of a directory of the store; errors of its opening are as ``opening`` translates them."""
+        held = self._held.get(directory)
+        with opening:
+            if held is None:
+                descriptor = open_directory(self._path / directory)
+            else:
+                descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=held)
+        try:
+            yield descriptor
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
 
     def names(self, directory: str) -> list[str]:
         """The names in a directory of the store, sorted."""
-        try:
-            return sorted(os.listdir(self._path / directory))
-        except FileNotFoundError as error:
-            raise MissingError(f"{self._path}: there is no penstock store here") from error
-        except NotADirectoryError as error:
-            raise CorruptError(f"{self._path}: expected a directory") from error
-        except OSError as error:
-            raise ReadError(error.errno, f"{directory}/ cannot be listed: {error.strerror}", str(self._path)) from error
+        with self._to_read(directory) as opened, _reading(self._path / directory, f"{self._path}: the store is gone"):
+            return sorted(os.listdir(opened))
 
     def read(self, name: str, most: int) -> bytes:
         """All bytes of a regular file; links, fifos and directories are refused without blocking."""
-        return _read_file(self._path / name, most)
+        path, directory = self._at(name)
+        with self._to_read(directory) as opened:
+            return _read_file(path, opened, most)
 
     def read_end(self, name: str, size: int, count: int) -> bytes:
         """The last bytes of a regular file."""
-        return _read_end(self._path / name, size, count)
+        path, directory = self._at(name)
+        with self._to_read(directory) as opened:
+            return _read_end(path, opened, size, count)
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """One after the other."""
         return [work(item) for item in items]
 
     def listing(self, directory: str) -> list[Found]:
-        """The files in a directory of the store, with size and age, sorted by name."""
+        """The files in a directory of the store, with size and age, sorted by name.
+
+        A copy may have the time of its original, which cannot be told from outside; the time of the last change of the inode can.
+        """
         found = []
-        for name in self._files.names(self._path / directory):
-            with translated(self._path / directory / name, "looking at the file"):
-                info = os.lstat(self._path / directory / name)
-            found.append(Found(f"{directory}/{name}", info.st_size, info.st_mtime))
+        with self._to_write(directory) as opened:
+            for name in self._files.names(self._path / directory, opened):
+                info = self._look(f"{directory}/{name}", opened)
+                if info is not None:
+                    arrived = max(info.st_mtime, info.st_ctime)
+                    found.append(Found(f"{directory}/{name}", info.st_size, info.st_mtime, arrived))
         return found
 
+    def _look(self, name: str, opened: int) -> os.stat_result | None:
+        """What is behind a name in an open directory; None if nothing is."""
+        path, _ = self._at(name)
+        with translated(path, "looking at the file"), contextlib.suppress(FileNotFoundError):
+            return os.stat(path.name, dir_fd=opened, follow_symlinks=False)
+        return None
+
     def prepare(self) -> None:
-        """Make the directories. A store that was begun and never committed is used again."""
+        """Make the directories. A store that was begun and never committed is used again.
+
+        UnsupportedFilesystemError where files cannot be linked: better now than at the first commit.
+        """
         if self._path.is_dir() and any(name not in (*DIRECTORIES, LOCK_NAME) for name in self._files.names(self._path)):
             raise StoreError(f"{self._path}: the directory holds other files; choose an empty or new one")
         for place in (self._path, *(self._path / name for name in DIRECTORIES)):
@@ -69,39 +114,75 @@ class LocalStorage(Storage):
             except FileExistsError:
                 if not place.is_dir():
                     raise StoreError(f"{place}: expected a directory or nothing, found a file") from None
+        if not self.newest_generation(0):
+            with self._to_write(MANIFEST_DIRECTORY) as opened:
+                self._files.probe_links(self._path / MANIFEST_DIRECTORY / temporary_name(new_identity()), opened)
 
     def claim(self, *, single_writer: bool) -> Claim:
-        """The lock of the store; it keeps other writers out whatever the caller promises."""
-        return Lock(self._path / LOCK_NAME)
+        """The lock of the store, which keeps other writers out whatever the caller promises; where there are no locks, the promise.
+
+        All directories are opened here, and once.
+        """
+        with _closed_on_failure() as held:
+            with translated(self._path, "opening the directory"):
+                held[""] = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            for name in DIRECTORIES:
+                with translated(self._path / name, "opening the directory"), contextlib.suppress(FileNotFoundError):
+                    held[name] = open_directory(self._path / name, held[""])
+            lock = Lock(self._path / LOCK_NAME, held, is_needed=not single_writer)
+        self._held = held
+        return lock
 
     def write_new(self, name: str, pieces: Sequence[Piece]) -> None:
         """Create a file that must not exist, and make its bytes durable."""
-        self._files.write_new(self._path / name, pieces)
+        path, directory = self._at(name)
+        with self._to_write(directory) as opened:
+            self._files.write_new(path, pieces, opened)
 
     def settle(self, directories: Sequence[str], *, is_new: bool) -> None:
         """Sync directories; of a new store its own and the one above it too."""
-        for directory in directories:
-            self._files.sync_directory(self._path / directory)
+        for directory in (*directories, *([""] if is_new else [])):
+            with self._to_write(directory) as opened:
+                self._files.sync_directory(self._path / directory, opened)
         if is_new:
-            self._files.sync_directory(self._path)
             self._files.sync_directory(self._path.parent)
 
     def draft(self, temporary: str, data: bytes) -> None:
         """Write the manifest under its temporary name."""
         try:
-            self._files.write_new(self._path / temporary, [(0, data)])
+            self.write_new(temporary, [(0, data)])
         except BaseException:
             self.discard([temporary])
             raise
 
-    def publish(self, temporary: str, final: str, data: bytes) -> None:
-        """Link the temporary name to the final one."""
+    def publish(self, temporary: str, final: str, data: bytes, needs: Mapping[str, int]) -> None:
+        """Link the temporary name to the final one, if the files that the manifest needs are there.
+
+        Where no lock keeps gc away, it may have removed them from a transaction that took long.
+        """
+        path, directory = self._at(final)
         try:
-            self._files.publish(self._path / temporary, self._path / final)
+            self._check(needs)
+            with self._to_write(directory) as opened:
+                self._files.publish(self._path / temporary, path, opened)
         except FileExistsError as error:
-            raise ConflictError(f"{self.full(final)}: another writer committed this generation first") from error
+            raise ConflictError(f"{path}: another writer committed this generation first") from error
         finally:
             self.discard([temporary])
+
+    def _check(self, needs: Mapping[str, int]) -> None:
+        """ConflictError unless files are there with these sizes."""
+        for directory in DIRECTORIES:
+            mine = {name: size for name, size in needs.items() if self._at(name)[1] == directory}
+            with self._to_write(directory) as opened:
+                for name, size in mine.items():
+                    info = self._look(name, opened)
+                    if info is None or not stat.S_ISREG(info.st_mode) or info.st_size != size:
+                        found = "nothing" if info is None else f"{info.st_size} bytes"
+                        raise ConflictError(
+                            f"{self.full(name)}: expected a file of {size} bytes, which this commit needs, found {found}: it was "
+                            "removed meanwhile, by gc or by hand; write the records again"
+                        )
 
     def is_current(self, generation: int, digest: str) -> bool:
         """Whether it is the newest."""
@@ -120,40 +201,66 @@ class LocalStorage(Storage):
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
-        self._files.remove(self._path / name)
+        path, directory = self._at(name)
+        with self._to_write(directory) as opened:
+            self._files.remove(path, opened)
 
     def discard(self, names: Sequence[str]) -> None:
         """Remove files that nobody needs; the others too where one resists."""
         for name in names:
-            with contextlib.suppress(StoreError):
+            with contextlib.suppress(PenstockError):
                 self.remove(name)
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """A descriptor of a file; links, fifos and what cannot be read are refused without blocking."""
+def _closed_on_failure() -> Iterator[dict[str, int]]:
+    """A place for descriptors, which are closed if the block fails."""
+    held: dict[str, int] = {}
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        yield held
+    except BaseException:
+        for descriptor in held.values():
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        raise
+
+
+@contextlib.contextmanager
+def _reading(path: Path, missing: str) -> Iterator[None]:
+    """OSError as the exception that a reader gets."""
+    try:
+        yield
+    except PenstockError:
+        raise
     except FileNotFoundError as error:
-        raise MissingError(f"{path}: a file of the store is missing") from error
+        raise MissingError(missing) from error
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
-            raise CorruptError(f"{path}: expected a file, found something else: {error.strerror}") from error
-        raise ReadError(error.errno, f"cannot be opened: {error.strerror}", str(path)) from error
-    try:
-        yield descriptor
-    except OSError as error:
-        if isinstance(error, ReadError):
-            raise
         raise ReadError(error.errno, f"cannot be read: {error.strerror}", str(path)) from error
-    finally:
-        os.close(descriptor)
 
 
-def _read_file(path: Path, most: int) -> bytes:
-    with _opened(path) as descriptor:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode) or info.st_size > most:
+@contextlib.contextmanager
+def _regular(path: Path, directory: int) -> Iterator[tuple[int, os.stat_result]]:
+    """A descriptor of a file in a directory; links, fifos and what cannot be read are refused without blocking."""
+    with _reading(path, f"{path}: a file of the store is missing"):
+        try:
+            descriptor = os.open(path.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
+                raise CorruptError(f"{path}: expected a file, found something else: {error.strerror}") from error
+            raise
+        try:
+            info = os.fstat(descriptor)
+            if not stat.S_ISREG(info.st_mode):
+                raise CorruptError(f"{path}: expected a file, found something else")
+            yield descriptor, info
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def _read_file(path: Path, directory: int, most: int) -> bytes:
+    with _regular(path, directory) as (descriptor, info):
+        if info.st_size > most:
             raise CorruptError(f"{path}: expected a file of at most {most} bytes, found {info.st_size}")
         data = os.read(descriptor, info.st_size) if info.st_size else b""
         while len(data) < info.st_size and (more := os.read(descriptor, info.st_size - len(data))):
@@ -161,10 +268,9 @@ def _read_file(path: Path, most: int) -> bytes:
         return data
 
 
-def _read_end(path: Path, size: int, count: int) -> bytes:
-    with _opened(path) as descriptor:
-        info = os.fstat(descriptor)
-        data = os.pread(descriptor, count, size - count) if stat.S_ISREG(info.st_mode) and info.st_size == size else b""
+def _read_end(path: Path, directory: int, size: int, count: int) -> bytes:
+    with _regular(path, directory) as (descriptor, info):
+        data = os.pread(descriptor, count, size - count) if info.st_size == size else b""
         if len(data) != count:
             raise CorruptError(f"{path}: expected a file of {size} bytes, found {info.st_size}")
         return data

@@ -22,6 +22,8 @@ def as_location(path: str | os.PathLike[str] | UrlPath, storage_options: Mapping
     return path if isinstance(path, UrlPath) else Path(path)
 
 
-def storage_of(location: Location) -> Storage:
-    """The files of the store that lies there."""
+def storage_of(location: Location | Storage) -> Storage:
+    """The files of the store at a place; a storage is its own."""
+    if isinstance(location, Storage):
+        return location
     return ObjectStorage(location) if isinstance(location, UrlPath) else LocalStorage(location)

@@ -116,8 +116,9 @@ def gc(
     """Remove old generations, and files that no remaining generation names: leftovers of crashed writers among them.
 
     The newest ``keep`` generations stay, and every one from the oldest on that is younger than ``keep_hours``: 24 on a disk, 168 on
-    an object store. A reader on this machine keeps what it has opened; others may find an older generation gone. On an object
-    store, where nobody knows who else is writing, also other files stay until they are so old: no transaction may take longer.
+    an object store. A reader on this machine keeps what it has opened; others may find an older generation gone. Other files, too,
+    stay until they have been there for so long: they may belong to a commit of another host or to a copy under way, neither of
+    which may take longer. ``keep_hours=0`` is for a store that nobody else writes to or copies.
 
     >>> import tempfile, numpy as np, penstock as pen
     >>> path = tempfile.mkdtemp() + "/x.pen"
@@ -128,8 +129,8 @@ def gc(
     whole_number("keep", keep, least=1)
     location = as_location(path, storage_options)
     storage = storage_of(location)
-    if not generations(location):
-        load_manifest(location)  # raises, and says why
+    if not generations(storage):
+        load_manifest(storage)  # raises, and says why
     claim = storage.claim(single_writer=True)
     try:
         return _collect(storage, keep, 3600 * (storage.keep_hours if keep_hours is None else keep_hours), dry_run)
@@ -151,7 +152,7 @@ def _collect(storage: Storage, keep: int, keep_s: float, dry_run: bool) -> Colle
     named = _named(storage, kept)
 
     def is_left_over(file: Found) -> bool:
-        return not storage.many_writers or now - file.modified >= keep_s
+        return now - file.arrived >= keep_s
 
     old = [file for number, file in there.items() if number < oldest]
     old += [file for name, file in manifests.items() if is_temporary_name(name) and is_left_over(file)]
@@ -162,6 +163,8 @@ def _collect(storage: Storage, keep: int, keep_s: float, dry_run: bool) -> Colle
         for file in old:
             storage.remove(file.name)
         storage.settle((MANIFEST_DIRECTORY,), is_new=False)  # manifests are gone for good before what they name goes
+        named = _named(storage, [number for number in generations(storage) if number > kept[-1]])  # committed meanwhile
+        loose = [file for file in loose if file.name not in named]
         storage.each(lambda file: storage.remove(file.name), loose)
     gone = [*old, *loose]
     return Collected(tuple(storage.full(file.name) for file in gone), sum(file.size for file in gone), tuple(kept))
@@ -170,7 +173,7 @@ def _collect(storage: Storage, keep: int, keep_s: float, dry_run: bool) -> Colle
 def _named(storage: Storage, kept: list[int]) -> set[str]:
     """The files that generations need."""
     named = set()
-    for manifest in storage.each(lambda generation: load_manifest(storage.location, generation), kept):
+    for manifest in storage.each(lambda generation: load_manifest(storage, generation), kept):
         named |= {f"{CHUNK_DIRECTORY}/{chunk_name(c.writer, c.serial)}" for c in manifest.chunks}
         named |= {f"{REDIRECT_DIRECTORY}/{redirect_name(r.writer, r.serial)}" for r in manifest.redirects}
     return named

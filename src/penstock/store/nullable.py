@@ -18,7 +18,7 @@ from penstock.store.storage import Location, Storage
 __all__ = ["nullable_fields", "nullable_numbers"]
 
 
-def nullable_numbers(location: Location, manifest: Manifest) -> frozenset[int]:
+def nullable_numbers(location: Location | Storage, manifest: Manifest) -> frozenset[int]:
     """The numbers of the fields of which a value is missing, or was; as the manifest says, or else as the chunks do."""
     if manifest.found_nullable is not None:
         return manifest.found_nullable

@@ -9,7 +9,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.errors import (
@@ -84,7 +84,7 @@ class ObjectStorage(Storage):
 
     def listing(self, directory: str) -> list[Found]:
         """The objects in a directory of the store, with size and age, sorted by name."""
-        return [Found(f"{directory}/{name}", info.size, info.modified) for name, info in self._list(directory)]
+        return [Found(f"{directory}/{name}", info.size, info.modified, info.modified) for name, info in self._list(directory)]
 
     # Writing
 
@@ -110,8 +110,11 @@ class ObjectStorage(Storage):
     def draft(self, temporary: str, data: bytes) -> None:
         """Nothing: a manifest appears whole or not at all."""
 
-    def publish(self, temporary: str, final: str, data: bytes) -> None:
-        """Put the manifest if it is absent; whatever is unclear is settled by reading it back."""
+    def publish(self, temporary: str, final: str, data: bytes, needs: Mapping[str, int]) -> None:
+        """Put the manifest if it is absent; whatever is unclear is settled by reading it back.
+
+        Nobody looks at the files that it needs: they stay for as long as gc keeps files, and a transaction may take no longer.
+        """
         for tries in range(COMMIT_TRIES):
             try:
                 if self._put_new(final, data):

@@ -4,7 +4,7 @@ Names are relative to the store: ``chunk/<writer>-<serial>.zr``.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -23,11 +23,12 @@ Location = Path | UrlPath
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file in a listing: its name within the store, its bytes, and when it was written (seconds since 1970)."""
+    """A file in a listing: its name within the store, its bytes, when it was written and when it came here, in s since 1970."""
 
     name: str
     size: int
     modified: float
+    arrived: float
 
 
 class Claim(Protocol):
@@ -102,10 +103,11 @@ class Storage(ABC):
         """Put a manifest aside under a temporary name, where publishing needs that."""
 
     @abstractmethod
-    def publish(self, temporary: str, final: str, data: bytes) -> None:
+    def publish(self, temporary: str, final: str, data: bytes, needs: Mapping[str, int]) -> None:
         """Give a manifest its final name, durably and never in place of another: ConflictError if somebody was first.
 
-        DurabilityError if it may or may not be there.
+        ``needs`` are new files that it names, with their sizes: ConflictError if one is seen to be gone. DurabilityError if the
+        manifest may or may not be there.
         """
 
     @abstractmethod

@@ -6,7 +6,8 @@ A commit is the exclusive creation of the next manifest::
     2  write the new redirect file, if any, fsync it
     3  fsync chunk/ and redirect/            names are durable before anything points at them
     4  write manifest/.tmp-<write id>, fsync it
-    5  link it to manifest/<G + 1>           fails if somebody was first: ConflictError
+    5  see that the new files are all there; link it to manifest/<G + 1>
+                                             fails if somebody was first: ConflictError
     6  fsync manifest/                       only now is the commit acknowledged
     7  remove the temporary name
 
@@ -64,7 +65,7 @@ class Writer:
         self._is_new = is_new
         self._poison: str | None = None
         self._closed = False
-        self._redirects = load_redirects(files.location, base)
+        self._redirects = load_redirects(files, base)
         self._last_range: range | None = None
         self._begin()
 
@@ -305,12 +306,12 @@ class Writer:
         """Put the records of this transaction behind the newest generation: other ids, the same chunks under other numbers."""
         location, base = self._files.location, self._base
         try:
-            newest = load_manifest(location, self._files.newest_generation(base.generation))
+            newest = load_manifest(self._files, self._files.newest_generation(base.generation))
         except MissingError as error:
             raise ConflictError(f"{location}: generation {base.generation} is gone; reopen the store") from error
         if (newest.dataset, newest.fields, newest.numbers) != (base.dataset, base.fields, base.numbers):
             raise ConflictError(f"{location}: another data set is here now; reopen the store")
-        redirects = self._redirects if newest.redirects == base.redirects else load_redirects(location, newest)
+        redirects = self._redirects if newest.redirects == base.redirects else load_redirects(self._files, newest)
         shift = newest.next_chunk - base.next_chunk
         own = self._places.segments[len(base.segments) :]
         self._places = Places(newest.length, newest.segments, redirects)
@@ -324,7 +325,7 @@ class Writer:
         self._files.settle((CHUNK_DIRECTORY, REDIRECT_DIRECTORY), is_new=self._is_new)
         if not self._files.is_current(self.generation, self._base.digest):
             raise ConflictError(f"{self._files.location}: another writer committed generation {self.generation + 1} meanwhile")
-        before = frozenset[int]() if self._rewrites else nullable_numbers(self._files.location, self._base)
+        before = frozenset[int]() if self._rewrites else nullable_numbers(self._files, self._base)
         manifest = Manifest(
             dataset=self._base.dataset,
             generation=self.generation + 1,
@@ -349,7 +350,7 @@ class Writer:
         made, self._chunks.made = self._chunks.made, []
         appended = self._base.length
         try:
-            self._base = publish_draft(self._files, draft)
+            publish_draft(self._files, draft, self._needs(manifest))
         except ConflictError:
             self._chunks.made = made
             raise
@@ -357,10 +358,19 @@ class Writer:
             if not isinstance(error, Exception):  # a request may have been left behind, and may still be obeyed
                 self._poison = f"{type(error).__name__} came while a commit was under way"
             raise
+        self._base = draft.manifest
         self._last_range = range(appended, self._base.length) if self._only_appends else None
         self._is_new = False
         self._redirects = in_force
         self._begin()
+
+    def _needs(self, manifest: Manifest) -> dict[str, int]:
+        """The files that only this generation names, with their sizes."""
+        chunks = (chunk for chunk in manifest.chunks if chunk.number in self._chunks.entries)
+        redirects = (entry for entry in manifest.redirects if entry not in self._base.redirects)
+        return {f"{CHUNK_DIRECTORY}/{chunk_name(chunk.writer, chunk.serial)}": chunk.size for chunk in chunks} | {
+            f"{REDIRECT_DIRECTORY}/{redirect_name(entry.writer, entry.serial)}": entry.size for entry in redirects
+        }
 
     def _metadata_text(self) -> str:
         """The metadata as JSON, to the letter what it was if nothing was changed."""
