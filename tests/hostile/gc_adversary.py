@@ -3,7 +3,7 @@
     python -m tests.hostile.gc_adversary --count N
 
 One process commits, with LOCK removed (as on a filesystem that ignores it), in transactions that take from no time to twice the
-time that gc keeps files. Others collect without a pause. A commit may be refused, but only if its transaction took longer than that.
+time that gc keeps files. Others collect without a pause. A commit may be refused, but only if its transaction took longer.
 """
 
 import argparse
