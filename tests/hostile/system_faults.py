@@ -9,8 +9,10 @@ hits anything else (a file of the interpreter) does not count. strace counts the
 
 import argparse
 import collections
+import importlib
 import json
 import os
+import pkgutil
 import re
 import shutil
 import signal
@@ -24,6 +26,7 @@ from pathlib import Path
 from tests.crash.trace import run_traced
 from tests.hostile.fault_workloads import NOTHING, WORKLOADS, Ended, Workload, make_data, names_in
 
+import penstock.source
 from penstock.errors import PenstockError
 
 HANG_S = 60
@@ -74,6 +77,8 @@ class Attack:
     def __init__(self, where: Path) -> None:
         self._where, self._data = where, where / "data"
         self._data.mkdir()
+        for module in pkgutil.iter_modules(penstock.source.__path__):  # what is imported late opens no files in the children
+            importlib.import_module(f"penstock.source.{module.name}")
         _in_fork(lambda: make_data(self._data))
         self._clean: dict[str, tuple[Seen, str, list[str]]] = {}
 
@@ -230,8 +235,10 @@ def _in_fork(work: Callable[[], object]) -> str:
     return said
 
 
-def campaign(names: list[str], stride: int, first: int = 0) -> tuple[dict[str, int], list[str]]:
-    """Every ``stride``-th fault: how many took place by workload, and what was wrong."""
+def campaign(
+    names: list[str], stride: int, first: int = 0, report: Callable[[str], object] = str
+) -> tuple[dict[str, int], list[str]]:
+    """Every ``stride``-th fault: how many took place by workload, and what was wrong, which is also reported at once."""
     counts: collections.Counter[str] = collections.Counter()
     wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="penstock-faults-") as where:
@@ -246,6 +253,8 @@ def campaign(names: list[str], stride: int, first: int = 0) -> tuple[dict[str, i
                 counts[name] += is_hit
                 if what is not None:
                     wrong.append(f"{fault}: {what}")
+                    report(f"WRONG {wrong[-1]}\n")
+            report(f"{counts[name]:6d}  {name}\n")
     return dict(counts), wrong
 
 
@@ -259,10 +268,13 @@ def main() -> None:
     given = parser.parse_args()
     part, parts = map(int, given.part.split("/"))
     names = [name for name in WORKLOADS if re.search(given.only, name)][part::parts]
-    counts, wrong = campaign(names, given.stride, given.first)
-    sys.stdout.write("".join(f"WRONG {what}\n" for what in wrong))
-    sys.stdout.write("".join(f"{count:6d}  {name}\n" for name, count in counts.items()))
-    sys.stdout.write(f"{sum(counts.values())} faults, {len(wrong)} wrong\n")
+
+    def report(line: str) -> None:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+
+    counts, wrong = campaign(names, given.stride, given.first, report)
+    report(f"{sum(counts.values())} faults, {len(wrong)} wrong\n")
     sys.exit(bool(wrong))
 
 

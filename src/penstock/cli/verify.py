@@ -22,6 +22,7 @@ from penstock.store.layout import MANIFEST_DIRECTORY
 from penstock.store.location import as_location
 from penstock.store.snapshot import Store
 from penstock.store.storage import Location
+from penstock.system import is_directory
 
 __all__ = ["EXAMPLES", "verify"]
 
@@ -93,7 +94,7 @@ def _check(data: Sequence[str], generation: int | None, storage: Sequence[str] |
 
 def _store_on_disk(data: Sequence[str]) -> Location | None:
     """A store is found by its name here, because one with a broken manifest cannot be opened."""
-    is_store = len(data) == 1 and os.path.isdir(os.path.join(data[0], MANIFEST_DIRECTORY))
+    is_store = len(data) == 1 and is_directory(os.path.join(data[0], MANIFEST_DIRECTORY))
     return as_location(data[0]) if is_store else None
 
 

@@ -18,6 +18,7 @@ from penstock.source.at_url import open_url, share
 from penstock.source.concat import Concat, Part
 from penstock.source.files import LocalFile, RemoteFile
 from penstock.source.parts import MOST_OPEN, MOST_OPEN_REMOTE
+from penstock.source.publish import replace_file
 from penstock.source.registry import open_source
 from penstock.store.location import as_location
 from penstock.store.metadata import decode_metadata, encode_metadata
@@ -46,9 +47,7 @@ def write_collection(
         return
     target = target.absolute()
     content = _content(target.parent, [_relative(target.parent, Path(str(part)).absolute()) for part in parts])
-    temporary = target.with_name(f".{target.name}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, target)
+    replace_file(target, content)
 
 
 def _content(root: Path | UrlPath, names: Sequence[str]) -> bytes:

@@ -31,6 +31,7 @@ from penstock.store.fragment_run import AT_ONCE, run_tasks
 from penstock.store.generation import generations
 from penstock.store.layout import MANIFEST_DIRECTORY, new_identity
 from penstock.store.maintenance import gc
+from penstock.system import is_directory
 
 __all__ = ["Conversion", "Input", "Job"]
 
@@ -119,7 +120,7 @@ class Conversion:
 
     def to_path(self, path: Path, schema: Mapping[str, Field], progress: Progress | bool | None, note: Note) -> None:
         """Write a store in a directory, or finish one that was begun; ``note`` keeps the receipts."""
-        if (path / MANIFEST_DIRECTORY).is_dir() and generations(path):
+        if is_directory(path / MANIFEST_DIRECTORY) and generations(path):
             return  # only its name was left to do
         with begin_store(path, schema, self.layout, dataset=note.dataset, metadata=self.input.source.metadata) as writer:
             target = Target.of(writer)
