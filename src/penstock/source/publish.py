@@ -111,7 +111,8 @@ class Staging:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._current is not None:
             self._current.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # which rmtree may raise all the same; what is left, the next writer removes
+            shutil.rmtree(self._directory, ignore_errors=True)
         with contextlib.suppress(OSError):  # all that it held is the lock
             os.close(self._lock)
 
