@@ -66,8 +66,7 @@ class Note:
         """Keep only the receipts of the first ``records`` records. Those behind are of an earlier run, and what this run writes
         need not end where they begin.
         """
-        header, *lines = _lines(self.path)
-        known, kept, rows = {line.get("task"): line for line in lines}, [header], 0
+        known, kept, rows = {line["task"]: line for line in self.receipts()}, _lines(self.path)[:1], 0
         while rows < records and (line := known.get(len(kept) - 1)) is not None:
             kept.append(line)
             rows += int(line["rows"])
@@ -77,7 +76,7 @@ class Note:
 def records_noted(path: Path) -> int:
     """Records in the chunks 0, 1, ... that the note of an interrupted conversion names; 0 without a note."""
     lines = _lines(path)[1:] if is_there(path) else []
-    rows = {line["task"]: int(line["rows"]) for line in lines if {"task", "rows"} <= set(line)}
+    rows = {line["task"]: line["rows"] for line in lines if all(isinstance(line.get(name), int) for name in ("task", "rows"))}
     return sum(takewhile(bool, (rows.get(number, 0) for number in count())))
 
 
