@@ -10,7 +10,8 @@ import typer
 
 from penstock.cli.failure import Code
 from penstock.cli.options import AsJson, Data, Generation, Storage, check_storage, open_data
-from penstock.cli.output import console, number, print_json, text
+from penstock.cli.output import MOST_LETTERS, console, number, print_json, text
+from penstock.cli.safe import clip
 from penstock.errors import CorruptError
 from penstock.progress import Meter, reporting
 from penstock.records import Source
@@ -73,6 +74,7 @@ def verify(
         checked = _check(data, generation, storage, all_generations=all_generations)
     except CorruptError as error:  # so broken that it cannot even be opened
         checked = Checked(0, Meter(), [Finding(" ".join(data), str(error))])
+    checked.findings = [Finding(one.where, clip(one.what, MOST_LETTERS)) for one in checked.findings]
     _print(checked, time.monotonic() - began, as_json=as_json)
     if checked.findings:
         raise typer.Exit(Code.FOUND)

@@ -28,6 +28,8 @@ __all__ = ["open_collection", "write_collection"]
 KIND = "penstock collection"
 VERSION = 1
 MAX_BYTES = 256 << 20
+MAX_URL = 4096
+"""Of a part. No file has a longer path."""
 
 
 def write_collection(
@@ -129,7 +131,9 @@ def _part(where: Path | UrlPath, value: dict[str, object], options: Mapping[str,
     pure = PurePosixPath(url)
     is_named = isinstance(where, UrlPath) and is_url(url)
     if not is_named and (pure.is_absolute() or ".." in pure.parts or "\0" in url or "://" in url or not pure.parts):
-        raise UnsafePathError(f"{where}: a part must be a name inside the directory of the collection, found {url!r}")
+        raise UnsafePathError(f"{where}: a part must be a name inside the directory of the collection, found {url[:200]!r}")
+    if len(url) > MAX_URL:
+        raise TypeError(f"expected a url of at most {MAX_URL} characters, found one of {len(url)}")
     try:
         length = whole_number("length", value["length"])  # type: ignore[arg-type]
     except ValueError as error:
