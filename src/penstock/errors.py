@@ -24,7 +24,7 @@
     │   ├── SourceChangedError                          the data is not what it was; open it anew
     │   │   └── ObjectChangedError                      an object was replaced while it was read; open it anew
     │   ├── StoreUnavailableError                       an object store did not answer in time, however often it was asked
-    │   ├── AccessDeniedError             (PermissionError)    an object store refused; look at the credentials
+    │   ├── AccessDeniedError             (PermissionError)    data that may not be read; look at the rights or credentials
     │   ├── WindowTooSmallError           (ValueError)  open with a larger window_bytes, or shuffle fewer blocks together
     │   ├── CacheTooSmallError            (ValueError)  open with a larger cache_bytes
     │   ├── UnsafePathError               (ValueError)  a name in a file that leads out of its directory
@@ -180,7 +180,7 @@ class StoreUnavailableError(ReadError):
 
 
 class AccessDeniedError(ReadError, PermissionError):
-    """An object store that refuses these credentials."""
+    """Data that may not be read: a file without the right to it, or an object store that refuses these credentials."""
 
 
 class WindowTooSmallError(ReadError, ValueError):

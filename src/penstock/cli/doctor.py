@@ -1,7 +1,5 @@
 """penstock doctor: is this machine fit to train from, and what will hurt."""
 
-import glob
-import os
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -12,6 +10,8 @@ from penstock.cli.options import AsJson, Storage, open_data, places
 from penstock.cli.output import console, print_json, text
 from penstock.remote.url import is_url
 from penstock.report import Finding, examine
+from penstock.source.paths import matching
+from penstock.system import is_there
 
 __all__ = ["EXAMPLES", "doctor"]
 
@@ -43,7 +43,7 @@ def doctor(data: MaybeData = None, storage: Storage = None, as_json: AsJson = Fa
 def _about(data: Sequence[str], storage: Sequence[str] | None) -> list[Finding]:
     with open_data(data, storage=storage) as source:
         words = [word for word in places(data) if not is_url(word)]
-        paths = [path for word in words for path in ([word] if os.path.exists(word) else sorted(glob.glob(word, recursive=True)))]
+        paths = [path for word in words for path in ([word] if is_there(word) else sorted(matching(word)))]
         findings = examine(paths, source)
         if not paths:
             remedy = f"shuffle in blocks (block={source.blocks.size}), and give a cache on disk for later epochs"

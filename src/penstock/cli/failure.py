@@ -119,7 +119,7 @@ def _code_of(error: Exception) -> int | None:
         return Code.USAGE
     if isinstance(error, StoreError):
         return Code.WRITE
-    if isinstance(error, PenstockError | OSError | ImportError | UnicodeError):
+    if isinstance(error, PenstockError | OSError | ImportError | UnicodeError | MemoryError):
         return Code.READ
     if isinstance(error, ValueError | TypeError | KeyError | IndexError):
         return Code.USAGE
@@ -132,6 +132,8 @@ def _line(error: Exception) -> str:
         return f"{error.format_message().rstrip('.')}; see {command} --help"
     if isinstance(error, BatchError) and (place := place_in(error)) is not None:  # a transform of the user's
         return f"{error} ({place})"
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory for this: {error}".removesuffix(": ")
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error) or type(error).__name__
 
 

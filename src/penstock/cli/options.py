@@ -19,6 +19,7 @@ from penstock.records import Source
 from penstock.remote.url import is_url
 from penstock.source.registry import open_source
 from penstock.store.layout import MANIFEST_DIRECTORY
+from penstock.system import is_directory, is_there
 
 __all__ = [
     "AsJson",
@@ -126,7 +127,7 @@ def open_data(
         raise typer.BadParameter("expected a path, got an empty word")
     check_storage(paths, storage)
     options: dict[str, Any] = {} if generation is None else {"generation": generation}
-    if record_bytes is not None and all(os.path.isdir(os.path.join(path, MANIFEST_DIRECTORY)) for path in paths):
+    if record_bytes is not None and all(is_directory(os.path.join(path, MANIFEST_DIRECTORY)) for path in paths):
         options["max_batch_bytes"] = record_bytes
     given = storage_options(storage)
     if given is not None:
@@ -158,7 +159,7 @@ def data_first(data: list[str], number: str, name: str, *, example: str) -> tupl
     """DATA and the number behind it. The number in front of DATA, as in version 1, is understood where it cannot be mistaken for
     data: there is no such file, and the last word is no number. A note says so.
     """
-    if not (_is_number(data[0]) and not _is_number(number) and not os.path.exists(data[0])):
+    if not (_is_number(data[0]) and not _is_number(number) and not is_there(data[0])):
         return data, number
     say(f"note: DATA comes first, then {name}, as in {example}")
     return [*data[1:], number], data[0]
@@ -172,7 +173,7 @@ def _is_number(word: str) -> bool:
 def _is_field(path: str) -> bool:
     """Whether this is NAME=PATH, and not a file whose name has such a form."""
     name, equals, _ = path.partition("=")
-    return bool(equals) and name.isidentifier() and not os.path.exists(path)
+    return bool(equals) and name.isidentifier() and not is_there(path)
 
 
 def make_loader(
@@ -204,9 +205,7 @@ def make_loader(
 def is_function(word: str) -> bool:
     """Whether this names a function, as in module:function, and not a file."""
     module, colon, name = word.partition(":")
-    return (
-        bool(colon) and name.isidentifier() and all(part.isidentifier() for part in module.split(".")) and not os.path.exists(word)
-    )
+    return bool(colon) and name.isidentifier() and all(part.isidentifier() for part in module.split(".")) and not is_there(word)
 
 
 def call(word: str) -> Any:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from penstock.cli.safe import clip, safe
 
-__all__ = ["NAME_WIDTH", "console", "facts", "number", "print_json", "say", "table", "text"]
+__all__ = ["MOST_LETTERS", "NAME_WIDTH", "console", "facts", "number", "print_json", "say", "table", "text"]
 
 NAME_WIDTH = 24
 """Names of facts are folded beyond this."""

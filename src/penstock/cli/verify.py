@@ -10,7 +10,8 @@ import typer
 
 from penstock.cli.failure import Code
 from penstock.cli.options import AsJson, Data, Generation, Storage, check_storage, open_data
-from penstock.cli.output import console, number, print_json, text
+from penstock.cli.output import MOST_LETTERS, console, number, print_json, text
+from penstock.cli.safe import clip
 from penstock.errors import CorruptError
 from penstock.progress import Meter, reporting
 from penstock.records import Source
@@ -22,6 +23,7 @@ from penstock.store.layout import MANIFEST_DIRECTORY
 from penstock.store.location import as_location
 from penstock.store.snapshot import Store
 from penstock.store.storage import Location
+from penstock.system import is_directory
 
 __all__ = ["EXAMPLES", "verify"]
 
@@ -72,6 +74,7 @@ def verify(
         checked = _check(data, generation, storage, all_generations=all_generations)
     except CorruptError as error:  # so broken that it cannot even be opened
         checked = Checked(0, Meter(), [Finding(" ".join(data), str(error))])
+    checked.findings = [Finding(one.where, clip(one.what, MOST_LETTERS)) for one in checked.findings]
     _print(checked, time.monotonic() - began, as_json=as_json)
     if checked.findings:
         raise typer.Exit(Code.FOUND)
@@ -93,7 +96,7 @@ def _check(data: Sequence[str], generation: int | None, storage: Sequence[str] |
 
 def _store_on_disk(data: Sequence[str]) -> Location | None:
     """A store is found by its name here, because one with a broken manifest cannot be opened."""
-    is_store = len(data) == 1 and os.path.isdir(os.path.join(data[0], MANIFEST_DIRECTORY))
+    is_store = len(data) == 1 and is_directory(os.path.join(data[0], MANIFEST_DIRECTORY))
     return as_location(data[0]) if is_store else None
 
 

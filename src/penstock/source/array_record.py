@@ -24,6 +24,7 @@ from penstock.source.mapped import collect
 from penstock.source.optional import need
 from penstock.source.paths import expand, file_size
 from penstock.source.rows_in_files import default_threads
+from penstock.system import reading
 
 __all__ = ["ArrayRecordSource", "open_array_record"]
 
@@ -224,7 +225,7 @@ def _gate() -> _Gate:
 def _open(path: str) -> Any:
     """A reader of a file. The package itself finds fault with a bad one only when it is read, so it is looked at before."""
     size = file_size(Path(path))
-    with open(path, "rb") as file:
+    with reading(path), open(path, "rb") as file:
         start = file.read(len(MAGIC))
     if not start.startswith(MAGIC[: len(start)]):
         raise FormatError(f"{path}: expected an ArrayRecord file beginning with {MAGIC[:8].hex()}, found {start[:8].hex()}")

@@ -20,6 +20,7 @@ from penstock.errors import (
 from penstock.source.arrow_type import Leaf, null_counts, storage_type
 from penstock.source.optional import need
 from penstock.source.paths import expand, file_size
+from penstock.system import read_error, reading
 
 __all__ = [
     "SUFFIXES",
@@ -68,7 +69,7 @@ def translated(path: str) -> Iterator[None]:
         raise UnsupportedVersionError(f"{path}: pyarrow {pa.__version__} cannot read this: {_line(error)}") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError, struct.error) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the system, not of the content
+            raise read_error(error, path) from error  # of the system, not of the content
         kind = TruncatedError if any(text in str(error) for text in CUT) else CorruptError
         raise kind(f"{path}: {_line(error)}") from error
 
@@ -76,7 +77,7 @@ def translated(path: str) -> Iterator[None]:
 def is_stream(path: str) -> bool:
     """Whether a file is in the stream format rather than the file format; an error if it is in neither, or not whole."""
     size = file_size(Path(path))
-    with open(path, "rb") as file:
+    with reading(path), open(path, "rb") as file:
         head = file.read(6)
         file.seek(max(0, size - 8))
         tail = file.read(8)

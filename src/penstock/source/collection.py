@@ -18,6 +18,7 @@ from penstock.source.at_url import open_url, share
 from penstock.source.concat import Concat, Part
 from penstock.source.files import LocalFile, RemoteFile
 from penstock.source.parts import MOST_OPEN, MOST_OPEN_REMOTE
+from penstock.source.publish import replace_file
 from penstock.source.registry import open_source
 from penstock.store.location import as_location
 from penstock.store.metadata import decode_metadata, encode_metadata
@@ -27,6 +28,8 @@ __all__ = ["open_collection", "write_collection"]
 KIND = "penstock collection"
 VERSION = 1
 MAX_BYTES = 256 << 20
+MAX_URL = 4096
+"""Of a part. No file has a longer path."""
 
 
 def write_collection(
@@ -46,9 +49,7 @@ def write_collection(
         return
     target = target.absolute()
     content = _content(target.parent, [_relative(target.parent, Path(str(part)).absolute()) for part in parts])
-    temporary = target.with_name(f".{target.name}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, target)
+    replace_file(target, content)
 
 
 def _content(root: Path | UrlPath, names: Sequence[str]) -> bytes:
@@ -130,7 +131,9 @@ def _part(where: Path | UrlPath, value: dict[str, object], options: Mapping[str,
     pure = PurePosixPath(url)
     is_named = isinstance(where, UrlPath) and is_url(url)
     if not is_named and (pure.is_absolute() or ".." in pure.parts or "\0" in url or "://" in url or not pure.parts):
-        raise UnsafePathError(f"{where}: a part must be a name inside the directory of the collection, found {url!r}")
+        raise UnsafePathError(f"{where}: a part must be a name inside the directory of the collection, found {url[:200]!r}")
+    if len(url) > MAX_URL:
+        raise TypeError(f"expected a url of at most {MAX_URL} characters, found one of {len(url)}")
     try:
         length = whole_number("length", value["length"])  # type: ignore[arg-type]
     except ValueError as error:

@@ -1,9 +1,10 @@
 """convert: anything that can be opened into a new store, in one go or in several if it is interrupted."""
 
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,7 +27,7 @@ from penstock.source.tokens_writer import write_tokens
 from penstock.source.upload import new_file
 from penstock.source.url_names import listing
 from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, Layout, begin_store, create
-from penstock.store.filesystem import Filesystem
+from penstock.store.filesystem import Filesystem, translated
 from penstock.store.fragment import adopt_chunks, keep_chunks
 from penstock.store.generation import generations
 from penstock.store.layout import DIRECTORIES, MANIFEST_DIRECTORY
@@ -35,6 +36,7 @@ from penstock.store.maintenance import gc
 from penstock.store.snapshot import Store
 from penstock.store.storage import Location
 from penstock.store.writer import Writer
+from penstock.system import is_directory, is_there, names_in, status
 
 __all__ = ["coded", "convert"]
 
@@ -122,28 +124,28 @@ def _convert_in_tasks(
     path = target.absolute()
     partial, note = _growing(path)
     schema = coded(work.guess_fields(), codec)
-    _check_partial(partial, note)
-    work.to_path(partial, schema, progress, Note.of(note, work.about(schema)))
+    is_begun = _check_partial(partial, note)
+    work.to_path(partial, schema, progress, Note.of(note, work.about(schema), is_begun=is_begun))
     _give_name(partial, note, path)
 
 
 def _growing(path: Path) -> tuple[Path, Path]:
     """Where a store grows until it gets its name, and the note beside it; StoreError if the name is taken."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if status(path) is not None and (not is_directory(path) or names_in(path)):
         raise StoreError(f"{path}: there is something already; choose another name, or remove it")
     return path.with_name(f"{path.name}.partial"), path.with_name(f"{path.name}.partial.json")
 
 
 def _give_name(partial: Path, note: Path, path: Path) -> None:
     """Let a finished store appear."""
-    if path.is_dir():
-        path.rmdir()
     files = Filesystem()
     for directory in (partial / MANIFEST_DIRECTORY, partial):  # who committed may have been killed before it could see to that
         files.sync_directory(directory)
-    os.rename(partial, path)
+    with translated(path, "publishing"):
+        os.rename(partial, path)  # in place of an empty directory too
     files.sync_directory(path.parent)
-    note.unlink()
+    with suppress(OSError):  # without its store the note says nothing
+        note.unlink()
 
 
 def _convert(
@@ -162,7 +164,7 @@ def _convert(
         "fields": [field_to_json(name, number, schema[name]) for name, number in Schema.make(schema).numbers.items()],
     }
     was_begun = _check_partial(partial, place)
-    note = Note.of(place, about)
+    note = Note.of(place, about, is_begun=was_begun)
     if not _is_committed(partial):
         _fill(source, partial, schema, layout, threads, progress, note)
         if was_begun:
@@ -172,15 +174,16 @@ def _convert(
 
 def _check_partial(partial: Path, note: Path) -> bool:
     """Whether a conversion was begun before; StoreError for something else that is where the store is to grow."""
-    if partial.is_symlink():
+    found = status(partial, follow=False)
+    if found is not None and stat.S_ISLNK(found.st_mode):
         raise StoreError(f"{partial}: expected a directory for the store to grow in, found a symbolic link; remove it")
-    if partial.exists() and not note.exists():
+    if found is not None and not is_there(note):
         raise StoreError(f"{partial}: expected nothing here, for the store to grow in; remove it")
-    return partial.exists()
+    return found is not None
 
 
 def _is_committed(partial: Path) -> bool:
-    return (partial / MANIFEST_DIRECTORY).is_dir() and bool(generations(partial))
+    return is_directory(partial / MANIFEST_DIRECTORY) and bool(generations(partial))
 
 
 def _fill(

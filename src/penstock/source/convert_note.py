@@ -10,7 +10,6 @@ again.
 """
 
 import json
-import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import StoreError
+from penstock.source.publish import replace_file
+from penstock.store.filesystem import translated
 from penstock.store.layout import IDENTITY, new_identity
+from penstock.system import is_there, reading
 
 __all__ = ["Note", "records_noted"]
 
@@ -32,9 +34,9 @@ class Note:
     dataset: str
 
     @classmethod
-    def of(cls, path: Path, about: Mapping[str, object]) -> "Note":
-        """The note that is there, or a new one; StoreError if it is one of another conversion."""
-        if path.exists():
+    def of(cls, path: Path, about: Mapping[str, object], *, is_begun: bool) -> "Note":
+        """The note of a conversion that is begun, or a new one; StoreError if it is one of another conversion."""
+        if is_begun and is_there(path):
             found = _lines(path)[:1]
             dataset = found[0].get("dataset") if found and found[0].get("about") == json.loads(json.dumps(about)) else None
             if not isinstance(dataset, str) or not IDENTITY.fullmatch(dataset):
@@ -43,9 +45,7 @@ class Note:
                 )
             return cls(path, dataset)
         dataset = new_identity()
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(_line({"about": about, "dataset": dataset}))
-        os.replace(temporary, path)
+        replace_file(path, _line({"about": about, "dataset": dataset}).encode())
         return cls(path, dataset)
 
     @property
@@ -55,7 +55,7 @@ class Note:
 
     def add(self, receipt: Mapping[str, Any]) -> None:
         """Remember that a task is done."""
-        with self.path.open("a") as file:
+        with translated(self.path, "noting what is done"), self.path.open("a") as file:
             file.write(f"\n{_line(receipt)}")  # whatever the line before looks like
 
     def receipts(self) -> list[dict[str, Any]]:
@@ -66,20 +66,17 @@ class Note:
         """Keep only the receipts of the first ``records`` records. Those behind are of an earlier run, and what this run writes
         need not end where they begin.
         """
-        header, *lines = _lines(self.path)
-        known, kept, rows = {line.get("task"): line for line in lines}, [header], 0
+        known, kept, rows = {line["task"]: line for line in self.receipts()}, _lines(self.path)[:1], 0
         while rows < records and (line := known.get(len(kept) - 1)) is not None:
             kept.append(line)
             rows += int(line["rows"])
-        temporary = self.path.with_suffix(".tmp")
-        temporary.write_text("".join(map(_line, kept)))
-        os.replace(temporary, self.path)
+        replace_file(self.path, "".join(map(_line, kept)).encode())
 
 
 def records_noted(path: Path) -> int:
     """Records in the chunks 0, 1, ... that the note of an interrupted conversion names; 0 without a note."""
-    lines = _lines(path)[1:] if path.exists() else []
-    rows = {line["task"]: int(line["rows"]) for line in lines if {"task", "rows"} <= set(line)}
+    lines = _lines(path)[1:] if is_there(path) else []
+    rows = {line["task"]: line["rows"] for line in lines if all(isinstance(line.get(name), int) for name in ("task", "rows"))}
     return sum(takewhile(bool, (rows.get(number, 0) for number in count())))
 
 
@@ -91,7 +88,9 @@ def _line(value: Mapping[str, Any]) -> str:
 def _lines(path: Path) -> list[dict[str, Any]]:
     """The lines that are JSON objects, and whole."""
     found = []
-    for line in path.read_text(errors="replace").splitlines():
+    with reading(path):
+        text = path.read_text(errors="replace")
+    for line in text.splitlines():
         text, _, crc = line.rpartition(" ")
         try:
             value = json.loads(text) if crc == f"{zlib.crc32(text.encode()):08x}" else None

@@ -31,6 +31,7 @@ from penstock.store.fragment_run import AT_ONCE, run_tasks
 from penstock.store.generation import generations
 from penstock.store.layout import MANIFEST_DIRECTORY, new_identity
 from penstock.store.maintenance import gc
+from penstock.system import is_directory
 
 __all__ = ["Conversion", "Input", "Job"]
 
@@ -119,11 +120,11 @@ class Conversion:
 
     def to_path(self, path: Path, schema: Mapping[str, Field], progress: Progress | bool | None, note: Note) -> None:
         """Write a store in a directory, or finish one that was begun; ``note`` keeps the receipts."""
-        if (path / MANIFEST_DIRECTORY).is_dir() and generations(path):
+        if is_directory(path / MANIFEST_DIRECTORY) and generations(path):
             return  # only its name was left to do
         with begin_store(path, schema, self.layout, dataset=note.dataset, metadata=self.input.source.metadata) as writer:
             target = Target.of(writer)
-            done = {receipt["task"]: receipt for receipt in note.receipts() if is_whole(target, receipt)}
+            done = self._done(note, target)
             left = [task for task in self.tasks if task.number not in done]
             records = len(self.input.source) - sum(task.high - task.low for task in left)
             with reporting(progress, note.title, len(self.input.source), done=records) as report:
@@ -132,6 +133,22 @@ class Conversion:
                     done[receipt["task"]] = receipt
             commit_fragments(writer, list(done.values()))
         gc(path, keep=1, keep_hours=0)  # what killed tasks have left
+
+    def _done(self, note: Note, target: Target) -> dict[int, Receipt]:
+        """Receipts of tasks of this plan whose files are whole. A task of which there are two that differ is done again."""
+        done: dict[int, Receipt] = {}
+        doubtful = set[int]()
+        for receipt in note.receipts():
+            if self._fits(receipt) and is_whole(target, receipt) and done.setdefault(receipt["task"], receipt) != receipt:
+                doubtful.add(receipt["task"])
+        return {task: receipt for task, receipt in done.items() if task not in doubtful}
+
+    def _fits(self, receipt: Receipt) -> bool:
+        """Whether a receipt is of a task of this plan, with as many records where that is known."""
+        number = receipt["task"]
+        if receipt.get("tasks") != len(self.tasks) or not 0 <= number < len(self.tasks):
+            return False
+        return self.input.map is not None or receipt.get("rows") == self.tasks[number].high - self.tasks[number].low
 
     def about(self, schema: Mapping[str, Field]) -> dict[str, object]:
         """What must be the same for an interrupted conversion to go on."""

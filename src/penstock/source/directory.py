@@ -6,15 +6,23 @@ import os
 import stat
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from penstock.errors import FormatError, MissingError, NoMatchError, SizeOverflowError, SourceChangedError, UnsafePathError
+from penstock.errors import (
+    FormatError,
+    MissingError,
+    NoMatchError,
+    PenstockError,
+    SizeOverflowError,
+    SourceChangedError,
+    UnsafePathError,
+)
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
 from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output, masked
@@ -26,6 +34,7 @@ from penstock.source.mapped import collect
 from penstock.source.optional import need
 from penstock.source.rows_in_files import default_threads
 from penstock.store.metadata import fits
+from penstock.system import is_directory, is_file, read_error, reading, status
 
 __all__ = ["DirectorySource", "open_directory"]
 
@@ -210,9 +219,9 @@ class _Listing:
 
 
 def _root(path: str | os.PathLike[str]) -> str:
-    if not Path(path).exists():
+    if status(path) is None:
         raise MissingError(f"{path}: there is no such folder")
-    if not Path(path).is_dir():
+    if not is_directory(path):
         raise FormatError(f"{path}: expected a folder, found a file")
     return os.path.realpath(path)
 
@@ -241,7 +250,8 @@ def _entries(root: bytes, folder: bytes, endings: tuple[bytes, ...] | None) -> I
     """Folder, name and kind (folder, link or file) of what lies in a folder, in the order of the name bytes."""
     others: dict[bytes, int] = {}
     names = []
-    with os.scandir(os.path.join(root, folder)) as entries:
+    place = os.path.join(root, folder)
+    with reading(place, "listing the folder"), os.scandir(place) as entries:
         for entry in entries:
             is_folder, is_link = entry.is_dir(follow_symlinks=False), entry.is_symlink()
             chosen = is_folder or endings is None or entry.name.lower().endswith(endings)
@@ -258,7 +268,8 @@ def _add(listing: _Listing, folder: bytes, name: bytes, kind: int) -> None:
     path = os.path.join(listing.root, folder, name)
     if kind == stat.S_IFLNK:
         path = listing.links[len(listing.sizes)] = _target(listing.root, path)
-    size = os.stat(path, follow_symlinks=False).st_size
+    with reading(path, "looking at it"):
+        size = os.stat(path, follow_symlinks=False).st_size
     if size > MAX_RECORD_BYTES:
         raise SizeOverflowError(f"{_text(path)}: expected at most {MAX_RECORD_BYTES} bytes, found {size}; choose files by suffixes")
     listing.add(folder, name, size)
@@ -269,9 +280,9 @@ def _target(root: bytes, path: bytes) -> bytes:
     target = os.path.realpath(path)
     if os.path.commonpath([root, target]) != root:
         raise UnsafePathError(f"{_text(path)}: the link leads out of the folder, to {_text(target)}; copy the file instead")
-    if os.path.isdir(target):
+    if is_directory(target):
         raise UnsafePathError(f"{_text(path)}: expected a file, found a link to a folder; open that folder by itself")
-    if not os.path.isfile(target):
+    if not is_file(target):
         raise MissingError(f"{_text(path)}: the link leads to {_text(target)}, which is not a file")
     return target
 
@@ -291,7 +302,7 @@ def _fill(path: bytes, view: memoryview) -> None:
         raise MissingError(f"{_text(path)}: the file was there when the folder was opened, but no longer is") from error
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
-            raise
+            raise read_error(error, path) from error
         raise SourceChangedError(f"{_text(path)}: expected a file, as when the folder was opened, found something else") from error
     try:
         info = os.fstat(descriptor)
@@ -302,8 +313,13 @@ def _fill(path: bytes, view: memoryview) -> None:
             if count == 0:
                 raise SourceChangedError(f"{_text(path)}: the file was cut while it was read")
             view = view[count:]
+    except PenstockError:
+        raise
+    except OSError as error:
+        raise read_error(error, path) from error
     finally:
-        os.close(descriptor)
+        with suppress(OSError):  # nothing was written
+            os.close(descriptor)
 
 
 def _text(path: bytes) -> str:

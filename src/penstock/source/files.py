@@ -13,6 +13,7 @@ from penstock.source.fingerprint import fingerprint_files, fingerprint_samples, 
 from penstock.source.paths import expand, file_size, has_pattern, need_file
 from penstock.source.url_names import children, matching
 from penstock.store.location import as_location
+from penstock.system import reading
 
 __all__ = ["File", "Files", "LocalFile", "Name", "Names", "RemoteFile", "find_files", "look_at"]
 
@@ -51,7 +52,7 @@ class LocalFile:
     def read(self, start: int, stop: int) -> bytes:
         """Bytes [start, stop); fewer if the file ends before."""
         need_file(self.path)
-        with self.path.open("rb") as file:
+        with reading(self.path), self.path.open("rb") as file:
             file.seek(start)
             return file.read(stop - start)
 

@@ -61,7 +61,7 @@ def naming(path: str) -> Iterator[None]:
     except PenstockError:
         raise
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        raise CorruptError(f"{path}: {error}") from error
+        raise _kind_of(error)(f"{path}: {_line(error)}") from error
 
 
 def open_file(path: str, cache_bytes: int = LEAST_CACHE_BYTES) -> Any:
@@ -70,8 +70,17 @@ def open_file(path: str, cache_bytes: int = LEAST_CACHE_BYTES) -> Any:
         return need("h5py", "hdf5").File(path, "r", rdcc_nbytes=cache_bytes)
     except OSError as error:
         kinds = {"truncated file": TruncatedError, "file signature not found": FormatError}
-        kind = next((kind for words, kind in kinds.items() if words in str(error)), ReadError if error.errno else CorruptError)
-        raise kind(f"{path}: expected an HDF5 file that can be read, found: {error}") from error
+        kind = next((kind for words, kind in kinds.items() if words in str(error)), _kind_of(error))
+        raise kind(f"{path}: expected an HDF5 file that can be read, found: {_line(error)}") from error
+
+
+def _kind_of(error: Exception) -> type[ReadError]:
+    """ReadError for an error of the system, which HDF5 may only mention; CorruptError for one of the content."""
+    return ReadError if getattr(error, "errno", None) or "errno = " in str(error) else CorruptError
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]
 
 
 def inspect(path: str, size: int, fields: Fields | None) -> dict[str, Part]:

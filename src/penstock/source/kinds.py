@@ -15,6 +15,7 @@ from penstock.source.files import File
 __all__ = [
     "COLLECTION",
     "FOLDER",
+    "INDEX_BYTES",
     "KINDS",
     "REFUSED",
     "TOKENS",
@@ -120,7 +121,7 @@ class Layout:
 
 
 _INDEX = "index.json"
-_INDEX_BYTES = 64 << 20
+INDEX_BYTES = 64 << 20
 _HF = "datasets.load_from_disk({path!r})"
 _ZARR = "open the arrays of zarr.open({path!r}, mode='r'), as a dict"
 _WRITE = "and write its samples with penstock.create"
@@ -142,7 +143,7 @@ LAYOUTS = (
 def refuse_layout(where: object, names: Collection[str], read: Callable[[str], bytes]) -> None:
     """FormatError that says what a directory is and what to do with it, if it was laid out by another tool.
 
-    ``names`` are those of everything right in it; ``read`` gives the first bytes of one.
+    ``names`` are those of everything right in it; ``read`` gives the first bytes of one, at most :data:`INDEX_BYTES`.
     """
     for layout in LAYOUTS:
         if _has_names(layout, names) and _has_keys(layout, read):
@@ -163,7 +164,7 @@ def _has_keys(layout: Layout, read: Callable[[str], bytes]) -> bool:
     if not layout.keys:
         return True
     try:
-        content = json.loads(read(_INDEX)[:_INDEX_BYTES])
+        content = json.loads(read(_INDEX))
     except (ValueError, RecursionError):
         return False
     return isinstance(content, dict) and set(layout.keys) <= set(content)

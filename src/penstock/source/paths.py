@@ -2,12 +2,16 @@
 
 import glob
 import os
-from collections.abc import Iterable
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from fnmatch import translate
 from pathlib import Path
 
 from penstock.errors import EmptyFileError, EmptySourceError, FormatError, MissingError, NoMatchError
+from penstock.system import is_directory, is_file, is_there, names_in, status
 
-__all__ = ["expand", "file_size", "has_pattern", "name_key", "need_file"]
+__all__ = ["expand", "file_size", "has_pattern", "matching", "name_key", "need_file"]
 
 
 def has_pattern(path: str) -> bool:
@@ -31,14 +35,15 @@ def expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suff
             raise EmptySourceError("expected at least one file, got an empty list")
         return found
     text = os.fspath(what)
-    if has_pattern(text) and not os.path.lexists(text):
-        found = sorted(map(Path, glob.glob(text, recursive=True)), key=name_key)
+    if has_pattern(text) and not is_there(text):
+        found = sorted(map(Path, matching(text)), key=name_key)
         if not found:
             raise NoMatchError(f"no file matches {text!r} (in {os.getcwd()})")
         return [path.absolute() for path in found]
     path = Path(text).absolute()
-    if path.is_dir():
-        found = sorted((p for p in path.iterdir() if p.suffix.lower() in suffixes and p.is_file()), key=name_key)
+    if is_directory(path):
+        inside = (path / name for name in names_in(path))
+        found = sorted((p for p in inside if p.suffix.lower() in suffixes and is_file(p)), key=name_key)
         if not found:
             raise NoMatchError(
                 f"{path}: expected files named {' or '.join('*' + s for s in suffixes)} in this directory, found none"
@@ -48,18 +53,62 @@ def expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suff
     return [path]
 
 
-def need_file(path: Path) -> None:
-    """MissingError or FormatError unless there is a regular file."""
-    if not path.exists():
+def matching(pattern: str) -> list[str]:
+    """What ``glob.glob(pattern, recursive=True)`` gives, in any order; but a directory that cannot be listed is an error."""
+    first, *parts = pattern.split("/")
+    found = ["/"] if first == "" else _step([""], first, is_last=not parts)
+    for number, part in enumerate(parts):
+        found = _step(found, part, is_last=number == len(parts) - 1)
+    return found
+
+
+def _step(places: Iterable[str], part: str, *, is_last: bool) -> list[str]:
+    """What one name of a pattern leads to from some places."""
+    if part == "":  # of two slashes, or of one at the end, which asks for directories
+        return [place for place in places if not is_last or is_directory(place)]
+    if part == "**":
+        return [deeper for place in places for deeper in _below(place, with_files=is_last) if deeper or not is_last]
+    if not has_pattern(part):
+        return [one for place in places if is_there(one := os.path.join(place, part))]
+    matches = re.compile(translate(part)).match
+    return [
+        os.path.join(place, name)
+        for place in places
+        if is_directory(place or ".")
+        for name in names_in(place or ".")
+        if matches(name) and (part.startswith(".") or not name.startswith("."))
+    ]
+
+
+def _below(place: str, *, with_files: bool) -> Iterator[str]:
+    """A directory and all that is in it and below it, without what is hidden."""
+    if not is_directory(place or "."):
+        return
+    yield place
+    for name in names_in(place or "."):
+        inner = os.path.join(place, name)
+        if name.startswith("."):
+            continue
+        if is_directory(inner):
+            yield from _below(inner, with_files=with_files)
+        elif with_files:
+            yield inner
+
+
+def need_file(path: Path) -> os.stat_result:
+    """What is known of a regular file; MissingError or FormatError if there is none."""
+    found = status(path)
+    if found is None:
         raise MissingError(f"{path}: there is no such file")
-    if not path.is_file():
-        raise FormatError(f"{path}: expected a regular file, found {'a directory' if path.is_dir() else 'something else'}")
+    if not stat.S_ISREG(found.st_mode):
+        what = "a directory" if stat.S_ISDIR(found.st_mode) else "something else"
+        raise FormatError(f"{path}: expected a regular file, found {what}")
+    return found
 
 
 def file_size(path: Path) -> int:
     """Bytes of a file that must not be empty."""
-    need_file(path)
-    size = path.stat().st_size
+    size = need_file(path).st_size
     if size == 0:
         raise EmptyFileError(f"{path}: expected data, found an empty file")
     return size

@@ -26,8 +26,9 @@ import numpy.typing as npt
 
 from penstock.errors import DurabilityError, UnsupportedFilesystemError
 from penstock.store.filesystem import Filesystem, translated
+from penstock.system import is_there
 
-__all__ = ["NewFile", "Staging", "refuse_existing"]
+__all__ = ["NewFile", "Staging", "refuse_existing", "replace_file"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -35,8 +36,17 @@ _RENAME_EXCHANGE = 2
 
 def refuse_existing(path: Path, remedy: str) -> None:
     """FileExistsError if there is anything of that name."""
-    if os.path.lexists(path):
+    if is_there(path):
         raise FileExistsError(errno.EEXIST, f"there is something of this name already; {remedy}", str(path))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file that appears whole and durable, in place of the one that may be there."""
+    with Staging(path) as staging:
+        file = staging.new_file(path.name)
+        file.write(data)
+        file.finish()
+        staging.publish([path], overwrite=True)
 
 
 class NewFile:
@@ -101,8 +111,10 @@ class Staging:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._current is not None:
             self._current.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
-        os.close(self._lock)
+        with contextlib.suppress(OSError):  # which rmtree may raise all the same; what is left, the next writer removes
+            shutil.rmtree(self._directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # all that it held is the lock
+            os.close(self._lock)
 
     def new_file(self, name: str) -> NewFile:
         """Begin a file, the one before being finished."""
@@ -134,7 +146,7 @@ class Staging:
         """
         new = self._directory / "files"
         self._files.sync_directory(new)
-        if overwrite and os.path.lexists(self._target):
+        if overwrite and is_there(self._target):
             _exchange(new, self._target)
         else:
             refuse_existing(self._target, "choose another name")
@@ -185,7 +197,7 @@ def _remove_if_unused(leftover: Path) -> None:
 def _is_same_file(one: Path, other: Path) -> bool:
     try:
         return os.path.samestat(os.lstat(one), os.lstat(other))
-    except FileNotFoundError:
+    except OSError:
         return False
 
 

@@ -33,21 +33,25 @@ def read_all(source: Source, *, progress: Progress | None = None) -> list[Unread
     while span is not None:
         size, problem = _try(source, *span)
         if problem is not None:
-            found |= {one.block: one for one in _problems(source, *span, found)}
+            found |= {one.block: one for one in _problems(source, *span, problem, found)}
         if progress is not None:
             progress(span[1] - span[0], size)
         span = next_span(spans, size or READ_BYTES)
     return [found[block] for block in sorted(found)]
 
 
-def _problems(source: Source, low: int, high: int, known: dict[int, Unreadable]) -> Iterator[Unreadable]:
-    """What is wrong in a run of records, block by block."""
+def _problems(source: Source, low: int, high: int, why: str, known: dict[int, Unreadable]) -> Iterator[Unreadable]:
+    """What is wrong in a run of records that could not be read, block by block. What went wrong once and not again counts too."""
     blocks = source.blocks
     first, last = (int(block) for block in blocks.of(np.array([low, high - 1])))
+    is_explained = not known.keys().isdisjoint(range(first, last + 1))
     for block in range(first, last + 1):
         ids = blocks[block]
         if block not in known and (problem := _first(source, max(low, ids.start), min(high, ids.stop))) is not None:
+            is_explained = True
             yield Unreadable(block, *problem)
+    if not is_explained:
+        yield Unreadable(first, low, why)
 
 
 def _first(source: Source, low: int, high: int) -> tuple[int, str] | None:

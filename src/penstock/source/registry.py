@@ -1,6 +1,7 @@
 """Which source reads what: paths, URLs, lists, dicts and objects in memory."""
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,10 +20,21 @@ from penstock.source.array import ArraySource, open_array
 from penstock.source.at_url import REMOTE_OPTIONS, is_at_url, open_url, open_urls, share
 from penstock.source.concat import Concat
 from penstock.source.files import LocalFile, RemoteFile
-from penstock.source.kinds import FOLDER, REFUSED, TOKENS, Kind, is_data_name, kind_of_file, kind_of_suffix, refuse_layout
+from penstock.source.kinds import (
+    FOLDER,
+    INDEX_BYTES,
+    REFUSED,
+    TOKENS,
+    Kind,
+    is_data_name,
+    kind_of_file,
+    kind_of_suffix,
+    refuse_layout,
+)
 from penstock.source.paths import expand, has_pattern
 from penstock.store.layout import DIRECTORIES, LOCK_NAME, MANIFEST_DIRECTORY
 from penstock.store.snapshot import open_store
+from penstock.system import is_directory, is_file, is_there, names_in, status
 
 __all__ = ["open_source"]
 
@@ -193,23 +205,24 @@ def _open_path(text: str, options: Mapping[str, Any]) -> Source:
             known = " ".join(f"{scheme}://" for scheme in ("file", *SCHEMES))
             raise ValueError(f"{text}: expected a path or one of {known}, got the scheme {url.scheme!r}")
         text = unquote(url.path)
-    if has_pattern(text) and not os.path.lexists(text):
+    if has_pattern(text) and not is_there(text):
         return _open_list([str(path) for path in expand(text, ())], options)
     path = Path(text).absolute()
-    if path.is_dir():
-        return _open_directory(path, options)
-    if not path.exists():
+    found = status(path)
+    if found is None:
         return _open_prefix(path, options)
+    if stat.S_ISDIR(found.st_mode):
+        return _open_directory(path, options)
     return kind_of_file(LocalFile(path)).open(path, **options)
 
 
 def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
-    if _is_store(path) or "generation" in options:
+    inside = names_in(path)
+    if _is_store(inside) or "generation" in options:
         return open_store(path, **options)
-    inside = os.listdir(path)
     if "suffixes" not in options:
         _refuse_layouts(path, inside)
-    names = [name for name in inside if not name.startswith(".") and (path / name).is_file()]
+    names = [name for name in inside if not name.startswith(".") and is_file(path / name)]
     kinds = {kind_of_suffix(name) for name in names if Path(name).suffix.lower() not in REFUSED}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:
         return kind.open(path, **options)
@@ -225,23 +238,24 @@ def _refuse_layouts(path: Path, inside: Sequence[str]) -> None:
     """FormatError for a directory of another tool, or one with a few of them, such as train and test, in it."""
     refuse_layout(path, inside, partial(_read_inside, path))
     if len(inside) <= FEW_SPLITS:
-        for inner in (path / name for name in sorted(inside) if (path / name).is_dir()):
-            refuse_layout(inner, os.listdir(inner), partial(_read_inside, inner))
+        for inner in (path / name for name in sorted(inside) if is_directory(path / name)):
+            refuse_layout(inner, names_in(inner), partial(_read_inside, inner))
 
 
 def _read_inside(directory: Path, name: str) -> bytes:
-    return (directory / name).read_bytes()
+    return LocalFile(directory / name).first(INDEX_BYTES)
 
 
-def _is_store(path: Path) -> bool:
-    """Whether a directory is a store, or one that was begun and never published."""
-    names = set(os.listdir(path))
+def _is_store(inside: Sequence[str]) -> bool:
+    """Whether a directory with these names in it is a store, or one that was begun and never published."""
+    names = set(inside)
     return not names.isdisjoint({LOCK_NAME, MANIFEST_DIRECTORY}) or (bool(names) and names <= set(DIRECTORIES))
 
 
 def _open_prefix(path: Path, options: Mapping[str, Any]) -> Source:
     """A name that is the beginning of the names of token shards, or of nothing."""
     base = path.with_suffix("") if path.suffix == ".rox" else path
-    if path.parent.is_dir() and any(name.startswith(f"{base.name}_") and name.endswith(".rox") for name in os.listdir(path.parent)):
+    beside = names_in(path.parent) if is_directory(path.parent) else []
+    if any(name.startswith(f"{base.name}_") and name.endswith(".rox") for name in beside):
         return TOKENS.open(path, **options)
     raise MissingError(f"{path}: there is no such file or directory")

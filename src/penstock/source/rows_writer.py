@@ -1,6 +1,7 @@
 """Writing row shards: exact bytes, values checked, all files or none."""
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from penstock.progress import Progress
 from penstock.records import Source
 from penstock.source.publish import NewFile, Staging, refuse_existing
 from penstock.source.rows import BATCH_BYTES, FLOAT32, HEADER, MAGIC, STORED, SUFFIX
+from penstock.system import is_file as is_regular
+from penstock.system import names_in, status
 
 __all__ = ["encode_rows", "write_rows"]
 
@@ -74,10 +77,17 @@ def _check_target(target: Path, is_file: bool, overwrite: bool) -> None:
     """FileExistsError unless there is nothing in the way, or something that may be replaced."""
     if not overwrite:
         refuse_existing(target, "choose another name, or give overwrite=True")
-    elif is_file and not target.is_file():
+    elif is_file and not is_regular(target):
         refuse_existing(target, f"expected a {SUFFIX} file to replace")
-    elif not is_file and not (target.is_dir() and not target.is_symlink() and all(p.suffix == SUFFIX for p in target.iterdir())):
+    elif not is_file and not _is_of_shards(target):
         refuse_existing(target, f"expected a directory of nothing but {SUFFIX} files to replace")
+
+
+def _is_of_shards(target: Path) -> bool:
+    """Whether this is a directory, and no link to one, of nothing but shards."""
+    found = status(target, follow=False)
+    is_directory = found is not None and stat.S_ISDIR(found.st_mode)
+    return is_directory and all(name.endswith(SUFFIX) for name in names_in(target))
 
 
 class _Shards:

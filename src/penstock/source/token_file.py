@@ -34,6 +34,7 @@ from penstock.remote.url import UrlPath
 from penstock.schema import Field
 from penstock.source.files import File, Files, RemoteFile, look_at
 from penstock.source.url_names import children
+from penstock.system import is_directory, names_in
 
 __all__ = [
     "DTYPES",
@@ -66,7 +67,7 @@ INDEX_PIECE = 1 << 20
 def numbered_shards(prefix: Path) -> list[tuple[int, Path]]:
     """The files ``<prefix>_<number>.rox`` and their numbers, in that order; a prefix may end in .rox."""
     pattern = _numbered(prefix.name)
-    names = os.listdir(prefix.parent) if prefix.parent.is_dir() else []
+    names = names_in(prefix.parent) if is_directory(prefix.parent) else []
     found = ((int(match[1]), prefix.with_name(name)) for name in names if (match := pattern.fullmatch(name)))
     return sorted(found, key=lambda one: (one[0], os.fsencode(one[1])))
 

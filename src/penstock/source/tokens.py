@@ -22,6 +22,7 @@ from penstock.source.rows_in_files import FileRows, RowSource, default_threads, 
 from penstock.source.token_file import SUFFIX, BlockRuns, TokenFile, numbered_objects, numbered_shards, read_footers
 from penstock.store.column import make_column
 from penstock.store.location import as_location
+from penstock.system import is_there
 
 __all__ = ["TokenBlocks", "as_elements", "open_tokens"]
 
@@ -237,7 +238,7 @@ def _find(what: Names) -> Iterator[File]:
     place = what if isinstance(what, LocalFile | RemoteFile) else as_location(what)
     if isinstance(place, UrlPath) and place.suffix != SUFFIX and not has_pattern(place.key):
         yield from _find_objects(place)
-    elif isinstance(place, Path) and not os.path.lexists(place) and not has_pattern(str(place)):
+    elif isinstance(place, Path) and not is_there(place) and not has_pattern(str(place)):
         found = numbered_shards(place.absolute())
         if not found:
             raise NoMatchError(_no_shards(place.absolute()))

@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
@@ -33,6 +34,7 @@ from penstock.source.token_file import (
 )
 from penstock.source.tokens import as_elements
 from penstock.store.filesystem import translated
+from penstock.system import is_directory, is_there, names_in, reading, status
 
 __all__ = ["Document", "write_tokens"]
 
@@ -90,11 +92,11 @@ def write_tokens(
 
 def _unique(path: Path) -> Path:
     """The path itself, or the one that a pattern stands for."""
-    if set(str(path.parent)) & set("*?") and not path.parent.is_dir():
+    if set(str(path.parent)) & set("*?") and not is_directory(path.parent):
         raise ValueError(f"{path}: expected a directory, and a pattern in the last name at most")
-    if not set(path.name) & set("*?") or os.path.lexists(path):
+    if not set(path.name) & set("*?") or is_there(path):
         return path
-    names = os.listdir(path.parent) if path.parent.is_dir() else []
+    names = names_in(path.parent) if is_directory(path.parent) else []
     found = [name for name in names if fnmatchcase(name, path.name) and name.endswith(SUFFIX) and not name.startswith(".")]
     stems = sorted({re.sub(r"(_[0-9]+)?\.rox$", "", name) for name in found})
     if len(stems) > 1:
@@ -131,10 +133,11 @@ class _Target:
         self._old = numbered_shards(path)
         self._lock = -1
         self._footer: TokenFile | None = None
-        self._is_continued = append and not is_sharded and not self._old and os.path.lexists(path)
+        self._is_continued = append and not is_sharded and not self._old and is_there(path)
         self._is_sharded = (append or is_sharded) and not self._is_continued
         if self._is_continued:
-            self.path = Path(os.path.realpath(path))
+            with reading(path):
+                self.path = Path(os.path.realpath(path, strict=True))
             return
         refuse_existing(path, self._remedy(append))
         if self._old and not append:
@@ -152,23 +155,31 @@ class _Target:
             with translated(self.path, "continuing the file"):
                 self._lock = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._take_lock()
                 self._check_unchanged()
-            except BlockingIOError as error:
-                os.close(self._lock)
-                raise LockedError(f"{self.path}: another writer is continuing this file; wait for it") from error
             except BaseException:
-                os.close(self._lock)
+                self.__exit__(None, None, None)
                 raise
         return self
 
+    def _take_lock(self) -> None:
+        with translated(self.path, "locking"):
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise LockedError(f"{self.path}: another writer is continuing this file; wait for it") from error
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._is_continued:
-            os.close(self._lock)
+            with suppress(OSError):  # nothing was written through it
+                os.close(self._lock)
 
     def _check_unchanged(self) -> None:
         """ConflictError unless the name still is that of the file that is locked."""
-        if not os.path.lexists(self.path) or not os.path.samestat(os.fstat(self._lock), os.lstat(self.path)):
+        found = status(self.path, follow=False)
+        with reading(self.path, "looking at it"):
+            locked = os.fstat(self._lock)
+        if found is None or not os.path.samestat(locked, found):
             raise ConflictError(f"{self.path}: another writer replaced this file meanwhile; nothing was added here, try again")
 
     def name(self, number: int) -> str:
@@ -213,7 +224,7 @@ class _Target:
         if self._footer is None or not separator or self._footer.data_bytes == 0:
             return
         end = self._footer.data_bytes
-        tail = os.pread(self._lock, len(separator), max(0, end - len(separator)))[: min(end, len(separator))]
+        tail = self._read(len(separator), max(0, end - len(separator)))[: min(end, len(separator))]
         if tail != separator:
             raise SchemaMismatchError(f"{self.path}: expected the separator {separator!r} at the end of the tokens, found {tail!r}")
 
@@ -221,10 +232,14 @@ class _Target:
         """Put the tokens of the file that is continued into the new one."""
         end = 0 if self._footer is None else self._footer.data_bytes
         while file.size < end:
-            data = os.pread(self._lock, min(FLUSH_BYTES, end - file.size), file.size)
+            data = self._read(min(FLUSH_BYTES, end - file.size), file.size)
             if not data:
                 raise ConflictError(f"{self.path}: the file was cut while it was copied; nothing was added here")
             file.write(data)
+
+    def _read(self, count: int, offset: int) -> bytes:
+        with reading(self.path):
+            return os.pread(self._lock, count, offset)
 
     def publish(self, staging: Staging, names: list[str]) -> list[Path]:
         """Let the files appear."""

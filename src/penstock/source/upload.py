@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock.errors import MissingError
 from penstock.remote.url import UrlPath
+from penstock.system import is_there
 
 __all__ = ["new_file"]
 
@@ -28,7 +29,7 @@ def new_file(target: Path | UrlPath) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
         local = Path(directory) / target.name
         yield local
-        if local.exists():  # no tokens at all are no file
+        if is_there(local):  # no tokens at all are no file
             _put_new(local, target)
 
 

@@ -18,6 +18,7 @@ from penstock.errors import (
     StorePermissionError,
     UnsupportedFilesystemError,
 )
+from penstock.system import reason
 
 __all__ = ["Filesystem", "Piece", "open_directory", "translated"]
 
@@ -40,7 +41,7 @@ def translated(path: Path, action: str) -> Iterator[None]:
             kind = NoSpaceError
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             kind = StorePermissionError
-        raise kind(error.errno, f"{action} failed: {error.strerror}", str(path)) from error
+        raise kind(error.errno, f"{action} failed: {reason(error)}", str(path)) from error
 
 
 def open_directory(path: Path, above: int | None = None) -> int:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from penstock.errors import ConflictError, CorruptError, MissingError, PenstockError, ReadError, StoreError
+from penstock.errors import ConflictError, CorruptError, MissingError, PenstockError, StoreError
 from penstock.store.filesystem import Filesystem, Piece, open_directory, translated
 from penstock.store.layout import DIRECTORIES, LOCK_NAME, MANIFEST_DIRECTORY, generation_of, new_identity, temporary_name
 from penstock.store.lock import Lock
 from penstock.store.storage import Claim, Found, Item, Result, Storage
+from penstock.system import is_directory, read_error
 
 __all__ = ["LocalStorage"]
 
@@ -106,13 +107,13 @@ class LocalStorage(Storage):
 
         UnsupportedFilesystemError where files cannot be linked: better now than at the first commit.
         """
-        if self._path.is_dir() and any(name not in (*DIRECTORIES, LOCK_NAME) for name in self._files.names(self._path)):
+        if is_directory(self._path) and any(name not in (*DIRECTORIES, LOCK_NAME) for name in self._files.names(self._path)):
             raise StoreError(f"{self._path}: the directory holds other files; choose an empty or new one")
         for place in (self._path, *(self._path / name for name in DIRECTORIES)):
             try:
                 self._files.make_directory(place)
             except FileExistsError:
-                if not place.is_dir():
+                if not is_directory(place):
                     raise StoreError(f"{place}: expected a directory or nothing, found a file") from None
         if not self.newest_generation(0):
             with self._to_write(MANIFEST_DIRECTORY) as opened:
@@ -235,7 +236,7 @@ def _reading(path: Path, missing: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise MissingError(missing) from error
     except OSError as error:
-        raise ReadError(error.errno, f"cannot be read: {error.strerror}", str(path)) from error
+        raise read_error(error, path) from error
 
 
 @contextlib.contextmanager

@@ -1,0 +1,90 @@
+"""Files that are read: errors of the system as those of penstock, and no error taken for an answer.
+
+``os.path.exists`` and its kin say no where the disk gives no answer, and ``glob`` leaves out what it cannot list. Data would be
+taken for less than it is, so that whoever looks for data uses the functions here.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.errors import AccessDeniedError, MissingError, PenstockError, ReadError
+
+__all__ = ["is_directory", "is_file", "is_there", "names_in", "read_error", "reading", "reason", "status"]
+
+Path = str | bytes | os.PathLike[str]
+
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_DENIED = (errno.EACCES, errno.EPERM)
+_REMEDIES = {
+    errno.EMFILE: "close some, or raise the limit of this process with ulimit -n",
+    errno.ENFILE: "the whole machine has too many; raise fs.file-max",
+    errno.ENOMEM: "free some memory, or raise vm.max_map_count if there are many maps",
+    errno.ESTALE: "the file was removed or replaced on its server; open it anew",
+}
+
+
+def reason(error: OSError) -> str:
+    """Why a call failed, and what helps."""
+    why = " ".join(str(error.strerror or error or type(error).__name__).split())[:300]
+    remedy = _REMEDIES.get(error.errno or 0)
+    return why if remedy is None else f"{why}; {remedy}"
+
+
+def read_error(error: OSError, path: Path, action: str = "reading") -> ReadError:
+    """An error of the system as the one of penstock that says what to do next."""
+    kind: type[ReadError] = ReadError
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        kind = MissingError
+    elif error.errno in _DENIED:
+        kind = AccessDeniedError
+    return kind(error.errno or errno.EIO, f"{action} failed: {reason(error)}", os.fsdecode(path))
+
+
+@contextmanager
+def reading(path: Path, action: str = "reading") -> Iterator[None]:
+    """Errors of the system in this block are about this path."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except OSError as error:
+        raise read_error(error, path, action) from error
+
+
+def status(path: Path, *, follow: bool = True) -> os.stat_result | None:
+    """What is behind a name; None if nothing is. ReadError if the system does not say."""
+    with reading(path, "looking at it"):
+        try:
+            return os.stat(path, follow_symlinks=follow)
+        except ValueError:  # a name that no file can have
+            return None
+        except OSError as error:
+            if error.errno in _NOT_THERE:
+                return None
+            raise
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is anything of that name, if only a link that leads nowhere."""
+    return status(path, follow=False) is not None
+
+
+def is_file(path: Path) -> bool:
+    """Whether this is a regular file, or a link to one."""
+    found = status(path)
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
+def is_directory(path: Path) -> bool:
+    """Whether this is a directory, or a link to one."""
+    found = status(path)
+    return found is not None and stat.S_ISDIR(found.st_mode)
+
+
+def names_in(path: str | os.PathLike[str]) -> list[str]:
+    """The names in a directory, in any order."""
+    with reading(path, "listing the directory"):
+        return os.listdir(path)
