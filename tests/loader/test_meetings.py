@@ -108,8 +108,6 @@ def test_ids_of_a_mixture_carry_their_stream(threads: int) -> None:
             assert batch["id_source"].dtype == np.int32
             assert (batch["x"] == batch["id"] + np.array(firsts)[batch["id_source"]]).all()
     assert "id_source" not in next(iter(pen.Loader(numbers(5), 2, ids="id")))
-    with pytest.raises(ValueError, match="'id_source' already"):
-        pen.Loader(pen.open({"id_source": np.arange(3)}), 2, ids="id")
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -168,3 +166,17 @@ def test_where_leaves_out_the_steps_at_which_a_record_is_banned() -> None:
     assert loaders[1].where(2) == ([found] if found["step"] < 1 else [])
     both = pen.Loader(pen.mix({"a": stream.without([2])}, seed=1), 4)
     assert both.where(("a", 2)) == []
+
+
+def test_no_field_that_a_loader_adds_takes_the_place_of_another() -> None:
+    """A field ``valid`` of the data was overwritten by that of the padding, and so were ids of that name."""
+    data = pen.open({"valid": np.arange(5), "id_source": np.arange(5)})
+    with pytest.raises(ValueError, match="the stream has a field 'valid' already: use another tail"):
+        pen.Loader(data, 2, tail="pad")
+    with pytest.raises(ValueError, match="the stream has a field 'valid' already; choose another name for the ids"):
+        pen.Loader(data, 2, ids="valid")
+    with pytest.raises(ValueError, match="tail='pad' adds a field 'valid': choose another name for the ids"):
+        pen.Loader(numbers(5), 2, ids="valid", tail="pad")
+    with pytest.raises(ValueError, match="the stream has a field 'id_source' already"):
+        pen.Loader(pen.mix({"a": data.in_order()}, seed=5), 2, ids="id")
+    assert set(next(iter(pen.Loader(data, 2, ids="id")))) == {"valid", "id_source", "id"}  # only ids of mixtures have a source

@@ -63,3 +63,17 @@ def test_ranks_and_phases_need_room_for_their_part() -> None:
     assert [len(batch["x"]) for batch in loader] == [5] * 9 + [3]
     phases = [pen.Phase(2, batch_size=4), pen.Phase(3, batch_size=10)]
     assert [len(batch["x"]) for batch in pen.Loader(DATA.in_order(), phases=phases, out=buffers(2))] == [4, 4, 10, 10, 10]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_fields_that_a_stream_adds_are_filled_into_the_memory_that_was_given(threads: int) -> None:
+    texts = pen.open({"text": ["abc", "de", "fghi", "jk", "l"]}).shuffle(seed=3).sequences(4, documents=True)
+    design = DATA.design(size=12, seed=3)
+    for stream, names in ((texts, ("segment", "position")), (design, ("weight",))):
+        schema = stream.schema
+        out = [{name: np.full((4, *schema[name].shape), 99, schema[name].dtype) for name in names} for _ in range(3)]
+        expected = list(pen.Loader(stream, 4, threads=0))
+        for step, batch in enumerate(pen.Loader(stream, 4, threads=threads, out=out)):
+            for name in names:
+                assert np.shares_memory(batch[name], out[step % 3][name])
+                assert batch[name].tolist() == expected[step][name].tolist()

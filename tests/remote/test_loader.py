@@ -1,5 +1,7 @@
 """The same batches from an object store: whatever is read, however it is shuffled, on any number of ranks, and after a resume."""
 
+import gc
+import io
 import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -328,3 +330,29 @@ def test_the_plan_says_what_leaves_a_cache_that_is_too_small_for_an_epoch(remote
         data.close()
     assert served[0] == 0
     assert min(served[1:]) > size / 4
+
+
+def test_an_iterator_collected_as_garbage_while_a_window_changes_is_closed_behind_that() -> None:
+    """It was closed by the thread that had just laid hands on the window: an IndexError in the loader that did."""
+    root = url_path("memory://garbage/x.npy")
+    file = io.BytesIO()
+    np.save(file, np.arange(100_000))
+    root.objects.put(root.key, file.getvalue())
+    with pen.open(str(root), window_bytes=100_000) as source:
+        window = source.remote
+        assert window is not None
+        gc.disable()
+        try:
+            batches: Any = iter(pen.Loader(source.shuffle(seed=1, block=500, window=4), 64, threads=0))
+            next(batches)
+            batches.itself = batches  # only the garbage collection finds it
+            del batches
+            with window._change:
+                gc.collect()
+                assert len(window._plans) == 1
+        finally:
+            gc.enable()
+        for thread in threading.enumerate():
+            if thread.name == "penstock-close":
+                thread.join(60)
+        assert window._plans == []

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from penstock.loader.engine import Engine
+from penstock.remote.window import is_changing
 
 if TYPE_CHECKING:
     from penstock.loader.loader import Loader
@@ -101,7 +102,12 @@ class Batches:
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_engine"):
+        engine = getattr(self, "_engine", None)
+        if engine is None or self._process != os.getpid():
+            return
+        if is_changing():  # collected as garbage by a thread that has the lock of a window: closed by another, behind that
+            threading.Thread(target=engine.close, name="penstock-close", daemon=True).start()
+        else:
             self._drop()
 
 

@@ -19,7 +19,7 @@ from penstock.loader.schedule import TAILS, EpochSchedule, PhaseSchedule, Place,
 from penstock.loader.start import make_engine
 from penstock.loader.state import State, check_state, make_state, parse_state
 from penstock.loader.stats import Meter, Stats
-from penstock.loader.work import SOURCE, OnError, Work, seed_for
+from penstock.loader.work import SOURCE, VALID, OnError, Work, seed_for
 from penstock.order import Cursor, Phase, Shard
 from penstock.records import Outputs, Source, fixed_output
 from penstock.source.fingerprint import fingerprint_of
@@ -89,9 +89,7 @@ class Loader:
         self._batch_size = batch_size
         self._phases = None if phases is None else tuple(phases)
         stream = self._zero.stream
-        for name in () if ids is None else (ids, ids + SOURCE):
-            if name in stream.schema:
-                raise ValueError(f"the stream has a field {name!r} already; choose another name for the ids")
+        _check_added(stream, ids, tail)
         if out and executor is not None:
             raise ValueError("out is memory of this process, which an executor cannot fill")
         self._work = Work(stream, transform, ids, on_error, tail == "pad", _checked_out(out, stream, self._most_samples()))
@@ -381,6 +379,20 @@ class Loader:
 
     def __repr__(self) -> str:
         return f"<penstock Loader: step {self.step}, epoch {self.epoch}, batches of {self._batch_size}, {self.stream!r}>"
+
+
+def _check_added(stream: Stream, ids: str | None, tail: str) -> None:
+    """ValueError if a field that the loader adds to its batches would take the place of another."""
+    names = () if ids is None else (ids, ids + SOURCE) if stream.is_mixture else (ids,)
+    for name in names:
+        if name in stream.schema:
+            raise ValueError(f"the stream has a field {name!r} already; choose another name for the ids")
+        if tail == "pad" and name == VALID:
+            raise ValueError(f"tail='pad' adds a field {VALID!r}: choose another name for the ids")
+    if tail == "pad" and VALID in stream.schema:
+        raise ValueError(
+            f"the stream has a field {VALID!r} already: use another tail, or leave the field out with source.pick(...)"
+        )
 
 
 def _checked_out(out: Sequence[Outputs], stream: Stream, count: int) -> tuple[Outputs, ...]:

@@ -33,7 +33,7 @@ from penstock.remote.url import UrlPath
 if TYPE_CHECKING:
     from penstock.remote.plan import Plan
 
-__all__ = ["CONNECTIONS", "GAP_BYTES", "PIECE_BYTES", "RemoteFiles", "RemoteOptions"]
+__all__ = ["CONNECTIONS", "GAP_BYTES", "PIECE_BYTES", "RemoteFiles", "RemoteOptions", "is_changing"]
 
 CONNECTIONS = 16
 """So many requests are under way at once."""
@@ -110,6 +110,15 @@ class RemoteFiles:
         self._holders: Counter[int] = Counter()  # threads that hold something
         self._waiting = 0  # threads that wait for room: plans stand back
         self._bad: set[int] = set()  # files whose bytes are wrong: nobody begins to read them
+
+    @property
+    def _is_changing(self) -> bool:
+        """Whether this thread has the lock."""
+        try:
+            self._change.notify(0)
+        except RuntimeError:
+            return False
+        return True
 
     def _check(self) -> None:
         if self._closed:
@@ -368,6 +377,11 @@ def _runs(ranges: Sequence[Range]) -> list[tuple[int, int, int]]:
 
 
 _open: "weakref.WeakSet[RemoteFiles]" = weakref.WeakSet()
+
+
+def is_changing() -> bool:
+    """Whether this thread is in the middle of a change of a window, as only a finalizer may find it."""
+    return any(files._is_changing for files in list(_open))
 
 
 @atexit.register

@@ -12,7 +12,7 @@ from penstock import _core
 from penstock.argument import whole_number
 from penstock.interfaces import IntArray, Order
 from penstock.order import BlockShuffle, Sequential, Sliding
-from penstock.records import Batch, DiskRange, Outputs, Source, empty, fixed_output
+from penstock.records import Batch, DiskRange, Outputs, Source, fixed_output
 from penstock.schema import Field
 from penstock.source.tokens import as_elements
 from penstock.stream.picks import SpanPicks, expanded, join
@@ -310,7 +310,7 @@ class SequenceStream(Stream):
         tokens = fixed_output(TOKENS, self.schema[TOKENS], len(picks), out or {})
         offsets = np.concatenate([[0], np.cumsum(picks.counts)]).astype(np.int64)
         self._line.read_spans(picks.starts, offsets, tokens)
-        return self.complete({TOKENS: tokens}, picks)
+        return self.complete({TOKENS: tokens}, picks, out)
 
     @property
     def completes(self) -> bool:
@@ -324,13 +324,14 @@ class SequenceStream(Stream):
             return False
         return not starts or starts[-1] + length <= self._pages * self._page
 
-    def complete(self, batch: Batch, picks: SpanPicks | None) -> Batch:
+    def complete(self, batch: Batch, picks: SpanPicks | None, out: Outputs | None = None) -> Batch:
         """Sequences that were read, with what is made from their tokens: the document of each, to which its separator belongs.
         ``picks`` may be left out for sequences that are within pages.
         """
         if self._documents:
             tokens = batch[TOKENS]
-            segment, position = (empty(tokens.shape, np.dtype(np.int32)) for _ in range(2))
+            schema, count = self.schema, len(tokens)
+            segment, position = (fixed_output(name, schema[name], count, out or {}) for name in ("segment", "position"))
             _core.mark_documents(
                 np.ascontiguousarray(tokens).reshape(-1).view(np.uint8),
                 tokens.itemsize,

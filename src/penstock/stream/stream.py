@@ -260,9 +260,14 @@ class RecordStream(Stream):
 
     def fetch(self, picks: RecordPicks, out: Outputs | None = None) -> Batch:
         """Read records."""
-        batch = self.source.read(picks.ids, self._fields, out)
-        if picks.weights is not None:
-            batch[WEIGHT] = picks.weights
+        if picks.weights is None:
+            return self.source.read(picks.ids, self._fields, out)
+        given = dict(out or {})
+        weights = given.pop(WEIGHT, None)
+        batch = self.source.read(picks.ids, self._fields, given)
+        if weights is not None:
+            weights[:] = picks.weights
+        batch[WEIGHT] = picks.weights if weights is None else weights
         return batch
 
     def sized(self, seq_len: int) -> "RecordStream":
