@@ -20,6 +20,7 @@ from penstock.errors import (
     ReadError,
     StoreUnavailableError,
     TruncatedError,
+    UnsafePathError,
 )
 from penstock.remote.account import Account
 from penstock.remote.aside import first_of
@@ -94,6 +95,8 @@ def read_error(url: str, failure: Failure) -> ReadError | None:
         return AccessDeniedError(f"{url}: the store refused ({failure}); check the credentials and their rights")
     if failure.kind == "changed":
         return ObjectChangedError(f"{url}: the object was replaced since it was opened; open it anew")
+    if failure.kind == "redirect":
+        return UnsafePathError(f"{url}: {failure}")
     if failure.kind == "range":
         return TruncatedError(f"{url}: the object ends before the bytes that were asked for")
     if failure.kind in ("again", "wrong", "short", "expired", "credentials"):
@@ -197,7 +200,7 @@ class _Fetch:
             raise FailedError(Failure("wrong", "the store sent more bytes than it was asked for"))
         self._write(self._position, data)
         self._position = stop
-        self._tries.progress()
+        self._tries.progress(len(data))
 
     def _check(self, answer: Answer, start: int, stop: int) -> None:
         wanted = self._wanted

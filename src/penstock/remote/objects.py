@@ -20,7 +20,7 @@ from penstock.errors import (
 )
 from penstock.remote.account import Account
 from penstock.remote.aside import end_threads, in_thread
-from penstock.remote.client import Client
+from penstock.remote.client import AnyClient
 from penstock.remote.connection import Connection
 from penstock.remote.fetch import Answer, FirstBytes, Means, Wanted, Write, check_encoding, fetch, given_up, read_error
 from penstock.remote.retry import Clock, FailedError, Failure, Policy, Tries
@@ -31,6 +31,10 @@ T = TypeVar("T")
 Data = bytes | memoryview
 _LEAST_PART_BYTES = 5 << 20  # S3 takes no smaller ones, except for the last
 _COPY_BYTES = 1 << 20
+MAX_LISTED = 1_000_000
+"""Objects in a listing, unless the storage option ``max_listed`` says otherwise."""
+MAX_KEY_CHARACTERS = 4096
+"""No provider has keys of more than 1024."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Objects:
         self.url = f"{scheme}://{host}"
         self.account, self.policy, self.clock = Account(), Policy(), Clock()
         self._first_bytes = FirstBytes()
+        self._max_listed = int(options.get("max_listed", MAX_LISTED))
         self._can_put_new: bool | None = None
         self._client()  # so that bad options are refused at once
 
@@ -118,15 +123,19 @@ class Objects:
         client = self._client()
         return client.do(lambda: self._got(client, key, {} if asked is None else {"range": asked}, most))
 
-    def _got(self, client: Client, key: str, options: Any, most: int) -> tuple[ObjectInfo, bytes, bool]:
+    def _got(self, client: AnyClient, key: str, options: Any, most: int) -> tuple[ObjectInfo, bytes, bool]:
         result = client.call("get", key, options=options)
         info = _info(result.meta)
         check_encoding(result.attributes.get("Content-Encoding"))
         if result.range[1] - result.range[0] > most:
             return info, b"", False
-        data = b"".join(_pieces(client, result, most))
+        data = bytearray()
+        for piece in _pieces(client, result, min(most, self.policy.piece_bytes)):
+            data += piece
+            if len(data) > most:
+                raise FailedError(Failure("wrong", "the store sent more bytes than it was asked for"))
         self.account.add(bytes=len(data))
-        return info, data, True
+        return info, bytes(data), True
 
     def read(self, info: ObjectInfo, start: int, stop: int) -> bytes:
         """The bytes [start, stop) of an object."""
@@ -170,20 +179,38 @@ class Objects:
             try:
                 # Directory buckets do not list in order, so that nothing can be said about what comes after a key.
                 after = None if self.host.endswith("--x-s3") else max(found, default=None)
-                for info in self._listed(prefix, after):
-                    if info.key not in found:
-                        tries.progress()
-                    found[info.key] = info
+                for page in self._pages(prefix, after):
+                    self._add_page(prefix, found, page, tries)
                 return sorted(found.values(), key=lambda info: info.key.encode())
             except FailedError as error:
                 self._raise_if_final(self.url_of(prefix), error.failure)
                 tries.failed(error.failure)
 
-    def _listed(self, prefix: str, offset: str | None) -> Iterator[ObjectInfo]:
+    def _add_page(self, prefix: str, found: dict[str, ObjectInfo], page: Sequence[Any], tries: Tries) -> None:
+        before, url = len(found), self.url_of(prefix)
+        for info in map(_info, page):
+            if len(info.key) > MAX_KEY_CHARACTERS:
+                raise CorruptError(f"{url}: expected keys of at most {MAX_KEY_CHARACTERS} characters, found one of {len(info.key)}")
+            found[info.key] = info
+        if len(found) > self._max_listed:
+            raise CorruptError(
+                f"{url}: expected at most {self._max_listed} objects in the listing; if there are more, "
+                "raise the limit with storage_options={'max_listed': ...}"
+            )
+        if len(found) > before:
+            tries.progress()
+        elif tries.is_late:
+            raise FailedError(Failure("again", "the listing has pages, but no further objects"))
+
+    def _pages(self, prefix: str, offset: str | None) -> Iterator[Sequence[Any]]:
         self.account.request("LIST", prefix)
-        client = self._client()
-        for chunk in client.items(client.call("list", prefix or None, offset=offset, chunk_size=1000)):
-            yield from map(_info, chunk)
+        try:
+            yield from self._client().pages(self.policy.total_s, prefix or None, offset)
+        except TimeoutError:
+            late = Failure("again", f"no page of the listing came in {self.policy.total_s:g} s")
+        else:
+            return
+        raise FailedError(late)
 
     def _reading(self, key: str, action: Callable[[], T]) -> T:
         tries = Tries(self.policy, self.clock, self.account, partial(given_up, self.url_of(key)))
@@ -275,7 +302,7 @@ class Objects:
 
     # The connection
 
-    def _client(self, *, write: bool = False) -> Client:
+    def _client(self, *, write: bool = False) -> AnyClient:
         return self._connection.client(self.policy, write=write)
 
     def close(self) -> None:
@@ -311,7 +338,7 @@ def _info(meta: Any) -> ObjectInfo:
     return ObjectInfo(meta["path"], meta["size"], meta["e_tag"], meta["last_modified"].timestamp())
 
 
-def _pieces(client: Client, result: Any, least: int) -> Iterator[memoryview]:
+def _pieces(client: AnyClient, result: Any, least: int) -> Iterator[memoryview]:
     return map(memoryview, client.items(result.stream(min_chunk_size=max(least, 1))))
 
 
