@@ -37,10 +37,11 @@ WHOLE_MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Wanted:
-    """A range [start, stop) of an object of known size and etag."""
+    """A range [start, stop) of an object of known size, etag and date (0: unknown)."""
 
     url: str
     etag: str | None
+    modified: float
     size: int
     start: int
     stop: int
@@ -54,6 +55,7 @@ class Answer:
     """The head of an answer, and its body piece by piece."""
 
     etag: str | None
+    modified: float
     size: int
     start: int
     stop: int
@@ -206,6 +208,10 @@ class _Fetch:
         wanted = self._wanted
         if not same_etag(answer.etag, wanted.etag):
             raise self._changed(f"the object was replaced since it was opened (etag {wanted.etag}, now {answer.etag})")
+        # An etag tells more than a date, which some listings have with fractions of a second and answers without.
+        is_undated = None not in (answer.etag, wanted.etag) or not answer.modified or not wanted.modified
+        if not is_undated and int(answer.modified) != int(wanted.modified):
+            raise self._changed("the object was replaced since it was opened (it has another date, and no etag)")
         if answer.size != wanted.size:
             raise self._changed(f"the object had {wanted.size} bytes when it was opened, now {answer.size}")
         if (answer.start, answer.stop) != (start, stop):

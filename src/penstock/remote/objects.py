@@ -1,5 +1,6 @@
 """The objects of one bucket or host: list, read, write and delete, with retries, and without ever passing on wrong bytes."""
 
+import datetime
 import os
 import threading
 import urllib.parse
@@ -59,7 +60,6 @@ class Objects:
         self.url = f"{scheme}://{host}"
         self.account, self.policy, self.clock = Account(), Policy(), Clock()
         self._first_bytes = FirstBytes()
-        self._max_listed = int(options.get("max_listed", MAX_LISTED))
         self._can_put_new: bool | None = None
         self._client()  # so that bad options are refused at once
 
@@ -152,20 +152,20 @@ class Objects:
             raise TruncatedError(f"{url}: expected at least {stop} bytes, found {info.size}")
         submit = None if self.scheme == "memory" else in_thread
         means = Means(partial(self._open, info), self.policy, self.clock, self.account, self._first_bytes, submit)
-        fetch(means, Wanted(url, info.etag, info.size, start, stop), write)
+        fetch(means, Wanted(url, info.etag, info.modified, info.size, start, stop), write)
 
     def _open(self, info: ObjectInfo, start: int, stop: int | None, least: int) -> Answer:
         options: dict[str, Any] = {} if stop is None else {"range": (start, stop)}
         # A weak etag never satisfies If-Match; the etag of the answer is compared in any case.
         if info.etag is not None and not info.etag.startswith("W/"):
             options["if_match"] = f'"{info.etag}"' if self.scheme == "az" and not info.etag.startswith('"') else info.etag
+        elif info.etag is None and info.modified and self.scheme in ("http", "https"):
+            options["if_unmodified_since"] = datetime.datetime.fromtimestamp(info.modified, datetime.UTC)
         self.account.request("GET", info.key, start, stop)
         client = self._client()
         result = client.call("get", info.key, options=options)
-        meta, (begin, end) = result.meta, result.range
-        return Answer(
-            meta["e_tag"], meta["size"], begin, end, result.attributes.get("Content-Encoding"), _pieces(client, result, least)
-        )
+        found, encoding = _info(result.meta), result.attributes.get("Content-Encoding")
+        return Answer(found.etag, found.modified, found.size, *result.range, encoding, _pieces(client, result, least))
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         """All objects whose key begins with ``prefix`` and a slash ("": all there are), sorted by the bytes of their keys."""
@@ -187,14 +187,14 @@ class Objects:
                 tries.failed(error.failure)
 
     def _add_page(self, prefix: str, found: dict[str, ObjectInfo], page: Sequence[Any], tries: Tries) -> None:
-        before, url = len(found), self.url_of(prefix)
+        before, most, url = len(found), self.options.get("max_listed", MAX_LISTED), self.url_of(prefix)
         for info in map(_info, page):
             if len(info.key) > MAX_KEY_CHARACTERS:
                 raise CorruptError(f"{url}: expected keys of at most {MAX_KEY_CHARACTERS} characters, found one of {len(info.key)}")
             found[info.key] = info
-        if len(found) > self._max_listed:
+        if len(found) > most:
             raise CorruptError(
-                f"{url}: expected at most {self._max_listed} objects in the listing; if there are more, "
+                f"{url}: expected at most {most} objects in the listing; if there are more, "
                 "raise the limit with storage_options={'max_listed': ...}"
             )
         if len(found) > before:
