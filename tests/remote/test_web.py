@@ -1,5 +1,6 @@
 """Plain web servers: the one of Python, redirects, versions without etags, proxies, forks."""
 
+import json
 import os
 import re
 import ssl
@@ -16,6 +17,7 @@ import penstock as pen
 from penstock.errors import ObjectChangedError, ReadError, UnsafePathError
 from penstock.remote.objects import close_all
 from penstock.remote.url import url_path
+from penstock.source import write_collection
 
 RECORDS = np.arange(4000, dtype=np.int32)
 
@@ -184,3 +186,42 @@ def test_connections_are_kept_and_end_when_they_are_closed(server: Hostile) -> N
     place.objects.close()
     assert place.objects.head("o.npy") == info
     assert len(server.clients) == 2
+
+
+HERE = "HERE"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/latest/meta-data.npy",
+        "http://127.0.0.2/x.npy",
+        "s3://data/x.npy",
+        "memory://data/x.npy",
+        "http://HERE.example.org/x.npy",
+        "http://user:planted-password-c44e@127.0.0.2/x.npy?planted-password-c44e",
+        "file:///etc/passwd",
+    ],
+)
+def test_a_collection_on_a_web_server_cannot_name_other_hosts(server: Hostile, url: str) -> None:
+    server.state.data = collection(url.replace(HERE, server.base.removeprefix("http://")))
+    with pytest.raises(UnsafePathError, match=r"all\.json") as caught:
+        pen.open(f"{server.base}/all.json")
+    assert "planted" not in str(caught.value)
+    assert {path for _, path, _ in server.state.log} == {"/all.json"}
+
+
+@pytest.mark.parametrize("url", ["http://HERE/a.npy?query", "http://u:planted-password-c44e@HERE/a.npy", "http:///a.npy"])
+def test_a_part_at_no_valid_url_is_refused_also_where_others_are_allowed(server: Hostile, url: str) -> None:
+    server.state.data = collection(url.replace(HERE, server.base.removeprefix("http://")))
+    with pen.open(f"{server.base}/all.json", allow_urls=True) as source, pytest.raises(UnsafePathError) as caught:
+        source[0]
+    assert "planted" not in str(caught.value)
+
+
+def collection(url: str) -> bytes:
+    """The file of a collection with one part."""
+    place = url_path("memory://web")
+    place.objects.put("a.npy", npy(RECORDS))
+    write_collection([place / "a.npy"], place / "all.json")
+    return place.objects.read_all("all.json", 10_000).replace(b'"a.npy"', json.dumps(url).encode())
