@@ -108,7 +108,9 @@ def test_large_collections_are_not_parsed_unless_the_limit_is_raised(tmp_path: P
     write_collection(parts(tmp_path), tmp_path / "all.json")
     text = (tmp_path / "all.json").read_text()
     (tmp_path / "large.json").write_text(text + " " * ((32 << 20) + 1 - len(text)))
-    with pytest.raises(CorruptError, match=r"large\.json: expected .* at most 33554432 bytes, found 33554433; .*max_collection_bytes"):
+    with pytest.raises(
+        CorruptError, match=r"large\.json: expected .* at most 33554432 bytes, found 33554433; .*max_collection_bytes"
+    ):
         pen.open(tmp_path / "large.json")
     assert len(pen.open(tmp_path / "large.json", max_collection_bytes="34MB")) == 30
     with pytest.raises(CorruptError, match="at most 100 bytes"):

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from penstock.errors import ReadError
 from penstock.remote.aside import interruptible
 from penstock.remote.explain import NOWHERE, explain, first_line
-from penstock.remote.retry import FailedError, Policy
+from penstock.remote.retry import FailedError, Failure, Policy
 from penstock.remote.web import HttpClient
 
 __all__ = ["SCHEMES", "Client", "open_client"]
@@ -141,8 +141,8 @@ class Client:
         try:
             return self.do(partial(getattr(self._native, name), self._store, *arguments, **options))
         except Exception as error:
-            failed = self._failed(error)
-        raise failed  # here, so that it does not keep obstore's error, which has all that a server sent
+            failure = self._explained(error)
+        raise FailedError(failure)  # here, so that it does not keep obstore's error, which has all that a server sent
 
     def items(self, stream: Any) -> Iterator[Any]:
         """What a stream of obstore gives."""
@@ -153,10 +153,10 @@ class Client:
             except StopIteration:
                 return
             except Exception as error:
-                failed = self._failed(error)
+                failure = self._explained(error)
                 break
             yield item
-        raise failed
+        raise FailedError(failure)
 
     def pages(self, seconds: float, prefix: str | None, offset: str | None) -> Iterator[Any]:
         """A listing, page by page. TimeoutError if a page with something on it takes longer: obstore reads empty ones for ever."""
@@ -170,20 +170,20 @@ class Client:
             except TimeoutError:
                 raise
             except Exception as error:
-                failed = self._failed(error)
+                failure = self._explained(error)
                 break
             if page is None:
                 return
             yield page
-        raise failed
+        raise FailedError(failure)
 
     def close(self) -> None:
         """Connections end with the client."""
 
-    def _failed(self, error: Exception) -> FailedError:
+    def _explained(self, error: Exception) -> Failure:
         failure = explain(error)
         self.expired = self.expired or failure.kind == "expired"
-        return FailedError(failure)
+        return failure
 
 
 async def _next(stream: Any, seconds: float) -> Any:

@@ -95,8 +95,9 @@ def read_error(url: str, failure: Failure) -> ReadError | None:
         return MissingError(f"{url}: there is no such object ({failure})")
     if failure.kind == "denied":
         return AccessDeniedError(f"{url}: the store refused ({failure}); check the credentials and their rights")
-    if failure.kind == "changed":
-        return ObjectChangedError(f"{url}: the object was replaced since it was opened; open it anew")
+    if failure.kind in ("changed", "replaced"):
+        how = "the object was replaced since it was opened" if failure.kind == "changed" else str(failure)
+        return ObjectChangedError(f"{url}: {how}; open it anew")
     if failure.kind == "redirect":
         return UnsafePathError(f"{url}: {failure}")
     if failure.kind == "range":
@@ -157,7 +158,10 @@ class _Fetch:
             try:
                 self._once()
             except FailedError as error:
-                self._failed(error.failure)
+                failure = error.failure
+            else:
+                continue
+            self._failed(failure)  # not above: what is raised there keeps the failed answer, and with it a connection
 
     def _failed(self, failure: Failure) -> None:
         if failure.kind == "whole" and not self._whole and self._wanted.size <= WHOLE_MOST_BYTES:
@@ -166,7 +170,7 @@ class _Fetch:
         fatal = read_error(str(self._wanted), failure)
         if fatal is not None:
             self._means.account.add(errors=1)
-            raise fatal from None
+            raise fatal
         self._tries.failed(failure)
         self._ask()
 
@@ -207,21 +211,18 @@ class _Fetch:
     def _check(self, answer: Answer, start: int, stop: int) -> None:
         wanted = self._wanted
         if not same_etag(answer.etag, wanted.etag):
-            raise self._changed(f"the object was replaced since it was opened (etag {wanted.etag}, now {answer.etag})")
+            etags = f"etag {ascii(wanted.etag)[:80]}, now {ascii(answer.etag)[:80]}"
+            raise _replaced(f"the object was replaced since it was opened ({etags})")
         # An etag tells more than a date, which some listings have with fractions of a second and answers without.
         is_undated = None not in (answer.etag, wanted.etag) or not answer.modified or not wanted.modified
         if not is_undated and int(answer.modified) != int(wanted.modified):
-            raise self._changed("the object was replaced since it was opened (it has another date, and no etag)")
+            raise _replaced("the object was replaced since it was opened (it has another date, and no etag)")
         if answer.size != wanted.size:
-            raise self._changed(f"the object had {wanted.size} bytes when it was opened, now {answer.size}")
+            raise _replaced(f"the object had {wanted.size} bytes when it was opened, now {answer.size}")
         if (answer.start, answer.stop) != (start, stop):
             found = f"asked for bytes {start} to {stop}, the store sent {answer.start} to {answer.stop}"
             raise FailedError(Failure("wrong", found))
         check_encoding(answer.encoding)
-
-    def _changed(self, text: str) -> ObjectChangedError:
-        self._means.account.add(errors=1)
-        return ObjectChangedError(f"{self._wanted}: {text}; open it anew")
 
     def _begin(self, start: int, stop: int | None, least: int) -> Begun:
         """The head and the first piece of whichever of one or two requests gets there first."""
@@ -248,6 +249,10 @@ class _Fetch:
     def _first(self, start: int, stop: int | None, least: int) -> Begun:
         answer = self._means.open(start, stop, least)
         return answer, list(islice(answer.pieces, 1))
+
+
+def _replaced(text: str) -> FailedError:
+    return FailedError(Failure("replaced", text))
 
 
 def check_encoding(encoding: str | None) -> None:

@@ -183,8 +183,10 @@ class Objects:
                     self._add_page(prefix, found, page, tries)
                 return sorted(found.values(), key=lambda info: info.key.encode())
             except FailedError as error:
-                self._raise_if_final(self.url_of(prefix), error.failure)
-                tries.failed(error.failure)
+                failure = error.failure
+            # Not above: what is raised there keeps the failed answer, and with it a connection.
+            self._raise_if_final(self.url_of(prefix), failure)
+            tries.failed(failure)
 
     def _add_page(self, prefix: str, found: dict[str, ObjectInfo], page: Sequence[Any], tries: Tries) -> None:
         before, most, url = len(found), self.options.get("max_listed", MAX_LISTED), self.url_of(prefix)
@@ -218,14 +220,15 @@ class Objects:
             try:
                 return action()
             except FailedError as error:
-                self._raise_if_final(self.url_of(key), error.failure)
-                tries.failed(error.failure)
+                failure = error.failure
+            self._raise_if_final(self.url_of(key), failure)
+            tries.failed(failure)
 
     def _raise_if_final(self, url: str, failure: Failure) -> None:
         final = read_error(url, failure)
         if final is not None:
             self.account.add(errors=1)
-            raise final from None
+            raise final
 
     # Writing
 
@@ -289,16 +292,16 @@ class Objects:
                 return action()
             except FailedError as error:
                 failure = error.failure
-                if failure.kind == "exists" or (once and failure.kind == "changed"):
-                    raise _ExistsError from None
-                if once and failure.kind == "again" and failure.sent and failure.status != 429:
-                    self.account.add(errors=1)
-                    raise OutcomeUnknownError(f"{url}: the answer to a write was lost ({failure}); read it back to see") from None
-                if failure.kind not in ("again", "expired", "credentials"):
-                    self.account.add(errors=1)
-                    kind = StorePermissionError if failure.kind == "denied" else WriteRefusedError
-                    raise kind(f"{url}: the store refused to write: {failure}") from None
-                tries.failed(failure)
+            if failure.kind == "exists" or (once and failure.kind == "changed"):
+                raise _ExistsError
+            if once and failure.kind == "again" and failure.sent and failure.status != 429:
+                self.account.add(errors=1)
+                raise OutcomeUnknownError(f"{url}: the answer to a write was lost ({failure}); read it back to see")
+            if failure.kind not in ("again", "expired", "credentials"):
+                self.account.add(errors=1)
+                kind = StorePermissionError if failure.kind == "denied" else WriteRefusedError
+                raise kind(f"{url}: the store refused to write: {failure}")
+            tries.failed(failure)
 
     # The connection
 

@@ -71,7 +71,7 @@ class Failure:
     """Why one request failed.
 
     ``kind``: again (asking again may help), redirect (to another host), wrong (the answer is not what was asked for), short (it has no byte), whole (the range
-    was ignored), missing, denied, expired and credentials (too old; none found), changed (the condition did not hold), range
+    was ignored), missing, denied, expired and credentials (too old; none found), changed (the condition did not hold), replaced (it is another version), range
     (beyond the end), exists, unsupported, refused (anything else).
     ``sent`` is False where the request cannot have reached the store.
     """
@@ -136,6 +136,6 @@ class Tries:
         late = now + wait - self._since > policy.total_s
         if self._failures >= policy.tries or self._wrong >= policy.wrong_tries or late:
             self._account.add(errors=1)
-            raise self._give_up(self._count, now - self._begin, failure) from None
+            raise self._give_up(self._count, now - self._begin, failure)
         self._account.add(retries=1)
         self._clock.sleep(wait)

@@ -126,7 +126,11 @@ class HttpClient:
             origin = Origin.of(target)
         except ValueError:
             origin = None
-        if origin is None or not re.fullmatch("[!-~]{1,8192}", target) or not re.fullmatch(r"[\w.:-]{1,253}", origin.host, re.ASCII):
+        if (
+            origin is None
+            or not re.fullmatch("[!-~]{1,8192}", target)
+            or not re.fullmatch(r"[\w.:-]{1,253}", origin.host, re.ASCII)
+        ):
             raise FailedError(Failure("refused", f"{self._origin}: a redirect to what is no web address"))
         is_weaker = self._origin.scheme == "https" and origin.scheme == "http"
         if is_weaker or not (self._follows or _is_same(self._origin, origin)):
