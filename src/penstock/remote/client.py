@@ -228,7 +228,7 @@ def _open_obstore(scheme: str, host: str, options: Mapping[str, Any], policy: Po
     config = {name: value for name, value in options.items() if name not in _CLIENT_OPTIONS}
     client = {name: value for name, value in options.items() if name in _CLIENT_OPTIONS}
     endpoint = f"{scheme}://{host}" if scheme in _WEB else _endpoint(scheme, config)
-    if scheme == "http" or endpoint.startswith("http://") and scheme not in _WEB and _may_be_plain(scheme, config):
+    if endpoint.startswith("http://") and (scheme == "http" or _may_be_plain(scheme, config)):
         client.setdefault("allow_http", True)
     seconds = policy.write_s + policy.part_bytes / policy.least_bytes_per_s if write else policy.request_s
     client |= _no_redirects(scheme, endpoint, config, client) | {
@@ -256,8 +256,10 @@ def _store(native: Any, scheme: str, host: str, config: dict[str, Any], common: 
 # is reached.
 
 _PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-_ENDPOINTS = ("aws_endpoint_url_s3", "endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url", "base_url", "google_base_url")
-_ENDPOINTS += ("azure_storage_endpoint", "azure_endpoint")
+_ENDPOINTS = (
+    *("aws_endpoint_url_s3", "endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url"),
+    *("base_url", "google_base_url", "azure_storage_endpoint", "azure_endpoint"),
+)
 _LOGINS = {
     "s3": ("amazonaws.com", "amazonaws.com.cn", "169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::254"),
     "gs": ("googleapis.com", "metadata.google.internal", "metadata", "169.254.169.254"),
@@ -282,15 +284,21 @@ def _may_be_plain(scheme: str, config: Mapping[str, Any]) -> bool:
 
 def _no_redirects(scheme: str, endpoint: str, config: Mapping[str, Any], client: Mapping[str, Any]) -> dict[str, str]:
     """Options with which no host but the server's own is reached; none where the server is the provider's or a proxy is in use."""
-    if not endpoint or "proxy_url" in client or urllib.request.getproxies_environment():
+    hosts, logs_in = [urllib.parse.urlsplit(endpoint).hostname or ""], scheme not in _WEB and not _has_keys(scheme, config)
+    if not endpoint or "proxy_url" in client or _is_proxied(hosts[0], logs_in=logs_in):
         return {}
-    hosts = [urllib.parse.urlsplit(endpoint).hostname or ""]
-    if scheme not in _WEB and not _has_keys(scheme, config):
+    if logs_in:
         prefix = _PREFIXES[scheme]
         named = [*config.values(), *(value for name, value in os.environ.items() if name.startswith(prefix))]
         hosts += [urllib.parse.urlsplit(url).hostname or "" for url in named if isinstance(url, str) and "://" in url]
         hosts += _LOGINS[scheme]
     return {"proxy_url": f"http://{NOWHERE}", "proxy_excludes": ",".join(filter(None, hosts))}
+
+
+def _is_proxied(host: str, *, logs_in: bool) -> bool:
+    """Whether the environment has a proxy for this host, or any where other hosts are asked too."""
+    known = urllib.request.getproxies_environment()
+    return bool(known) and (logs_in or not urllib.request.proxy_bypass_environment(host, known))  # type: ignore[attr-defined]
 
 
 def _has_keys(scheme: str, config: Mapping[str, Any]) -> bool:

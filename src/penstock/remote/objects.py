@@ -21,7 +21,7 @@ from penstock.errors import (
 )
 from penstock.remote.account import Account
 from penstock.remote.aside import end_threads, in_thread
-from penstock.remote.client import AnyClient
+from penstock.remote.client import AnyClient, Client
 from penstock.remote.connection import Connection
 from penstock.remote.fetch import Answer, FirstBytes, Means, Wanted, Write, check_encoding, fetch, given_up, read_error
 from penstock.remote.retry import Clock, FailedError, Failure, Policy, Tries
@@ -165,7 +165,8 @@ class Objects:
         client = self._client()
         result = client.call("get", info.key, options=options)
         found, encoding = _info(result.meta), result.attributes.get("Content-Encoding")
-        return Answer(found.etag, found.modified, found.size, *result.range, encoding, _pieces(client, result, least))
+        begin, end = result.range
+        return Answer(found.etag, found.modified, found.size, begin, end, encoding, _pieces(client, result, least))
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         """All objects whose key begins with ``prefix`` and a slash ("": all there are), sorted by the bytes of their keys."""
@@ -207,7 +208,7 @@ class Objects:
     def _pages(self, prefix: str, offset: str | None) -> Iterator[Sequence[Any]]:
         self.account.request("LIST", prefix)
         try:
-            yield from self._client().pages(self.policy.total_s, prefix or None, offset)
+            yield from self._obstore().pages(self.policy.total_s, prefix or None, offset)
         except TimeoutError:
             late = Failure("again", f"no page of the listing came in {self.policy.total_s:g} s")
         else:
@@ -243,7 +244,7 @@ class Objects:
 
     def _put(self, key: str, data: bytes | Iterator[bytes], **options: Any) -> None:
         self.account.request("PUT", key)
-        self._client(write=True).call("put", key, data, max_concurrency=4, **options)
+        self._obstore(write=True).call("put", key, data, max_concurrency=4, **options)
 
     def put_new(self, key: str, data: bytes) -> bool:
         """Write an object unless there is one: whether it landed. OutcomeUnknownError if the answer was lost."""
@@ -260,7 +261,7 @@ class Objects:
     def _delete(self, key: str) -> None:
         self.account.request("DELETE", key)
         try:
-            self._client(write=True).call("delete", key)
+            self._obstore(write=True).call("delete", key)
         except FailedError as error:
             if error.failure.kind != "missing":
                 raise
@@ -305,8 +306,14 @@ class Objects:
 
     # The connection
 
-    def _client(self, *, write: bool = False) -> AnyClient:
-        return self._connection.client(self.policy, write=write)
+    def _client(self) -> AnyClient:
+        return self._connection.client(self.policy)
+
+    def _obstore(self, *, write: bool = False) -> Client:
+        """The client for whatever is not read from a web server."""
+        client = self._connection.client(self.policy, write=write)
+        assert isinstance(client, Client)
+        return client
 
     def close(self) -> None:
         """End threads and connections; the next request makes new ones. Objects in memory stay."""

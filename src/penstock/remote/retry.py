@@ -70,9 +70,10 @@ class Clock:
 class Failure:
     """Why one request failed.
 
-    ``kind``: again (asking again may help), redirect (to another host), wrong (the answer is not what was asked for), short (it has no byte), whole (the range
-    was ignored), missing, denied, expired and credentials (too old; none found), changed (the condition did not hold), replaced (it is another version), range
-    (beyond the end), exists, unsupported, refused (anything else).
+    ``kind``: again (asking again may help), wrong (the answer is not what was asked for), short (it has no byte), whole (the range
+    was ignored), missing, denied, expired and credentials (too old; none found), changed (the condition did not hold), replaced
+    (the answer is of another version), range (beyond the end), redirect (to another host), exists, unsupported, refused (anything
+    else).
     ``sent`` is False where the request cannot have reached the store.
     """
 

@@ -120,7 +120,7 @@ class HttpClient:
     def _location(self, url: str, exchange: "_Exchange") -> str:
         """Where a redirect leads; FailedError if that is another host, unless the user allows it."""
         exchange.close()
-        location = exchange.response.headers["Location"]
+        location = str(exchange.response.headers["Location"])
         try:
             target = urllib.parse.urljoin(url, location).partition("#")[0]
             origin = Origin.of(target)

@@ -15,6 +15,7 @@ from penstock.source.files import File
 __all__ = [
     "COLLECTION",
     "FOLDER",
+    "INDEX_BYTES",
     "KINDS",
     "REFUSED",
     "TOKENS",
@@ -120,7 +121,7 @@ class Layout:
 
 
 _INDEX = "index.json"
-_INDEX_BYTES = 64 << 20
+INDEX_BYTES = 64 << 20
 _HF = "datasets.load_from_disk({path!r})"
 _ZARR = "open the arrays of zarr.open({path!r}, mode='r'), as a dict"
 _WRITE = "and write its samples with penstock.create"
@@ -163,7 +164,7 @@ def _has_keys(layout: Layout, read: Callable[[str], bytes]) -> bool:
     if not layout.keys:
         return True
     try:
-        content = json.loads(read(_INDEX)[:_INDEX_BYTES])
+        content = json.loads(read(_INDEX)[:INDEX_BYTES])
     except (ValueError, RecursionError):
         return False
     return isinstance(content, dict) and set(layout.keys) <= set(content)
