@@ -14,13 +14,14 @@ import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from penstock.errors import ReadError
-from penstock.remote.aside import interruptible
+from penstock.remote.aside import in_thread, interruptible
 from penstock.remote.explain import NOWHERE, explain, first_line
 from penstock.remote.retry import FailedError, Failure, Policy
 from penstock.remote.web import HttpClient
@@ -166,7 +167,8 @@ class Client:
             return
         while True:
             try:
-                page = self.do(lambda: asyncio.run(_next(stream, seconds)))
+                # In a thread of its own: this one may have a loop that runs.
+                page = self.do(lambda: in_thread(partial(_next_in_time, stream, seconds)).result())
             except TimeoutError:
                 raise
             except Exception as error:
@@ -184,6 +186,19 @@ class Client:
         failure = explain(error)
         self.expired = self.expired or failure.kind == "expired"
         return failure
+
+
+def _next_in_time(stream: Any, seconds: float) -> Any:
+    with asyncio.Runner(loop_factory=_Loop) as runner:
+        return runner.run(_next(stream, seconds))
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop that ignores what comes after its end: obstore may have an answer just when the wait for it is over."""
+
+    def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> Any:
+        with suppress(RuntimeError):  # the loop is closed
+            return super().call_soon_threadsafe(*arguments, **options)
 
 
 async def _next(stream: Any, seconds: float) -> Any:
