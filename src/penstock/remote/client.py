@@ -196,9 +196,10 @@ def _next_in_time(stream: Any, seconds: float) -> Any:
 class _Loop(asyncio.SelectorEventLoop):
     """A loop that ignores what comes after its end: obstore may have an answer just when the wait for it is over."""
 
-    def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> Any:
+    def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Any = None) -> Any:  # type: ignore[override]
         with suppress(RuntimeError):  # the loop is closed
-            return super().call_soon_threadsafe(*arguments, **options)
+            return super().call_soon_threadsafe(callback, *arguments, context=context)
+        return None
 
 
 async def _next(stream: Any, seconds: float) -> Any:
