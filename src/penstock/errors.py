@@ -27,7 +27,7 @@
     │   ├── AccessDeniedError             (PermissionError)    data that may not be read; look at the rights or credentials
     │   ├── WindowTooSmallError           (ValueError)  open with a larger window_bytes, or shuffle fewer blocks together
     │   ├── CacheTooSmallError            (ValueError)  open with a larger cache_bytes
-    │   ├── UnsafePathError               (ValueError)  a name in a file that leads out of its directory
+    │   ├── UnsafePathError               (ValueError)  a name that leads out of its directory, or a redirect to another host
     │   ├── UnsafeDataError               (ValueError)  data that would have to be executed to be read (pickle)
     │   ├── UnsupportedTypeError          (TypeError)   an element type that records cannot have
     │   ├── SchemaMismatchError           (ValueError)  parts that do not fit together: other fields, types or widths
@@ -192,7 +192,7 @@ class CacheTooSmallError(ReadError, ValueError):
 
 
 class UnsafePathError(ReadError, ValueError):
-    """A name that leads out of the directory it belongs to."""
+    """A name that leads out of the directory, bucket or host it belongs to, or a redirect to another host."""
 
 
 class UnsafeDataError(ReadError, ValueError):

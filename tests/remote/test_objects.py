@@ -354,7 +354,7 @@ def test_signatures_in_urls_are_not_shown(double: Double) -> None:
             attempt()
         assert "s-e-c-r-e-t" not in str(caught.value)
         assert caught.value.__cause__ is None
-        assert caught.value.__suppress_context__
+        assert caught.value.__context__ is None
 
 
 # One store per process

@@ -104,6 +104,19 @@ def test_hostile_collections_are_refused(tmp_path: Path) -> None:
             pen.open(tmp_path / "bad.json")
 
 
+def test_large_collections_are_not_parsed_unless_the_limit_is_raised(tmp_path: Path) -> None:
+    write_collection(parts(tmp_path), tmp_path / "all.json")
+    text = (tmp_path / "all.json").read_text()
+    (tmp_path / "large.json").write_text(text + " " * ((32 << 20) + 1 - len(text)))
+    with pytest.raises(
+        CorruptError, match=r"large\.json: expected .* at most 33554432 bytes, found 33554433; .*max_collection_bytes"
+    ):
+        pen.open(tmp_path / "large.json")
+    assert len(pen.open(tmp_path / "large.json", max_collection_bytes="34MB")) == 30
+    with pytest.raises(CorruptError, match="at most 100 bytes"):
+        pen.open(tmp_path / "all.json", max_collection_bytes=100)
+
+
 def test_many_parts_open_with_few_descriptors(tmp_path: Path) -> None:
     num_parts = count(600, 10_000)
     for i in range(num_parts):

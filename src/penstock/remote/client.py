@@ -4,22 +4,27 @@ obstore keeps its threads in a global of its native module. In a forked child th
 them for ever; a new client does not help. So a child loads its own copy of the native module, with globals of its own.
 """
 
+import asyncio
 import datetime
 import importlib.machinery
 import importlib.util
 import os
-import re
 import sys
 import threading
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from penstock.errors import ReadError
-from penstock.remote.aside import interruptible
+from penstock.remote.aside import in_thread, interruptible
+from penstock.remote.explain import NOWHERE, explain, first_line
 from penstock.remote.retry import FailedError, Failure, Policy
+from penstock.remote.web import HttpClient
 
 __all__ = ["SCHEMES", "Client", "open_client"]
 
@@ -29,6 +34,7 @@ SCHEMES = ("s3", "gs", "az", "http", "https", "memory")
 """The schemes of URLs that are object stores."""
 
 _NATIVE = "obstore._obstore"
+_WEB = ("http", "https")
 
 # Options of the HTTP client; everything else configures the store.
 _CLIENT_OPTIONS = frozenset(
@@ -52,6 +58,9 @@ _CLIENT_OPTIONS = frozenset(
         "user_agent",
     }
 )
+
+OUR_OPTIONS = frozenset({"allow_redirects", "max_listed"})
+"""Storage options that are penstock's own."""
 
 _home = os.getpid()
 _lock = threading.Lock()
@@ -133,7 +142,8 @@ class Client:
         try:
             return self.do(partial(getattr(self._native, name), self._store, *arguments, **options))
         except Exception as error:
-            raise self._failed(error) from None
+            failure = self._explained(error)
+        raise FailedError(failure)  # here, so that it does not keep obstore's error, which has all that a server sent
 
     def items(self, stream: Any) -> Iterator[Any]:
         """What a stream of obstore gives."""
@@ -144,39 +154,112 @@ class Client:
             except StopIteration:
                 return
             except Exception as error:
-                raise self._failed(error) from None
+                failure = self._explained(error)
+                break
             yield item
+        raise FailedError(failure)
 
-    def _failed(self, error: Exception) -> FailedError:
-        failure = _explain(error)
+    def pages(self, seconds: float, prefix: str | None, offset: str | None) -> Iterator[Any]:
+        """A listing, page by page. TimeoutError if a page with something on it takes longer: obstore reads empty ones for ever."""
+        stream = self.call("list", prefix, offset=offset, chunk_size=1000)
+        if self._is_quick:
+            yield from self.items(stream)
+            return
+        while True:
+            try:
+                # In a thread of its own: this one may have a loop that runs.
+                page = self.do(lambda: in_thread(partial(_next_in_time, stream, seconds)).result())
+            except TimeoutError:
+                raise
+            except Exception as error:
+                failure = self._explained(error)
+                break
+            if page is None:
+                return
+            yield page
+        raise FailedError(failure)
+
+    def close(self) -> None:
+        """Connections end with the client."""
+
+    def _explained(self, error: Exception) -> Failure:
+        failure = explain(error)
         self.expired = self.expired or failure.kind == "expired"
-        return FailedError(failure)
+        return failure
 
 
-def open_client(scheme: str, host: str, options: Mapping[str, Any], policy: Policy, *, write: bool = False) -> Client:
-    """A new client; ValueError if obstore does not know one of the options."""
+def _next_in_time(stream: Any, seconds: float) -> Any:
+    with asyncio.Runner(loop_factory=_Loop) as runner:
+        return runner.run(_next(stream, seconds))
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop that ignores what comes after its end: obstore may have an answer just when the wait for it is over."""
+
+    def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Any = None) -> Any:  # type: ignore[override]
+        with suppress(RuntimeError):  # the loop is closed
+            return super().call_soon_threadsafe(callback, *arguments, context=context)
+        return None
+
+
+async def _next(stream: Any, seconds: float) -> Any:
+    """What comes next from a stream of obstore, None at its end. Unlike a call that blocks, this one can be ended."""
+    async with asyncio.timeout(seconds):
+        return await anext(stream, None)
+
+
+AnyClient = Client | HttpClient
+
+
+def open_client(scheme: str, host: str, options: Mapping[str, Any], policy: Policy, *, write: bool = False) -> AnyClient:
+    """A new client; ValueError if one of the options is unknown or has a bad value."""
+    try:
+        _check_ours(scheme, options)
+        theirs = {name: value for name, value in options.items() if name not in OUR_OPTIONS}
+        if scheme in _WEB and not write:
+            _check_web(theirs)
+            return HttpClient(f"{scheme}://{host}", options, policy)
+        return _open_obstore(scheme, host, theirs, policy, write=write)
+    except Exception as error:
+        refused = f"storage_options of {scheme}://{host} were not accepted: {first_line(str(error))}"
+    raise ValueError(refused)
+
+
+def _check_ours(scheme: str, options: Mapping[str, Any]) -> None:
+    redirects, listed = options.get("allow_redirects", False), options.get("max_listed", 1)
+    if not isinstance(redirects, bool) or (redirects and scheme not in _WEB):
+        raise ValueError("expected allow_redirects to be a bool, and True only for http:// and https://")
+    if not isinstance(listed, int) or isinstance(listed, bool) or listed < 1:
+        raise ValueError(f"expected max_listed to be a whole number of at least 1, got {ascii(listed)[:100]}")
+
+
+def _check_web(options: Mapping[str, Any]) -> None:
+    unknown = options.keys() - _CLIENT_OPTIONS
+    if unknown:
+        raise ValueError(f"unknown option {min(unknown)!r} (a store of this kind has no configuration)")
+
+
+def _open_obstore(scheme: str, host: str, options: Mapping[str, Any], policy: Policy, *, write: bool) -> Client:
     native = _native()
     config = {name: value for name, value in options.items() if name not in _CLIENT_OPTIONS}
     client = {name: value for name, value in options.items() if name in _CLIENT_OPTIONS}
-    if scheme == "http" or str(config.get("endpoint", config.get("endpoint_url", ""))).startswith("http://"):
+    endpoint = f"{scheme}://{host}" if scheme in _WEB else _endpoint(scheme, config)
+    if endpoint.startswith("http://") and (scheme == "http" or _may_be_plain(scheme, config)):
         client.setdefault("allow_http", True)
-    client |= {
+    seconds = policy.write_s + policy.part_bytes / policy.least_bytes_per_s if write else policy.request_s
+    client |= _no_redirects(scheme, endpoint, config, client) | {
         "connect_timeout": datetime.timedelta(seconds=policy.connect_s),
         "read_timeout": datetime.timedelta(seconds=policy.write_s if write else policy.read_s),
-        "timeout": datetime.timedelta(days=1),  # bodies of any length: the time between two bytes is bounded instead
+        "timeout": datetime.timedelta(seconds=seconds),  # what was read before counts: the rest is asked for anew
     }
     common: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
-    try:
-        return Client(native, _store(native, scheme, host, config, common), is_quick=scheme == "memory")
-    except Exception as error:
-        raise ValueError(f"storage_options of {scheme}://{host} were not accepted: {_first_line(error)}") from None
+    return Client(native, _store(native, scheme, host, config, common), is_quick=scheme == "memory")
 
 
 def _store(native: Any, scheme: str, host: str, config: dict[str, Any], common: dict[str, Any]) -> Any:
     stores = native._store
-    if scheme in ("memory", "http", "https"):
-        if config:
-            raise ValueError(f"unknown option {min(config)!r} (a store of this kind has no configuration)")
+    if scheme in ("memory", *_WEB):
+        _check_web(config)
         return stores.MemoryStore() if scheme == "memory" else stores.HTTPStore.from_url(f"{scheme}://{host}", **common)
     provider = config.pop("credential_provider", None)
     if provider is not None:
@@ -184,60 +267,59 @@ def _store(native: Any, scheme: str, host: str, config: dict[str, Any], common: 
     return {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[scheme](host, config=config, **common)
 
 
-_STATUS = re.compile(r"\n\s+status: (\d{3}),\n")
-_KIND = re.compile(r"HttpError \{\s+kind: (\w+),")
-_REQUEST_ID = re.compile(r"<RequestId>([^<>\s]{1,100})</RequestId>", re.IGNORECASE)
-_CODE = re.compile(r"<Code>(\w{1,100})</Code>")
-_QUERY = re.compile(r"(https?://[^\s?]*)\?\S*")
-_BY_NAME = {
-    "FileNotFoundError": "missing",
-    "PermissionDeniedError": "denied",
-    "UnauthenticatedError": "denied",
-    "PreconditionError": "changed",
-    "AlreadyExistsError": "exists",
-    "NotImplementedError": "unsupported",
-    "NotSupportedError": "unsupported",
+# Redirects. obstore follows them with all headers, also those with secrets, and has no option against it. But hosts that a proxy
+# is for can be told apart from those it is not for: with a proxy at an address where nothing can listen, only the server itself
+# is reached.
+
+_PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+_ENDPOINTS = (
+    *("aws_endpoint_url_s3", "endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url"),
+    *("base_url", "google_base_url", "azure_storage_endpoint", "azure_endpoint"),
+)
+_LOGINS = {
+    "s3": ("amazonaws.com", "amazonaws.com.cn", "169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::254"),
+    "gs": ("googleapis.com", "metadata.google.internal", "metadata", "169.254.169.254"),
+    "az": ("login.microsoftonline.com", "login.microsoftonline.us", "login.chinacloudapi.cn", "169.254.169.254"),
 }
-_BY_STATUS = {401: "denied", 403: "denied", 404: "missing", 412: "changed", 416: "range"}
-_BY_STATUS |= dict.fromkeys((408, 429, 500, 502, 503, 504), "again")
-_METADATA = re.compile(r"https?://(169\.254\.169\.254|metadata\.google\.internal|metadata/)")
-_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
+"""Hosts that give out credentials, which obstore asks through the same client."""
 
 
-def _first_line(error: Exception) -> str:
-    """What an error of obstore says, on one line, without the queries of URLs: they can hold signatures."""
-    text = " ".join(str(error).split("Debug source:")[0].split())
-    text = _QUERY.sub(r"\1?...", text)
-    return text if len(text) <= 400 else f"{text[:400]}..."
+def _endpoint(scheme: str, config: Mapping[str, Any]) -> str:
+    """The URL of the server, if the options or the environment name one: otherwise it is the provider's own."""
+    given = {name.lower(): value for name, value in config.items()}
+    known = {name.lower(): value for name, value in os.environ.items() if name.startswith(_PREFIXES.get(scheme, "?"))}
+    found = [place[name] for place in (given, known) for name in _ENDPOINTS if place.get(name)]
+    return str(found[0]) if found else ""
 
 
-def _explain(error: Exception) -> Failure:
-    """What an exception of obstore means; anything else is raised again.
+def _may_be_plain(scheme: str, config: Mapping[str, Any]) -> bool:
+    """Whether requests may go without encryption: the user wrote such an endpoint, or the environment allows it."""
+    is_given = any(name.lower() in _ENDPOINTS for name in config)
+    return is_given or os.environ.get(f"{_PREFIXES[scheme]}ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on", "y", "t")
 
-    The class tells little: a refused connection, a timeout and a wrong range are all a GenericError. The rest is in the description
-    of the error that follows its message.
-    """
-    name, text = type(error).__name__, str(error)
-    if not type(error).__module__.startswith("obstore") and name not in ("FileNotFoundError", "NotImplementedError"):
-        raise error
-    status = next((int(found) for found in _STATUS.findall(text)), None)
-    request_id = next(iter(_REQUEST_ID.findall(text)), None)
-    code = next(iter(_CODE.findall(text)), None)
-    kind, sent = _BY_NAME.get(name), True
-    if code in _EXPIRED:
-        kind = "expired"
-    elif _METADATA.search(text):
-        kind = "credentials"  # none were given, and the machine's own service that hands them out does not answer
-    elif kind == "exists" and status == 409:
-        kind = "again"  # a conflict with a request under way: nobody knows yet who wins
-    elif (kind == "unsupported" and "Range request not supported" in text) or "source: NotPartial" in text:
-        kind = "whole"
-    elif "source: StartTooLarge" in text:
-        kind = "range"
-    elif "source: UnexpectedRange" in text:
-        kind = "wrong"
-    elif kind is None and status is not None:
-        kind = _BY_STATUS.get(status, "refused")
-    elif kind is None and (found := _KIND.search(text)) is not None:
-        kind, sent = "again", found[1] != "Connect"
-    return Failure(kind or "refused", _first_line(error), status, request_id, sent)
+
+def _no_redirects(scheme: str, endpoint: str, config: Mapping[str, Any], client: Mapping[str, Any]) -> dict[str, str]:
+    """Options with which no host but the server's own is reached; none where the server is the provider's or a proxy is in use."""
+    hosts, logs_in = [urllib.parse.urlsplit(endpoint).hostname or ""], scheme not in _WEB and not _has_keys(scheme, config)
+    if not endpoint or "proxy_url" in client or _is_proxied(hosts[0], logs_in=logs_in):
+        return {}
+    if logs_in:
+        prefix = _PREFIXES[scheme]
+        named = [*config.values(), *(value for name, value in os.environ.items() if name.startswith(prefix))]
+        hosts += [urllib.parse.urlsplit(url).hostname or "" for url in named if isinstance(url, str) and "://" in url]
+        hosts += _LOGINS[scheme]
+    return {"proxy_url": f"http://{NOWHERE}", "proxy_excludes": ",".join(filter(None, hosts))}
+
+
+def _is_proxied(host: str, *, logs_in: bool) -> bool:
+    """Whether the environment has a proxy for this host, or any where other hosts are asked too."""
+    known = urllib.request.getproxies_environment()
+    return bool(known) and (logs_in or not urllib.request.proxy_bypass_environment(host, known))  # type: ignore[attr-defined]
+
+
+def _has_keys(scheme: str, config: Mapping[str, Any]) -> bool:
+    """Whether credentials are given, so that no host has to be asked for them."""
+    given = {name.lower().removeprefix("aws_") for name in config}
+    known = {name.lower().removeprefix("aws_") for name in os.environ if name.startswith("AWS_")}
+    keys = {"access_key_id", "secret_access_key"}
+    return (scheme == "s3" and (keys <= given or keys <= known)) or bool(given & {"skip_signature", "credential_provider"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from penstock.remote.client import Client, open_client
+from penstock.remote.client import AnyClient, open_client
 from penstock.remote.retry import Policy
 
 __all__ = ["Connection"]
@@ -19,10 +19,10 @@ class Connection:
 
     def __init__(self, scheme: str, host: str, options: Mapping[str, Any]) -> None:
         self.scheme, self.host, self.options = scheme, host, MappingProxyType(dict(options))
-        self._clients: dict[bool, tuple[int, Policy, Client]] = {}
+        self._clients: dict[bool, tuple[int, Policy, AnyClient]] = {}
         self._lock = threading.Lock()
 
-    def client(self, policy: Policy, *, write: bool = False) -> Client:
+    def client(self, policy: Policy, *, write: bool = False) -> AnyClient:
         """The client of this process; ValueError if the options are not accepted."""
         write = write and self.scheme != "memory"
         known = self._known(policy, write)
@@ -31,12 +31,12 @@ class Connection:
         with self._lock:
             known = self._known(policy, write)
             if known is None:
-                _inherited.extend(old for old in self._clients.values() if old[0] != os.getpid())
+                self._drop(write)
                 known = open_client(self.scheme, self.host, self.options, policy, write=write)
                 self._clients[write] = os.getpid(), policy, known
             return known
 
-    def _known(self, policy: Policy, write: bool) -> Client | None:
+    def _known(self, policy: Policy, write: bool) -> AnyClient | None:
         pid, made_for, client = self._clients.get(write, (0, policy, None))
         # The bytes of a memory store are in its client: it goes with the process, through a fork too.
         fits = self.scheme == "memory" or (pid == os.getpid() and made_for is policy)
@@ -46,7 +46,15 @@ class Connection:
         """End connections; the next request makes new ones. A memory store stays."""
         with self._lock:
             if self.scheme != "memory":
-                self._clients.clear()
+                for write in list(self._clients):
+                    self._drop(write)
+
+    def _drop(self, write: bool) -> None:
+        old = self._clients.pop(write, None)
+        if old is not None and old[0] == os.getpid():
+            old[2].close()
+        elif old is not None:
+            _inherited.append(old)
 
     def after_fork(self) -> None:
         """Forget a lock that a thread of the parent may hold."""

@@ -20,6 +20,7 @@ from penstock.errors import (
     ReadError,
     StoreUnavailableError,
     TruncatedError,
+    UnsafePathError,
 )
 from penstock.remote.account import Account
 from penstock.remote.aside import first_of
@@ -36,10 +37,11 @@ WHOLE_MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Wanted:
-    """A range [start, stop) of an object of known size and etag."""
+    """A range [start, stop) of an object of known size, etag and date (0: unknown)."""
 
     url: str
     etag: str | None
+    modified: float
     size: int
     start: int
     stop: int
@@ -53,6 +55,7 @@ class Answer:
     """The head of an answer, and its body piece by piece."""
 
     etag: str | None
+    modified: float
     size: int
     start: int
     stop: int
@@ -92,8 +95,11 @@ def read_error(url: str, failure: Failure) -> ReadError | None:
         return MissingError(f"{url}: there is no such object ({failure})")
     if failure.kind == "denied":
         return AccessDeniedError(f"{url}: the store refused ({failure}); check the credentials and their rights")
-    if failure.kind == "changed":
-        return ObjectChangedError(f"{url}: the object was replaced since it was opened; open it anew")
+    if failure.kind in ("changed", "replaced"):
+        how = "the object was replaced since it was opened" if failure.kind == "changed" else str(failure)
+        return ObjectChangedError(f"{url}: {how}; open it anew")
+    if failure.kind == "redirect":
+        return UnsafePathError(f"{url}: {failure}")
     if failure.kind == "range":
         return TruncatedError(f"{url}: the object ends before the bytes that were asked for")
     if failure.kind in ("again", "wrong", "short", "expired", "credentials"):
@@ -152,7 +158,10 @@ class _Fetch:
             try:
                 self._once()
             except FailedError as error:
-                self._failed(error.failure)
+                failure = error.failure
+            else:
+                continue
+            self._failed(failure)  # not above: what is raised there keeps the failed answer, and with it a connection
 
     def _failed(self, failure: Failure) -> None:
         if failure.kind == "whole" and not self._whole and self._wanted.size <= WHOLE_MOST_BYTES:
@@ -161,7 +170,7 @@ class _Fetch:
         fatal = read_error(str(self._wanted), failure)
         if fatal is not None:
             self._means.account.add(errors=1)
-            raise fatal from None
+            raise fatal
         self._tries.failed(failure)
         self._ask()
 
@@ -197,22 +206,23 @@ class _Fetch:
             raise FailedError(Failure("wrong", "the store sent more bytes than it was asked for"))
         self._write(self._position, data)
         self._position = stop
-        self._tries.progress()
+        self._tries.progress(len(data))
 
     def _check(self, answer: Answer, start: int, stop: int) -> None:
         wanted = self._wanted
         if not same_etag(answer.etag, wanted.etag):
-            raise self._changed(f"the object was replaced since it was opened (etag {wanted.etag}, now {answer.etag})")
+            etags = f"etag {ascii(wanted.etag)[:80]}, now {ascii(answer.etag)[:80]}"
+            raise _replaced(f"the object was replaced since it was opened ({etags})")
+        # An etag tells more than a date, which some listings have with fractions of a second and answers without.
+        is_undated = None not in (answer.etag, wanted.etag) or not answer.modified or not wanted.modified
+        if not is_undated and int(answer.modified) != int(wanted.modified):
+            raise _replaced("the object was replaced since it was opened (it has another date, and no etag)")
         if answer.size != wanted.size:
-            raise self._changed(f"the object had {wanted.size} bytes when it was opened, now {answer.size}")
+            raise _replaced(f"the object had {wanted.size} bytes when it was opened, now {answer.size}")
         if (answer.start, answer.stop) != (start, stop):
             found = f"asked for bytes {start} to {stop}, the store sent {answer.start} to {answer.stop}"
             raise FailedError(Failure("wrong", found))
         check_encoding(answer.encoding)
-
-    def _changed(self, text: str) -> ObjectChangedError:
-        self._means.account.add(errors=1)
-        return ObjectChangedError(f"{self._wanted}: {text}; open it anew")
 
     def _begin(self, start: int, stop: int | None, least: int) -> Begun:
         """The head and the first piece of whichever of one or two requests gets there first."""
@@ -239,6 +249,10 @@ class _Fetch:
     def _first(self, start: int, stop: int | None, least: int) -> Begun:
         answer = self._means.open(start, stop, least)
         return answer, list(islice(answer.pieces, 1))
+
+
+def _replaced(text: str) -> FailedError:
+    return FailedError(Failure("replaced", text))
 
 
 def check_encoding(encoding: str | None) -> None:

@@ -1,5 +1,6 @@
 """The objects of one bucket or host: list, read, write and delete, with retries, and without ever passing on wrong bytes."""
 
+import datetime
 import os
 import threading
 import urllib.parse
@@ -20,7 +21,7 @@ from penstock.errors import (
 )
 from penstock.remote.account import Account
 from penstock.remote.aside import end_threads, in_thread
-from penstock.remote.client import Client
+from penstock.remote.client import AnyClient, Client
 from penstock.remote.connection import Connection
 from penstock.remote.fetch import Answer, FirstBytes, Means, Wanted, Write, check_encoding, fetch, given_up, read_error
 from penstock.remote.retry import Clock, FailedError, Failure, Policy, Tries
@@ -31,6 +32,10 @@ T = TypeVar("T")
 Data = bytes | memoryview
 _LEAST_PART_BYTES = 5 << 20  # S3 takes no smaller ones, except for the last
 _COPY_BYTES = 1 << 20
+MAX_LISTED = 1_000_000
+"""Objects in a listing, unless the storage option ``max_listed`` says otherwise."""
+MAX_KEY_CHARACTERS = 4096
+"""No provider has keys of more than 1024."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +123,19 @@ class Objects:
         client = self._client()
         return client.do(lambda: self._got(client, key, {} if asked is None else {"range": asked}, most))
 
-    def _got(self, client: Client, key: str, options: Any, most: int) -> tuple[ObjectInfo, bytes, bool]:
+    def _got(self, client: AnyClient, key: str, options: Any, most: int) -> tuple[ObjectInfo, bytes, bool]:
         result = client.call("get", key, options=options)
         info = _info(result.meta)
         check_encoding(result.attributes.get("Content-Encoding"))
         if result.range[1] - result.range[0] > most:
             return info, b"", False
-        data = b"".join(_pieces(client, result, most))
+        data = bytearray()
+        for piece in _pieces(client, result, min(most, self.policy.piece_bytes)):
+            data += piece
+            if len(data) > most:
+                raise FailedError(Failure("wrong", "the store sent more bytes than it was asked for"))
         self.account.add(bytes=len(data))
-        return info, data, True
+        return info, bytes(data), True
 
     def read(self, info: ObjectInfo, start: int, stop: int) -> bytes:
         """The bytes [start, stop) of an object."""
@@ -143,20 +152,21 @@ class Objects:
             raise TruncatedError(f"{url}: expected at least {stop} bytes, found {info.size}")
         submit = None if self.scheme == "memory" else in_thread
         means = Means(partial(self._open, info), self.policy, self.clock, self.account, self._first_bytes, submit)
-        fetch(means, Wanted(url, info.etag, info.size, start, stop), write)
+        fetch(means, Wanted(url, info.etag, info.modified, info.size, start, stop), write)
 
     def _open(self, info: ObjectInfo, start: int, stop: int | None, least: int) -> Answer:
         options: dict[str, Any] = {} if stop is None else {"range": (start, stop)}
         # A weak etag never satisfies If-Match; the etag of the answer is compared in any case.
         if info.etag is not None and not info.etag.startswith("W/"):
             options["if_match"] = f'"{info.etag}"' if self.scheme == "az" and not info.etag.startswith('"') else info.etag
+        elif info.etag is None and info.modified and self.scheme in ("http", "https"):
+            options["if_unmodified_since"] = datetime.datetime.fromtimestamp(info.modified, datetime.UTC)
         self.account.request("GET", info.key, start, stop)
         client = self._client()
         result = client.call("get", info.key, options=options)
-        meta, (begin, end) = result.meta, result.range
-        return Answer(
-            meta["e_tag"], meta["size"], begin, end, result.attributes.get("Content-Encoding"), _pieces(client, result, least)
-        )
+        found, encoding = _info(result.meta), result.attributes.get("Content-Encoding")
+        begin, end = result.range
+        return Answer(found.etag, found.modified, found.size, begin, end, encoding, _pieces(client, result, least))
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         """All objects whose key begins with ``prefix`` and a slash ("": all there are), sorted by the bytes of their keys."""
@@ -170,20 +180,40 @@ class Objects:
             try:
                 # Directory buckets do not list in order, so that nothing can be said about what comes after a key.
                 after = None if self.host.endswith("--x-s3") else max(found, default=None)
-                for info in self._listed(prefix, after):
-                    if info.key not in found:
-                        tries.progress()
-                    found[info.key] = info
+                for page in self._pages(prefix, after):
+                    self._add_page(prefix, found, page, tries)
                 return sorted(found.values(), key=lambda info: info.key.encode())
             except FailedError as error:
-                self._raise_if_final(self.url_of(prefix), error.failure)
-                tries.failed(error.failure)
+                failure = error.failure
+            # Not above: what is raised there keeps the failed answer, and with it a connection.
+            self._raise_if_final(self.url_of(prefix), failure)
+            tries.failed(failure)
 
-    def _listed(self, prefix: str, offset: str | None) -> Iterator[ObjectInfo]:
+    def _add_page(self, prefix: str, found: dict[str, ObjectInfo], page: Sequence[Any], tries: Tries) -> None:
+        before, most, url = len(found), self.options.get("max_listed", MAX_LISTED), self.url_of(prefix)
+        for info in map(_info, page):
+            if len(info.key) > MAX_KEY_CHARACTERS:
+                raise CorruptError(f"{url}: expected keys of at most {MAX_KEY_CHARACTERS} characters, found one of {len(info.key)}")
+            found[info.key] = info
+        if len(found) > most:
+            raise CorruptError(
+                f"{url}: expected at most {most} objects in the listing; if there are more, "
+                "raise the limit with storage_options={'max_listed': ...}"
+            )
+        if len(found) > before:
+            tries.progress()
+        elif tries.is_late:
+            raise FailedError(Failure("again", "the listing has pages, but no further objects"))
+
+    def _pages(self, prefix: str, offset: str | None) -> Iterator[Sequence[Any]]:
         self.account.request("LIST", prefix)
-        client = self._client()
-        for chunk in client.items(client.call("list", prefix or None, offset=offset, chunk_size=1000)):
-            yield from map(_info, chunk)
+        try:
+            yield from self._obstore().pages(self.policy.total_s, prefix or None, offset)
+        except TimeoutError:
+            late = Failure("again", f"no page of the listing came in {self.policy.total_s:g} s")
+        else:
+            return
+        raise FailedError(late)
 
     def _reading(self, key: str, action: Callable[[], T]) -> T:
         tries = Tries(self.policy, self.clock, self.account, partial(given_up, self.url_of(key)))
@@ -191,14 +221,15 @@ class Objects:
             try:
                 return action()
             except FailedError as error:
-                self._raise_if_final(self.url_of(key), error.failure)
-                tries.failed(error.failure)
+                failure = error.failure
+            self._raise_if_final(self.url_of(key), failure)
+            tries.failed(failure)
 
     def _raise_if_final(self, url: str, failure: Failure) -> None:
         final = read_error(url, failure)
         if final is not None:
             self.account.add(errors=1)
-            raise final from None
+            raise final
 
     # Writing
 
@@ -213,7 +244,7 @@ class Objects:
 
     def _put(self, key: str, data: bytes | Iterator[bytes], **options: Any) -> None:
         self.account.request("PUT", key)
-        self._client(write=True).call("put", key, data, max_concurrency=4, **options)
+        self._obstore(write=True).call("put", key, data, max_concurrency=4, **options)
 
     def put_new(self, key: str, data: bytes) -> bool:
         """Write an object unless there is one: whether it landed. OutcomeUnknownError if the answer was lost."""
@@ -230,7 +261,7 @@ class Objects:
     def _delete(self, key: str) -> None:
         self.account.request("DELETE", key)
         try:
-            self._client(write=True).call("delete", key)
+            self._obstore(write=True).call("delete", key)
         except FailedError as error:
             if error.failure.kind != "missing":
                 raise
@@ -262,21 +293,27 @@ class Objects:
                 return action()
             except FailedError as error:
                 failure = error.failure
-                if failure.kind == "exists" or (once and failure.kind == "changed"):
-                    raise _ExistsError from None
-                if once and failure.kind == "again" and failure.sent and failure.status != 429:
-                    self.account.add(errors=1)
-                    raise OutcomeUnknownError(f"{url}: the answer to a write was lost ({failure}); read it back to see") from None
-                if failure.kind not in ("again", "expired", "credentials"):
-                    self.account.add(errors=1)
-                    kind = StorePermissionError if failure.kind == "denied" else WriteRefusedError
-                    raise kind(f"{url}: the store refused to write: {failure}") from None
-                tries.failed(failure)
+            if failure.kind == "exists" or (once and failure.kind == "changed"):
+                raise _ExistsError
+            if once and failure.kind == "again" and failure.sent and failure.status != 429:
+                self.account.add(errors=1)
+                raise OutcomeUnknownError(f"{url}: the answer to a write was lost ({failure}); read it back to see")
+            if failure.kind not in ("again", "expired", "credentials"):
+                self.account.add(errors=1)
+                kind = StorePermissionError if failure.kind == "denied" else WriteRefusedError
+                raise kind(f"{url}: the store refused to write: {failure}")
+            tries.failed(failure)
 
     # The connection
 
-    def _client(self, *, write: bool = False) -> Client:
-        return self._connection.client(self.policy, write=write)
+    def _client(self) -> AnyClient:
+        return self._connection.client(self.policy)
+
+    def _obstore(self, *, write: bool = False) -> Client:
+        """The client for whatever is not read from a web server."""
+        client = self._connection.client(self.policy, write=write)
+        assert isinstance(client, Client)
+        return client
 
     def close(self) -> None:
         """End threads and connections; the next request makes new ones. Objects in memory stay."""
@@ -311,7 +348,7 @@ def _info(meta: Any) -> ObjectInfo:
     return ObjectInfo(meta["path"], meta["size"], meta["e_tag"], meta["last_modified"].timestamp())
 
 
-def _pieces(client: Client, result: Any, least: int) -> Iterator[memoryview]:
+def _pieces(client: AnyClient, result: Any, least: int) -> Iterator[memoryview]:
     return map(memoryview, client.items(result.stream(min_chunk_size=max(least, 1))))
 
 

@@ -1,5 +1,6 @@
 """How often and how long an object store is asked again, and the clock by which that is measured."""
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ class Policy:
     * first_wait_s, longest_wait_s: a wait is drawn between zero and a limit that doubles from the first to the longest
     * wrong_tries: so many answers that are not what was asked for, such as another range
     * connect_s, read_s: for a connection; for the first byte and between any two bytes
+    * request_s: for a whole request to read something; what came until then counts, and the rest is asked for anew
+    * least_bytes_per_s: a body that comes more slowly is not waited for, once total_s are over
     * write_s: from the first byte sent to the answer
     * hedge_s: a range of which no byte has come after so long (and longer than 99 of 100 recent ones took) is asked for twice
     * piece_bytes: bytes that are handed on together while a body streams in
@@ -31,6 +34,8 @@ class Policy:
     wrong_tries: int = 3
     connect_s: float = 5.0
     read_s: float = 15.0
+    request_s: float = 300.0
+    least_bytes_per_s: float = 4096.0
     write_s: float = 120.0
     hedge_s: float = 2.0
     piece_bytes: int = 1 << 16
@@ -66,8 +71,9 @@ class Failure:
     """Why one request failed.
 
     ``kind``: again (asking again may help), wrong (the answer is not what was asked for), short (it has no byte), whole (the range
-    was ignored), missing, denied, expired and credentials (too old; none found), changed (the condition did not hold), range
-    (beyond the end), exists, unsupported, refused (anything else).
+    was ignored), missing, denied, expired and credentials (too old; none found), changed (the condition did not hold), replaced
+    (the answer is of another version), range (beyond the end), redirect (to another host), exists, unsupported, refused (anything
+    else).
     ``sent`` is False where the request cannot have reached the store.
     """
 
@@ -99,15 +105,27 @@ class Tries:
         self._policy, self._clock, self._account, self._give_up = policy, clock, account, give_up
         self._begin = self._since = clock.now()
         self._count = self._failures = self._wrong = 0
+        self._bytes = 0.0
 
     @property
     def failures(self) -> int:
         """Failures since the last new byte."""
         return self._failures
 
-    def progress(self) -> None:
-        """New bytes came: start counting anew."""
-        self._failures, self._since = 0, self._clock.now()
+    @property
+    def is_late(self) -> bool:
+        """Whether the time without a new byte is over."""
+        return self._clock.now() - self._since > self._policy.total_s
+
+    def progress(self, num_bytes: float = math.inf) -> None:
+        """New bytes came: start counting anew, unless they come too slowly."""
+        now, policy = self._clock.now(), self._policy
+        self._failures, self._since = 0, now
+        self._bytes += num_bytes
+        if now - self._begin > policy.total_s + self._bytes / policy.least_bytes_per_s:
+            slow = f"{self._bytes:.0f} bytes came in {now - self._begin:.1f} s, fewer than {policy.least_bytes_per_s:g} a second"
+            self._account.add(errors=1)
+            raise self._give_up(self._count + 1, now - self._begin, Failure("again", slow))
 
     def failed(self, failure: Failure) -> None:
         """Wait for the next try, or raise."""
@@ -119,6 +137,6 @@ class Tries:
         late = now + wait - self._since > policy.total_s
         if self._failures >= policy.tries or self._wrong >= policy.wrong_tries or late:
             self._account.add(errors=1)
-            raise self._give_up(self._count, now - self._begin, failure) from None
+            raise self._give_up(self._count, now - self._begin, failure)
         self._account.add(retries=1)
         self._clock.sleep(wait)

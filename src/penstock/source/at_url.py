@@ -12,7 +12,7 @@ from penstock.remote.url import UrlPath, is_url, url_path
 from penstock.remote.window import RemoteOptions
 from penstock.source.concat import Concat
 from penstock.source.files import Files, RemoteFile
-from penstock.source.kinds import FOLDER, REFUSED, TOKENS, Kind, kind_of_file, kind_of_suffix, refuse_layout
+from penstock.source.kinds import FOLDER, INDEX_BYTES, REFUSED, TOKENS, Kind, kind_of_file, kind_of_suffix, refuse_layout
 from penstock.source.parts import MOST_OPEN_REMOTE
 from penstock.source.paths import has_pattern
 from penstock.source.token_file import numbered_objects
@@ -121,11 +121,6 @@ def _open_unnamed(path: UrlPath, options: Options) -> Source:
     return _open_under(path, options) if kind is None else kind.open(file, **_split(options))
 
 
-def _content(path: UrlPath) -> bytes:
-    file = RemoteFile(path)
-    return file.read(0, file.info.size)
-
-
 def _can_list(path: UrlPath) -> bool:
     """Whether the objects under a URL can be listed: not those of a plain web server."""
     return path.objects.scheme not in ("http", "https")
@@ -143,7 +138,7 @@ def _open_under(path: UrlPath, options: Options) -> Source:
     if names <= set(DIRECTORIES):
         return open_store(path, **_split(options))
     if "suffixes" not in options:
-        refuse_layout(path, names, lambda name: _content(path / name))
+        refuse_layout(path, names, lambda name: RemoteFile(path / name).first(INDEX_BYTES))
     files = [RemoteFile(name, info) for name, info in children(path, listed) if not name.name.startswith(".")]
     kinds = {kind_of_suffix(file.name) for file in files if file.path.suffix.lower() not in REFUSED}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from penstock.argument import whole_number
+from penstock.argument import byte_size, whole_number
 from penstock.errors import CorruptError, FormatError, UnsafePathError, UnsupportedVersionError
 from penstock.records import Source
 from penstock.remote.url import UrlPath, is_url, url_path
@@ -16,7 +16,7 @@ from penstock.remote.window import RemoteOptions
 from penstock.schema import Field, Schema, field_from_json, field_to_json
 from penstock.source.at_url import open_url, share
 from penstock.source.concat import Concat, Part
-from penstock.source.files import LocalFile, RemoteFile
+from penstock.source.files import File, LocalFile, RemoteFile
 from penstock.source.parts import MOST_OPEN, MOST_OPEN_REMOTE
 from penstock.source.publish import replace_file
 from penstock.source.registry import open_source
@@ -27,9 +27,10 @@ __all__ = ["open_collection", "write_collection"]
 
 KIND = "penstock collection"
 VERSION = 1
-MAX_BYTES = 256 << 20
+MAX_BYTES = 32 << 20
+"""Parsed, JSON can take 25 times its bytes. The option ``max_collection_bytes`` raises this."""
 MAX_URL = 4096
-"""Of a part. No file has a longer path."""
+"""Characters of the URL of a part. No file has a longer path."""
 
 
 def write_collection(
@@ -40,7 +41,8 @@ def write_collection(
 ) -> None:
     """Write a collection of parts in the directory of the file or below it. Each part is opened once.
 
-    A collection at a URL may also name parts at other URLs; ``storage_options`` are for it and them.
+    A collection at a URL may also name parts at other URLs; ``storage_options`` are for it and them. Parts in other buckets or on
+    other hosts are read only by those who open it with ``allow_urls=True``.
     """
     target = as_location(path, storage_options)
     if isinstance(target, UrlPath):
@@ -69,20 +71,21 @@ def _content(root: Path | UrlPath, names: Sequence[str]) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
-def open_collection(what: str | os.PathLike[str] | UrlPath | RemoteFile, *, remote: RemoteOptions | None = None) -> Concat:
+def open_collection(
+    what: str | os.PathLike[str] | UrlPath | RemoteFile,
+    *,
+    remote: RemoteOptions | None = None,
+    allow_urls: bool = False,
+    max_collection_bytes: int | str = MAX_BYTES,
+) -> Concat:
     """The parts of a collection file as one source. Parts are opened when they are read, and must be what they were.
 
-    ``remote`` says how parts at URLs are read.
+    ``remote`` says how parts at URLs are read. A collection at a URL may name others in its own bucket or on its own host; with
+    ``allow_urls`` it may name any, and each is asked for what is there. A larger file than ``max_collection_bytes`` is not parsed.
     """
     place = what if isinstance(what, RemoteFile) else as_location(what)
     file = LocalFile(place.absolute()) if isinstance(place, Path) else RemoteFile(place) if isinstance(place, UrlPath) else place
-    where, size = file.path, file.size
-    if size > MAX_BYTES:
-        raise CorruptError(f"{where}: expected a collection of at most {MAX_BYTES} bytes, found {size}")
-    try:
-        content = json.loads(file.read(0, size).decode())
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{where}: expected a collection in JSON: {error}") from error
+    where, content = file.path, _parsed(file, byte_size("max_collection_bytes", max_collection_bytes))
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise FormatError(f"{where}: expected a file that says {{'kind': {KIND!r}}}, found {str(content)[:100]}")
     if content.get("version") != VERSION:
@@ -93,7 +96,7 @@ def open_collection(what: str | os.PathLike[str] | UrlPath | RemoteFile, *, remo
         is_remote, listed = isinstance(where, UrlPath), content["parts"]
         options = share(vars(remote or RemoteOptions()), len(listed)) if is_remote else {}
         return Concat(
-            [_part(where, value, options) for value in listed],
+            [_part(where, value, options, allow_urls=allow_urls) for value in listed],
             fields,
             reads_blocks=content["reads_blocks"] is True or is_remote,
             most_open=MOST_OPEN_REMOTE if is_remote else MOST_OPEN,
@@ -101,6 +104,19 @@ def open_collection(what: str | os.PathLike[str] | UrlPath | RemoteFile, *, remo
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"{where}: not a valid collection: {error!r}") from error
+
+
+def _parsed(file: File, most: int) -> Any:
+    where, size = file.path, file.size
+    if size > most:
+        raise CorruptError(
+            f"{where}: expected a collection of at most {most} bytes, found {size}; if that is right, open it with "
+            f"max_collection_bytes={size} (it may take 25 times that in memory)"
+        )
+    try:
+        return json.loads(file.read(0, size).decode())
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{where}: expected a collection in JSON: {error}") from error
 
 
 def _field(value: object) -> tuple[str, Field]:
@@ -124,21 +140,33 @@ def _metadata(text: object) -> dict[str, Any]:
         raise TypeError(f"expected metadata, found {ascii(text)[:200]}") from error
 
 
-def _part(where: Path | UrlPath, value: dict[str, object], options: Mapping[str, Any]) -> Part:
+def _part(where: Path | UrlPath, value: dict[str, object], options: Mapping[str, Any], *, allow_urls: bool) -> Part:
     url, fingerprint = value["url"], value["fingerprint"]
     if not isinstance(url, str) or not isinstance(fingerprint, str) or not re.fullmatch("[0-9a-f]{32,128}", fingerprint):
-        raise TypeError(f"expected a url and a fingerprint, found {str(value)[:200]}")
-    pure = PurePosixPath(url)
-    is_named = isinstance(where, UrlPath) and is_url(url)
-    if not is_named and (pure.is_absolute() or ".." in pure.parts or "\0" in url or "://" in url or not pure.parts):
-        raise UnsafePathError(f"{where}: a part must be a name inside the directory of the collection, found {url[:200]!r}")
+        raise TypeError(f"expected a url and a fingerprint, found {ascii(value)[:200]}")
     if len(url) > MAX_URL:
         raise TypeError(f"expected a url of at most {MAX_URL} characters, found one of {len(url)}")
+    _check_name(where, url, allow_urls=allow_urls)
     try:
         length = whole_number("length", value["length"])  # type: ignore[arg-type]
     except ValueError as error:
         raise TypeError(str(error)) from error
     return Part(url, partial(_open_inside, where.parent, url, options), length, fingerprint)
+
+
+def _check_name(where: Path | UrlPath, url: str, *, allow_urls: bool) -> None:
+    """UnsafePathError if a part is neither in the directory of the collection nor at a URL that is allowed."""
+    if isinstance(where, UrlPath) and is_url(url):
+        if not allow_urls and not url.startswith(f"{where.objects.url}/"):
+            shown = ascii(url.partition("?")[0].rpartition("@")[2])[:200]
+            raise UnsafePathError(
+                f"{where}: expected parts under {where.objects.url}, found {shown}; open the collection with allow_urls=True "
+                "if it may make this machine read from other buckets and hosts"
+            )
+        return
+    pure = PurePosixPath(url)
+    if pure.is_absolute() or ".." in pure.parts or "\0" in url or "://" in url or not pure.parts:
+        raise UnsafePathError(f"{where}: a part must be a name inside the directory of the collection, found {ascii(url)[:200]}")
 
 
 def _open_inside(root: Path | UrlPath, url: str, options: Mapping[str, Any]) -> Source:
@@ -152,11 +180,15 @@ def _open_inside(root: Path | UrlPath, url: str, options: Mapping[str, Any]) -> 
 
 def _part_at_url(root: UrlPath, url: str) -> UrlPath:
     """A part beside the collection, or at a URL of its own; with the same options if it is of the same kind of store."""
-    if is_url(url):
-        place = url_path(url)
-        is_alike = place.objects.scheme == root.objects.scheme and (place.objects.host == root.objects.host or _can_share(root))
-        return url_path(url, root.objects.options) if is_alike else place
-    return root / url
+    if not is_url(url):
+        return root / url
+    try:
+        if url.startswith(f"{root.objects.url}/"):
+            return url_path(url, root.objects.options)
+        scheme = url.partition("://")[0]
+        return url_path(url, root.objects.options if scheme == root.objects.scheme and _can_share(root) else None)
+    except ValueError as error:  # what url_path says has no secret in it
+        raise UnsafePathError(f"{root}: a part of a collection is not at a valid URL: {error}") from error
 
 
 def _can_share(root: UrlPath) -> bool:
