@@ -7,6 +7,7 @@ import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from penstock.interrupt import lower, shield, shielded
 from penstock.loader.engine import Engine
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Batches:
         with self._loader._turn:  # the cursor is the loader's: iterators in several threads take turns
             return self._next()
 
+    @shielded
     def _next(self) -> Any:
         loader = self._loader
         loader._meter.enter()
@@ -62,14 +64,16 @@ class Batches:
         if self._end is not None and loader.step >= self._end:
             self._drop()
             raise StopIteration
+        shield()
         engine = self._engine
-        if engine is None:
-            engine = self._engine = self._begin()
         try:
+            if engine is None:
+                engine = self._engine = self._begin()
             place, batch = engine.take()  # of this one, whoever closes the iterator meanwhile
         except BaseException as error:
             self._drop()
-            if isinstance(error, Exception) and not isinstance(error, StopIteration):  # which is what a closed engine raises
+            is_end = engine is None or isinstance(error, StopIteration)  # which is what a closed engine raises
+            if isinstance(error, Exception) and not is_end:
                 self._failure = error
             raise
         if place.step != loader.step:  # another iterator took batches meanwhile
@@ -85,6 +89,7 @@ class Batches:
         if self._loader.restart and self._moves >= 0:
             raise RuntimeError("another iteration over this loader with restart=True has begun: finish one before the next")
 
+    @shielded
     def close(self) -> None:
         """Stop reading ahead, also while another thread waits for a batch. Idempotent; a later ``next`` begins again."""
         self._drop()
@@ -93,13 +98,17 @@ class Batches:
         engine, self._engine = self._engine, None
         if engine is not None and self._process == os.getpid():
             engine.close()
+        if not any(one._engine is not None for one in list(_open)):
+            lower()
 
     def __enter__(self) -> "Batches":
         return self
 
+    @shielded
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    @shielded
     def __del__(self) -> None:
         if hasattr(self, "_engine"):
             self._drop()
@@ -108,6 +117,7 @@ class Batches:
 _open: "weakref.WeakSet[Batches]" = weakref.WeakSet()
 
 
+@shielded
 def close_of(loader: "Loader") -> None:
     """Close every iterator over a loader."""
     for batches in list(_open):
@@ -126,6 +136,7 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 @atexit.register
+@shielded
 def _close_all() -> None:
     """Threads end before the interpreter does. A thread of the user's that still takes batches stops at the next one: its turn is
     taken and not given back, so that it is not in native code when the interpreter goes.
@@ -134,3 +145,4 @@ def _close_all() -> None:
         batches.close()
         batches._loader._turn.acquire(timeout=0.5)
         batches.close()
+    shield()  # for what is closed after this, such as windows on remote data
