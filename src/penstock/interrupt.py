@@ -2,8 +2,8 @@
 
 Python runs the handler of SIGINT between any two bytecodes of the main thread, and the usual one raises KeyboardInterrupt there. In
 the middle of a loader that does harm which no ``try`` can undo: a thread is started and not yet stored, a lock of
-``threading.Condition`` is taken and not yet inside the ``with``, the books of a window are half changed; in ``__del__`` the interrupt
-is printed and lost; at the end of the program a thread stays in native code, and the process aborts.
+``threading.Condition`` is taken and not yet inside the ``with``, the accounts of a window are half changed; in ``__del__`` the
+interrupt is printed and lost; at the end of the program a thread stays in native code, and the process aborts.
 
 So while the main thread has an engine open, SIGINT has the handler of this module (as trio has one while it runs). It looks at the
 stack that it interrupts, from the innermost frame outwards. The first function that is marked decides:
@@ -12,10 +12,10 @@ stack that it interrupts, from the innermost frame outwards. The first function 
 * ``@exposed``, or none is marked: the handler that was there before is called, which raises.
 
 Why nothing can leak. Threads, holds and plans of an engine are made and ended only inside of shielded functions, where no interrupt
-is raised but by :func:`check`, and what calls that can be left. Exposed functions inside of them only wait, or call functions of the
-user's; whatever they raise passes through the shielded code, which closes the engine and is not interrupted while it does. The
-handler is in place before the first engine is made (``signal.signal`` is atomic), and goes when the last one was closed, when
-nothing is left to protect. Marks cost nothing: they are looked at when a signal comes.
+is raised but by :func:`check`, and what calls that can be left. Exposed functions inside of them only wait, or call functions of
+the user's; whatever they raise passes through the shielded code, which closes the engine and is not interrupted while it does. The
+handler is in place before an engine is made (``signal.signal`` is atomic), and goes when the last one was closed, when nothing is
+left to protect. Marks cost nothing: they are looked at when a signal comes.
 
 An interrupt is kept for MOST_S at most, then it is raised wherever it is: nothing that hangs can make a program deaf. Where SIGINT
 is ignored, or left to the system, nothing is done. Other threads are never interrupted, and need no shield.
@@ -46,6 +46,7 @@ MOST_S = 10.0
 _marks: dict[CodeType, bool] = {}
 _kept_since: float | None = None  # an interrupt is being sent again and again since then
 _current: "_Handler | None" = None
+_owners: set[int] = set()
 
 
 def shielded(function: F) -> F:
@@ -91,9 +92,12 @@ def _send_again() -> None:
     _thread.interrupt_main()
 
 
-def shield() -> None:
-    """Put the handler in place, if this is the main thread; to be called before anything that is shielded. Cheap if it is there."""
-    if _signal.getsignal(signal.SIGINT) is not _current or _current is None:
+def shield(owner: object) -> None:
+    """Put the handler in place, if this is the main thread, and keep it there until ``lower(owner)``. Again it is cheap: it looks
+    whether another one was set meanwhile.
+    """
+    _owners.add(id(owner))
+    if _signal.getsignal(2) is not _current or _current is None:
         _put_in_place()
 
 
@@ -106,15 +110,20 @@ def _put_in_place() -> None:
         signal.signal(signal.SIGINT, _current)
 
 
-def lower() -> None:
-    """Put the handler before it in place again, if this is the main thread and no one has set another meanwhile."""
+@shielded
+def lower(owner: object) -> None:
+    """The last owner puts the handler before it in place again, if this is the main thread and no other was set meanwhile."""
     global _current, _kept_since
+    _owners.discard(id(owner))
     handler = _current
-    if handler is None or threading.current_thread() is not threading.main_thread():
+    if _owners or handler is None or threading.current_thread() is not threading.main_thread():
         return
     _current, _kept_since = None, None
-    if signal.getsignal(signal.SIGINT) is handler:
-        signal.signal(signal.SIGINT, handler.previous)
+    if _signal.getsignal(2) is handler:
+        try:
+            signal.signal(signal.SIGINT, handler.previous)
+        except BaseException:  # of that handler, right here, where ``__del__`` of an engine would lose it
+            _thread.start_new_thread(_send_again, ())
 
 
 @exposed

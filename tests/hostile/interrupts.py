@@ -253,14 +253,14 @@ def _left_behind(looks: list[Callable[[], list[str]]], before: list[list[str]]) 
 
 def interrupt_at_lines(lines: tuple[int, ...]) -> None:
     """From here on, interrupt the main thread when it has come to so many lines of penstock."""
-    left = sorted(lines)
+    left, process = sorted(lines), os.getpid()
     count = 0
 
     def look(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal count
         if "/penstock/" not in frame.f_code.co_filename and "threading.py" not in frame.f_code.co_filename:
             return None
-        if event == "line":
+        if event == "line" and os.getpid() == process:
             count += 1
             if left and count >= left[0]:
                 left.pop(0)
@@ -392,7 +392,7 @@ def fault(case: Case, answer: dict[str, Any]) -> str:
         return "abort"
     if status not in (0, 3, 130, -signal.SIGINT) or OTHER_ERROR.search(said):
         return "error"
-    if "Exception ignored in" in said and "/penstock/" in said.split("Exception ignored in", 1)[1]:
+    if "Exception ignored in" in said and re.search("/penstock/(?!interrupt.py)", said.split("Exception ignored in", 1)[1]):
         return "swallowed"
     if status == 3:
         return "leak"

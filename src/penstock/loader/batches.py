@@ -4,6 +4,7 @@ import atexit
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,43 @@ if TYPE_CHECKING:
 __all__ = ["Batches", "close_of"]
 
 
+class _Closed:
+    """An engine that was open. No code runs when it goes, when interrupts are raised anywhere again."""
+
+    engine: Engine
+
+    def close(self) -> None:
+        """It is."""
+
+
+class _Opened(_Closed):
+    """An engine, from before it is made until it was closed. While there is one, interrupts wait until the loader can be left."""
+
+    def __init__(self, make: Callable[[], Engine]) -> None:
+        self._process = os.getpid()
+        shield(self)
+        self.engine = make()
+
+    @shielded
+    def close(self) -> None:
+        """End its threads, unless they are those of the process that this one was forked from."""
+        self.__class__ = _Closed  # type: ignore[assignment]
+        if hasattr(self, "engine") and self._process == os.getpid():
+            self.engine.close()
+        lower(self)
+
+    @shielded
+    def __del__(self) -> None:
+        self.close()
+
+
 class Batches:
     """An iterator over the batches of a loader. It follows the loader's cursor: after ``seek`` the next batch is that step's."""
 
     def __init__(self, loader: "Loader", *, endless: bool) -> None:
         self._loader, self._endless = loader, endless
-        self._engine: Engine | None = None
-        self._process, self._moves = os.getpid(), -1
+        self._opened: _Opened | None = None
+        self._moves = -1
         self._end: int | None = None
         self._failure: BaseException | None = None
         loader._rewind()
@@ -33,7 +64,7 @@ class Batches:
         """Begin, or begin anew, at the loader's cursor."""
         self._drop()
         loader = self._loader
-        self._process, self._moves = os.getpid(), loader._moves
+        self._moves = loader._moves
         if self._endless:
             self._end = loader._schedule.total
             return
@@ -64,15 +95,15 @@ class Batches:
         if self._end is not None and loader.step >= self._end:
             self._drop()
             raise StopIteration
-        shield()
-        engine = self._engine
+        opened = self._opened
         try:
-            if engine is None:
-                engine = self._engine = self._begin()
-            place, batch = engine.take()  # of this one, whoever closes the iterator meanwhile
+            if opened is None:
+                opened = self._opened = _Opened(self._begin)
+            shield(opened)
+            place, batch = opened.engine.take()  # of this one, whoever closes the iterator meanwhile
         except BaseException as error:
             self._drop()
-            is_end = engine is None or isinstance(error, StopIteration)  # which is what a closed engine raises
+            is_end = opened is None or isinstance(error, StopIteration)  # which is what a closed engine raises
             if isinstance(error, Exception) and not is_end:
                 self._failure = error
             raise
@@ -95,11 +126,9 @@ class Batches:
         self._drop()
 
     def _drop(self) -> None:
-        engine, self._engine = self._engine, None
-        if engine is not None and self._process == os.getpid():
-            engine.close()
-        if not any(one._engine is not None for one in list(_open)):
-            lower()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
     def __enter__(self) -> "Batches":
         return self
@@ -107,11 +136,6 @@ class Batches:
     @shielded
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-    @shielded
-    def __del__(self) -> None:
-        if hasattr(self, "_engine"):
-            self._drop()
 
 
 _open: "weakref.WeakSet[Batches]" = weakref.WeakSet()
@@ -145,4 +169,4 @@ def _close_all() -> None:
         batches.close()
         batches._loader._turn.acquire(timeout=0.5)
         batches.close()
-    shield()  # for what is closed after this, such as windows on remote data
+    shield(_close_all)  # for what is closed after this, such as windows on remote data

@@ -70,7 +70,7 @@ class PlainEngine(Engine):
 
 @exposed
 def _wait_for(outcome: "SimpleQueue[T]") -> T:
-    """What another thread puts there. The main thread may be interrupted: unlike a Future, the queue has no lock to leave behind."""
+    """What another thread puts there. The main thread may be interrupted: unlike a Future, a queue leaves no lock behind."""
     return outcome.get()
 
 
