@@ -51,13 +51,13 @@ _owners: set[int] = set()
 
 def shielded(function: F) -> F:
     """Mark a function: no interrupt is raised in it, nor in what it calls."""
-    _marks[function.__code__] = True  # type: ignore[attr-defined]
+    _marks[function.__code__] = True
     return function
 
 
 def exposed(function: F) -> F:
     """Mark a function that only waits, or calls code of the user's: interrupts are raised in it, wherever it is called."""
-    _marks[function.__code__] = False  # type: ignore[attr-defined]
+    _marks[function.__code__] = False
     return function
 
 

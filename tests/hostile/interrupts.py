@@ -231,9 +231,9 @@ def catch(program: Program, begin: Callable[[], None]) -> list[str]:
     if not remote and program.kind not in ("executor", "processes"):
         left(tasks, ["thread"])
     before = [look() for look in looks]
-    begin()
     with contextlib.suppress(KeyboardInterrupt), contextlib.suppress(KeyboardInterrupt):
         try:
+            begin()
             program.use(loader, expected)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
