@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from penstock.deliver.jax_placing import Placing, Shardings
+from penstock.interrupt import shielded
 from penstock.loader import Batches, Loader
 from penstock.loader.engine import Engine
 from penstock.loader.schedule import Place
@@ -134,6 +135,7 @@ class Delivery:
         self.close()
         self._batches, self._ended = None, False
 
+    @shielded
     def close(self) -> None:
         """Stop reading ahead and let go of the batch that waits. Idempotent; a later ``next`` goes on behind the last batch."""
         if self._batches is not None:
@@ -142,6 +144,7 @@ class Delivery:
     def __enter__(self) -> "Delivery":
         return self
 
+    @shielded
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 

@@ -21,6 +21,7 @@ from penstock.deliver.torch_data import DataLoader, IterableDataset, MapDataset
 from penstock.deliver.torch_ranks import UnshardedWarning, check_ranks
 from penstock.deliver.torch_sampler import BatchSampler, Sampler, begin_with_epoch
 from penstock.deliver.torch_tensor import MaskedTensor, RaggedTensor, as_tensors, replace_leaves
+from penstock.interrupt import shielded
 from penstock.loader import Batches, Loader
 from penstock.loader.engine import Engine
 from penstock.loader.schedule import Place
@@ -104,6 +105,7 @@ class Delivery:
         """Go on where a run stood; see :meth:`penstock.Loader.load_state_dict`."""
         self._loader.load_state_dict(state, strict=strict)
 
+    @shielded
     def close(self) -> None:
         """Stop reading ahead. Idempotent."""
         for batches in list(self._open):
@@ -112,6 +114,7 @@ class Delivery:
     def __enter__(self) -> "Delivery":
         return self
 
+    @shielded
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
@@ -137,7 +140,13 @@ class _TensorBatches(Batches):
 
     def _begin(self) -> Engine:
         engine = _TensorEngine(super()._begin(), self._pin)
-        return engine if self._device.type == "cpu" else _DeviceEngine(engine, self._device)
+        if self._device.type == "cpu":
+            return engine
+        try:
+            return _DeviceEngine(engine, self._device)
+        except BaseException:
+            engine.close()
+            raise
 
 
 class _TensorEngine(Engine):

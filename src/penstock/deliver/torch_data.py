@@ -17,6 +17,7 @@ from penstock.deliver.torch_ranks import check_ranks
 from penstock.deliver.torch_sampler import Iteration, Resumable, begin_with_epoch, go_to_epoch
 from penstock.deliver.torch_tensor import as_tensors
 from penstock.errors import WorkerDiedError
+from penstock.interrupt import exposed, lower, shield, shielded
 from penstock.loader import Loader
 from penstock.loader.schedule import Place
 from penstock.records import Batch, Source
@@ -140,18 +141,33 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         check_ranks(self._loader.shard, is_evaluation=self._loader.restart)
         return self._counted()
 
+    @shielded
     def _counted(self) -> Iterator[Any]:
         """The rest of the epoch, from where the loader stands when the first batch is asked for. The loader moves along."""
+        self._loader._rewind()
+        if self._served is not self._loader._work:  # a state of an older order was loaded: new workers, with that order
+            self._served, self._iterator = self._loader._work, None
+        shield(owner := object())
+        batches: Any = None
+        try:
+            with self._places.counted():
+                batches = super().__iter__()
+            yield from self._rest(batches)
+        except KeyboardInterrupt:  # its traceback would keep the workers alive
+            self._iterator = None
+            getattr(batches, "_shutdown_workers", int)()
+            raise
+        finally:
+            del batches
+            lower(owner)
+
+    @shielded
+    def _rest(self, batches: Iterator[Any]) -> Iterator[Any]:
         loader = self._loader
-        loader._rewind()
-        if self._served is not loader._work:  # a state of an older order was loaded: new workers, with that order
-            self._served, self._iterator = loader._work, None
-        with self._places.counted():
-            batches = super().__iter__()
         step, moves = loader.step, loader._moves
         while True:
             try:
-                batch = next(batches)
+                batch = _wait_for_batch(batches)
             except StopIteration:
                 return
             except Exception as error:
@@ -179,6 +195,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._loader.load_state_dict(state, strict=strict)
 
 
+@exposed
+def _wait_for_batch(batches: Iterator[Any]) -> Any:
+    return next(batches)
+
+
+for _method in ("__init__", "__del__", "_reset", "_try_put_index", "_shutdown_workers"):  # torch starts and ends workers in them
+    shielded(getattr(torch.utils.data.dataloader._MultiProcessingDataLoaderIter, _method))
+
+
 class _Places(torch.utils.data.Dataset[Any]):
     """A batch for each place in the schedule. Workers get places, not steps: they need not know how the run went so far."""
 
@@ -189,6 +214,7 @@ class _Places(torch.utils.data.Dataset[Any]):
         """Samples of an epoch on all ranks, which is what trainers show."""
         return len(self._loader.stream)
 
+    @shielded
     def __getitem__(self, place: Place) -> Any:
         if not isinstance(place, Place):
             raise TypeError("the dataset of a penstock DataLoader has batches, not records: iterate over the DataLoader itself")

@@ -4,9 +4,11 @@ import atexit
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from penstock.interrupt import lower, shield, shielded
 from penstock.loader.engine import Engine
 from penstock.remote.window import is_changing
 
@@ -16,13 +18,46 @@ if TYPE_CHECKING:
 __all__ = ["Batches", "close_of"]
 
 
+class _Closed:
+    """An engine that was open. No code runs when it goes, when interrupts are raised anywhere again."""
+
+    engine: Engine
+
+    def close(self) -> None:
+        """It is."""
+
+
+class _Opened(_Closed):
+    """An engine, from before it is made until it was closed. While there is one, interrupts wait until the loader can be left."""
+
+    def __init__(self, make: Callable[[], Engine]) -> None:
+        self._process = os.getpid()
+        shield(self)
+        self.engine = make()
+
+    @shielded
+    def close(self) -> None:
+        """End its threads, unless they are those of the process that this one was forked from."""
+        self.__class__ = _Closed  # type: ignore[assignment]
+        if hasattr(self, "engine") and self._process == os.getpid():
+            self.engine.close()
+        lower(self)
+
+    @shielded
+    def __del__(self) -> None:
+        if is_changing():  # collected as garbage by a thread that has the lock of a window: closed by another, behind that
+            threading.Thread(target=self.close, name="penstock-close", daemon=True).start()
+        else:
+            self.close()
+
+
 class Batches:
     """An iterator over the batches of a loader. It follows the loader's cursor: after ``seek`` the next batch is that step's."""
 
     def __init__(self, loader: "Loader", *, endless: bool) -> None:
         self._loader, self._endless = loader, endless
-        self._engine: Engine | None = None
-        self._process, self._moves = os.getpid(), -1
+        self._opened: _Opened | None = None
+        self._moves = -1
         self._end: int | None = None
         self._failure: BaseException | None = None
         loader._rewind()
@@ -33,7 +68,7 @@ class Batches:
         """Begin, or begin anew, at the loader's cursor."""
         self._drop()
         loader = self._loader
-        self._process, self._moves = os.getpid(), loader._moves
+        self._moves = loader._moves
         if self._endless:
             self._end = loader._schedule.total
             return
@@ -52,6 +87,7 @@ class Batches:
         with self._loader._turn:  # the cursor is the loader's: iterators in several threads take turns
             return self._next()
 
+    @shielded
     def _next(self) -> Any:
         loader = self._loader
         loader._meter.enter()
@@ -63,14 +99,16 @@ class Batches:
         if self._end is not None and loader.step >= self._end:
             self._drop()
             raise StopIteration
-        engine = self._engine
-        if engine is None:
-            engine = self._engine = self._begin()
+        opened = self._opened
         try:
-            place, batch = engine.take()  # of this one, whoever closes the iterator meanwhile
+            if opened is None:
+                opened = self._opened = _Opened(self._begin)
+            shield(opened)
+            place, batch = opened.engine.take()  # of this one, whoever closes the iterator meanwhile
         except BaseException as error:
             self._drop()
-            if isinstance(error, Exception) and not isinstance(error, StopIteration):  # which is what a closed engine raises
+            is_end = opened is None or isinstance(error, StopIteration)  # which is what a closed engine raises
+            if isinstance(error, Exception) and not is_end:
                 self._failure = error
             raise
         if place.step != loader.step:  # another iterator took batches meanwhile
@@ -86,34 +124,28 @@ class Batches:
         if self._loader.restart and self._moves >= 0:
             raise RuntimeError("another iteration over this loader with restart=True has begun: finish one before the next")
 
+    @shielded
     def close(self) -> None:
         """Stop reading ahead, also while another thread waits for a batch. Idempotent; a later ``next`` begins again."""
         self._drop()
 
     def _drop(self) -> None:
-        engine, self._engine = self._engine, None
-        if engine is not None and self._process == os.getpid():
-            engine.close()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
 
     def __enter__(self) -> "Batches":
         return self
 
+    @shielded
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        engine = getattr(self, "_engine", None)
-        if engine is None or self._process != os.getpid():
-            return
-        if is_changing():  # collected as garbage by a thread that has the lock of a window: closed by another, behind that
-            threading.Thread(target=engine.close, name="penstock-close", daemon=True).start()
-        else:
-            self._drop()
 
 
 _open: "weakref.WeakSet[Batches]" = weakref.WeakSet()
 
 
+@shielded
 def close_of(loader: "Loader") -> None:
     """Close every iterator over a loader."""
     for batches in list(_open):
@@ -132,6 +164,7 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 @atexit.register
+@shielded
 def _close_all() -> None:
     """Threads end before the interpreter does. A thread of the user's that still takes batches stops at the next one: its turn is
     taken and not given back, so that it is not in native code when the interpreter goes.
@@ -140,3 +173,4 @@ def _close_all() -> None:
         batches.close()
         batches._loader._turn.acquire(timeout=0.5)
         batches.close()
+    shield(_close_all)  # for what is closed after this, such as windows on remote data

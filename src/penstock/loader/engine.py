@@ -1,6 +1,6 @@
 """Engines in Python: who makes the batches, and how far ahead. All deliver in the order of the steps."""
 
-import queue
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -8,18 +8,22 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 from penstock import _core
 from penstock.errors import BatchError, WorkerDiedError
+from penstock.interrupt import exposed
 from penstock.loader.elsewhere import make_elsewhere, pack
 from penstock.loader.needs import Ahead
 from penstock.loader.schedule import Place
 from penstock.loader.stats import Meter
 from penstock.loader.work import Work, batch_bytes
 
-__all__ = ["MOST_AHEAD", "Engine", "ExecutorEngine", "PlainEngine", "ThreadEngine"]
+__all__ = ["MOST_AHEAD", "Engine", "ExecutorEngine", "Lent", "PlainEngine", "ThreadEngine"]
+
+T = TypeVar("T")
 
 MOST_AHEAD = 64
 """Never more batches than this are under way."""
@@ -64,11 +68,20 @@ class PlainEngine(Engine):
         self._ahead.close()
 
 
+@exposed
+def _wait_for(outcome: "SimpleQueue[T]") -> T:
+    """What another thread puts there. The main thread may be interrupted: unlike a Future, a queue leaves no lock behind."""
+    return outcome.get()
+
+
 @dataclass(frozen=True)
 class _Failed:
     """A batch that could not even be asked for."""
 
     error: Exception
+
+    def cancel(self) -> None:
+        """It is not under way."""
 
 
 class _Ahead(Engine):
@@ -134,8 +147,71 @@ class _Ahead(Engine):
         with suppress(IndexError):
             while True:
                 _, token = self._under_way.popleft()
-                if isinstance(token, Future):
-                    token.cancel()
+                token.cancel()
+
+
+class _Job:
+    """A batch for a thread to make. What comes of it is put into a queue: (batch, None) or (None, error)."""
+
+    def __init__(self, place: Place) -> None:
+        self.place, self.is_cancelled = place, False
+        self.outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+    def cancel(self) -> None:
+        """Let no thread begin with it; to whoever waits for it, that is the end."""
+        self.is_cancelled = True
+        self.outcome.put((None, StopIteration()))
+
+    def run(self, work: Work, meter: Meter) -> None:
+        """Make the batch."""
+        try:
+            with meter.making():
+                self.outcome.put((work.make(self.place), None))  # a name for the batch would keep it until the next one is made
+        except BaseException as error:
+            self.outcome.put((None, error))
+
+
+_Jobs = SimpleQueue[_Job | None]
+
+
+class _Crew:
+    """Threads that do jobs, one after the other. They end when they are told to, or when their crew is gone: also if an error came
+    while they were being started, or the engine was lost without being closed.
+    """
+
+    def __init__(self, threads: int, work: Work, meter: Meter) -> None:
+        self.jobs: _Jobs = SimpleQueue()
+        self._size = threads
+        arguments = self.jobs, work, meter, threads > 1
+        self._threads = [threading.Thread(target=_serve, args=arguments, daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def dismiss(self) -> None:
+        """Let the threads end behind the jobs that they have. Idempotent."""
+        size, self._size = self._size, 0
+        for _ in range(size):
+            self.jobs.put(None)
+
+    def join(self, seconds: float) -> None:
+        """Wait for their end, but not longer than so many seconds."""
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_size"):
+            self.dismiss()
+
+
+def _serve(jobs: _Jobs, work: Work, meter: Meter, has_peers: bool) -> None:
+    if has_peers:  # the threads of a source would only get in the way of theirs (texts: two thirds of the speed)
+        _core.ThreadPool.work_alone()
+    while (job := jobs.get()) is not None:
+        if not job.is_cancelled:
+            job.run(work, meter)
+        del job
 
 
 class ThreadEngine(_Ahead):
@@ -143,30 +219,29 @@ class ThreadEngine(_Ahead):
 
     def __init__(self, work: Work, places: Iterator[Place], budget: int | None, threads: int, ahead: Ahead, meter: Meter) -> None:
         super().__init__(places, budget, threads, ahead, meter)
-        self._work, self._most = work, len(work.out) - 1 if work.out else MOST_AHEAD
+        self._most = len(work.out) - 1 if work.out else MOST_AHEAD
         self._useful = READ_BYTES if work.transform is None else TRANSFORM_BYTES
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Place] | None] = queue.SimpleQueue()
-        arguments = self._jobs, work, meter, threads > 1
-        self._crew = [threading.Thread(target=_serve, args=arguments, daemon=True) for _ in range(threads)]
-        for thread in self._crew:
-            thread.start()
+        self._crew = _Crew(threads, work, meter)
 
     def _depth(self) -> int:
         """No more batches than there is memory of the user's, one of which is in use."""
         return min(super()._depth(), self._most)
 
-    def _begin(self, place: Place) -> Future[Any]:
-        future: Future[Any] = Future()
-        self._jobs.put((future, place))
+    def _begin(self, place: Place) -> _Job:
+        job = _Job(place)
+        self._crew.jobs.put(job)
         if self._closed:  # meanwhile: the threads may have ended, and nobody would do it
-            future.cancel()
-        return future
+            job.cancel()
+        return job
 
-    def _wait(self, place: Place, token: Future[Any]) -> Any:
+    def _wait(self, place: Place, token: _Job) -> Any:
+        batch, error = _wait_for(token.outcome)
         try:
-            return token.result()
-        except CancelledError:
-            raise StopIteration from None
+            if error is not None:
+                raise error
+            return batch
+        finally:
+            del error  # it has this frame, and this frame would have it
 
     def close(self) -> None:
         """Cancel what has not begun, and wait for what has."""
@@ -174,45 +249,60 @@ class ThreadEngine(_Ahead):
             return
         self._give_up()
         self._ahead.close()
-        for _ in self._crew:
-            self._jobs.put(None)
-        deadline = time.monotonic() + 2
-        for thread in self._crew:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        self._crew.dismiss()
+        self._crew.join(2)
 
 
-def _serve(jobs: "queue.SimpleQueue[tuple[Future[Any], Place] | None]", work: Work, meter: Meter, has_peers: bool) -> None:
-    if has_peers:  # the threads of a source would only get in the way of theirs (texts: two thirds of the speed)
-        _core.ThreadPool.work_alone()
-    while (job := jobs.get()) is not None:
-        future, place = job
-        if not future.set_running_or_notify_cancel():
-            continue
-        try:
-            with meter.making():
-                future.set_result(work.make(place))  # in one line: a name for the batch would keep it until the next one is made
-        except BaseException as error:
-            future.set_exception(error)
-        del job, future
+@dataclass(frozen=True)
+class Lent:
+    """An executor of the user's, and the process in which the loader got it: no fork of that has its threads and pipes."""
+
+    executor: Executor
+    process: int = field(default_factory=os.getpid)
+
+    def get(self) -> Executor:
+        """The executor, in that process; in others a call of it would wait without end."""
+        if os.getpid() != self.process:
+            raise WorkerDiedError(
+                f"the loader got its executor in process {self.process}, this is process {os.getpid()}, forked from it, where the "
+                "executor has no workers: make the executor, and a loader with it, in the process that uses them"
+            )
+        return self.executor
+
+
+class _Asked:
+    """A batch that an executor makes."""
+
+    def __init__(self, future: "Future[Any]") -> None:
+        self._future = future
+        self._done: SimpleQueue[object] = SimpleQueue()
+        future.add_done_callback(self._done.put)
+
+    def cancel(self) -> None:
+        """Make it no more, unless it has begun."""
+        self._future.cancel()
+
+    def result(self) -> Any:
+        """The batch, when it is there."""
+        _wait_for(self._done)
+        return self._future.result()
 
 
 class ExecutorEngine(_Ahead):
     """An executor of the user's: processes, a cluster. They fetch for themselves what they need."""
 
-    def __init__(
-        self, work: Work, places: Iterator[Place], budget: int | None, executor: Executor, ahead: Ahead, meter: Meter
-    ) -> None:
-        super().__init__(places, budget, getattr(executor, "_max_workers", None) or 2, ahead, meter)
-        self._executor, self._packed = executor, pack(work)
+    def __init__(self, work: Work, places: Iterator[Place], budget: int | None, lent: Lent, ahead: Ahead, meter: Meter) -> None:
+        self._executor = lent.get()
+        super().__init__(places, budget, getattr(self._executor, "_max_workers", None) or 2, ahead, meter)
+        self._packed = pack(work)
 
-    def _begin(self, place: Place) -> Future[Any]:
+    def _begin(self, place: Place) -> _Asked:
         try:
-            return self._executor.submit(make_elsewhere, self._packed, place)
+            return _Asked(self._executor.submit(make_elsewhere, self._packed, place))
         except RuntimeError as error:  # an executor whose workers died takes no more work
             raise WorkerDiedError(f"step {place.step}: the executor takes no more work: {error}") from error
 
-    def _wait(self, place: Place, token: Future[Any]) -> Any:
+    def _wait(self, place: Place, token: _Asked) -> Any:
         try:
             return token.result()
         except (BatchError, KeyboardInterrupt):

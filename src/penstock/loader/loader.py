@@ -12,8 +12,9 @@ from typing import Any
 from penstock.argument import byte_size, whole_number
 from penstock.errors import StateError, StateMismatchError
 from penstock.interfaces import IntArray
+from penstock.interrupt import shielded
 from penstock.loader.batches import Batches, close_of
-from penstock.loader.engine import Engine
+from penstock.loader.engine import Engine, Lent
 from penstock.loader.needs import Forecast, forecast, network
 from penstock.loader.schedule import TAILS, EpochSchedule, PhaseSchedule, Place, Schedule
 from penstock.loader.start import make_engine
@@ -95,7 +96,7 @@ class Loader:
         self._work = Work(stream, transform, ids, on_error, tail == "pad", _checked_out(out, stream, self._most_samples()))
         self._budget = None if prefetch is None else byte_size("prefetch", prefetch, least=0)
         self._threads = min(8, os.cpu_count() or 1) if threads is None else whole_number("threads", threads, most=1024)
-        self._executor = executor
+        self._executor = None if executor is None else Lent(executor)
         self._restart = restart
         self._meter = Meter()
         self._at = (0, 0, 0)  # step, epoch, position; replaced as a whole, so that other threads may look
@@ -201,6 +202,7 @@ class Loader:
             )
         return Batches(self, endless=True)
 
+    @shielded
     def close(self) -> None:
         """Stop reading ahead, in every iterator. Idempotent; the loader can be used again, and goes on where it stands."""
         close_of(self)
@@ -208,6 +210,7 @@ class Loader:
     def __enter__(self) -> "Loader":
         return self
 
+    @shielded
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 

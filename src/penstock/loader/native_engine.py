@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock import _core
 from penstock.errors import WindowTooSmallError
+from penstock.interrupt import exposed
 from penstock.loader.engine import MOST_AHEAD, Engine
 from penstock.loader.native_field import NativeField, flatten, native_leaves
 from penstock.loader.needs import Ahead
@@ -147,11 +148,11 @@ class NativeEngine(Engine):
 
     def take(self) -> tuple[Place, Any]:
         """The next batch; when half of what may be under way is, more is asked for."""
-        with self._turn:
-            if self._closed:
-                raise StopIteration
-            self._taking = True
         try:
+            with self._turn:
+                if self._closed:
+                    raise StopIteration
+                self._taking = True
             return self._take()
         finally:
             with self._turn:
@@ -172,7 +173,7 @@ class NativeEngine(Engine):
         place = stretch.next()
         began = time.perf_counter()
         try:
-            values, present = self._ring.take()
+            values, present = _wait_for_batch(self._ring)
         except Exception:
             stretch.is_good = False
         finally:
@@ -215,6 +216,11 @@ class NativeEngine(Engine):
         self._ring = None  # its threads end before anything is let go
         self._let_go()
         self._ahead.close()
+
+
+@exposed
+def _wait_for_batch(ring: _core.BatchRing) -> tuple[list[Any], list[Any]]:
+    return ring.take()
 
 
 @dataclass

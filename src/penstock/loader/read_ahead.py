@@ -10,6 +10,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -52,50 +53,63 @@ def make_read_ahead(work: Work, schedule: Schedule, steps: range) -> "ReadAhead 
 
 
 class ReadAhead:
-    """A thread that stays a bounded number of bytes ahead of the batches."""
+    """A thread that stays a bounded number of bytes ahead of the batches. It ends when it is told to, or when this is gone."""
 
     def __init__(self, work: Work, schedule: Schedule, steps: range, ask: Ask | None = None) -> None:
-        self._blocks = coming_blocks(work, schedule, steps)
-        self._passed, self._closed = steps.start - 1, False
-        self._change = threading.Condition()
-        self._files = _OpenFiles()
-        self._ask = self._files.ask if ask is None else ask
-        self._thread = threading.Thread(target=self._run, name="penstock-read-ahead", daemon=True)
+        self._passed = _Passed(steps.start - 1)
+        arguments = coming_blocks(work, schedule, steps), self._passed, ask
+        self._thread = threading.Thread(target=_run, args=arguments, name="penstock-read-ahead", daemon=True)
         self._thread.start()
 
     def passed(self, step: int) -> None:
         """Batches up to a step were made."""
-        with self._change:
-            self._passed = max(self._passed, step)
-            self._change.notify()
+        self._passed.told.put(step)
 
     def close(self) -> None:
         """Ask for nothing more. Idempotent."""
-        with self._change:
-            self._closed = True
-            self._change.notify()
+        self._passed.close()
         if self._thread is not threading.current_thread():
             self._thread.join(2)
 
-    def _run(self) -> None:
-        # What cannot be read is found again, and told, by whoever makes the batch.
-        with contextlib.suppress(PenstockError, OSError, ValueError), contextlib.closing(self._files):
-            for step, leaf, units in self._blocks:
-                if not self._wait_for(step):
-                    return
-                if leaf is None:
-                    continue
-                for path, start, stop in leaf.disk_ranges(units):
-                    for low in range(start, stop, PIECE_BYTES):
-                        if self._closed:
-                            return
-                        self._ask(path, low, min(stop, low + PIECE_BYTES))
+    def __del__(self) -> None:
+        if hasattr(self, "_passed"):
+            self._passed.close()
 
-    def _wait_for(self, step: int) -> bool:
+
+class _Passed:
+    """How far the batches are. Told through a queue, which needs no lock: a fork or an interrupt would leave it locked."""
+
+    def __init__(self, step: int) -> None:
+        self.told: SimpleQueue[int | None] = SimpleQueue()
+        self.is_closed = False
+        self._step = step
+
+    def close(self) -> None:
+        """No more are wanted."""
+        self.is_closed = True
+        self.told.put(None)
+
+    def wait_for(self, step: int) -> bool:
         """Wait until batches up to a step were made; False if no more are wanted."""
-        with self._change:
-            self._change.wait_for(lambda: self._closed or self._passed >= step)
-            return not self._closed
+        while not self.is_closed and self._step < step:
+            told = self.told.get()
+            self._step = self._step if told is None else max(self._step, told)
+        return not self.is_closed
+
+
+def _run(blocks: Iterator[tuple[int, Leaf | None, range]], passed: _Passed, ask: Ask | None) -> None:
+    files = _OpenFiles()
+    ask = files.ask if ask is None else ask
+    # What cannot be read is found again, and told, by whoever makes the batch.
+    with contextlib.suppress(PenstockError, OSError, ValueError), contextlib.closing(files):
+        for step, leaf, units in blocks:
+            if not passed.wait_for(step):
+                return
+            for path, start, stop in () if leaf is None else leaf.disk_ranges(units):
+                for low in range(start, stop, PIECE_BYTES):
+                    if passed.is_closed:
+                        return
+                    ask(path, low, min(stop, low + PIECE_BYTES))
 
 
 def coming_blocks(work: Work, schedule: Schedule, steps: range) -> Iterator[tuple[int, Leaf | None, range]]:

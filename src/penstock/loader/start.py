@@ -1,9 +1,7 @@
 """Which engine makes the batches of a loader."""
 
-from concurrent.futures import Executor
-
 from penstock.argument import MAX_LENGTH
-from penstock.loader.engine import Engine, ExecutorEngine, PlainEngine, ThreadEngine
+from penstock.loader.engine import Engine, ExecutorEngine, Lent, PlainEngine, ThreadEngine
 from penstock.loader.native_engine import NativeEngine
 from penstock.loader.native_field import native_fields
 from penstock.loader.needs import Ahead
@@ -23,7 +21,7 @@ def make_engine(
     *,
     budget: int | None,
     threads: int,
-    executor: Executor | None,
+    executor: Lent | None,
     meter: Meter,
 ) -> Engine:
     """The engine that fits, for steps from ``first`` on; until ``end``, if there is one."""
@@ -34,8 +32,12 @@ def make_engine(
     if threads == 0 or len(work.out) == 1:
         return PlainEngine(work, places, Ahead(work, schedule, steps), meter)
     ahead = Ahead(work, schedule, steps, make_read_ahead(work, schedule, steps))
-    if work.transform is None and not work.out:
-        fields = native_fields(work.stream)
-        if fields is not None:
-            return NativeEngine(work, fields, schedule, steps, budget, threads, ahead, meter)
-    return ThreadEngine(work, places, budget, threads, ahead, meter)
+    try:
+        if work.transform is None and not work.out:
+            fields = native_fields(work.stream)
+            if fields is not None:
+                return NativeEngine(work, fields, schedule, steps, budget, threads, ahead, meter)
+        return ThreadEngine(work, places, budget, threads, ahead, meter)
+    except BaseException:  # such as no more threads
+        ahead.close()
+        raise

@@ -1,7 +1,9 @@
 """Where the time of a loader goes."""
 
+import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +58,7 @@ class Meter:
         self.batches = self.samples = self.bytes = 0
         self.wait_s = self.busy_s = self.make_s = 0.0
         self._left: float | None = None
+        _meters.add(self)
 
     @contextmanager
     def making(self) -> Iterator[None]:
@@ -108,3 +111,15 @@ class Meter:
             more = "use more threads, or an executor for slow transforms"
             return f"The trainer waits {share:.0%} of the time and all {threads} threads are busy: {more}."
         return f"The trainer waits {share:.0%} of the time although threads are idle: raise prefetch, or look at the disk."
+
+
+_meters: "weakref.WeakSet[Meter]" = weakref.WeakSet()
+
+
+def _unlock_all() -> None:
+    """In a forked child: a thread that held the lock of a meter is not there to release it."""
+    for meter in list(_meters):
+        meter._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock_all)

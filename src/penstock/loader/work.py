@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from penstock.errors import BatchError
 from penstock.interfaces import IntArray
+from penstock.interrupt import exposed
 from penstock.loader.schedule import Place
 from penstock.order.seed import Purpose, absorb_all, derive_root
 from penstock.ragged import Ragged
@@ -129,10 +130,8 @@ class Work:
         if self.transform is None:
             return batch
         try:
-            if _takes_two(self.transform):
-                made = self.transform(batch, Info(place.step, place.epoch, ids_of(picks), self.stream.seed))
-            else:
-                made = self.transform(batch)
+            info = (Info(place.step, place.epoch, ids_of(picks), self.stream.seed),) if _takes_two(self.transform) else ()
+            made = _call(self.transform, batch, *info)
             if made is None:
                 raise TypeError("it returned None; a transform returns the batch")
             return made
@@ -172,7 +171,7 @@ class Work:
         if not bad:
             return None
         if callable(self.on_error):
-            self.on_error(bad[0][1], ids[[place for place, _ in bad]])
+            _call(self.on_error, bad[0][1], ids[[place for place, _ in bad]])
         failed = known.setdefault(id(stream), set())
         failed |= {int(ids[place]) for place, _ in bad}
         banned = np.union1d(np.array(sorted(failed), np.int64), stream.banned_at(step))
@@ -181,6 +180,12 @@ class Work:
         for place, _ in bad:
             ids[place] = substitute(stream.seed, *positions[place], len(stream.source), banned)
         return RecordPicks(ids, picks.weights)
+
+
+@exposed
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the user's, which may take its time."""
+    return function(*arguments)
 
 
 def _error_of(stream: RecordStream, record: int) -> Exception | None:

@@ -15,12 +15,11 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar, cast
 
+from penstock.interrupt import HEARD_S, check, exposed, shielded
+
 __all__ = ["end_threads", "first_of", "in_thread", "interruptible", "is_main_thread"]
 
 T = TypeVar("T")
-
-HEARD_S = 0.1
-"""An interrupt that comes just before the main thread begins to wait is heard so much later."""
 
 _Job: TypeAlias = Callable[[], None]
 _Jobs: TypeAlias = SimpleQueue[_Job | None]
@@ -50,6 +49,7 @@ def is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
+@exposed
 def interruptible(action: Callable[[], T]) -> T:
     """Do something. Where it is the main thread that waits, an interrupt ends the wait at once."""
     if not is_main_thread() or sys.is_finalizing():  # other threads do not run any more then
@@ -76,6 +76,7 @@ def in_thread(action: Callable[[], T]) -> "Future[T]":
     return done
 
 
+@shielded
 def _hand_over(job: _Job) -> None:
     with _lock:
         jobs = None if sys.is_finalizing() else _idle_thread(_crew)
@@ -98,6 +99,7 @@ def first_of(
         done, others = wait(pending, timeout=max(0.0, min(HEARD_S, left)), return_when=FIRST_COMPLETED)
         if done or left <= HEARD_S:
             return done, others
+        check()
         meanwhile()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from penstock.errors import WindowTooSmallError
+from penstock.interrupt import check, patience
 from penstock.remote.resident import Range
 from penstock.remote.room import NOTHING, Wanted
 
@@ -72,7 +73,8 @@ class Hold:
         files = self._files
         with files._change:
             while not all(one.is_ready for one in self._held):
-                files._change.wait(60)
+                files._change.wait(patience())
+                check()
                 files._check()
         failed = next((one.error for one in self._held if one.error is not None), None)
         if failed is not None:

@@ -22,6 +22,7 @@ from penstock import _core
 from penstock.argument import byte_size
 from penstock.errors import ReadError
 from penstock.interfaces import IntArray
+from penstock.interrupt import check, patience, shielded
 from penstock.remote.cache import Cache
 from penstock.remote.hold import ROOM_S, Hold
 from penstock.remote.objects import ObjectInfo
@@ -214,7 +215,8 @@ class RemoteFiles:
         """Wait until something changes; plans stand back meanwhile."""
         self._waiting += 1
         try:
-            self._change.wait(60)
+            self._change.wait(patience())
+            check()
         finally:
             self._waiting -= 1
         self._check()
@@ -385,6 +387,7 @@ def is_changing() -> bool:
 
 
 @atexit.register
+@shielded
 def _close_all() -> None:
     """No thread may be in a request when the interpreter goes."""
     for files in list(_open):

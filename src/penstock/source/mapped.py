@@ -7,6 +7,7 @@ import numpy as np
 
 from penstock.errors import SchemaMismatchError
 from penstock.interfaces import IntArray
+from penstock.interrupt import exposed
 from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Source, fixed_output, only
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_of
@@ -61,7 +62,7 @@ class Mapped(Source):
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         batch = self._source.read(ids)
-        records = [self._fn({name: _item(column, i) for name, column in batch.items()}) for i in range(ids.size)]
+        records = _each(self._fn, batch, ids.size)
         return collect(records, {name: self._schema[name] for name in fields}, out)
 
     def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
@@ -74,6 +75,12 @@ class Mapped(Source):
 
     def _recipe(self) -> Recipe:
         return (Mapped, (self._source, self._fn, self._given))
+
+
+@exposed
+def _each(fn: Callable[[Any], Any], batch: Batch, count: int) -> list[Any]:
+    """What the user's function makes of every record."""
+    return [fn({name: _item(column, i) for name, column in batch.items()}) for i in range(count)]
 
 
 def collect(records: Sequence[Mapping[str, Any]], schema: Mapping[str, Field], out: Outputs) -> Batch:
