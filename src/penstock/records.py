@@ -27,7 +27,6 @@ from penstock.schema import Field
 if TYPE_CHECKING:
     from typing import Self
 
-    from penstock.progress import Progress
     from penstock.remote.window import RemoteFiles
     from penstock.stream.stream import RecordStream
 
@@ -188,7 +187,7 @@ class Source(ABC):
         """
         return self.fingerprint
 
-    def digest(self, *, progress: "Progress | bool | None" = None) -> str:
+    def digest(self, *, progress: Callable[[int, int], None] | bool | None = None) -> str:
         """The sha256 of all records, which are read for it: of the fields with their names and types, and of every value.
 
         Equal for equal records in every format: that of files, and of the store they were converted into. ``progress`` is a

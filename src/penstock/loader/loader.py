@@ -2,15 +2,16 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
 from typing import Any
 
 from penstock.argument import byte_size, shown, whole_number
-from penstock.errors import StateError, StateMismatchError
+from penstock.errors import BatchError, StateError, StateMismatchError
 from penstock.interfaces import IntArray
 from penstock.loader.batches import Batches, close_of
 from penstock.loader.engine import Engine
@@ -105,6 +106,7 @@ class Loader:
         self._executor = executor
         self._restart = restart
         self._check = check
+        self._whole: str | None = None  # the digest of all records, once it was computed
         self._meter = Meter()
         self._at = (0, 0, 0)  # step, epoch, position; replaced as a whole, so that other threads may look
         self._moves = 0  # how often the cursor was set; batches under way are then worth nothing
@@ -255,13 +257,14 @@ class Loader:
     def _known(self) -> Known:
         found = {sampling.name: self.stream.sample_digest(sampling) for sampling in SAMPLINGS}
         if self._check == WHOLE:
-            found[WHOLE] = self.stream.data_digest()
+            found[WHOLE] = self._whole or self.stream.data_digest()
         return Known(self.stream.data_fingerprint, {name: digest for name, digest in found.items() if digest is not None})
 
     def _differences(self, known: Known) -> list[str]:
         """How the data differs from that of a state; it is looked at anew."""
         if self._check == WHOLE:
-            own, theirs = self.stream.data_digest(), known.samples.get(WHOLE, "no digest of all records")
+            own = self._whole = self.stream.data_digest()
+            theirs = known.samples.get(WHOLE, "no digest of all records")
             return [] if own == theirs else [f"data: {shown(theirs[:24])} in the state, {own[:24]!r} of all records here"]
         stream = self.stream
         if is_same_data(known.samples, known.fingerprint, stream.sample_digest, lambda: stream.data_fingerprint):
@@ -287,13 +290,31 @@ class Loader:
             stream = self._fitting(found, stream)
         if self._restart:  # the next iteration begins at step 0
             return
-        before = dict(self.__dict__)
-        try:
+        with self._unchanged_if_refused():
             self._follow(stream)
             self._go_on(found.step, found.cursor.epoch, found.cursor.position)
-        except BaseException:  # what is refused changes nothing
+
+    @contextmanager
+    def _unchanged_if_refused(self) -> Iterator[None]:
+        before = dict(self.__dict__)
+        try:
+            yield
+            self._check_place()
+        except BaseException:
             self.__dict__.update(before)
             raise
+
+    def _check_place(self) -> None:
+        """StateError if there is no such place as the cursor names: no run gets there."""
+        step, epoch, position = self._at
+        if step >= 2**63:
+            raise StateError(f"damaged state: step {step}, which no run reaches")
+        if step == self._schedule.total:
+            return
+        try:
+            self._work.picks(self._schedule.place(step))
+        except (BatchError, IndexError) as error:
+            raise StateError(f"damaged state: epoch {epoch}, position {position}: {shown(str(error))}") from error
 
     def _fitting(self, state: State, stream: Stream) -> Stream:
         """The stream that goes on with a state: the loader's own, or the order of an older version of it."""
@@ -324,7 +345,8 @@ class Loader:
         cursor = Cursor.from_bytes(state)
         if cursor.seed != self.stream.seed:
             raise StateMismatchError(f"the state has the seed {cursor.seed}, this loader {self.stream.seed}")
-        self._go_on(None, cursor.epoch, cursor.position)
+        with self._unchanged_if_refused():
+            self._go_on(None, cursor.epoch, cursor.position)
 
     def _go_on(self, step: int | None, epoch: int, position: int) -> None:
         zero = self._zero

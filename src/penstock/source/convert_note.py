@@ -35,8 +35,8 @@ class Note:
     def of(cls, path: Path, about: Mapping[str, object]) -> "Note":
         """The note that is there, or a new one; StoreError if it is one of another conversion."""
         if path.exists():
-            found = _lines(path)[:1]
-            dataset = found[0].get("dataset") if found and found[0].get("about") == json.loads(json.dumps(about)) else None
+            first = next(iter(_lines(path)), {})
+            dataset = first.get("dataset") if _is_of(first.get("about"), json.loads(json.dumps(about))) else None
             if not isinstance(dataset, str) or not IDENTITY.fullmatch(dataset):
                 raise StoreError(
                     f"{path}: this is an unfinished conversion of other data or with other options; remove it and {path.stem}"
@@ -74,6 +74,11 @@ class Note:
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(map(_line, kept)))
         os.replace(temporary, self.path)
+
+
+def _is_of(found: object, about: dict[str, object]) -> bool:
+    """Whether a note is of this conversion. Notes of version 1 say nothing of samples of the data."""
+    return isinstance(found, dict) and {"samples": about.get("samples"), **found} == about
 
 
 def records_noted(path: Path) -> int:
