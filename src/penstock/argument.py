@@ -2,6 +2,8 @@
 
 import operator
 import re
+import reprlib
+from collections.abc import Collection, Sized
 from fractions import Fraction
 from typing import SupportsIndex
 
@@ -10,25 +12,65 @@ import numpy.typing as npt
 
 from penstock.interfaces import IntArray
 
-__all__ = ["MAX_LENGTH", "as_positions", "byte_size", "check_positions", "check_run", "exact_fraction", "set_whole", "whole_number"]
+__all__ = [
+    "MAX_LENGTH",
+    "as_positions",
+    "byte_size",
+    "check_positions",
+    "check_run",
+    "exact_fraction",
+    "set_whole",
+    "shown",
+    "whole_number",
+]
 
 MAX_LENGTH = 2**63 - 1
 """The largest number of records or positions."""
 
 
-def _shown(value: object) -> str:
-    """A value for a message: not longer than a line."""
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
+MAX_SHOWN = 100
+"""Characters of a value in a message."""
+
+
+class _Short(reprlib.Repr):
+    """A repr that is short from the start: what is not shown is not made into text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = 2 * MAX_SHOWN
+
+    def repr_str(self, x: str, level: int) -> str:
+        return ascii(x[:MAX_SHOWN]) + ("..." if len(x) > MAX_SHOWN else "")
+
+    def repr_bytes(self, x: bytes, level: int) -> str:
+        return repr(x[:MAX_SHOWN]) + ("..." if len(x) > MAX_SHOWN else "")
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() <= 256 else f"<a number of {x.bit_length()} bits>"
+
+    def repr_instance(self, x: object, level: int) -> str:
+        if isinstance(x, str | bytes | bytearray | int | Collection) and not isinstance(x, np.ndarray | bool):
+            return f"<{type(x).__name__}{f' of {len(x)}' if isinstance(x, Sized) else ''}>"
+        return super().repr_instance(x, level)
+
+
+_SHORT = _Short()
+
+
+def shown(value: object) -> str:
+    """A value of anybody's for a message: at most about 100 characters, printable, on one line."""
+    text = _SHORT.repr(value)
+    text = text if text.isprintable() and text.isascii() else ascii(text)[1:-1]
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def whole_number(name: str, value: SupportsIndex, *, least: int = 0, most: int = MAX_LENGTH) -> int:
     """``value`` as an int within [least, most], or a TypeError or ValueError that names it."""
     if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be a whole number, got {_shown(value)}")
+        raise TypeError(f"{name} must be a whole number, got {shown(value)}")
     number = operator.index(value)
     if not least <= number <= most:
-        raise ValueError(f"{name} must be in [{least}, {most}], got {_shown(number)}")
+        raise ValueError(f"{name} must be in [{least}, {most}], got {shown(number)}")
     return number
 
 
@@ -52,7 +94,7 @@ def byte_size(name: str, value: SupportsIndex | str, *, least: int = 1) -> int:
         return whole_number(name, value, least=least)
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", value)
     if match is None or match[2].lower() not in _UNITS:
-        raise ValueError(f"{name} must be a number of bytes such as 65536, '64MB' or '64MiB', got {value!r}")
+        raise ValueError(f"{name} must be a number of bytes such as 65536, '64MB' or '64MiB', got {shown(value)}")
     return whole_number(name, int(float(match[1]) * _UNITS[match[2].lower()]), least=least)
 
 

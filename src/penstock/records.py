@@ -31,17 +31,22 @@ if TYPE_CHECKING:
     from penstock.stream.stream import RecordStream
 
 __all__ = [
+    "DENSE",
+    "FEW",
     "NO_METADATA",
+    "SAMPLINGS",
     "Batch",
     "Blocks",
     "DiskRange",
     "FieldView",
     "Outputs",
     "Recipe",
+    "Sampling",
     "Source",
     "common_metadata",
     "empty",
     "fixed_output",
+    "is_same_data",
     "masked",
     "typed",
     "unmasked",
@@ -109,6 +114,42 @@ class Blocks:
         return ids // self.size if self.ends is None else np.searchsorted(self.ends, ids, side="right").astype(np.int64)
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How much of the data a sample digest looks at: about ``pages`` pages of 4 KiB, spread over all of it."""
+
+    name: str
+    pages: int
+    least: int
+    """Pages that every one of many parts gives, however many they are."""
+    at_urls: bool
+    """Whether objects at URLs are looked at, each page a request."""
+
+    def shared(self, parts: int) -> "Sampling":
+        """What each of so many parts gives."""
+        return replace(self, pages=max(self.least, self.pages // max(1, parts)))
+
+
+DENSE = Sampling("dense", 512, 16, at_urls=False)
+FEW = Sampling("few", 32, 3, at_urls=True)
+SAMPLINGS = (DENSE, FEW)
+"""The densest first."""
+
+
+def is_same_data(
+    known: Mapping[str, str],
+    fingerprint: str,
+    sample_digest: Callable[[Sampling], str | None],
+    own_fingerprint: Callable[[], str],
+) -> bool:
+    """Whether data is what it was: the densest sample digest that is known of both decides, or else the fingerprint."""
+    for sampling in SAMPLINGS:
+        digest = sample_digest(sampling) if sampling.name in known else None
+        if digest is not None:
+            return digest == known[sampling.name]
+    return own_fingerprint() == fingerprint
+
+
 class Source(ABC):
     """Records [0, len) with named fields; immutable while open, safe to use from several threads, after fork and pickled.
 
@@ -138,6 +179,23 @@ class Source(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """A text that equal data has in every process and on every host, and other data does not."""
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """A digest of samples spread over all of the data, for states, pickles and collections: equal for equal data on every
+        host, whatever the names of its files. None if that many samples are too many requests. A source that does not give one is
+        known by its fingerprint.
+        """
+        return self.fingerprint
+
+    def digest(self, *, progress: Callable[[int, int], None] | bool | None = None) -> str:
+        """The sha256 of all records, which are read for it: of the fields with their names and types, and of every value.
+
+        Equal for equal records in every format: that of files, and of the store they were converted into. ``progress`` is a
+        function called with records and bytes done, or ``True`` for a bar in the terminal.
+        """
+        from penstock.source.reading import digest_all
+
+        return digest_all(self, progress)
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -322,16 +380,22 @@ class Source(ABC):
         """How to open this source in another process."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_reopen, (*self._recipe(), self.fingerprint))
+        digest = self.sample_digest(DENSE)
+        known = {} if digest is None else {DENSE.name: digest}
+        return (_reopen, (*self._recipe(), self.fingerprint, known))
 
     def __repr__(self) -> str:
         return f"<penstock {type(self).__name__}: {len(self)} records, fields {dict(self.schema)}>"
 
 
-def _reopen(opener: Callable[..., Source], arguments: tuple[Any, ...], fingerprint: str) -> Source:
+def _reopen(
+    opener: Callable[..., Source], arguments: tuple[Any, ...], fingerprint: str, known: Mapping[str, str] = MappingProxyType({})
+) -> Source:
+    """What a pickle calls; those of version 1 have no sample digests."""
     source = opener(*arguments)
-    if source.fingerprint != fingerprint:
-        raise SourceChangedError(f"{source!r}: the data is not what it was when the source was pickled")
+    if not is_same_data(known, fingerprint, source.sample_digest, lambda: source.fingerprint):
+        source.close()
+        raise SourceChangedError(f"{str(source)[:200]}: the data is not what it was when the source was pickled; open it anew")
     return source
 
 

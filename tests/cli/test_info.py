@@ -36,6 +36,13 @@ def test_generations_are_listed_with_time_and_records(run_json: Callable[..., An
     assert f"UTC, {RECORDS} records" in run("info", store, "--generations").stdout
 
 
+def test_the_digest_of_all_records_is_shown_where_it_is_asked_for(run_json: Callable[..., Any], run: Run, store: Path) -> None:
+    with pen.open(store) as source:
+        assert run_json("info", store, "--digest")["digest"] == source.digest()
+        assert source.digest() in run("info", store, "--digest").stdout
+    assert "digest" not in run_json("info", store)
+
+
 def test_only_a_store_has_generations(run: Run, images: Path) -> None:
     result = run("info", images, "--generations")
     assert (result.exit_code, result.stdout) == (2, "")

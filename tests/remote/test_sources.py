@@ -20,12 +20,14 @@ from penstock.errors import (
     NoMatchError,
     SchemaMismatchError,
     SourceChangedError,
+    StateMismatchError,
     TrailingBytesError,
     TruncatedError,
     UnsafePathError,
     UnsupportedTypeError,
     WindowTooSmallError,
 )
+from penstock.records import DENSE, FEW
 from penstock.remote.account import LoggedRequest
 from penstock.remote.url import UrlPath, url_path
 from penstock.source import encode_rows, write_collection, write_rows, write_tokens
@@ -240,6 +242,43 @@ def test_fingerprints_are_sampled_once_and_travel_with_pickles(bucket: UrlPath, 
             assert twin.fingerprint == local.fingerprint
             assert log == []
             assert twin[39_999]["row"].tolist() == rows[39_999].tolist()
+
+
+def test_sample_digests_take_few_requests_and_are_those_of_the_files(bucket: UrlPath, tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((40_000, 8)).astype(np.float32)
+    (tmp_path / "one").mkdir()
+    write_rows(rows, tmp_path / "one/large.shard")
+    write_rows(rows, tmp_path / "many", max_shard_rows=2000)
+    for name, most in (("one", 32), ("many", 3 * 20)):
+        with pen.open(tmp_path / name) as local, pen.open(upload(tmp_path / name, bucket / f"other {name}")) as remote:
+            log = watched(bucket)
+            assert remote.sample_digest(FEW) == local.sample_digest(FEW)
+            assert len(gets(log)) <= most
+            assert remote.sample_digest(DENSE) is None
+            log.clear()
+            assert remote.sample_digest(FEW) == local.sample_digest(FEW)
+            assert log == []
+
+
+def test_pages_that_the_fingerprint_has_read_are_not_asked_for_again(bucket: UrlPath, tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((40_000, 8)).astype(np.float32)
+    write_rows(rows, tmp_path / "rows", max_shard_rows=2000)
+    with pen.open(tmp_path / "rows") as local, pen.open(upload(tmp_path / "rows", bucket / "rows")) as remote:
+        assert remote.fingerprint == local.fingerprint
+        log = watched(bucket)
+        assert remote.sample_digest(FEW) == local.sample_digest(FEW)
+        assert gets(log) == []
+
+
+def test_objects_that_were_replaced_by_others_of_the_same_size_are_refused(bucket: UrlPath, tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((100_000, 8)).astype(np.float32)
+    put(bucket / "a.shard", encode_rows(rows))
+    with pen.open(f"{bucket}/a.shard") as source:
+        state = pen.Loader(source.shuffle(seed=7, block=100), 64).state_dict()
+    rows[10_000:30_000] += 1
+    put(bucket / "a.shard", encode_rows(rows))
+    with pen.open(f"{bucket}/a.shard") as source, pytest.raises(StateMismatchError, match="data"):
+        pen.Loader(source.shuffle(seed=7, block=100), 64).load_state_dict(state)
 
 
 def test_a_pickle_asks_for_nothing_and_data_that_was_replaced_is_refused(bucket: UrlPath) -> None:

@@ -12,6 +12,7 @@ from penstock.errors import LockedError, StoreError
 from penstock.source import BatchMap
 from penstock.source.array import ArraySource
 from penstock.source.batch_map import as_map
+from penstock.source.convert_note import Note
 
 DEADLINE_S = 60
 
@@ -75,6 +76,39 @@ def test_other_tasks_are_not_mixed_with_those_that_were_done(tmp_path: Path) -> 
     work.failed = True
     with pytest.raises(StoreError, match="with other options"):
         pen.convert({"x": np.arange(100)}, tmp_path / "x.pen", map=BatchMap(work, task_records=60))
+
+
+def test_data_that_was_changed_in_place_is_not_mixed_with_what_was_done(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(1_000_000))
+
+    def stop(records: int, size: int) -> None:
+        raise OSError("stopped")
+
+    def convert(progress: Any) -> None:
+        with pen.open(tmp_path / "x.npy", field="x") as source:
+            pen.convert(source, tmp_path / "x.pen", progress=progress, chunk_bytes="1MB")
+
+    with pytest.raises(OSError, match="stopped"):
+        convert(stop)
+    array = np.load(tmp_path / "x.npy", mmap_mode="r+")
+    array[600_000:700_000] = -1
+    array.flush()
+    with pytest.raises(StoreError, match="other data"):
+        convert(None)
+    array[600_000:700_000] = np.arange(600_000, 700_000)
+    array.flush()
+    convert(None)
+    with pen.open(tmp_path / "x.pen") as made:
+        assert made["x"][:].tolist() == list(range(1_000_000))
+
+
+def test_a_note_of_version_1_goes_on(tmp_path: Path) -> None:
+    about = {"source": "x", "samples": "y"}
+    path = tmp_path / "a.pen.partial.json"
+    first = Note.of(path, {"source": "x"})
+    assert Note.of(path, about).dataset == first.dataset
+    with pytest.raises(StoreError, match="other data"):
+        Note.of(path, about | {"source": "z"})
 
 
 def times(factor: int) -> Any:

@@ -27,6 +27,7 @@ __all__ = ["EXAMPLES", "info"]
 EXAMPLES = (
     "penstock info train.pen",
     "penstock info train.pen --generations",
+    "penstock info labels.npy --digest",
     "penstock info 'tokens_*.rox' --json",
     "penstock info image=images.npy label=labels.npy",
     "penstock info s3://bucket/train.pen --storage region=eu-west-1",
@@ -37,6 +38,7 @@ MOST_REMOTE_CHUNKS = 500
 MOST_METADATA = 500
 """Characters that are shown of a value."""
 
+Digest = Annotated[bool, typer.Option("--digest", help="Read every record, and show the sha256 of them all.")]
 Generations = Annotated[bool, typer.Option("--generations", help="Of a store: list the generations that can be opened.")]
 
 
@@ -44,12 +46,13 @@ def info(
     data: Data,
     generation: Generation = None,
     list_generations: Generations = False,
+    with_digest: Digest = False,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what is there.
 
-    Fields, records, bytes, blocks; of a store also its generations and how full it is. No record is read.
+    Fields, records, bytes, blocks; of a store also its generations and how full it is. No record is read but for --digest.
     """
     with open_data(data, generation=generation, storage=storage) as source:
         found = describe(source)
@@ -58,6 +61,8 @@ def info(
             found["files"] = {"count": on_disk.files, "bytes": on_disk.bytes}
         if list_generations:
             found["generations"] = _generations(source)
+        if with_digest:
+            found["digest"] = source.digest(progress=True)
     if as_json:
         print_json(found)
     else:
@@ -157,6 +162,8 @@ def _data_rows(found: dict[str, Any]) -> dict[str, object]:
     how = ", read as a whole" if blocks["read_whole"] else ""
     rows["blocks"] = f"{number(blocks['count'])} of {least}{number(blocks['records'])} {noun(blocks['records'], 'record')}{how}"
     rows["fingerprint"] = found["fingerprint"]
+    if "digest" in found:
+        rows["digest"] = found["digest"]
     for key, value in found["metadata"].items():
         text = json.dumps(value)  # of ASCII only: a stranger's control characters do no harm
         rows[f"metadata {ascii(key)[1:-1][:40]}"] = text if len(text) <= MOST_METADATA else f"{text[:MOST_METADATA]}..."

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import torch.utils.data
 
-from penstock.argument import whole_number
+from penstock.argument import shown, whole_number
 from penstock.deliver.torch_ranks import check_ranks, refuse_second_division
 from penstock.errors import StateError
 from penstock.interfaces import IntArray, Order
@@ -157,12 +157,14 @@ class Iteration(Iterator[T_co]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where the same worker of as many stood."""
         if not isinstance(state, Mapping) or set(state) != {"start", "taken"} or type(state["taken"]) is not int:
-            raise StateError(f"expected a state with the keys ['start', 'taken'], got {str(state)[:200]}")
+            raise StateError(f"expected a state with the keys ['start', 'taken'], got {shown(state)}")
+        if state["taken"] < 0:
+            raise StateError(f"damaged state: expected a number of batches as taken, got {shown(state['taken'])}")
         subject = self._subject
         subject.load_state_dict(state["start"])
         self._turn, self._items = -1, None
         self._aim()
-        self._taken = min(whole_number("taken", state["taken"]), len(self._steps))
+        self._taken = min(state["taken"], len(self._steps))
         subject._begun, subject._drawn = self._taken > 0, self._taken * self._workers
 
 

@@ -2,15 +2,16 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
 from typing import Any
 
-from penstock.argument import byte_size, whole_number
-from penstock.errors import StateError, StateMismatchError
+from penstock.argument import byte_size, shown, whole_number
+from penstock.errors import BatchError, StateError, StateMismatchError
 from penstock.interfaces import IntArray
 from penstock.interrupt import shielded
 from penstock.loader.batches import Batches, close_of
@@ -18,11 +19,11 @@ from penstock.loader.engine import Engine, Lent
 from penstock.loader.needs import Forecast, forecast, network
 from penstock.loader.schedule import TAILS, EpochSchedule, PhaseSchedule, Place, Schedule
 from penstock.loader.start import make_engine
-from penstock.loader.state import State, check_state, make_state, parse_state
+from penstock.loader.state import WHOLE, Known, State, check_state, make_state, parse_state
 from penstock.loader.stats import Meter, Stats
 from penstock.loader.work import SOURCE, VALID, OnError, Work, seed_for
 from penstock.order import Cursor, Phase, Shard
-from penstock.records import Outputs, Source, fixed_output
+from penstock.records import SAMPLINGS, Outputs, Source, fixed_output, is_same_data
 from penstock.source.fingerprint import fingerprint_of
 from penstock.stream import Stream
 
@@ -47,6 +48,8 @@ class Loader:
     * ``on_error``    "raise", "skip" (unreadable records are replaced by others, the same in every run), or a function that is told
     * ``phases``      a curriculum, instead of ``batch_size``
     * ``restart``     every ``for`` begins at step 0 again: for evaluation, which is to see the same records each time
+    * ``check``       how a state knows the data again: by "samples" spread over it, or as a "whole", by a digest of all records,
+      which are read for it at the first :meth:`state_dict` and at every :meth:`load_state_dict`
     * ``out``         memory of your own (pinned, shared) to be filled: dicts of arrays, used in turn; a batch lives until as many
       others as there are dicts have been taken
 
@@ -75,6 +78,7 @@ class Loader:
         phases: Sequence[Phase] | None = None,
         out: Sequence[Outputs] = (),
         restart: bool = False,
+        check: str = "samples",
     ) -> None:
         if isinstance(stream, Source):
             stream = stream.in_order()
@@ -84,6 +88,8 @@ class Loader:
             raise ValueError(f"tail must be one of {', '.join(TAILS)}, got {tail!r}")
         if on_error not in ("raise", "skip") and not callable(on_error):
             raise ValueError(f"on_error must be 'raise', 'skip' or a function, got {on_error!r}")
+        if check not in ("samples", WHOLE):
+            raise ValueError(f"check must be 'samples' or 'whole', got {check!r}")
         self._shard = Shard() if shard is None else shard
         self._first = _make_schedule(stream, batch_size, phases, tail, self._shard)
         self._schedule = self._zero = self._first
@@ -98,6 +104,8 @@ class Loader:
         self._threads = min(8, os.cpu_count() or 1) if threads is None else whole_number("threads", threads, most=1024)
         self._executor = None if executor is None else Lent(executor)
         self._restart = restart
+        self._check = check
+        self._whole: str | None = None  # the digest of all records, once it was computed
         self._meter = Meter()
         self._at = (0, 0, 0)  # step, epoch, position; replaced as a whole, so that other threads may look
         self._moves = 0  # how often the cursor was set; batches under way are then worth nothing
@@ -243,9 +251,29 @@ class Loader:
         return plan
 
     @cached_property
-    def _identity(self) -> tuple[str, dict[str, str]]:
-        """Fingerprint of the data and plan; computed once, because files are looked at for it."""
-        return self.stream.data_fingerprint, self._plan(self.stream.plan())
+    def _identity(self) -> tuple[Known, dict[str, str]]:
+        """What is known of the data, and the plan; computed once, because files are looked at for it."""
+        return self._known(), self._plan(self.stream.plan())
+
+    def _known(self) -> Known:
+        found = {sampling.name: self.stream.sample_digest(sampling) for sampling in SAMPLINGS}
+        if self._check == WHOLE:
+            found[WHOLE] = self._whole or self.stream.data_digest()
+        return Known(self.stream.data_fingerprint, {name: digest for name, digest in found.items() if digest is not None})
+
+    def _differences(self, known: Known) -> list[str]:
+        """How the data differs from that of a state; it is looked at anew."""
+        if self._check == WHOLE:
+            own = self._whole = self.stream.data_digest()
+            theirs = known.samples.get(WHOLE, "no digest of all records")
+            return [] if own == theirs else [f"data: {shown(theirs[:24])} in the state, {own[:24]!r} of all records here"]
+        stream = self.stream
+        if is_same_data(known.samples, known.fingerprint, stream.sample_digest, lambda: stream.data_fingerprint):
+            return []
+        own = stream.data_fingerprint
+        if own == known.fingerprint:
+            return ["data: names, sizes and ends of the files are those of the state, what is between them is not"]
+        return [f"data: {shown(known.fingerprint[:16])} in the state, {own[:16]!r} here"]
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain JSON types. It counts what was delivered, never what was read ahead."""
@@ -263,13 +291,31 @@ class Loader:
             stream = self._fitting(found, stream)
         if self._restart:  # the next iteration begins at step 0
             return
-        before = dict(self.__dict__)
-        try:
+        with self._unchanged_if_refused():
             self._follow(stream)
             self._go_on(found.step, found.cursor.epoch, found.cursor.position)
-        except BaseException:  # what is refused changes nothing
+
+    @contextmanager
+    def _unchanged_if_refused(self) -> Iterator[None]:
+        before = dict(self.__dict__)
+        try:
+            yield
+            self._check_place()
+        except BaseException:
             self.__dict__.update(before)
             raise
+
+    def _check_place(self) -> None:
+        """StateError if there is no such place as the cursor names: no run gets there."""
+        step, epoch, position = self._at
+        if step >= 2**63:
+            raise StateError(f"damaged state: step {step}, which no run reaches")
+        if step == self._schedule.total:
+            return
+        try:
+            self._work.picks(self._schedule.place(step))
+        except (BatchError, IndexError) as error:
+            raise StateError(f"damaged state: epoch {epoch}, position {position}: {shown(str(error))}") from error
 
     def _fitting(self, state: State, stream: Stream) -> Stream:
         """The stream that goes on with a state: the loader's own, or the order of an older version of it."""
@@ -277,7 +323,7 @@ class Loader:
             raise StateMismatchError(f"the state has order version {state.order_version}, this loader {stream.order_version}")
         is_old = state.order_version < stream.order_version
         stream, plan = stream.continued(state.cursor.epoch) if is_old else (stream, stream.plan())
-        check_state(state, self._identity[0], self._plan(plan))
+        check_state(state, self._plan(plan), self._differences(state.data))
         if state.cursor.seed != stream.seed:
             raise StateMismatchError(f"the state has the seed {state.cursor.seed}, this loader {stream.seed}")
         return stream
@@ -300,7 +346,8 @@ class Loader:
         cursor = Cursor.from_bytes(state)
         if cursor.seed != self.stream.seed:
             raise StateMismatchError(f"the state has the seed {cursor.seed}, this loader {self.stream.seed}")
-        self._go_on(None, cursor.epoch, cursor.position)
+        with self._unchanged_if_refused():
+            self._go_on(None, cursor.epoch, cursor.position)
 
     def _go_on(self, step: int | None, epoch: int, position: int) -> None:
         zero = self._zero
@@ -377,7 +424,7 @@ class Loader:
         return {**self.__dict__, "_meter": None, "_executor": None, "_turn": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update({"_check": "samples"} | state)
         self._meter, self._turn = Meter(), threading.Lock()
 
     def __repr__(self) -> str:

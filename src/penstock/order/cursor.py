@@ -10,8 +10,9 @@
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
-from penstock.argument import set_whole, whole_number
+from penstock.argument import set_whole, shown, whole_number
 from penstock.errors import StateError
 from penstock.order.seed import MAX_SEED
 
@@ -70,11 +71,16 @@ class Cursor:
         """The cursor saved by ``state_dict``; StateError if keys are missing or the order has another version."""
         expected = {"order_version", "seed", "epoch", "position"}
         if not isinstance(state, Mapping) or set(state) != expected:
-            found = sorted(map(str, state)) if isinstance(state, Mapping) else type(state).__name__
+            keys = (
+                sorted(key if isinstance(key, str) else shown(key) for key in islice(state, 6))
+                if isinstance(state, Mapping)
+                else None
+            )
+            found = type(state).__name__ if keys is None else shown(keys)
             raise StateError(f"expected a state with the keys {sorted(expected)}, got {found}")
         if type(state["order_version"]) is not int or state["order_version"] != ORDER_VERSION:
             raise StateError(
-                f"expected order_version {ORDER_VERSION}, got {state['order_version']!r}: "
+                f"expected order_version {ORDER_VERSION}, got {shown(state['order_version'])}: "
                 "resume with the version of penstock that saved this state, or start anew"
             )
         return _checked(state["seed"], state["epoch"], state["position"])

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.errors import SchemaMismatchError
 from penstock.interfaces import IntArray
-from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Source
+from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Sampling, Source
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_of
 
@@ -48,6 +48,12 @@ class Aligned(Source):
     def fingerprint(self) -> str:
         """Of all parts and their names."""
         return fingerprint_of("aligned", [(name, part.fingerprint) for name, part in self._parts.items()])
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """Of all parts and their names."""
+        share = sampling.shared(len(self._parts))
+        found = {name: part.sample_digest(share) for name, part in self._parts.items()}
+        return None if None in found.values() else fingerprint_of("aligned", list(found.items()))
 
     @property
     def metadata(self) -> Mapping[str, Any]:

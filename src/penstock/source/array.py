@@ -10,9 +10,9 @@ import numpy.typing as npt
 from penstock.errors import SchemaMismatchError, UnsupportedTypeError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source, fixed_output, masked
+from penstock.records import Batch, Blocks, Outputs, Recipe, Sampling, Source, fixed_output, masked
 from penstock.schema import Field
-from penstock.source.fingerprint import fingerprint_arrays, fingerprint_of
+from penstock.source.fingerprint import digest_arrays, fingerprint_arrays, fingerprint_of
 from penstock.source.rows_in_files import Rows, default_threads, reader_of_memory
 from penstock.store.column import as_batch, guess_field, make_column
 
@@ -60,6 +60,12 @@ class ArraySource(Source):
             "arrays",
             [(name, repr(field.with_nullable(False)), _fingerprint(self._columns[name])) for name, field in self._schema.items()],
         )
+
+    def sample_digest(self, sampling: Sampling) -> str:
+        """Of types, shapes and samples of the data."""
+        share = sampling.shared(len(self._schema))
+        fields = [(name, repr(field.with_nullable(False))) for name, field in self._schema.items()]
+        return fingerprint_of("arrays", fields, [_digest(self._columns[name], share) for name in self._schema])
 
     @property
     def blocks(self) -> Blocks:
@@ -129,10 +135,19 @@ def _column(name: str, data: Any) -> tuple[Field, Any]:
 
 
 def _fingerprint(column: Any) -> str:
+    return fingerprint_arrays(*_arrays(column))
+
+
+def _digest(column: Any, sampling: Sampling) -> str:
+    return digest_arrays(*_arrays(column), sampling)
+
+
+def _arrays(column: Any) -> tuple[str, list[npt.NDArray[Any]]]:
+    """What kind of column it is, and the arrays it is made of."""
     if isinstance(column, Ragged):
         parts = [column.values, column.offsets, *(p for p in (column.shapes, column.present) if p is not None)]
-        return fingerprint_arrays(f"ragged {column.kind}", parts)
+        return f"ragged {column.kind}", parts
     arrays = [np.asarray(column)]
     if isinstance(column, np.ma.MaskedArray):
         arrays.append(np.ma.getmaskarray(column))
-    return fingerprint_arrays("array", arrays)
+    return "array", arrays

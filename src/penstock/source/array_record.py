@@ -16,10 +16,10 @@ import numpy as np
 from penstock.errors import CorruptError, FormatError, SourceChangedError, TruncatedError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source
+from penstock.records import Batch, Blocks, Outputs, Recipe, Sampling, Source
 from penstock.schema import Field
 from penstock.source.decoding import Decode, Decoder, run_each
-from penstock.source.fingerprint import fingerprint_files
+from penstock.source.fingerprint import digest_files, fingerprint_files
 from penstock.source.mapped import collect
 from penstock.source.optional import need
 from penstock.source.paths import expand, file_size
@@ -89,6 +89,10 @@ class ArrayRecordSource(Source):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return fingerprint_files("array_record", self._paths, self._name, self._decoder.identity)
+
+    def sample_digest(self, sampling: Sampling) -> str:
+        """Of sizes and samples of the files."""
+        return digest_files("array_record", self._paths, sampling, self._name, self._decoder.identity)
 
     @property
     def blocks(self) -> Blocks:

@@ -1,5 +1,6 @@
 """Arrow: IPC files, tables in memory and Hugging Face data sets, with columns as fields."""
 
+import hashlib
 import os
 from abc import abstractmethod
 from bisect import bisect_right
@@ -10,7 +11,7 @@ import numpy as np
 
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source
+from penstock.records import Batch, Blocks, Outputs, Recipe, Sampling, Source
 from penstock.schema import Field
 from penstock.source.arrow_column import Column, make_column
 from penstock.source.arrow_file import (
@@ -29,7 +30,15 @@ from penstock.source.arrow_file import (
 from penstock.source.arrow_group import CACHE_BYTES, Group, GroupSource, blocks_of
 from penstock.source.arrow_memory import BufferMemory, FileMemory, Memory, NotInFileError
 from penstock.source.arrow_type import Fields, Leaf, choose, need_agreement, plain_fields, with_nullable
-from penstock.source.fingerprint import WHOLE_BYTES, fingerprint_arrays, fingerprint_files, fingerprint_of
+from penstock.source.fingerprint import (
+    SAMPLE_BYTES,
+    WHOLE_BYTES,
+    digest_files,
+    fingerprint_arrays,
+    fingerprint_files,
+    fingerprint_of,
+    spread,
+)
 from penstock.source.optional import need
 from penstock.source.rows_in_files import default_threads
 
@@ -37,6 +46,12 @@ __all__ = ["ArrowSource", "ArrowTable", "CompressedArrow", "MappedArrow", "open_
 
 SAMPLED_RECORDS = 16
 """What the fingerprint of a table looks at of a field of varying length, at the beginning, in the middle and at the end."""
+
+SAMPLED_BYTES = 8 << 20
+"""What the sample digest of a table looks at of a field of varying length, about."""
+
+READ_IN_TURNS = 32
+"""Its records are read in as many turns, each spread over all of the table."""
 
 BLOCK_BYTES = 1 << 20
 
@@ -140,6 +155,26 @@ class ArrowTable(ArrowSource):
             self._fingerprint = fingerprint_of("arrow table", len(self), parts)
         return self._fingerprint
 
+    def sample_digest(self, sampling: Sampling) -> str:
+        """Of types and samples of the records."""
+        share = sampling.shared(len(self.schema)).pages
+        parts = [(name, repr(field.with_nullable(False)), self._digest(name, field, share)) for name, field in self.schema.items()]
+        return fingerprint_of("arrow table", len(self), parts)
+
+    def _digest(self, name: str, field: Field, pages: int) -> str:
+        """Of runs of records of a page each, or of single records of varying length, until enough bytes of them were seen."""
+        run = max(1, SAMPLE_BYTES // max(1, field.stride)) if field.is_fixed else 1
+        starts = np.array(spread(-(-len(self) // run), pages), np.int64) * run
+        digest, seen = hashlib.sha256(), 0
+        for turn in range(READ_IN_TURNS):
+            ids = (starts[turn::READ_IN_TURNS, None] + np.arange(run)).reshape(-1)
+            content = _bytes_of(self._read(ids[ids < len(self)], [name], {})[name])
+            digest.update(content)
+            seen += len(content)
+            if seen > SAMPLED_BYTES:
+                break
+        return digest.hexdigest()
+
     def _sample(self, name: str, field: Field) -> str:
         count = min(len(self), max(1, WHOLE_BYTES // max(1, field.stride)) if field.is_fixed else SAMPLED_RECORDS)
         starts = np.array([0, (len(self) - count) // 2, len(self) - count])
@@ -228,6 +263,10 @@ class MappedArrow(ArrowSource):
         """Of names, sizes and samples of the files."""
         return fingerprint_files("arrow", self._paths, self._fields)
 
+    def sample_digest(self, sampling: Sampling) -> str:
+        """Of sizes and samples of the files."""
+        return digest_files("arrow", self._paths, sampling, self._fields)
+
     def _recipe(self) -> Recipe:
         return (_open_files, (self._paths, self._fields, self._threads))
 
@@ -257,6 +296,10 @@ class CompressedArrow(GroupSource):
         """Of names, sizes and samples of the files."""
         return fingerprint_files("arrow", self._paths, self._fields)
 
+    def sample_digest(self, sampling: Sampling) -> str:
+        """Of sizes and samples of the files."""
+        return digest_files("arrow", self._paths, sampling, self._fields)
+
     def _decode(self, group: Group, leaf: Leaf) -> list[Any]:
         name = leaf.path[0]
         with need("pyarrow", "arrow").OSFile(group.path) as file:
@@ -270,6 +313,17 @@ class CompressedArrow(GroupSource):
 
     def _recipe(self) -> Recipe:
         return (_open_files, (self._paths, self._fields, self._threads))
+
+
+def _bytes_of(column: Any) -> bytes:
+    """A column as bytes: values, lengths and what is missing."""
+    if isinstance(column, Ragged):
+        present = np.ones(len(column), np.bool_) if column.present is None else column.present
+        shapes = b"" if column.shapes is None else column.shapes.tobytes()
+        return b"".join([column.values.tobytes(), column.lengths.tobytes(), shapes, present.tobytes()])
+    missing = np.ma.getmaskarray(column)
+    plain = np.ma.getdata(column)
+    return b"".join([np.where(missing, np.zeros((), plain.dtype), plain).tobytes(), missing.tobytes()])
 
 
 def _open_files(paths: Sequence[str], fields: Fields | None, threads: int) -> Source:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from penstock.argument import byte_size, whole_number
+from penstock.argument import byte_size, shown, whole_number
 from penstock.errors import CorruptError, FormatError, UnsafePathError, UnsupportedVersionError
 from penstock.records import Source
 from penstock.remote.url import UrlPath, is_url, url_path
@@ -57,7 +57,11 @@ def write_collection(
 def _content(root: Path | UrlPath, names: Sequence[str]) -> bytes:
     """The bytes of a collection."""
     openers = ((name, partial(_open_inside, root, name, {})) for name in names)
-    whole = Concat.of(openers, are_remote=isinstance(root, UrlPath))
+    with Concat.of(openers, are_remote=isinstance(root, UrlPath)) as whole:
+        return _written(whole)
+
+
+def _written(whole: Concat) -> bytes:
     schema = Schema.make(whole.schema)
     content = {
         "kind": KIND,
@@ -66,7 +70,10 @@ def _content(root: Path | UrlPath, names: Sequence[str]) -> bytes:
         "fields": [field_to_json(name, schema.numbers[name], field) for name, field in schema.fields.items()],
         "nullable": [name for name, field in schema.fields.items() if field.nullable],
         "metadata": encode_metadata(whole.metadata),
-        "parts": [{"url": part.name, "length": part.length, "fingerprint": part.fingerprint} for part in whole._listed],
+        "parts": [
+            {"url": part.name, "length": part.length, "fingerprint": part.fingerprint, "samples": dict(part.samples or {})}
+            for part in whole.sampled()
+        ],
     }
     return (json.dumps(content, indent=1) + "\n").encode()
 
@@ -87,9 +94,9 @@ def open_collection(
     file = LocalFile(place.absolute()) if isinstance(place, Path) else RemoteFile(place) if isinstance(place, UrlPath) else place
     where, content = file.path, _parsed(file, byte_size("max_collection_bytes", max_collection_bytes))
     if not isinstance(content, dict) or content.get("kind") != KIND:
-        raise FormatError(f"{where}: expected a file that says {{'kind': {KIND!r}}}, found {str(content)[:100]}")
+        raise FormatError(f"{where}: expected a file that says {{'kind': {KIND!r}}}, found {shown(content)}")
     if content.get("version") != VERSION:
-        raise UnsupportedVersionError(f"{where}: expected version {VERSION}, found {str(content.get('version'))[:100]}")
+        raise UnsupportedVersionError(f"{where}: expected version {VERSION}, found {shown(content.get('version'))}")
     try:
         fields = _nullable(dict(_field(value) for value in content["fields"]), content.get("nullable", []))
         metadata = _metadata(content["metadata"]) if "nullable" in content and "metadata" in content else None
@@ -103,7 +110,11 @@ def open_collection(
             metadata=metadata,
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise CorruptError(f"{where}: not a valid collection: {error!r}") from error
+        raise CorruptError(f"{where}: not a valid collection: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return ascii(f"{type(error).__name__}: {error}")[1:-1][:300]
 
 
 def _parsed(file: File, most: int) -> Any:
@@ -116,7 +127,7 @@ def _parsed(file: File, most: int) -> Any:
     try:
         return json.loads(file.read(0, size).decode())
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{where}: expected a collection in JSON: {error}") from error
+        raise FormatError(f"{where}: expected a collection in JSON: {_one_line(error)}") from error
 
 
 def _field(value: object) -> tuple[str, Field]:
@@ -129,7 +140,7 @@ def _field(value: object) -> tuple[str, Field]:
 
 def _nullable(fields: dict[str, Field], names: object) -> dict[str, Field]:
     if not isinstance(names, list) or not all(isinstance(name, str) and name in fields for name in names):
-        raise TypeError(f"expected names of fields as nullable, found {str(names)[:200]}")
+        raise TypeError(f"expected names of fields as nullable, found {shown(names)}")
     return {name: field.with_nullable(name in names) for name, field in fields.items()}
 
 
@@ -137,13 +148,15 @@ def _metadata(text: object) -> dict[str, Any]:
     try:
         return decode_metadata(text if isinstance(text, str) else "?")
     except (ValueError, RecursionError) as error:
-        raise TypeError(f"expected metadata, found {ascii(text)[:200]}") from error
+        raise TypeError(f"expected metadata, found {shown(text)}") from error
 
 
 def _part(where: Path | UrlPath, value: dict[str, object], options: Mapping[str, Any], *, allow_urls: bool) -> Part:
-    url, fingerprint = value["url"], value["fingerprint"]
-    if not isinstance(url, str) or not isinstance(fingerprint, str) or not re.fullmatch("[0-9a-f]{32,128}", fingerprint):
-        raise TypeError(f"expected a url and a fingerprint, found {ascii(value)[:200]}")
+    url, fingerprint, samples = value["url"], value["fingerprint"], value.get("samples", {})
+    if not isinstance(url, str) or not _is_digest(fingerprint):
+        raise TypeError(f"expected a url and a fingerprint, found {shown(value)}")
+    if not isinstance(samples, dict) or not all(map(_is_digest, samples.values())):
+        raise TypeError(f"expected sample digests by name, found {shown(samples)}")
     if len(url) > MAX_URL:
         raise TypeError(f"expected a url of at most {MAX_URL} characters, found one of {len(url)}")
     _check_name(where, url, allow_urls=allow_urls)
@@ -151,22 +164,25 @@ def _part(where: Path | UrlPath, value: dict[str, object], options: Mapping[str,
         length = whole_number("length", value["length"])  # type: ignore[arg-type]
     except ValueError as error:
         raise TypeError(str(error)) from error
-    return Part(url, partial(_open_inside, where.parent, url, options), length, fingerprint)
+    return Part(url, partial(_open_inside, where.parent, url, options), length, str(fingerprint), samples)
+
+
+def _is_digest(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{32,128}", value) is not None
 
 
 def _check_name(where: Path | UrlPath, url: str, *, allow_urls: bool) -> None:
     """UnsafePathError if a part is neither in the directory of the collection nor at a URL that is allowed."""
     if isinstance(where, UrlPath) and is_url(url):
         if not allow_urls and not url.startswith(f"{where.objects.url}/"):
-            shown = ascii(url.partition("?")[0].rpartition("@")[2])[:200]
             raise UnsafePathError(
-                f"{where}: expected parts under {where.objects.url}, found {shown}; open the collection with allow_urls=True "
+                f"{where}: expected parts under {where.objects.url}, found {shown(url.partition('?')[0].rpartition('@')[2])}; open the collection with allow_urls=True "
                 "if it may make this machine read from other buckets and hosts"
             )
         return
     pure = PurePosixPath(url)
     if pure.is_absolute() or ".." in pure.parts or "\0" in url or "://" in url or not pure.parts:
-        raise UnsafePathError(f"{where}: a part must be a name inside the directory of the collection, found {ascii(url)[:200]}")
+        raise UnsafePathError(f"{where}: a part must be a name inside the directory of the collection, found {shown(url)}")
 
 
 def _open_inside(root: Path | UrlPath, url: str, options: Mapping[str, Any]) -> Source:

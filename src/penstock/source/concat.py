@@ -1,7 +1,7 @@
 """Concat: many sources one after the other, as one."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +12,20 @@ from penstock.errors import SchemaMismatchError, SourceChangedError
 from penstock.index import as_ids
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source, common_metadata, fixed_output, masked
+from penstock.records import (
+    DENSE,
+    SAMPLINGS,
+    Batch,
+    Blocks,
+    Outputs,
+    Recipe,
+    Sampling,
+    Source,
+    common_metadata,
+    fixed_output,
+    is_same_data,
+    masked,
+)
 from penstock.schema import Field
 from penstock.source.files import look_at
 from penstock.source.fingerprint import fingerprint_of
@@ -20,15 +33,21 @@ from penstock.source.parts import MOST_OPEN, MOST_OPEN_REMOTE, Parts
 
 __all__ = ["Concat", "Part"]
 
+_SHARED = {sampling.name: sampling for sampling in SAMPLINGS}
+"""What the parts share, wherever the whole is itself a part: a collection keeps the digests of its parts."""
+
 
 @dataclass(frozen=True)
 class Part:
-    """How to open one part, and what is known of it: the name it has in messages, its length and its fingerprint."""
+    """How to open one part, and what is known of it: the name it has in messages, its length, its fingerprint, and sample digests
+    by the name of the sampling; None if the part itself is to be asked for them.
+    """
 
     name: str
     open: Callable[[], Source]
     length: int
     fingerprint: str
+    samples: Mapping[str, str] | None = None
 
 
 class Concat(Source):
@@ -46,6 +65,7 @@ class Concat(Source):
         """Without ``metadata`` the parts are asked for it when it is wanted, and which of their fields are nullable."""
         self._listed, self._given, self._reads_blocks, self._most_open = list(parts), dict(schema), reads_blocks, most_open
         self._given_metadata = metadata
+        self._sampled: dict[str, list[str | None]] = {}
         self._ends = np.cumsum([part.length for part in parts], dtype=np.int64)
         given = any(isinstance(part.open, _Given) for part in parts)
         self._parts = Parts([partial(self._open_part, part) for part in parts], len(parts) if given else most_open)
@@ -103,6 +123,36 @@ class Concat(Source):
         """Of the parts in their order."""
         return fingerprint_of("concat", [(part.length, part.fingerprint) for part in self._listed])
 
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """Of the parts in their order; None if it is not known of one of them. Parts that do not say it are opened, once."""
+        found = [(part.length, digest) for part, digest in zip(self._listed, self._samples(sampling.name), strict=True)]
+        return None if any(digest is None for _, digest in found) else fingerprint_of("concat", found)
+
+    def sampled(self) -> list[Part]:
+        """The parts with all sample digests that are known of them."""
+        columns = {name: self._samples(name) for name in _SHARED}
+        found = [
+            {name: digest for name, digests in columns.items() if (digest := digests[number]) is not None}
+            for number in range(len(self._listed))
+        ]
+        return [replace(part, samples=samples) for part, samples in zip(self._listed, found, strict=True)]
+
+    def _samples(self, name: str) -> list[str | None]:
+        if name not in self._sampled:
+            self._sampled[name] = [self._ask(number, name) for number in range(len(self._listed))]
+        return self._sampled[name]
+
+    def _ask(self, number: int, name: str) -> str | None:
+        part = self._listed[number]
+        if part.samples is not None:
+            return part.samples.get(name)
+        with self._parts.use(number) as source:
+            return self._share(source, _SHARED[name])
+
+    def _share(self, source: Source, sampling: Sampling) -> str | None:
+        """What a part gives, as one of many."""
+        return source.sample_digest(sampling.shared(len(self._listed)))
+
     @property
     def blocks(self) -> Blocks:
         """The parts."""
@@ -117,10 +167,14 @@ class Concat(Source):
         source = part.open()
         if len(source) != part.length or _plain(source.schema) != _plain(self._given):
             source.close()
-            raise SourceChangedError(f"{part.name}: expected {part.length} records of {self._given}, found {source!r}")
-        if source.fingerprint != part.fingerprint:
+            raise SourceChangedError(
+                f"{_short(part.name)}: expected {part.length} records of {_short(self._given)}, found {_short(source)}"
+            )
+        if not is_same_data(part.samples or {}, part.fingerprint, partial(self._share, source), lambda: source.fingerprint):
             source.close()
-            raise SourceChangedError(f"{part.name}: the data is not what it was")
+            raise SourceChangedError(
+                f"{_short(part.name)}: the data is not what it was; write the collection, or open the list, anew"
+            )
         return source
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
@@ -179,7 +233,9 @@ class Concat(Source):
 
     def _recipe(self) -> Recipe:
         known = self._known
-        return (_rebuild, (self._listed, known.schema, self._reads_blocks, self._most_open, dict(known.metadata)))
+        is_known = all(part.samples is not None for part in self._listed) or None in self._samples(DENSE.name)
+        parts = self._listed if is_known else self.sampled()
+        return (_rebuild, (parts, known.schema, self._reads_blocks, self._most_open, dict(known.metadata)))
 
 
 @dataclass(frozen=True)
@@ -223,6 +279,11 @@ def _rebuild(
     parts: Sequence[Part], schema: Mapping[str, Field], reads_blocks: bool, most_open: int, metadata: Mapping[str, Any]
 ) -> Concat:
     return Concat(parts, schema, reads_blocks=reads_blocks, most_open=most_open, metadata=metadata)
+
+
+def _short(value: object) -> str:
+    """What names and schemas of strangers say, for a message."""
+    return ascii(str(value))[1:-1][:200]
 
 
 def _plain(schema: Mapping[str, Field]) -> list[tuple[object, ...]]:

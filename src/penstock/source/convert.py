@@ -13,7 +13,7 @@ import numpy as np
 from penstock.codec import Codec
 from penstock.errors import SchemaMismatchError, StoreError
 from penstock.progress import Progress, reporting
-from penstock.records import Batch, Source, unmasked
+from penstock.records import DENSE, Batch, Source, unmasked
 from penstock.remote.url import UrlPath
 from penstock.schema import Field, Schema, field_to_json
 from penstock.source.at_url import has_urls, is_at_url
@@ -159,6 +159,7 @@ def _convert(
     partial, place = _growing(path)
     about = {
         "source": source.fingerprint,
+        "samples": source.sample_digest(DENSE),
         "records": len(source),
         "options": {"chunk_bytes": layout.size, "chunk_records": layout.chunk_records},
         "fields": [field_to_json(name, number, schema[name]) for name, number in Schema.make(schema).numbers.items()],

@@ -37,8 +37,8 @@ class Note:
     def of(cls, path: Path, about: Mapping[str, object], *, is_begun: bool) -> "Note":
         """The note of a conversion that is begun, or a new one; StoreError if it is one of another conversion."""
         if is_begun and is_there(path):
-            found = _lines(path)[:1]
-            dataset = found[0].get("dataset") if found and found[0].get("about") == json.loads(json.dumps(about)) else None
+            first = next(iter(_lines(path)), {})
+            dataset = first.get("dataset") if _is_of(first.get("about"), json.loads(json.dumps(about))) else None
             if not isinstance(dataset, str) or not IDENTITY.fullmatch(dataset):
                 raise StoreError(
                     f"{path}: this is an unfinished conversion of other data or with other options; remove it and {path.stem}"
@@ -71,6 +71,11 @@ class Note:
             kept.append(line)
             rows += int(line["rows"])
         replace_file(self.path, "".join(map(_line, kept)).encode())
+
+
+def _is_of(found: object, about: dict[str, object]) -> bool:
+    """Whether a note is of this conversion. Notes of version 1 say nothing of samples of the data."""
+    return isinstance(found, dict) and {"samples": about.get("samples"), **found} == about
 
 
 def records_noted(path: Path) -> int:

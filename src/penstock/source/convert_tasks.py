@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.progress import Progress, reporting
 from penstock.ragged import Ragged
-from penstock.records import Source
+from penstock.records import DENSE, Source
 from penstock.remote.url import UrlPath
 from penstock.schema import Field, Schema, field_to_json
 from penstock.source.array import ArraySource
@@ -155,6 +155,7 @@ class Conversion:
         numbers = Schema.make(schema).numbers
         return {
             "source": self.input.source.fingerprint,
+            "samples": self.input.source.sample_digest(DENSE),
             "records": len(self.input.source),
             "options": {"chunk_bytes": self.layout.size, "chunk_records": self.layout.chunk_records},
             "fields": [field_to_json(name, number, schema[name]) for name, number in numbers.items()],

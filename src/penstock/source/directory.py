@@ -25,10 +25,10 @@ from penstock.errors import (
 )
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output, masked
+from penstock.records import Batch, Blocks, Outputs, Recipe, Sampling, Source, empty, fixed_output, masked
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.source.decoding import Decode, Decoder, run_each
-from penstock.source.fingerprint import fingerprint_files, fingerprint_of
+from penstock.source.fingerprint import digest_files, fingerprint_files, fingerprint_of, spread
 from penstock.source.images import decode_image
 from penstock.source.mapped import collect
 from penstock.source.optional import need
@@ -127,6 +127,17 @@ class DirectorySource(Source):
         tables = [hashlib.sha256(part).hexdigest() for part in (listing.names, listing.ends, listing.sizes)]
         places = np.linspace(0, len(self) - 1, min(SAMPLED_FILES, len(self))).astype(np.int64)
         samples = fingerprint_files("sample", map(os.fsdecode, self._paths(places)))
+        shape = (listing.folders, listing.counts.tolist(), listing.label_names, list(self.schema), self._decoder.identity)
+        return fingerprint_of("directory", tables, shape, samples)
+
+    def sample_digest(self, sampling: Sampling) -> str:
+        """Of all names and sizes, and of pages spread over the bytes of all files. Names are data here: records have them."""
+        listing, sizes = self._listing, self._sizes
+        starts = np.cumsum(sizes) - sizes
+        places = np.array(spread(int(sizes.sum()), sampling.pages), np.int64)
+        files = np.unique(np.searchsorted(starts, places, side="right") - 1)
+        samples = digest_files("sample", [os.fsdecode(path) for path in self._paths(files)], sampling)
+        tables = [hashlib.sha256(part).hexdigest() for part in (listing.names, listing.ends, listing.sizes)]
         shape = (listing.folders, listing.counts.tolist(), listing.label_names, list(self.schema), self._decoder.identity)
         return fingerprint_of("directory", tables, shape, samples)
 

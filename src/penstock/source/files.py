@@ -1,5 +1,6 @@
 """The files of a source, on disk or at URLs: found by name, looked at, and told apart from other versions of themselves."""
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,9 +8,19 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.errors import EmptyFileError, EmptySourceError, FormatError, NoMatchError
+from penstock.records import Sampling
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import UrlPath
-from penstock.source.fingerprint import fingerprint_files, fingerprint_samples, sample_ranges
+from penstock.source.fingerprint import (
+    FEW_PAGES,
+    digest_files,
+    digest_sampled,
+    fingerprint_files,
+    fingerprint_samples,
+    page_ranges,
+    sample_ranges,
+    shares_of,
+)
 from penstock.source.paths import expand, file_size, has_pattern, need_file
 from penstock.source.url_names import children, matching
 from penstock.store.location import as_location
@@ -65,6 +76,8 @@ class RemoteFile:
 
     def __init__(self, path: UrlPath, info: ObjectInfo | None = None) -> None:
         self.path, self._info = path, info
+        self.ends: str | None = None
+        """The digest of its three pages, once they were read."""
 
     @property
     def name(self) -> str:
@@ -154,11 +167,40 @@ class Files(Sequence[File]):
         return known
 
     def fingerprint(self, kind: str, *more: object) -> str:
-        """The digest of names, sizes and samples, the same wherever the files lie."""
+        """The digest of names, sizes and three pages of each, the same wherever the files are."""
         if not self.is_remote:
             return fingerprint_files(kind, [str(file) for file in self._files], *more)
         sampled = look_at(self._files, _samples, are_remote=True)
         return self.once(f"fingerprint {kind} {more!r}", lambda: fingerprint_samples(kind, sampled, *more))
+
+    def sample_digest(self, sampling: Sampling, kind: str, *more: object) -> str | None:
+        """The digest of sizes and of pages spread over all files, the same wherever they are and whatever their names.
+
+        None for objects at URLs if the sampling takes too many requests.
+        """
+        if not self.is_remote:
+            return digest_files(kind, [str(file) for file in self._files], sampling, *more)
+        if not sampling.at_urls:
+            return None
+        name = f"samples {sampling.pages} {kind} {more!r}"
+        return self.once(name, lambda: digest_sampled(kind, self._sampled(sampling.pages), *more))
+
+    def _sampled(self, pages: int) -> list[tuple[int, str]]:
+        """Sizes of objects and digests of their pages. Pages that the fingerprint has read are not read again."""
+        sizes = self.each(_size)
+        shares = shares_of(sizes, pages)
+        wanted = [
+            (file, range_)
+            for file, size, share in zip(self._files, sizes, shares, strict=True)
+            if share > FEW_PAGES or file.ends is None  # type: ignore[union-attr]
+            for range_ in page_ranges(size, share)
+        ]
+        read = look_at(wanted, lambda one: one[0].read(*one[1]), are_remote=True)
+        digests: dict[int, Any] = {}
+        for (file, _), data in zip(wanted, read, strict=True):
+            digests.setdefault(id(file), hashlib.sha256()).update(data)
+        found = [digests[id(file)].hexdigest() if id(file) in digests else file.ends for file in self._files]  # type: ignore[union-attr]
+        return list(zip(sizes, found, strict=True))
 
 
 def look_at(things: Sequence[S], function: Callable[[S], T], *, are_remote: bool) -> Iterator[T]:
@@ -173,9 +215,16 @@ def look_at(things: Sequence[S], function: Callable[[S], T], *, are_remote: bool
         pool.shutdown(cancel_futures=True)
 
 
+def _size(file: File) -> int:
+    return file.info.size if isinstance(file, RemoteFile) else file.size
+
+
 def _samples(file: File) -> tuple[str, int, list[bytes]]:
-    size = file.info.size if isinstance(file, RemoteFile) else file.size
-    return file.name, size, [file.read(start, stop) for start, stop in sample_ranges(size)]
+    size = _size(file)
+    samples = [file.read(start, stop) for start, stop in sample_ranges(size)]
+    if isinstance(file, RemoteFile):
+        file.ends = hashlib.sha256(b"".join(samples)).hexdigest()
+    return file.name, size, samples
 
 
 def find_files(what: Names, suffixes: tuple[str, ...]) -> Files:

@@ -1,26 +1,59 @@
-"""Fingerprints of data that has no digest of its own: equal on every host that has the same bytes, and cheap."""
+"""Fingerprints of data that has no digest of its own, equal on every host that has the same bytes.
+
+There are two, and :func:`penstock.records.is_same_data` says which one is compared when:
+
+* the *fingerprint*: names, sizes, and three pages of each file. States, pickles and collections of version 1 carry it; it is cheap
+  enough for data at URLs, and for opening many files
+* the *sample digests* (:class:`~penstock.records.Sampling`): sizes, and pages spread over all files; no names
+"""
 
 import hashlib
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.records import Sampling
 from penstock.system import reading
 
-__all__ = ["SAMPLE_BYTES", "fingerprint_arrays", "fingerprint_files", "fingerprint_of", "fingerprint_samples", "sample_ranges"]
+__all__ = [
+    "SAMPLE_BYTES",
+    "digest_arrays",
+    "digest_files",
+    "digest_sampled",
+    "fingerprint_arrays",
+    "fingerprint_files",
+    "fingerprint_of",
+    "fingerprint_samples",
+    "page_ranges",
+    "sample_ranges",
+    "shares_of",
+    "spread",
+]
 
 SAMPLE_BYTES = 4096
-"""What is looked at of a large file: so many bytes at its beginning, in its middle and at its end."""
+"""Bytes of a page."""
 
 WHOLE_BYTES = 1 << 16
+
+FEW_PAGES = 3
+"""The least that is looked at of a file: at its beginning, in its middle and at its end."""
+
+SETTLED_NS = 2 * 10**9
+"""The digest of a file is remembered if the file was changed longer ago than this: clocks of file systems can be coarse."""
 
 
 def fingerprint_of(*parts: object) -> str:
     """The digest of texts and numbers; neither can be mistaken for the other."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+# Fingerprints: names, sizes, three pages
 
 
 def fingerprint_files(kind: str, paths: Iterable[str | Path], *more: object) -> str:
@@ -46,12 +79,17 @@ def sample_ranges(size: int) -> list[tuple[int, int]]:
 
 
 def _read_samples(path: str | Path) -> tuple[str, int, list[bytes]]:
+    with _opened(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        return Path(path).name, size, [os.pread(descriptor, stop - start, start) for start, stop in sample_ranges(size)]
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[int]:
     with reading(path):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            size = os.fstat(descriptor).st_size
-            samples = [os.pread(descriptor, stop - start, start) for start, stop in sample_ranges(size)]
-            return Path(path).name, size, samples
+            yield descriptor
         finally:
             os.close(descriptor)
 
@@ -64,4 +102,96 @@ def fingerprint_arrays(kind: str, arrays: Iterable[npt.NDArray[np.generic]], *mo
         rows = max(1, WHOLE_BYTES // max(1, array.nbytes // max(1, len(array))))
         for offset in sorted({0, max(0, len(array) // 2 - rows // 2), max(0, len(array) - rows)}):
             digest.update(np.ascontiguousarray(array[offset : offset + rows]).tobytes())
+    return digest.hexdigest()
+
+
+# Sample digests: sizes, and pages spread over all files
+
+
+def spread(count: int, places: int) -> list[int]:
+    """Up to ``places`` of ``count`` things: the first, the last, and one of each of as many equal runs between them.
+
+    The place within a run changes from run to run, by fixed arithmetic, so that no period in the data can hide between them.
+    """
+    if count <= places:
+        return list(range(count))
+    inner, runs = count - 2, places - 2
+    edges = [1 + inner * run // runs for run in range(runs + 1)]
+    between = [low + ((run * 0x9E3779B1 % 2**32) * (edges[run + 1] - low) >> 32) for run, low in enumerate(edges[:-1])]
+    return [0, *between, count - 1]
+
+
+def page_ranges(size: int, pages: int) -> list[tuple[int, int]]:
+    """What a sample digest looks at of a file: from byte, to byte."""
+    if pages <= FEW_PAGES:
+        return sample_ranges(size)
+    count = -(-size // SAMPLE_BYTES)
+    if count <= pages:
+        return [(0, size)]
+    return [(page * SAMPLE_BYTES, min(size, (page + 1) * SAMPLE_BYTES)) for page in spread(count, pages)]
+
+
+def shares_of(sizes: Sequence[int], pages: int) -> list[int]:
+    """How many pages each file gives: in proportion to its size, and at least three."""
+    total = max(1, sum(sizes))
+    return [max(FEW_PAGES, pages * size // total) for size in sizes]
+
+
+def digest_files(kind: str, paths: Sequence[str | Path], sampling: Sampling, *more: object) -> str:
+    """The sample digest of files. Names and times do not count; the order of the files does.
+
+    That of a file is remembered in this process until its size, times or inode change.
+    """
+    stamps = [_stamp(path) for path in paths]
+    sizes = [size for _, size in stamps]
+    shares = shares_of(sizes, sampling.pages)
+    found = [_digest_of(path, stamp, pages) for path, (stamp, _), pages in zip(paths, stamps, shares, strict=True)]
+    return digest_sampled(kind, zip(sizes, found, strict=True), *more)
+
+
+def digest_sampled(kind: str, files: Iterable[tuple[int, str]], *more: object) -> str:
+    """The same of files that were read elsewhere: sizes, and digests of the bytes at their :func:`page_ranges`."""
+    return fingerprint_of(kind, more, list(files))
+
+
+def _stamp(path: str | Path) -> tuple[tuple[int, ...], int]:
+    """What changes with a file, and its size."""
+    try:
+        info = os.stat(path)
+    except FileNotFoundError as error:
+        raise MissingError(error.errno, error.strerror, str(path)) from error
+    return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns), info.st_size
+
+
+def _digest_of(path: str | Path, stamp: tuple[int, ...], pages: int) -> str:
+    is_settled = time.time_ns() - max(stamp[3:]) > SETTLED_NS
+    return _remembered(os.path.abspath(path), stamp, pages) if is_settled else _digest_file(path, stamp[2], pages)
+
+
+@lru_cache(maxsize=1 << 14)
+def _remembered(path: str, stamp: tuple[int, ...], pages: int) -> str:
+    return _digest_file(path, stamp[2], pages)
+
+
+def _digest_file(path: str | Path, size: int, pages: int) -> str:
+    digest = hashlib.sha256()
+    with _opened(path) as descriptor:
+        for start, stop in page_ranges(size, pages):
+            digest.update(os.pread(descriptor, stop - start, start))
+    return digest.hexdigest()
+
+
+def digest_arrays(kind: str, arrays: Sequence[npt.NDArray[np.generic]], sampling: Sampling, *more: object) -> str:
+    """The sample digest of arrays: types, shapes, and pages spread over all of them."""
+    shares = shares_of([array.nbytes for array in arrays], sampling.pages)
+    found = [(array.dtype.str, array.shape, _digest_array(array, pages)) for array, pages in zip(arrays, shares, strict=True)]
+    return fingerprint_of(kind, more, found)
+
+
+def _digest_array(array: npt.NDArray[np.generic], pages: int) -> str:
+    digest = hashlib.sha256()
+    if array.nbytes:
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        for start, stop in page_ranges(array.nbytes, pages):
+            digest.update(content[start:stop].data)
     return digest.hexdigest()

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from penstock.errors import CorruptError, SourceChangedError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source, empty, fixed_output
+from penstock.records import Batch, Blocks, Outputs, Recipe, Sampling, Source, empty, fixed_output
 from penstock.schema import Field
-from penstock.source.fingerprint import fingerprint_files
+from penstock.source.fingerprint import digest_files, fingerprint_files
 from penstock.source.hdf5_gzip import GzipChunks
 from penstock.source.hdf5_layout import LEAST_CACHE_BYTES, Fields, Part, inspect, naming, need_same, open_file
 from penstock.source.optional import need
@@ -94,6 +94,10 @@ class Hdf5Source(Source):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return fingerprint_files("hdf5", self._paths, [(name, parts[0].path) for name, parts in self._parts.items()])
+
+    def sample_digest(self, sampling: Sampling) -> str:
+        """Of sizes and samples of the files."""
+        return digest_files("hdf5", self._paths, sampling, [(name, parts[0].path) for name, parts in self._parts.items()])
 
     @property
     def blocks(self) -> Blocks:

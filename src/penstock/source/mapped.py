@@ -8,7 +8,7 @@ import numpy as np
 from penstock.errors import SchemaMismatchError
 from penstock.interfaces import IntArray
 from penstock.interrupt import exposed
-from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Source, fixed_output, only
+from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Sampling, Source, fixed_output, only
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_of
 from penstock.store.column import as_batch, guess_field, make_column
@@ -40,10 +40,16 @@ class Mapped(Source):
     @property
     def fingerprint(self) -> str:
         """Of the source, the fields and the name of the function; what the function does cannot be seen."""
+        return self._digest(self._source.fingerprint)
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """The same, of samples of the source."""
+        found = self._source.sample_digest(sampling)
+        return None if found is None else self._digest(found)
+
+    def _digest(self, source: str) -> str:
         name = getattr(self._fn, "__qualname__", type(self._fn).__qualname__)
-        return fingerprint_of(
-            "map", self._source.fingerprint, name, [(n, repr(f.with_nullable(False))) for n, f in self._schema.items()]
-        )
+        return fingerprint_of("map", source, name, [(n, repr(f.with_nullable(False))) for n, f in self._schema.items()])
 
     @property
     def metadata(self) -> Mapping[str, Any]:

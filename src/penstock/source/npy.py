@@ -19,7 +19,7 @@ from penstock.errors import (
     UnsupportedVersionError,
 )
 from penstock.interfaces import IntArray
-from penstock.records import Batch, Outputs, Recipe, fixed_output
+from penstock.records import Batch, Outputs, Recipe, Sampling, fixed_output
 from penstock.remote.window import RemoteOptions
 from penstock.schema import Field
 from penstock.source.files import File, Files, Names, find_files
@@ -81,6 +81,10 @@ class NpySource(RowSource):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return self._files.fingerprint("npy", self._name)
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """Of sizes and samples of the files."""
+        return self._files.sample_digest(sampling, "npy", self._name)
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         if not fields:

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.argument import whole_number
 from penstock.errors import CorruptError
 from penstock.interfaces import IntArray
-from penstock.records import Recipe
+from penstock.records import Recipe, Sampling
 from penstock.remote.resident import PAGE
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.source.arrow_column import Column
@@ -74,6 +74,10 @@ class ParquetSource(GroupSource):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return self._files.fingerprint("parquet", self._fields)
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """Of sizes and samples of the files."""
+        return self._files.sample_digest(sampling, "parquet", self._fields)
 
     def _look(self, threads: int) -> list[Head]:
         """At every file: its fields and the records of its row groups."""

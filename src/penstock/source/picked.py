@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from penstock.interfaces import IntArray
-from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Source
+from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Sampling, Source
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_of
 
@@ -39,6 +39,11 @@ class Picked(Source):
     def fingerprint(self) -> str:
         """Of the source and the names."""
         return fingerprint_of("pick", self._source.fingerprint, list(self._schema))
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """Of the source and the names."""
+        found = self._source.sample_digest(sampling)
+        return None if found is None else fingerprint_of("pick", found, list(self._schema))
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ from penstock.errors import (
     UnsupportedTypeError,
 )
 from penstock.interfaces import IntArray
-from penstock.records import Batch, Outputs, Recipe, Source, empty, fixed_output
+from penstock.records import Batch, Outputs, Recipe, Sampling, Source, empty, fixed_output
 from penstock.remote.window import RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.source.files import File, Files, Names, find_files
@@ -97,6 +97,10 @@ class RowShards(RowSource):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return self._files.fingerprint("rows", self._name, self._dtype)
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """Of sizes and samples of the files."""
+        return self._files.sample_digest(sampling, "rows", self._name, self._dtype)
 
     def batches(self, batch_rows: int | None = None, *, align: bool = False) -> "RowBatches":
         """All rows in order, ``batch_rows`` at a time; see :func:`default_batch_rows`. With ``align`` no batch crosses a shard."""

@@ -7,9 +7,9 @@ import numpy as np
 
 from penstock.index import as_ids
 from penstock.interfaces import IntArray
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source
+from penstock.records import Batch, Blocks, Outputs, Recipe, Sampling, Source
 from penstock.schema import Field
-from penstock.source.fingerprint import fingerprint_arrays, fingerprint_of
+from penstock.source.fingerprint import digest_arrays, fingerprint_arrays, fingerprint_of
 
 __all__ = ["Selection"]
 
@@ -40,6 +40,12 @@ class Selection(Source):
         """Of the source and the selection."""
         chosen = repr(self._ids) if isinstance(self._ids, range) else fingerprint_arrays("ids", [self._ids])
         return fingerprint_of("select", self._source.fingerprint, chosen)
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """Of the source and the selection."""
+        found = self._source.sample_digest(sampling)
+        chosen = repr(self._ids) if isinstance(self._ids, range) else digest_arrays("ids", [self._ids], sampling)
+        return None if found is None else fingerprint_of("select", found, chosen)
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from penstock.argument import check_positions, whole_number
 from penstock.errors import MissingError, NoMatchError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.records import Batch, DiskRange, Outputs, Recipe, empty, fixed_output
+from penstock.records import Batch, DiskRange, Outputs, Recipe, Sampling, empty, fixed_output
 from penstock.remote.url import UrlPath
 from penstock.remote.window import RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
@@ -96,6 +96,10 @@ class TokenBlocks(RowSource):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return self._files.fingerprint("tokens", self._name)
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """Of sizes and samples of the files."""
+        return self._files.sample_digest(sampling, "tokens", self._name)
 
     def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Where blocks lie in the files."""

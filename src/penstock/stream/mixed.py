@@ -12,7 +12,7 @@ from penstock.order import Mixture, Phase
 from penstock.order.mixture import StagedWeights
 from penstock.order.phase import Weights
 from penstock.ragged import Ragged
-from penstock.records import Batch, Outputs, fixed_output, masked, typed
+from penstock.records import Batch, Outputs, Sampling, fixed_output, masked, typed
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_of
 from penstock.stream.picks import MixedPicks, Picks, join
@@ -248,6 +248,16 @@ class MixedStream(Stream):
     def data_fingerprint(self) -> str:
         """Of all streams and their names."""
         return fingerprint_of("mixed", [(name, stream.data_fingerprint) for name, stream in self._streams.items()])
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """Of all streams and their names."""
+        share = sampling.shared(len(self._streams))
+        found = {name: stream.sample_digest(share) for name, stream in self._streams.items()}
+        return None if None in found.values() else fingerprint_of("mixed", list(found.items()))
+
+    def data_digest(self) -> str:
+        """Of all streams and their names."""
+        return fingerprint_of("mixed", [(name, stream.data_digest()) for name, stream in self._streams.items()])
 
     def plan(self) -> dict[str, Any]:
         """Weights, and the plan of every stream."""

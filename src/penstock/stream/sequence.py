@@ -12,7 +12,7 @@ from penstock import _core
 from penstock.argument import whole_number
 from penstock.interfaces import IntArray, Order
 from penstock.order import BlockShuffle, Sequential, Sliding
-from penstock.records import Batch, DiskRange, Outputs, Source, fixed_output
+from penstock.records import Batch, DiskRange, Outputs, Sampling, Source, fixed_output
 from penstock.schema import Field
 from penstock.source.tokens import as_elements
 from penstock.stream.picks import SpanPicks, expanded, join
@@ -194,6 +194,14 @@ class SequenceStream(Stream):
     def data_fingerprint(self) -> str:
         """That of the source."""
         return self._source.fingerprint
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """That of the source."""
+        return self._source.sample_digest(sampling)
+
+    def data_digest(self) -> str:
+        """That of the source."""
+        return self._source.digest()
 
     @property
     def bans(self) -> Bans:

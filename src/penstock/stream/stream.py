@@ -13,7 +13,7 @@ from penstock.index import as_ids
 from penstock.interfaces import IntArray, InvertibleOrder, Order
 from penstock.order import BlockShuffle, Design, Mixture, Phase, Random, Sequential, Shuffle, Sliding
 from penstock.order.seed import Purpose, derive_root
-from penstock.records import Batch, DiskRange, Outputs, Source
+from penstock.records import Batch, DiskRange, Outputs, Sampling, Source
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_arrays, fingerprint_of
 from penstock.stream.picks import Picks, RecordPicks
@@ -114,6 +114,14 @@ class Stream(ABC):
     @abstractmethod
     def data_fingerprint(self) -> str:
         """Of the data alone."""
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """Of the data alone: see :meth:`penstock.Source.sample_digest`."""
+        return self.data_fingerprint
+
+    def data_digest(self) -> str:
+        """Of all records of the data: see :meth:`penstock.Source.digest`."""
+        raise TypeError(f"{type(self).__name__} has no digest of all records")
 
     @abstractmethod
     def plan(self) -> dict[str, Any]:
@@ -240,6 +248,14 @@ class RecordStream(Stream):
     def data_fingerprint(self) -> str:
         """That of the source."""
         return self.source.fingerprint
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """That of the source."""
+        return self.source.sample_digest(sampling)
+
+    def data_digest(self) -> str:
+        """That of the source."""
+        return self.source.digest()
 
     def plan(self) -> dict[str, Any]:
         """The order and the bans."""
