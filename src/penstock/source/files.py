@@ -10,7 +10,7 @@ from penstock.errors import EmptyFileError, EmptySourceError, FormatError, NoMat
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import UrlPath
 from penstock.source.fingerprint import fingerprint_files, fingerprint_samples, sample_ranges
-from penstock.source.paths import expand, file_size, has_pattern, need_file
+from penstock.source.paths import expand, file_size, has_pattern, read_bytes
 from penstock.source.url_names import children, matching
 from penstock.store.location import as_location
 
@@ -50,10 +50,7 @@ class LocalFile:
 
     def read(self, start: int, stop: int) -> bytes:
         """Bytes [start, stop); fewer if the file ends before."""
-        need_file(self.path)
-        with self.path.open("rb") as file:
-            file.seek(start)
-            return file.read(stop - start)
+        return read_bytes(self.path, start, stop)
 
     def __str__(self) -> str:
         return str(self.path)

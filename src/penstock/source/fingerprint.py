@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import MissingError
+from penstock.source.paths import reading
 
 __all__ = ["SAMPLE_BYTES", "fingerprint_arrays", "fingerprint_files", "fingerprint_of", "fingerprint_samples", "sample_ranges"]
 
@@ -46,16 +46,10 @@ def sample_ranges(size: int) -> list[tuple[int, int]]:
 
 
 def _read_samples(path: str | Path) -> tuple[str, int, list[bytes]]:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        raise MissingError(error.errno, error.strerror, str(path)) from error
-    try:
-        size = os.fstat(descriptor).st_size
-        samples = [os.pread(descriptor, stop - start, start) for start, stop in sample_ranges(size)]
+    with reading(path), open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        samples = [os.pread(file.fileno(), stop - start, start) for start, stop in sample_ranges(size)]
         return Path(path).name, size, samples
-    finally:
-        os.close(descriptor)
 
 
 def fingerprint_arrays(kind: str, arrays: Iterable[npt.NDArray[np.generic]], *more: object) -> str:

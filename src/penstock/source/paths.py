@@ -1,13 +1,47 @@
 """Names of files: patterns, directories, lists and prefixes, expanded in one order everywhere."""
 
+import errno
 import glob
 import os
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.errors import EmptyFileError, EmptySourceError, FormatError, MissingError, NoMatchError
+from penstock.errors import EmptyFileError, EmptySourceError, FormatError, MissingError, NoMatchError, PenstockError, ReadError
 
-__all__ = ["expand", "file_size", "has_pattern", "name_key", "need_file"]
+__all__ = ["expand", "file_size", "file_stat", "has_pattern", "name_key", "need_file", "read_bytes", "reading"]
+
+
+REMEDIES = {
+    errno.EMFILE: "; raise the limit of open files (ulimit -n) or open fewer sources",
+    errno.EIO: "; the disk failed: look at the log of the system, and restore the file",
+    errno.ESTALE: "; the server has removed or replaced the file: open the data again",
+}
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors of the system as those of penstock: MissingError where there is no such file, ReadError otherwise."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MissingError(f"{os.fspath(path)}: there is no such file") from error
+    except OSError as error:
+        code = error.errno or 0
+        raise ReadError(code, f"{error.strerror or error}{REMEDIES.get(code, '')}", os.fspath(path)) from error
+    except ValueError as error:  # a name with a NUL in it
+        raise MissingError(f"{os.fspath(path)!r}: there can be no such file: {error}") from error
+
+
+def read_bytes(path: Path, start: int, stop: int) -> bytes:
+    """Bytes [start, stop) of a regular file; fewer if it ends before."""
+    need_file(path)
+    with reading(path), path.open("rb") as file:
+        file.seek(start)
+        return file.read(stop - start)
 
 
 def has_pattern(path: str) -> bool:
@@ -38,7 +72,8 @@ def expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suff
         return [path.absolute() for path in found]
     path = Path(text).absolute()
     if path.is_dir():
-        found = sorted((p for p in path.iterdir() if p.suffix.lower() in suffixes and p.is_file()), key=name_key)
+        with reading(path):
+            found = sorted((p for p in path.iterdir() if p.suffix.lower() in suffixes and p.is_file()), key=name_key)
         if not found:
             raise NoMatchError(
                 f"{path}: expected files named {' or '.join('*' + s for s in suffixes)} in this directory, found none"
@@ -48,18 +83,24 @@ def expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suff
     return [path]
 
 
+def file_stat(path: Path) -> os.stat_result:
+    """What the system says of a regular file; MissingError or FormatError unless there is one."""
+    with reading(path):
+        info = path.stat()
+    if not stat.S_ISREG(info.st_mode):
+        kind = "a directory" if stat.S_ISDIR(info.st_mode) else "something else"
+        raise FormatError(f"{path}: expected a regular file, found {kind}")
+    return info
+
+
 def need_file(path: Path) -> None:
     """MissingError or FormatError unless there is a regular file."""
-    if not path.exists():
-        raise MissingError(f"{path}: there is no such file")
-    if not path.is_file():
-        raise FormatError(f"{path}: expected a regular file, found {'a directory' if path.is_dir() else 'something else'}")
+    file_stat(path)
 
 
 def file_size(path: Path) -> int:
     """Bytes of a file that must not be empty."""
-    need_file(path)
-    size = path.stat().st_size
+    size = file_stat(path).st_size
     if size == 0:
         raise EmptyFileError(f"{path}: expected data, found an empty file")
     return size
