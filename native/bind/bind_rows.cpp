@@ -20,11 +20,11 @@ using Words = nb::ndarray<const std::uint64_t, nb::ndim<2>, nb::c_contig, nb::de
 using Rows = BoundRows::Array;
 
 std::unique_ptr<BoundRows> of_files(const std::vector<std::string>& paths, const Words& facts, std::uint64_t stride, bool pread) {
-  if (facts.shape(0) != paths.size() || facts.shape(1) != 3) throw std::invalid_argument("expected three numbers per file");
+  if (facts.shape(0) != paths.size() || facts.shape(1) != 6) throw std::invalid_argument("expected six numbers per file");
   std::vector<RowPart> parts;
   for (std::size_t i = 0; i < paths.size(); ++i) {
-    const std::uint64_t* row = facts.data() + 3 * i;
-    parts.push_back({paths[i], row[0], row[1], row[2]});
+    const std::uint64_t* row = facts.data() + 6 * i;
+    parts.push_back({paths[i], row[0], row[1], row[2], nullptr, nullptr, {row[3], row[4], row[5]}});
   }
   return std::unique_ptr<BoundRows>(
       new BoundRows{RowReader(std::move(parts), stride, pread ? FileAccess::pread : FileAccess::map), {}});

@@ -41,11 +41,13 @@ void translate(const std::exception_ptr& error, void*) {
     raise_as("TruncatedError", e.what());
   } catch (const CorruptError& e) {
     raise_as("CorruptError", e.what());
+  } catch (const ChangedError& e) {
+    raise_as("SourceChangedError", e.what());
   } catch (const BatchTooLargeError& e) {
     raise_as("BatchTooLargeError", e.what());
   } catch (const SystemError& e) {
     const char* name = e.code == ENOENT ? "MissingError" : "ReadError";
-    const nb::object made = nb::module_::import_("penstock.errors").attr(name)(e.code, std::strerror(e.code), e.path);
+    const nb::object made = nb::module_::import_("penstock.errors").attr(name)(e.code, e.words, e.path);
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
   }
 }
@@ -99,7 +101,8 @@ View view_in(const Chunk& chunk, std::uint32_t field, std::uint64_t stride, std:
   const ChunkField* found = chunk.field(field);
   bool present = false;
   auto look = [&] { present = found != nullptr && found->present(row); };
-  if (!run_guarded(look)) throw TruncatedError(chunk.path() + ": the file was cut while it was read");
+  const Fault missed = run_guarded(look);
+  if (missed.happened) chunk.file()->fail(missed.at);
   if (!present) return {};
   if (!found->is_plain() || found->stride != stride || chunk.file()->data() == nullptr || row >= chunk.rows()) {
     throw CorruptError(chunk.path() + ": " + chunk.in_words(field) + ", record " + std::to_string(id) +
@@ -110,7 +113,8 @@ View view_in(const Chunk& chunk, std::uint32_t field, std::uint64_t stride, std:
     if (!found->is_verified(page)) chunk.verify_page(*found, page, id);
     present = chunk.is_whole();
   };
-  if (!run_guarded(check) || !present) throw TruncatedError(chunk.path() + ": the file was cut while it was read");
+  const Fault fault = run_guarded(check);
+  if (fault.happened || !present) chunk.file()->fail(fault.at);
   const std::byte* const data = chunk.file()->data() + found->data_offset + row * stride;
   if (!chunk.file()->is_landed()) return {data, chunk.file()};
   const auto copy =
@@ -187,7 +191,7 @@ VariableRecords read_variable(const StoreReader& self, std::uint32_t field, std:
     present = as_array<bool>(std::move(flags), count);
   }
   Buffer shapes = take_buffer(dims.size() * sizeof(std::uint32_t));
-  std::memcpy(shapes.get(), dims.data(), dims.size() * sizeof(std::uint32_t));
+  std::copy(dims.begin(), dims.end(), reinterpret_cast<std::uint32_t*>(shapes.get()));
   return {as_array<std::uint8_t>(std::move(values), bytes), as_array<std::int64_t>(std::move(offsets), count + 1), present,
           as_array<std::uint32_t>(std::move(shapes), dims.size())};
 }
@@ -251,7 +255,12 @@ void bind_reader(nb::module_& m) {
                   }
                 }
               };
-              if (!run_guarded(check)) problems.push_back(chunk.path() + ": the file was cut while it was read");
+              const Fault fault = run_guarded(check);
+              try {
+                if (fault.happened) chunk.file()->fail(fault.at);
+              } catch (const std::runtime_error& error) {
+                problems.emplace_back(error.what());
+              }
             });
             return problems;
           },

@@ -195,7 +195,8 @@ const std::byte* Chunk::load_array(std::span<const std::byte> reference, std::ui
   }
   std::uint32_t found = 0;
   auto work = [&] { found = crc32c({array, bytes}); };
-  if (!run_guarded(work)) throw TruncatedError(path() + ": the file was cut while it was read");
+  const Fault fault = run_guarded(work);
+  if (fault.happened) file_->fail(fault.at);
   if (found != crc) corrupt(path(), std::string("the crc of the array of ") + name + " does not match");
   return array;
 }

@@ -41,6 +41,8 @@ using DatasetId = std::array<std::byte, 16>;
 inline constexpr std::uint32_t kChunkVersion = 1;
 inline constexpr std::array<char, 8> kChunkMagic{'P', 'E', 'N', 'C', 'H', 'U', 'N', 'K'};
 inline constexpr std::array<char, 8> kChunkTailMagic{'K', 'N', 'U', 'H', 'C', 'N', 'E', 'P'};
+inline constexpr auto kTailWord = std::bit_cast<std::uint64_t>(kChunkTailMagic);
+static_assert(kChunkTailMagic == kFileMark);  // either is the last word of the last page: a chunk has a multiple of 8 bytes
 inline constexpr std::size_t kChunkHeaderBytes = 64;
 inline constexpr std::size_t kChunkTailBytes = 64;
 inline constexpr std::size_t kChunkEntryBytes = 184;
@@ -111,13 +113,12 @@ class Chunk {
                                            std::shared_ptr<const FieldNames> names = nullptr);
 
   const std::string& path() const { return file_->path(); }
-  // Whether a mapped file still has its end; to be asked under guard, after copying. A file that was cut either faults or shows
-  // zeros up to the end of its last page, and then the magic is gone too.
+  // Whether a mapped file still is what it was; to be asked under guard, after copying.
   bool is_whole() const {
-    return file_->data() == nullptr ||
-           *reinterpret_cast<const volatile std::uint64_t*>(tail()) == std::bit_cast<std::uint64_t>(kChunkTailMagic);
+    return file_->data() == nullptr || *reinterpret_cast<const volatile std::uint64_t*>(tail()) == kTailWord;
   }
-  const std::byte* tail() const { return file_->data() + file_->size() - 8; }
+  // A word that is kTailWord unless the file was cut: the last of a landing, and what File looks at of a map.
+  const std::byte* tail() const { return file_->is_landed() ? file_->data() + file_->size() - 8 : file_->sentinel(); }
   std::uint32_t rows() const { return rows_; }
   const std::shared_ptr<const File>& file() const { return file_; }
   const std::vector<ChunkField>& fields() const { return fields_; }

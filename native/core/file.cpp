@@ -7,42 +7,64 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cinttypes>
 #include <csetjmp>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
+#include <ctime>
+#include <fstream>
+#include <optional>
 #include <utility>
 
 namespace penstock {
 namespace {
 
-// Where this thread goes on after a fault under guard. Volatile, because only the signal handler reads it: without that the
-// compiler may see that nobody does and leave the store out.
+// Where this thread goes on after a fault under guard, and where the fault was. Volatile, because only the signal handler reads
+// the first: without that the compiler may see that nobody does and leave the store out.
 thread_local sigjmp_buf* volatile guard_exit = nullptr;
-struct sigaction previous_handler;
+thread_local void* volatile guard_fault = nullptr;
+thread_local volatile std::sig_atomic_t is_passing_on = 0;
 
-void on_bus_error(int signal, siginfo_t* info, void* context) {
-  if (guard_exit != nullptr) {
-    // Whoever called this handler (the thread sanitizer does) may have blocked signals for the time it takes; it never returns.
-    pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
-    siglongjmp(*guard_exit, 1);
+// The handlers found in our place. The last one counts; it is written before its number is, into a slot that is not in use.
+constexpr std::size_t kSlots = 8;
+struct sigaction found_handlers[kSlots];
+std::atomic<std::size_t> num_found{0};
+
+// A SIGBUS that is not ours: behaves as if this handler did not exist. A handler that was installed after ours (faulthandler's)
+// may raise the signal again, for the handler before it, which is this one: it has had its turn then, and the process ends.
+void pass_on(int signal, siginfo_t* info, void* context) {
+  const struct sigaction& next = found_handlers[(num_found.load(std::memory_order_acquire) - 1) % kSlots];
+  const bool is_plain = (next.sa_flags & SA_SIGINFO) == 0;
+  if (is_passing_on != 0 || (is_plain && (next.sa_handler == SIG_DFL || next.sa_handler == SIG_IGN))) {
+    std::signal(signal, SIG_DFL);  // the faulting instruction runs again, now without us
+    return;
   }
-  // Not ours: behave as if this handler did not exist.
-  if ((previous_handler.sa_flags & SA_SIGINFO) != 0 && previous_handler.sa_sigaction != nullptr) {
-    previous_handler.sa_sigaction(signal, info, context);
-  } else if (previous_handler.sa_handler != SIG_DFL && previous_handler.sa_handler != SIG_IGN) {
-    previous_handler.sa_handler(signal);
-  } else {
-    sigaction(signal, &previous_handler, nullptr);  // the faulting instruction runs again, now without us
-  }
+  is_passing_on = 1;
+  is_plain ? next.sa_handler(signal) : next.sa_sigaction(signal, info, context);
+  is_passing_on = 0;
 }
 
-// Called whenever a file is opened, because others (Python's faulthandler) may have put their own handler in our place meanwhile.
+void on_bus_error(int signal, siginfo_t* info, void* context) {
+  if (guard_exit == nullptr) return pass_on(signal, info, context);
+  guard_fault = info->si_code > 0 ? info->si_addr : nullptr;  // a signal that was raised by a call has no address
+  // Whoever called this handler (the thread sanitizer does) may have blocked signals for the time it takes; it never returns.
+  pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
+  siglongjmp(*guard_exit, 1);
+}
+
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == on_bus_error;
+}
+
 // Two threads at once do the same thing twice, which does no harm; a lock could be held for ever in a forked child.
 void install_handler() {
   struct sigaction current = {};
   sigaction(SIGBUS, nullptr, &current);
-  if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_bus_error) return;
-  previous_handler = current;
+  if (is_ours(current)) return;
+  const std::size_t number = num_found.load(std::memory_order_relaxed);
+  found_handlers[number % kSlots] = current;
+  num_found.store(number + 1, std::memory_order_release);
   struct sigaction action = {};
   action.sa_sigaction = on_bus_error;
   action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
@@ -50,9 +72,59 @@ void install_handler() {
   sigaction(SIGBUS, &action, nullptr);
 }
 
+std::uint64_t page_bytes() {
+  static const auto bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+FileVersion version_of(const struct stat& info) {
+  const std::int64_t written = std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  return {static_cast<std::uint64_t>(info.st_dev), static_cast<std::uint64_t>(info.st_ino), static_cast<std::uint64_t>(written)};
+}
+
+bool is_same_file(const FileVersion& a, const FileVersion& b) { return a.device == b.device && a.inode == b.inode; }
+
+std::string sizes_in_words(const std::string& path, std::uint64_t expected, std::uint64_t found) {
+  return path + ": expected " + std::to_string(expected) + " bytes, found " + std::to_string(found);
+}
+
 void need_size(const std::string& path, std::uint64_t expected, std::uint64_t found) {
-  if (found == expected) return;
-  throw CorruptError(path + ": expected " + std::to_string(expected) + " bytes, found " + std::to_string(found));
+  if (found != expected) throw CorruptError(sizes_in_words(path, expected, found));
+}
+
+// That a name stands for the version that was seen first.
+void need_version(const std::string& path, std::uint64_t bytes, const FileVersion& first, const struct stat& info) {
+  if (!first.is_known()) return;
+  const FileVersion now = version_of(info);
+  if (!is_same_file(first, now)) {
+    throw ChangedError(path + ": the file was replaced by another one since it was first opened; open the data again");
+  }
+  const auto found = static_cast<std::uint64_t>(info.st_size);
+  if (found < bytes) throw TruncatedError(sizes_in_words(path, bytes, found) + "; the file was cut since it was first opened");
+  if (found > bytes || now.written_ns != first.written_ns) {
+    throw ChangedError(path + ": the file was written to since it was first opened; open the data again");
+  }
+}
+
+// The file that is mapped at an address: the name it has now, and the byte of it.
+struct MappedByte {
+  std::string path;
+  std::uint64_t offset;
+};
+
+std::optional<MappedByte> mapped_byte(const std::byte* address) {
+  std::ifstream maps("/proc/self/maps");
+  const auto wanted = reinterpret_cast<std::uint64_t>(address);
+  for (std::string line; std::getline(maps, line);) {
+    std::uint64_t start = 0, end = 0, offset = 0;
+    int name = 0;
+    if (std::sscanf(line.c_str(), "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %*s %*s %n", &start, &end, &offset, &name) < 3)
+      continue;
+    if (wanted < start || wanted >= end) continue;
+    if (name == 0 || static_cast<std::size_t>(name) >= line.size() || line[static_cast<std::size_t>(name)] != '/') break;
+    return MappedByte{line.substr(static_cast<std::size_t>(name)), offset + (wanted - start)};
+  }
+  return std::nullopt;
 }
 
 class Descriptor {
@@ -72,58 +144,133 @@ class Descriptor {
 
 }  // namespace
 
-bool guarded(void (*work)(void*), void* context) {
+Fault guarded(void (*work)(void*), void* context) {
   struct Restore {
     sigjmp_buf* outer = guard_exit;
     ~Restore() { guard_exit = outer; }
   } restore;
   sigjmp_buf here;
-  if (sigsetjmp(here, 0) != 0) return false;
+  if (sigsetjmp(here, 0) != 0) return {true, static_cast<const std::byte*>(guard_fault)};
   guard_exit = &here;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   work(context);
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  return true;
+  return {};
 }
 
-std::shared_ptr<const File> File::open(const std::string& path, std::uint64_t bytes, FileAccess access) {
+bool Interval::is_due() {
+  timespec time = {};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+  const std::int64_t now = std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  std::int64_t next = next_ns_.load(std::memory_order_relaxed);
+  return now >= next && next_ns_.compare_exchange_strong(next, now + 10'000'000, std::memory_order_relaxed);
+}
+
+void keep_guard() {
+  static Interval interval;
+  if (interval.is_due()) install_handler();
+}
+
+void fail_in_memory(const std::byte* fault) {
+  const std::optional<MappedByte> mapped = mapped_byte(fault);
+  if (!mapped) throw TruncatedError("memory that is being read belongs to a file that was cut, or whose disk failed");
+  struct stat info = {};
+  if (::stat(mapped->path.c_str(), &info) != 0 || static_cast<std::uint64_t>(info.st_size) <= mapped->offset) {
+    throw TruncatedError(mapped->path + ": the file was cut while memory that it is mapped to was read, at byte " +
+                         std::to_string(mapped->offset));
+  }
+  throw SystemError(EIO, mapped->path, "byte " + std::to_string(mapped->offset) + " of a map could not be read");
+}
+
+std::shared_ptr<const File> File::open(const std::string& path, std::uint64_t bytes, FileAccess access,
+                                       const FileVersion& version) {
   install_handler();
   Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (descriptor.get() < 0) {
     if (errno == ELOOP) throw CorruptError(path + ": expected a file, found a symbolic link");
-    throw SystemError(errno, path);
+    throw SystemError(errno, path, "the file could not be opened");
   }
   struct stat info = {};
-  if (fstat(descriptor.get(), &info) != 0) throw SystemError(errno, path);
+  if (fstat(descriptor.get(), &info) != 0) throw SystemError(errno, path, "the file could not be looked at");
   if (!S_ISREG(info.st_mode)) throw CorruptError(path + ": expected a regular file");
+  need_version(path, bytes, version, info);
   need_size(path, bytes, static_cast<std::uint64_t>(info.st_size));
+  const std::shared_ptr<File> file(new File(path, bytes, version_of(info)));
   if (access == FileAccess::pread || bytes == 0) {
-    return std::shared_ptr<const File>(new File(path, bytes, descriptor.release(), nullptr));
+    file->descriptor_ = descriptor.release();
+    return file;
   }
-  void* map = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, descriptor.get(), 0);
-  if (map == MAP_FAILED) throw SystemError(errno, path);
-  madvise(map, bytes, MADV_RANDOM);  // advice only: a failure changes nothing
-  return std::shared_ptr<const File>(new File(path, bytes, -1, static_cast<const std::byte*>(map)));
+  file->map(descriptor.get());
+  // The copy of the last page is right if the file was whole after it was made.
+  if (fstat(descriptor.get(), &info) != 0) throw SystemError(errno, path, "the file could not be looked at");
+  need_size(path, bytes, static_cast<std::uint64_t>(info.st_size));
+  return file;
+}
+
+void File::map(int descriptor) {
+  const std::uint64_t page = page_bytes();
+  const std::uint64_t before = (bytes_ - 1) / page * page;
+  void* const whole = mmap(nullptr, before + page, PROT_READ, before == 0 ? MAP_PRIVATE : MAP_SHARED, descriptor, 0);
+  if (whole == MAP_FAILED) throw SystemError(errno, path_, "the file could not be mapped");
+  map_ = static_cast<const std::byte*>(whole);
+  madvise(whole, before + page, MADV_RANDOM);  // advice only: a failure changes nothing
+  std::byte* const last = static_cast<std::byte*>(whole) + before;
+  const int fixed = MAP_PRIVATE | MAP_FIXED;
+  if (mmap(last, page, PROT_READ | PROT_WRITE, fixed, descriptor, static_cast<off_t>(before)) == MAP_FAILED) {
+    throw SystemError(errno, path_, "the end of the file could not be mapped");
+  }
+  std::byte* const word = last + page - sizeof(mark_);
+  auto copy = [&] {
+    if (before + page - bytes_ >= sizeof(mark_)) std::memcpy(word, kFileMark.data(), sizeof(mark_));
+    *static_cast<volatile std::byte*>(last) = *last;  // writing is what makes the copy
+    std::memcpy(&mark_, word, sizeof(mark_));
+  };
+  const Fault fault = run_guarded(copy);
+  if (fault.happened) fail(fault.at);
+  sentinel_ = word;
+  mprotect(last, page, PROT_READ);  // nobody writes there: a failure changes nothing
 }
 
 std::shared_ptr<const File> File::open(const std::string& name, std::uint64_t bytes, std::shared_ptr<const Landing> landing) {
   need_size(name, bytes, landing->size());
   const std::byte* const at = landing->data();
   if (at == nullptr) throw std::logic_error(name + ": the bytes are not in memory");
-  const std::shared_ptr<File> file(new File(name, bytes, -1, at));
+  const std::shared_ptr<File> file(new File(name, bytes, {}));
+  file->map_ = at;
   file->landing_ = std::move(landing);
   return file;
 }
 
 File::~File() {
-  if (map_ != nullptr && !is_landed()) munmap(const_cast<std::byte*>(map_), bytes_);
+  if (map_ != nullptr && !is_landed())
+    munmap(const_cast<std::byte*>(map_), (bytes_ + page_bytes() - 1) / page_bytes() * page_bytes());
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-bool File::has_its_size() const {
-  if (is_landed()) return true;
+void File::fail(const std::byte* fault) const {
+  const std::optional<MappedByte> now = mapped_byte(map_);
   struct stat info = {};
-  return ::stat(path_.c_str(), &info) == 0 && static_cast<std::uint64_t>(info.st_size) == bytes_;
+  const bool is_known = ::stat(now ? now->path.c_str() : path_.c_str(), &info) == 0 && is_same_file(version_of(info), version_);
+  const auto found = static_cast<std::uint64_t>(info.st_size);
+  if (is_known && found < bytes_)
+    throw TruncatedError(sizes_in_words(path_, bytes_, found) + ": the file was cut while it was read");
+  if (fault == nullptr || (is_known && version_of(info).written_ns != version_.written_ns)) {
+    throw ChangedError(path_ + ": the file was cut or rewritten since it was opened; open the data again");
+  }
+  const std::string byte = "byte " + std::to_string(contains(fault) ? static_cast<std::uint64_t>(fault - map_) : 0);
+  if (is_known) throw SystemError(EIO, path_, byte + " could not be read");
+  throw SystemError(EIO, path_, byte + " could not be read: the file, which has no name any more, was cut, or the disk failed");
+}
+
+void File::need_unwritten() const {
+  if (is_landed()) return;
+  struct stat info = {};
+  const int failed = descriptor_ >= 0 ? fstat(descriptor_, &info) : ::stat(path_.c_str(), &info);
+  if (failed != 0) return;
+  const FileVersion now = version_of(info);
+  if (!is_same_file(now, version_) || now.written_ns == version_.written_ns) return;
+  if (static_cast<std::uint64_t>(info.st_size) != bytes_) return;  // appended to; or cut, which a read finds out
+  throw ChangedError(path_ + ": the file was written to since it was opened; open the data again");
 }
 
 void File::read(std::uint64_t offset, std::span<std::byte> out) const {
@@ -134,15 +281,15 @@ void File::read(std::uint64_t offset, std::span<std::byte> out) const {
   if (out.empty()) return;
   if (map_ != nullptr) {
     auto copy = [&] { std::memcpy(out.data(), map_ + offset, out.size()); };
-    if (!run_guarded(copy)) throw TruncatedError(path_ + ": the file was cut while it was read");
+    const Fault fault = run_guarded(copy);
+    if (fault.happened) fail(fault.at);
     return;
   }
   for (std::size_t done = 0; done < out.size();) {
     const ssize_t got = pread(descriptor_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw SystemError(errno, path_);
-    if (got == 0)
-      throw TruncatedError(path_ + ": expected " + std::to_string(bytes_) + " bytes, the file was cut while it was read");
+    if (got < 0) throw SystemError(errno, path_, "byte " + std::to_string(offset + done) + " could not be read");
+    if (got == 0) throw TruncatedError(sizes_in_words(path_, bytes_, offset + done) + ": the file was cut while it was read");
     done += static_cast<std::size_t>(got);
   }
 }

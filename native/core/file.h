@@ -1,7 +1,10 @@
 // Read-only files that cannot kill the process: opened without following links, mapped or read by pread, and copied from under a
-// guard that turns the SIGBUS of a file cut by somebody else into an exception. Or objects in a landing, read like mapped files.
+// guard that turns the SIGBUS of a file that was cut, or of a disk that failed, into an exception. Or objects in a landing, read
+// like mapped files.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,11 +19,27 @@ namespace penstock {
 
 enum class FileAccess { map, pread };
 
-// Immutable; safe to use from several threads. Whatever was opened stays readable when the name is removed or replaced.
+// Which file a name stood for, and when it was written last. All zero: not known.
+struct FileVersion {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::uint64_t written_ns = 0;
+  bool is_known() const { return inode != 0; }
+};
+
+// Immutable; safe to use from several threads. Whatever was opened stays readable when the name is removed or replaced, and when
+// somebody appends to the file.
+//
+// A map has no pages behind the end of its file, but the rest of the last page reads as zeros, so that a cut within it would not
+// be noticed. Therefore the last page is a private copy, made when the file is opened. The system takes such a page away as soon
+// as the file is cut before it, and what comes in its place when the file grows again does not have the mark that was put behind
+// the last byte of the copy: is_whole() sees every cut that can have changed bytes before the last page, with one load.
 class File {
  public:
   // Opens a regular file of exactly `bytes` bytes; anything else (a link, a directory, a fifo, another size) is refused unopened.
-  static std::shared_ptr<const File> open(const std::string& path, std::uint64_t bytes, FileAccess access);
+  // A version that is known must still be the one that the name stands for.
+  static std::shared_ptr<const File> open(const std::string& path, std::uint64_t bytes, FileAccess access,
+                                          const FileVersion& version = {});
   // The object of a landing, which must have exactly `bytes` bytes. What is read must be in memory, and the landing is not to be
   // dropped before this is gone.
   static std::shared_ptr<const File> open(const std::string& name, std::uint64_t bytes, std::shared_ptr<const Landing> landing);
@@ -33,31 +52,67 @@ class File {
   // The whole file where it is mapped or landed; null where it is read by pread.
   const std::byte* data() const { return map_; }
   bool is_landed() const { return landing_ != nullptr; }
+  bool contains(const std::byte* address) const { return address >= map_ && address < map_ + bytes_; }
 
-  // Whether the file behind the name still has the size it was opened with; an object in a landing always has.
-  bool has_its_size() const;
+  // The word that is_whole() looks at; null where the file is not mapped. It is kFileMark where there is room behind the last
+  // byte.
+  const std::byte* sentinel() const { return sentinel_; }
+  // False if a mapped file was cut since it was opened, be it for a moment; to be asked under guard, after copying.
+  bool is_whole() const { return sentinel_ == nullptr || *reinterpret_cast<const volatile std::uint64_t*>(sentinel_) == mark_; }
+  // Says why a guarded copy failed: at the address of the fault, or null if the file was not whole or the address is not known.
+  [[noreturn]] void fail(const std::byte* fault) const;
+  // Throws ChangedError if the file was written to in place since it was opened; a file that only grew was appended to. Costs a
+  // call of the system. A mapped file whose name is gone cannot be asked.
+  void need_unwritten() const;
 
   // Copies bytes [offset, offset + out.size()); throws TruncatedError if the file no longer has them.
   void read(std::uint64_t offset, std::span<std::byte> out) const;
 
  private:
-  File(std::string path, std::uint64_t bytes, int descriptor, const std::byte* map)
-      : path_(std::move(path)), bytes_(bytes), descriptor_(descriptor), map_(map) {}
+  File(std::string path, std::uint64_t bytes, const FileVersion& version)
+      : path_(std::move(path)), bytes_(bytes), version_(version) {}
+  void map(int descriptor);
 
   std::string path_;
   std::uint64_t bytes_;
-  int descriptor_;  // -1 once mapped
-  const std::byte* map_;
+  FileVersion version_;
+  int descriptor_ = -1;  // of a file that is not mapped
+  const std::byte* map_ = nullptr;
+  const std::byte* sentinel_ = nullptr;
+  std::uint64_t mark_ = 0;
   std::shared_ptr<const Landing> landing_;  // whose memory the map is, if it is one's
 };
 
-// Runs work(context) with a guard: false if it touched a mapped page that is no longer in its file. The work must not own
-// anything that needs a destructor, because it is left by a jump.
-bool guarded(void (*work)(void*), void* context);
+inline constexpr std::array<char, 8> kFileMark{'K', 'N', 'U', 'H', 'C', 'N', 'E', 'P'};
+
+// What became of guarded work: whether it touched a page that could not be had, and the address, null if that is not known.
+struct Fault {
+  bool happened = false;
+  const std::byte* at = nullptr;
+};
+
+// Runs work(context) with a guard. The work must not own anything that needs a destructor, because it is left by a jump.
+Fault guarded(void (*work)(void*), void* context);
 
 template <class Work>
-bool run_guarded(Work& work) {
+Fault run_guarded(Work& work) {
   return guarded([](void* context) { (*static_cast<Work*>(context))(); }, &work);
 }
+
+// Says why memory of the caller's, which may be a map of a file, could not be read.
+[[noreturn]] void fail_in_memory(const std::byte* fault);
+
+// Puts the guard in place again if somebody else (Python's faulthandler) has replaced it. For the price of a look at the clock,
+// but for once in 10 ms; to be called before every read.
+void keep_guard();
+
+// True once in 10 ms, for one thread.
+class Interval {
+ public:
+  bool is_due();
+
+ private:
+  std::atomic<std::int64_t> next_ns_{0};
+};
 
 }  // namespace penstock

@@ -22,7 +22,7 @@ std::uint64_t page_bytes() {
 }
 
 [[noreturn]] void refused(std::uint64_t bytes, const char* what) {
-  throw SystemError(errno, std::string(what) + " of an object of " + std::to_string(bytes) + " bytes");
+  throw SystemError(errno, "memory", std::string(what) + " of an object of " + std::to_string(bytes) + " bytes");
 }
 
 }  // namespace

@@ -10,9 +10,6 @@ namespace penstock {
 namespace {
 
 constexpr std::size_t kTile = 64;
-constexpr std::uint64_t kPage = 4096;
-
-[[noreturn]] void cut(const File& file) { throw TruncatedError(file.path() + ": the file was cut while it was read"); }
 
 bool has_room(const RowPart& part, std::uint64_t stride) {
   std::uint64_t end = 0;
@@ -27,15 +24,30 @@ const std::byte* first_row(const Landing& landing, std::uint64_t offset) {
   return at + offset;
 }
 
-// Copies under guard. A file that somebody cut has no pages beyond its new end, but the rest of its last page reads as zeros: so
-// its old last byte is touched too, and where that lies on the page that is read, the size is asked for.
 void copy_mapped(const File& file, std::uint64_t offset, std::span<std::byte> out) {
+  bool whole = true;
   auto work = [&] {
     std::memcpy(out.data(), file.data() + offset, out.size());
-    (void)*static_cast<const volatile std::byte*>(file.data() + file.size() - 1);
+    whole = file.is_whole();
   };
-  if (!run_guarded(work)) cut(file);
-  if (offset + out.size() > file.size() / kPage * kPage && !file.has_its_size()) cut(file);
+  const Fault fault = run_guarded(work);
+  if (fault.happened || !whole) file.fail(fault.at);
+}
+
+// Says which of the files that were read (null: memory) failed, and why.
+[[noreturn]] void fail(std::span<const File* const> files, const Fault& fault) {
+  for (const File* const file : files) {
+    if (file != nullptr && fault.at != nullptr && file->contains(fault.at)) file->fail(fault.at);
+  }
+  if (fault.at != nullptr) fail_in_memory(fault.at);
+  for (const File* const file : files) {
+    if (file == nullptr) continue;
+    bool whole = true;
+    auto look = [&] { whole = file->is_whole(); };
+    const Fault again = run_guarded(look);
+    if (again.happened || !whole) file->fail(again.at);
+  }
+  fail_in_memory(nullptr);
 }
 
 }  // namespace
@@ -88,7 +100,8 @@ RowReader::Piece RowReader::locate(Files& files, std::uint64_t row) const {
   if (part.where.landing != nullptr) {
     return {first_row(*part.where.landing, part.where.offset) + local * stride_, nullptr, 0, left};
   }
-  const File& file = files.get(number, [&] { return File::open(part.where.path, part.where.file_bytes, access_); });
+  const File& file =
+      files.get(number, [&] { return File::open(part.where.path, part.where.file_bytes, access_, part.where.version); });
   const std::uint64_t offset = part.where.offset + local * stride_;
   return {file.data() == nullptr ? nullptr : file.data() + offset, &file, offset, left};
 }
@@ -114,27 +127,37 @@ void RowReader::read_tiles(Files& files, std::size_t low, std::size_t high, cons
       for (std::uint64_t at = 0; at < bytes; at += 64) __builtin_prefetch(tile[i].from + at);
     }
     if (!simple) {
-      for (std::size_t i = 0; i < size; ++i) read_run(files, spans[i].start, spans[i].rows, spans[i].to);
+      read_pieces(files, {spans, size});
       continue;
     }
+    const File* used[kTile];
+    std::size_t num_used = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      if (num_used == 0 || used[num_used - 1] != tile[i].file) used[num_used++] = tile[i].file;
+    }
+    bool whole = true;
     auto work = [&] {
       for (std::size_t i = 0; i < size; ++i) copy_record_bytes(spans[i].to, tile[i].from, spans[i].rows * stride_);
-      const File* last = nullptr;
-      for (std::size_t i = 0; i < size; ++i) {
-        const File* const file = tile[i].file;
-        if (file == nullptr || file == last) continue;
-        last = file;
-        (void)*static_cast<const volatile std::byte*>(file->data() + file->size() - 1);
-      }
+      for (std::size_t i = 0; i < num_used; ++i) whole &= used[i] == nullptr || used[i]->is_whole();
     };
-    const bool done_whole = run_guarded(work);
-    for (std::size_t i = 0; i < size; ++i) {
-      const File* const file = tile[i].file;
-      if (file == nullptr) continue;
-      const bool at_end = tile[i].offset + spans[i].rows * stride_ > file->size() / kPage * kPage;
-      if ((at_end || !done_whole) && !file->has_its_size()) cut(*file);
+    const Fault fault = run_guarded(work);
+    if (fault.happened || !whole) fail({used, num_used}, fault);
+  }
+}
+
+// Spans that cross parts, or of files that are not mapped; of those it is asked afterwards whether they were written to
+// meanwhile, which is little beside a call for every span.
+void RowReader::read_pieces(Files& files, std::span<const Span> spans) const {
+  for (const Span& span : spans) read_run(files, span.start, span.rows, span.to);
+  const File* last = nullptr;
+  for (const Span& span : spans) {
+    if (span.rows == 0) continue;
+    const std::size_t end = part_of(span.start + span.rows - 1);
+    for (std::size_t part = part_of(span.start); part <= end; ++part) {
+      const File* const file = locate(files, parts_[part].first_row).file;
+      if (file != nullptr && file != last && file->data() == nullptr) file->need_unwritten();
+      last = file;
     }
-    if (!done_whole) throw TruncatedError("memory that is being read belongs to a file that was cut");
   }
 }
 
@@ -142,19 +165,14 @@ void RowReader::read_tiles(Files& files, std::size_t low, std::size_t high, cons
 // still whole. Returns how far it came: to a tile with a row in a file that is not mapped.
 std::size_t RowReader::read_mapped(Files& files, std::span<const std::int64_t> rows, std::size_t low, std::size_t high,
                                    std::byte* out) const {
-  struct Used {
-    const File* file;
-    bool at_end;  // whether a row of the file's last page, which may be cut unnoticed, was read
-  };
   const std::byte* from[kTile];
-  Used used[kTile];
+  const File* used[kTile];
   for (std::size_t done = low, size = 0; done < high; done += size) {
     size = std::min(kTile, high - done);
     std::size_t num_used = 0;
     std::uint64_t first = 0;
     std::uint64_t count = 0;
     const std::byte* base = nullptr;
-    const std::byte* last_page = nullptr;
     for (std::size_t i = 0; i < size; ++i) {
       const auto row = static_cast<std::uint64_t>(rows[done + i]);
       if (row - first >= count) {  // in another part than the row before, or the first
@@ -164,25 +182,18 @@ std::size_t RowReader::read_mapped(Files& files, std::span<const std::int64_t> r
         const Piece piece = locate(files, first);
         if (piece.from == nullptr) return done;
         base = piece.from;
-        last_page = piece.file == nullptr ? nullptr : piece.file->data() + piece.file->size() / kPage * kPage;
-        used[num_used++] = {piece.file, false};
+        used[num_used++] = piece.file;
       }
       from[i] = base + (row - first) * stride_;
-      used[num_used - 1].at_end |= last_page != nullptr && from[i] + stride_ > last_page;
       prefetch_record(from[i], stride_);
     }
+    bool whole = true;
     auto work = [&] {
       copy_records(out + done * stride_, {from, size}, stride_);
-      for (std::size_t i = 0; i < num_used; ++i) {
-        if (used[i].file == nullptr) continue;
-        (void)*static_cast<const volatile std::byte*>(used[i].file->data() + used[i].file->size() - 1);
-      }
+      for (std::size_t i = 0; i < num_used; ++i) whole &= used[i] == nullptr || used[i]->is_whole();
     };
-    const bool done_whole = run_guarded(work);
-    for (std::size_t i = 0; i < num_used; ++i) {
-      if (used[i].file != nullptr && (used[i].at_end || !done_whole) && !used[i].file->has_its_size()) cut(*used[i].file);
-    }
-    if (!done_whole) throw TruncatedError("memory that is being read belongs to a file that was cut");
+    const Fault fault = run_guarded(work);
+    if (fault.happened || !whole) fail({used, num_used}, fault);
   }
   return high;
 }
@@ -194,7 +205,8 @@ void RowReader::read_run(Files& files, std::uint64_t start, std::uint64_t run, s
     const std::span<std::byte> to{out, rows * stride_};
     if (piece.file == nullptr) {
       auto copy = [&] { std::memcpy(to.data(), piece.from, to.size()); };
-      if (!run_guarded(copy)) throw TruncatedError("memory that is being read belongs to a file that was cut");
+      const Fault fault = run_guarded(copy);
+      if (fault.happened) fail_in_memory(fault.at);
     } else if (piece.from != nullptr) {
       copy_mapped(*piece.file, piece.offset, to);
     } else {
@@ -231,10 +243,12 @@ void RowReader::read_spans(std::span<const std::int64_t> starts, std::span<const
 template <class Read>
 void RowReader::read_all(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const Read& read) const {
   Files& files = files_.get(parts_.size());
+  keep_guard();
   in_slices(count, parts_.size(), open_files_, [&](std::size_t first, std::size_t size) {
     {
       const Files::Use use = files.use();
       in_pieces(size, bytes_each, pool, [&](std::size_t low, std::size_t high) { read(files, first + low, first + high); });
+      if (look_.is_due()) files.look_at_some([](const File& file) { file.need_unwritten(); });
     }
     files.trim(open_files_, [](std::size_t) {});
   });

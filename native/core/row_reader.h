@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "core/fork_local.h"
 #include "core/landing.h"
+#include "core/pieces.h"
 #include "core/slot_cache.h"
 #include "core/thread_pool.h"
 
@@ -25,13 +26,14 @@ struct RowPart {
   std::uint64_t rows;
   const std::byte* memory = nullptr;
   std::shared_ptr<const Landing> landing = nullptr;  // its bytes must be in memory while they are read
+  FileVersion version = {};                          // of the file; whatever the name stands for is taken if it is not known
 };
 
 // Immutable but for caches; safe to use from several threads and after fork. Memory must outlive the reader.
 class RowReader {
  public:
   // Nothing is opened before the first read; a part whose rows do not fit its file or landing is refused.
-  RowReader(std::vector<RowPart> parts, std::uint64_t stride, FileAccess access, std::uint64_t open_files = 16'384);
+  RowReader(std::vector<RowPart> parts, std::uint64_t stride, FileAccess access, std::uint64_t open_files = kOpenFiles);
 
   std::uint64_t length() const { return length_; }
   std::uint64_t stride() const { return stride_; }
@@ -59,6 +61,7 @@ class RowReader {
   void read_tiles(Files& files, std::size_t low, std::size_t high, const SpanOf& span_of) const;
   std::size_t read_mapped(Files& files, std::span<const std::int64_t> rows, std::size_t low, std::size_t high,
                           std::byte* out) const;
+  void read_pieces(Files& files, std::span<const Span> spans) const;
   void read_run(Files& files, std::uint64_t start, std::uint64_t run, std::byte* out) const;
 
   std::vector<Part> parts_;  // those with rows
@@ -68,6 +71,7 @@ class RowReader {
   FileAccess access_;
   std::uint64_t open_files_;
   mutable ForkLocal<Files> files_;
+  mutable Interval look_;  // at files that may have been written to
 };
 
 }  // namespace penstock

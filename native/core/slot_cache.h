@@ -1,6 +1,7 @@
 // Things opened on first use, in numbered slots, a bounded number of them at once.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -46,6 +47,19 @@ class SlotCache {
   std::shared_ptr<const T> share(std::size_t slot) {
     const std::lock_guard lock(change_);
     return owners_[slot];
+  }
+
+  // To be called with a Use: calls look(found) for a few of those that are open, others every time.
+  template <class Look>
+  void look_at_some(const Look& look) {
+    const std::size_t tried = std::min<std::size_t>(slots_.size(), 64);
+    const std::size_t first = look_.fetch_add(tried, std::memory_order_relaxed);
+    for (std::size_t i = 0, looked = 0; i < tried && looked < 8; ++i) {
+      const T* const open = slots_[(first + i) % slots_.size()].load(std::memory_order_acquire);
+      if (open == nullptr) continue;
+      look(*open);
+      ++looked;
+    }
   }
 
   // To be called without a Use: when more than `most` slots are full, waits until nobody holds one, and empties some until half
@@ -97,7 +111,8 @@ class SlotCache {
   std::vector<std::atomic<const T*>> slots_;
   std::vector<std::shared_ptr<const T>> owners_;
   std::size_t count_ = 0;
-  std::size_t hand_ = 0;  // where the next eviction begins
+  std::size_t hand_ = 0;              // where the next eviction begins
+  std::atomic<std::size_t> look_{0};  // where the next look begins
 };
 
 }  // namespace penstock

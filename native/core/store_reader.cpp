@@ -19,7 +19,7 @@ struct alignas(64) Plain {
   std::atomic<const std::byte*> records{nullptr};  // null: not looked at yet, or not of this kind
   const std::atomic<std::uint64_t>* verified = nullptr;
   const std::byte* validity = nullptr;
-  const std::byte* tail = nullptr;  // the chunk's last magic: gone if the file was cut
+  const std::byte* tail = nullptr;  // kTailWord unless the file was cut
   std::uint64_t rows = 0;
   Divider rows_per_page{1};
 };
@@ -40,7 +40,6 @@ namespace {
 constexpr std::size_t kTile = 32;
 constexpr std::size_t kPlainTile = 64;
 constexpr std::uint64_t kPlausibleRatio = 64;  // real data is rarely compressed further
-constexpr auto kTailWord = std::bit_cast<std::uint64_t>(kChunkTailMagic);
 
 struct Source {
   const Chunk* chunk;
@@ -110,6 +109,12 @@ class StoreReader::Session {
   static void trim(const StoreReader& reader) {
     Open& open = reader.open_.get(reader.chunks_.size());
     open.chunks.trim(reader.limits_.open_chunks, [&](std::size_t slot) { leave_plain(open, slot); });
+  }
+
+  static void look_at_some(const StoreReader& reader) {
+    Open& open = reader.open_.get(reader.chunks_.size());
+    const SlotCache<Chunk>::Use use = open.chunks.use();
+    open.chunks.look_at_some([](const Chunk& chunk) { chunk.file()->need_unwritten(); });
   }
 
   static void forget(const StoreReader& reader, std::uint32_t index) {
@@ -197,7 +202,9 @@ class StoreReader::Session {
         for (std::size_t i = 0; i < size; ++i) each(from + i, tile[i]);
         for (std::size_t i = 0; i < size; ++i) whole &= tile[i].chunk->is_whole();
       };
-      if (!run_guarded(work) || !whole) throw TruncatedError(cut_file(tile, size) + ": the file was cut while it was read");
+      const Fault fault = run_guarded(work);
+      if (fault.happened || !whole) fail(tile, size, fault);
+      need_unwritten(tile, size);
     }
   }
 
@@ -206,12 +213,25 @@ class StoreReader::Session {
     for (auto& [field, chunks] : open.plain) chunks[slot].records.store(nullptr);
   }
 
-  // Which of the files is the one that shrank cannot be told from the fault; the first whose size changed is named.
-  static std::string cut_file(const Source* tile, std::size_t size) {
+  // Says which of the files failed, and why.
+  [[noreturn]] static void fail(const Source* tile, std::size_t size, const Fault& fault) {
     for (std::size_t i = 0; i < size; ++i) {
-      if (!tile[i].chunk->file()->has_its_size()) return tile[i].chunk->path();
+      bool whole = true;
+      auto look = [&] { whole = tile[i].chunk->is_whole(); };
+      const File& file = *tile[i].chunk->file();
+      if (fault.at != nullptr ? file.contains(fault.at) : run_guarded(look).happened || !whole) file.fail(fault.at);
     }
-    return tile[0].chunk->path();
+    fail_in_memory(fault.at);
+  }
+
+  // Of files that are not mapped: one call of the system next to one for every record.
+  static void need_unwritten(const Source* tile, std::size_t size) {
+    const File* last = nullptr;
+    for (std::size_t i = 0; i < size; ++i) {
+      const File* const file = tile[i].chunk->file().get();
+      if (file != last && file->data() == nullptr) file->need_unwritten();
+      last = file;
+    }
   }
 
   const StoreReader& reader_;
@@ -290,8 +310,10 @@ StoreReader::Place StoreReader::locate(const Redirects* redirects, std::uint64_t
 // A batch in slices, with room made after each.
 template <class Slice>
 void StoreReader::in_slices(std::size_t count, const Slice& slice) const {
+  keep_guard();
   penstock::in_slices(count, chunks_.size(), limits_.open_chunks, [&](std::size_t low, std::size_t size) {
     slice(low, size);
+    if (look_.is_due()) Session::look_at_some(*this);
     Session::trim(*this);
   });
 }

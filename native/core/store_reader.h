@@ -14,6 +14,7 @@
 #include "core/chunk.h"
 #include "core/divider.h"
 #include "core/fork_local.h"
+#include "core/pieces.h"
 #include "core/thread_pool.h"
 
 namespace penstock {
@@ -37,7 +38,7 @@ struct StoreLimits {
   // A compressed record may decode to at most so many bytes, or to 64 times its stored ones: a few bytes of a stranger must not
   // claim gigabytes. Records that are stored as they are have the bytes of their file, and no other limit than kMaxRecordBytes.
   std::uint64_t record_bytes = std::uint64_t{1} << 30;
-  std::uint64_t open_chunks = 16'384;                   // chunks mapped at once; the system allows 65,530 maps
+  std::uint64_t open_chunks = kOpenFiles;               // chunks mapped at once
   std::uint64_t batch_bytes = std::uint64_t{16} << 30;  // a batch of a field of varying length may have at most so many bytes
   bool verify = true;                                   // check a page's crc when it is first touched
 };
@@ -113,6 +114,7 @@ class StoreReader {
   std::shared_ptr<const FieldNames> names_;
   std::unordered_map<std::uint32_t, Redirects> redirects_;
   mutable ForkLocal<Open> open_;
+  mutable Interval look_;  // at files that may have been written to
 };
 
 }  // namespace penstock

@@ -1,5 +1,7 @@
 #include "core/row_reader.h"
 
+#include <sys/stat.h>
+
 #include <numeric>
 #include <thread>
 
@@ -192,9 +194,9 @@ void sizes_that_do_not_fit_are_refused() {
   check_throws<std::invalid_argument>([&] { make({"x", 100, 0, 1}, 0); });
 }
 
-// The last byte of the file is looked at with every tile, so a cut anywhere is noticed, even where the page still reads as zeros.
+// A cut anywhere before the last page is noticed with every tile, even where the page still reads as zeros.
 void a_file_cut_while_it_is_read_is_an_error(FileAccess access) {
-  for (const std::uint64_t left : {0, 100, 6000, 41'000, 11 + 4000 * 12 - 1}) {
+  for (const std::uint64_t left : {0, 100, 6000, 41'000, 45'055}) {
     for (const std::uint64_t run : {1, 3}) {
       const RowFile file("cut", 11, 0, 4000);
       const RowReader reader({file.part()}, kStride, access);
@@ -209,6 +211,62 @@ void a_file_cut_while_it_is_read_is_an_error(FileAccess access) {
         check_throws<TruncatedError>([&] { reader.read(at_cut, run, out.data(), pool); });
     }
   }
+}
+
+void a_mapped_file_cut_within_its_last_page_is_read_as_it_was() {
+  const RowFile file("cut-end", 11, 0, 4000);
+  const RowReader reader({file.part()}, kStride, FileAccess::map);
+  ThreadPool pool(1);
+  check_rows(reader, {0}, 1, pool);
+  for (const std::uint64_t left : {11 + 4000 * 12 - 1, 45'057, 11 + 4000 * 13}) {
+    file.cut(left);
+    check_rows(reader, {0, 3990, 3996}, 1, pool);
+    check_rows(reader, {0, 3990, 3996}, 4, pool);
+  }
+}
+
+void rows_of_a_file_that_was_written_to_are_an_error_before_long(FileAccess access) {
+  const RowFile file("patch", 11, 0, 4000);
+  const RowReader reader({file.part()}, kStride, access);
+  ThreadPool pool(1);
+  check_rows(reader, {0, 3990}, 1, pool);
+  const int descriptor = ::open(file.part().path.c_str(), O_WRONLY | O_CLOEXEC);
+  struct stat info = {};
+  fstat(descriptor, &info);
+  const timespec times[2] = {info.st_atim, {info.st_mtim.tv_sec + 1, 0}};
+  check_equal(pwrite(descriptor, "x", 1, 20), 1);
+  futimens(descriptor, times);
+  ::close(descriptor);
+  std::vector<std::byte> out(kStride);
+  check_throws<ChangedError>([&] {
+    while (true) reader.read(std::vector<std::int64_t>{0}, 1, out.data(), pool);  // until it is noticed; a hang is a failure
+  });
+  if (access == FileAccess::map) return;
+  check_throws<ChangedError>([&] { reader.read(std::vector<std::int64_t>{0}, 1, out.data(), pool); });  // every time
+}
+
+void a_file_that_is_opened_again_must_be_the_one_of_before(FileAccess access) {
+  std::vector<std::unique_ptr<RowFile>> files;
+  std::vector<RowPart> parts;
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    files.push_back(std::make_unique<RowFile>(say("again", i), 3, i * 5, 5));
+    parts.push_back(files.back()->part());
+    struct stat info = {};
+    stat(parts.back().path.c_str(), &info);
+    parts.back().version = {static_cast<std::uint64_t>(info.st_dev), static_cast<std::uint64_t>(info.st_ino),
+                            static_cast<std::uint64_t>(info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec)};
+  }
+  const RowReader reader(parts, kStride, access, 8);
+  ThreadPool pool(1);
+  for (std::int64_t i = 0; i < 20; ++i) check_rows(reader, {i * 5}, 5, pool);
+  const RowFile other("again-other", 3, 0, 5);
+  rename(other.part().path.c_str(), parts[0].path.c_str());
+  const auto read_everything = [&] {
+    for (std::int64_t i = 19; i >= 0; --i) check_rows(reader, {i * 5}, 5, pool);
+  };
+  check_throws<ChangedError>([&] {
+    for (int round = 0; round < 20; ++round) read_everything();
+  });
 }
 
 void threads_may_share_a_reader() {
@@ -233,6 +291,8 @@ int main() {
     many_parts_need_few_files(access);
     spans_have_lengths_of_their_own(access);
     a_file_cut_while_it_is_read_is_an_error(access);
+    rows_of_a_file_that_was_written_to_are_an_error_before_long(access);
+    a_file_that_is_opened_again_must_be_the_one_of_before(access);
   }
   memory_is_read_like_files();
   landings_are_read_like_files();
@@ -240,6 +300,7 @@ int main() {
   pinned_rows_are_read_while_others_are_released();
   memory_of_a_file_that_was_cut_is_an_error();
   sizes_that_do_not_fit_are_refused();
+  a_mapped_file_cut_within_its_last_page_is_read_as_it_was();
   threads_may_share_a_reader();
   return finish();
 }

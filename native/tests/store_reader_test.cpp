@@ -125,7 +125,9 @@ void a_cut_chunk_is_an_error_or_right() {
       } catch (const CorruptError&) {}
     }
     files.c.scratch.fill(files.c.image);
-    check_reads(reader, scattered(500), pool, place_of);
+    check_throws<ChangedError>([&] { check_reads(reader, scattered(500), pool, place_of); });
+    const StoreReader again("store", kLength, files.facts(), kSegments, {}, access, {});
+    check_reads(again, scattered(500), pool, place_of);
   }
 }
 

@@ -175,8 +175,9 @@ def _check_name(where: Path | UrlPath, url: str, *, allow_urls: bool) -> None:
     """UnsafePathError if a part is neither in the directory of the collection nor at a URL that is allowed."""
     if isinstance(where, UrlPath) and is_url(url):
         if not allow_urls and not url.startswith(f"{where.objects.url}/"):
+            name = url.partition("?")[0].rpartition("@")[2]
             raise UnsafePathError(
-                f"{where}: expected parts under {where.objects.url}, found {shown(url.partition('?')[0].rpartition('@')[2])}; open the collection with allow_urls=True "
+                f"{where}: expected parts under {where.objects.url}, found {shown(name)}; open the collection with allow_urls=True "
                 "if it may make this machine read from other buckets and hosts"
             )
         return

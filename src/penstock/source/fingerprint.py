@@ -156,10 +156,8 @@ def digest_sampled(kind: str, files: Iterable[tuple[int, str]], *more: object) -
 
 def _stamp(path: str | Path) -> tuple[tuple[int, ...], int]:
     """What changes with a file, and its size."""
-    try:
+    with reading(path):
         info = os.stat(path)
-    except FileNotFoundError as error:
-        raise MissingError(error.errno, error.strerror, str(path)) from error
     return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns), info.st_size
 
 

@@ -23,7 +23,7 @@ from penstock.records import Batch, Outputs, Recipe, Sampling, fixed_output
 from penstock.remote.window import RemoteOptions
 from penstock.schema import Field
 from penstock.source.files import File, Files, Names, find_files
-from penstock.source.rows_in_files import FileRows, RowSource, default_threads, reader_of_files, use_pread
+from penstock.source.rows_in_files import FileRows, RowSource, Version, default_threads, reader_of_files, use_pread, version_of
 
 __all__ = ["NpySource", "open_npy"]
 
@@ -67,7 +67,7 @@ class NpySource(RowSource):
         except TypeError as error:
             raise UnsupportedTypeError(f"{files[0]}: {error}") from error
         self._swapped = not heads[0].dtype.isnative
-        parts = [FileRows.of(file, head.size, head.offset, head.shape[0]) for file, head in zip(files, heads, strict=True)]
+        parts = [FileRows.of(f, head.size, head.offset, head.shape[0], head.version) for f, head in zip(files, heads, strict=True)]
         stride = self._field.stride
         rows = reader_of_files(parts, stride, pread=use_pread(io, files.local), threads=threads, remote=remote)
         super().__init__(files, [head.shape[0] for head in heads], stride, rows)
@@ -111,9 +111,11 @@ class _Head:
     shape: tuple[int, ...]
     offset: int
     size: int
+    version: Version | None
 
 
 def _head(path: File) -> _Head:
+    version = version_of(path)
     text, offset, size = _header_text(path)
     try:
         value = ast.literal_eval(text)
@@ -137,7 +139,7 @@ def _head(path: File) -> _Head:
         raise TruncatedError(f"{path}: expected {offset + payload} bytes for a {dtype} array of {shape}, found {size}")
     if offset + payload < size:
         raise TrailingBytesError(f"{path}: expected {offset + payload} bytes for a {dtype} array of {shape}, found {size}")
-    return _Head(dtype, shape, offset, size)
+    return _Head(dtype, shape, offset, size, version)
 
 
 def _header_text(path: File) -> tuple[str, int, int]:

@@ -31,7 +31,7 @@ from penstock.records import Batch, Outputs, Recipe, Sampling, Source, empty, fi
 from penstock.remote.window import RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.source.files import File, Files, Names, find_files
-from penstock.source.rows_in_files import FileRows, RowSource, default_threads, reader_of_files, use_pread
+from penstock.source.rows_in_files import FileRows, RowSource, Version, default_threads, reader_of_files, use_pread, version_of
 
 __all__ = ["HEADER", "MAGIC", "SUFFIX", "RowBatches", "RowShards", "check_header", "default_batch_rows", "open_rows"]
 
@@ -197,17 +197,17 @@ def _open_all(files: Files) -> tuple[list[FileRows], int]:
     if not files:
         raise EmptySourceError("expected at least one .shard file, got an empty list")
     found, first = [], 0
-    for file, (size, rows, width) in zip(files, files.each(_look), strict=True):
+    for file, (version, size, rows, width) in zip(files, files.each(_look), strict=True):
         first = first or width
         if width != first:
             raise SchemaMismatchError(f"{file}: expected rows of {first} values as in {files[0]}, found rows of {width}")
         if rows > 0:
-            found.append(FileRows.of(file, size, HEADER.size, rows))
+            found.append(FileRows.of(file, size, HEADER.size, rows, version))
     return found, first
 
 
-def _look(file: File) -> tuple[int, int, int]:
-    """Bytes, rows and width of a shard."""
-    header = file.first(HEADER.size)
+def _look(file: File) -> tuple[Version | None, int, int, int]:
+    """Version, bytes, rows and width of a shard."""
+    version, header = version_of(file), file.first(HEADER.size)
     size = file.size
-    return size, *check_header(str(file), header, size)
+    return version, size, *check_header(str(file), header, size)

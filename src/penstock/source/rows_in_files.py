@@ -5,7 +5,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,32 +16,49 @@ from penstock.interfaces import IntArray
 from penstock.records import Blocks, DiskRange, Source
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.source.files import File, Files, RemoteFile
+from penstock.source.paths import need_file
 
 __all__ = [
     "FileRows",
     "RemoteRows",
     "RowSource",
     "Rows",
+    "Version",
     "default_threads",
     "reader_of_files",
     "reader_of_memory",
     "use_pread",
+    "version_of",
 ]
+
+
+Version = tuple[int, int, int]
+"""Which file a name stands for, and when it was written last: device, inode, nanoseconds."""
+
+
+def version_of(file: File | Path) -> Version | None:
+    """The version of a file on disk, to be asked before its bytes are looked at. Objects at URLs have versions of their own."""
+    if isinstance(file, RemoteFile):
+        return None
+    info = need_file(file if isinstance(file, Path) else file.path)
+    return info.st_dev, info.st_ino, info.st_mtime_ns
 
 
 @dataclass(frozen=True)
 class FileRows:
-    """Where the rows of one file lie."""
+    """Where the rows of one file lie. Only the version that was looked at is read, if it is known."""
 
     path: Path | RemoteFile
     size: int
     offset: int
     rows: int
+    version: Version | None = None
 
     @classmethod
-    def of(cls, file: File, size: int, offset: int, rows: int) -> "FileRows":
+    def of(cls, file: File, size: int, offset: int, rows: int, version: Version | None) -> "FileRows":
         """Of a file that was looked at; links are followed, once and for all."""
-        return cls(file if isinstance(file, RemoteFile) else Path(os.path.realpath(file.path)), size, offset, rows)
+        path = file if isinstance(file, RemoteFile) else Path(os.path.realpath(file.path))
+        return cls(path, size, offset, rows, version)
 
 
 def default_threads(threads: int | None) -> int:
@@ -106,7 +123,7 @@ class RemoteRows(Rows):
     """Rows in files at URLs: the bytes of a read are held in memory while the native reader takes rows from there."""
 
     def __init__(self, files: Sequence[FileRows], stride: int, remote: RemoteFiles, threads: int) -> None:
-        facts = _facts(files)[:, 1:]
+        facts = _facts(files)[:, 1:3]
         super().__init__(_core.RowReader.of_landings(remote.landings, facts.copy(), stride), threads, _Places.of(files, stride))
         self.remote: RemoteFiles | None = remote
         self._stride = stride
@@ -151,7 +168,7 @@ class _Places:
     @classmethod
     def of(cls, files: Sequence[FileRows], stride: int) -> "_Places":
         """Of the rows of files, one after the other."""
-        facts = _facts(files).astype(np.int64)
+        facts = _facts(files)[:, :3].astype(np.int64)
         return cls([str(one.path) for one in files], facts[:, 1], np.cumsum(facts[:, 2]), stride)
 
     def ranges(self, starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray, IntArray]:
@@ -177,7 +194,9 @@ def _joined(starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _facts(files: Sequence[FileRows]) -> npt.NDArray[np.uint64]:
-    return np.array([[one.size, one.offset, one.rows] for one in files], np.uint64).reshape(-1, 3)
+    """Size, offset, rows and version of every file; a version that is not known is zeros."""
+    facts = [(one.size, one.offset, one.rows, *(word % 2**64 for word in one.version or (0, 0, 0))) for one in files]
+    return np.array(facts, np.uint64).reshape(-1, 6)
 
 
 def reader_of_files(
@@ -189,6 +208,9 @@ def reader_of_files(
     objects = [(one.path.path, one.path.info) for one in files if isinstance(one.path, RemoteFile)]
     if objects:
         return RemoteRows(files, stride, (remote or RemoteOptions()).open_files(objects), threads)
+    files = [
+        one if one.version or isinstance(one.path, RemoteFile) else replace(one, version=version_of(one.path)) for one in files
+    ]
     places = _Places.of(files, stride)
     return Rows(_core.RowReader(places.names, _facts(files), stride, pread), threads, places)
 

@@ -33,6 +33,7 @@ from penstock.interfaces import IntArray
 from penstock.remote.url import UrlPath
 from penstock.schema import Field
 from penstock.source.files import File, Files, RemoteFile, look_at
+from penstock.source.rows_in_files import Version, version_of
 from penstock.source.url_names import children
 from penstock.system import is_directory, names_in
 
@@ -97,10 +98,11 @@ class TokenFile:
     blocks: int
     data_bytes: int
     dtype: np.dtype[Any]
+    version: Version | None
 
 
 def _read_footer(path: File) -> TokenFile:
-    footer = path.last(FOOTER.size)
+    version, footer = version_of(path), path.last(FOOTER.size)
     size = path.size
     if size < FOOTER.size:
         raise TruncatedError(f"{path}: expected a footer of {FOOTER.size} bytes, found a file of {size}")
@@ -117,7 +119,7 @@ def _read_footer(path: File) -> TokenFile:
     if size != whole:
         kind = TruncatedError if size < whole else TrailingBytesError
         raise kind(f"{path}: expected {whole} bytes for {blocks} blocks and {data_bytes} bytes of data, found {size}")
-    return TokenFile(path, size, blocks, data_bytes, _dtype(path, name))
+    return TokenFile(path, size, blocks, data_bytes, _dtype(path, name), version)
 
 
 def _dtype(path: File, raw: bytes) -> np.dtype[Any]:

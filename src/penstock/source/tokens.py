@@ -67,7 +67,7 @@ class TokenBlocks(RowSource):
         self._num_tokens = sum(footer.data_bytes for footer in footers) // self._stored.itemsize
         is_even = len(self._runs.sizes) == 1 and self.block_size * self._stored.itemsize <= MAX_RECORD_BYTES
         self._field = Field(self._stored, (self.block_size,)) if is_even else Field.ragged(self._stored)
-        parts = [FileRows.of(f.file, f.size, 0, f.data_bytes // self._stored.itemsize) for f in footers]
+        parts = [FileRows.of(f.file, f.size, 0, f.data_bytes // self._stored.itemsize, f.version) for f in footers]
         pread = use_pread(io, files.local)
         elements = reader_of_files(parts, self._stored.itemsize, pread=pread, threads=threads, remote=remote)
         super().__init__(files, [footer.blocks for footer in footers], self.block_size * self._stored.itemsize, elements)
