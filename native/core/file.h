@@ -16,11 +16,15 @@ namespace penstock {
 
 enum class FileAccess { map, pread };
 
+// Whether the directory of a file may be a link: that of a store's own files may not, for it could lead to another store.
+enum class Above { any, no_link };
+
 // Immutable; safe to use from several threads. Whatever was opened stays readable when the name is removed or replaced.
 class File {
  public:
   // Opens a regular file of exactly `bytes` bytes; anything else (a link, a directory, a fifo, another size) is refused unopened.
-  static std::shared_ptr<const File> open(const std::string& path, std::uint64_t bytes, FileAccess access);
+  static std::shared_ptr<const File> open(const std::string& path, std::uint64_t bytes, FileAccess access,
+                                          Above above = Above::any);
   // The object of a landing, which must have exactly `bytes` bytes. What is read must be in memory, and the landing is not to be
   // dropped before this is gone.
   static std::shared_ptr<const File> open(const std::string& name, std::uint64_t bytes, std::shared_ptr<const Landing> landing);

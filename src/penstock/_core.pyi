@@ -223,7 +223,7 @@ class StoreReader:
         Records of varying length: their bytes, where each begins and the last ends, which are present (None: all), and ndim dimensions of each.
         """
 
-    def verify_chunk(self, index: int) -> list[str]:
+    def verify_chunk(self, index: int) -> list[tuple[int, str]]:
         """Check every page of a chunk; returns what is wrong."""
 
     def chunk_fields(self, index: int) -> list[tuple[int, int, bool]]:

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from penstock.errors import ConflictError, CorruptError, MissingError, PenstockError, ReadError, StoreError
+from penstock.errors import ConflictError, CorruptError, MissingError, PenstockError, StoreError
 from penstock.store.filesystem import Filesystem, Piece, open_directory, translated
 from penstock.store.layout import DIRECTORIES, LOCK_NAME, MANIFEST_DIRECTORY, generation_of, new_identity, temporary_name
 from penstock.store.lock import Lock
 from penstock.store.storage import Claim, Found, Item, Result, Storage
+from penstock.system import read_error
 
 __all__ = ["LocalStorage"]
 
@@ -58,6 +59,12 @@ class LocalStorage(Storage):
         finally:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+
+    def check_directories(self) -> None:
+        """CorruptError if one is a link. Files are opened without following one, too; but here all is said at once."""
+        for directory in DIRECTORIES:
+            with contextlib.suppress(MissingError), self._to_read(directory):
+                pass
 
     def names(self, directory: str) -> list[str]:
         """The names in a directory of the store, sorted."""
@@ -106,13 +113,13 @@ class LocalStorage(Storage):
 
         UnsupportedFilesystemError where files cannot be linked: better now than at the first commit.
         """
-        if self._path.is_dir() and any(name not in (*DIRECTORIES, LOCK_NAME) for name in self._files.names(self._path)):
+        if _is_directory(self._path) and any(name not in (*DIRECTORIES, LOCK_NAME) for name in self._files.names(self._path)):
             raise StoreError(f"{self._path}: the directory holds other files; choose an empty or new one")
         for place in (self._path, *(self._path / name for name in DIRECTORIES)):
             try:
                 self._files.make_directory(place)
             except FileExistsError:
-                if not place.is_dir():
+                if not _is_directory(place):
                     raise StoreError(f"{place}: expected a directory or nothing, found a file") from None
         if not self.newest_generation(0):
             with self._to_write(MANIFEST_DIRECTORY) as opened:
@@ -212,6 +219,11 @@ class LocalStorage(Storage):
                 self.remove(name)
 
 
+def _is_directory(path: Path) -> bool:
+    with translated(path, "looking at the directory"):
+        return path.is_dir()
+
+
 @contextlib.contextmanager
 def _closed_on_failure() -> Iterator[dict[str, int]]:
     """A place for descriptors, which are closed if the block fails."""
@@ -235,7 +247,7 @@ def _reading(path: Path, missing: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise MissingError(missing) from error
     except OSError as error:
-        raise ReadError(error.errno, f"cannot be read: {error.strerror}", str(path)) from error
+        raise read_error(error.errno or errno.EIO, str(path)) from error
 
 
 @contextlib.contextmanager
