@@ -56,7 +56,14 @@ def _sorted(places: IntArray, one: IntArray, other: IntArray) -> Table:
 def _residents(place: int, segments: Table, moved: dict[int, Table]) -> Residents:
     firsts, counts = _of(place, segments)
     runs = [range(first, first + count) for first, count in zip(firsts.tolist(), counts.tolist(), strict=True)]
-    return Residents(runs, {number: ids for number, table in moved.items() if (ids := _of(place, table)[0]).size})
+    others = {number: _outside(_of(place, table)[0], firsts, firsts + counts) for number, table in moved.items()}
+    return Residents(runs, {number: ids for number, ids in others.items() if ids.size})
+
+
+def _outside(ids: IntArray, starts: IntArray, stops: IntArray) -> IntArray:
+    """The ids that lie in none of these ranges, which are in rising order."""
+    before = np.searchsorted(starts, ids, side="right")
+    return ids[ids >= np.concatenate([[0], stops])[before]]
 
 
 def _of(place: int, table: Table) -> tuple[IntArray, IntArray]:
