@@ -224,7 +224,9 @@ class StoreReader:
         """
 
     def verify_chunk(self, index: int) -> list[tuple[int, str]]:
-        """Check every page of a chunk; returns what is wrong."""
+        """
+        Check every page of a chunk; returns the first 1000 things that are wrong, by the number of the field.
+        """
 
     def chunk_fields(self, index: int) -> list[tuple[int, int, bool]]:
         """

@@ -1,4 +1,4 @@
-"""Manifests of 64 MiB that a stranger wrote: refused in little memory, whatever they are full of. Large ones that are right open."""
+"""Manifests of 64 MiB that a stranger wrote: refused in little memory, whatever they are full of. Large right ones open."""
 
 import json
 import shutil

@@ -60,6 +60,7 @@ class Storage(ABC):
 
     # Reading
 
+    @abstractmethod
     def check_directories(self) -> None:
         """CorruptError if a directory of the store leads elsewhere."""
 
