@@ -7,7 +7,7 @@
 #include <sys/vfs.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <system_error>
 
 #include "bind/array.h"
 #include "bind/buffer.h"
@@ -29,6 +29,8 @@ std::span<const std::byte> in_bytes(const Bytes& data) { return std::as_bytes(sp
 std::span<const std::byte> in_bytes(const nb::bytes& data) { return {static_cast<const std::byte*>(data.data()), data.size()}; }
 std::byte* out_bytes(const BytesOut& data) { return reinterpret_cast<std::byte*>(data.data()); }
 
+constexpr std::size_t kMostProblems = 1000;  // of a chunk: a hostile one may have very many
+
 void raise_as(const char* name, const std::string& message) {
   PyErr_SetString(nb::module_::import_("penstock.errors").attr(name).ptr(), message.c_str());
 }
@@ -49,6 +51,8 @@ void translate(const std::exception_ptr& error, void*) {
     const char* name = e.code == ENOENT ? "MissingError" : "ReadError";
     const nb::object made = nb::module_::import_("penstock.errors").attr(name)(e.code, e.words, e.path);
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
+  } catch (const std::system_error& e) {
+    raise_as("ReadError", std::string("a thread cannot be started: ") + e.what() + "; raise the limit of processes (ulimit -u)");
   }
 }
 
@@ -241,30 +245,28 @@ void bind_reader(nb::module_& m) {
       .def(
           "verify_chunk",
           [](const StoreReader& self, std::uint32_t index) {
-            std::vector<std::string> problems;
+            std::vector<std::pair<std::uint32_t, std::string>> problems;
             const nb::gil_scoped_release free;
             self.look_at(index, [&](const Chunk& chunk) {
               auto check = [&] {
                 for (const ChunkField& field : chunk.fields()) {
-                  for (std::uint64_t page = 0; page < field.num_pages; ++page) {
+                  for (std::uint64_t page = 0; page < field.num_pages && problems.size() < kMostProblems; ++page) {
                     try {
                       chunk.verify_page(field, page);
+                    } catch (const TruncatedError&) {
+                      throw;
                     } catch (const CorruptError& error) {
-                      problems.emplace_back(error.what());
+                      problems.emplace_back(field.number, error.what());
                     }
                   }
                 }
               };
               const Fault fault = run_guarded(check);
-              try {
-                if (fault.happened) chunk.file()->fail(fault.at);
-              } catch (const std::runtime_error& error) {
-                problems.emplace_back(error.what());
-              }
+              if (fault.happened) chunk.file()->fail(fault.at);
             });
             return problems;
           },
-          "index"_a, "Check every page of a chunk; returns what is wrong.")
+          "index"_a, "Check every page of a chunk; returns the first 1000 things that are wrong, by the number of the field.")
       .def(
           "chunk_fields",
           [](const StoreReader& self, std::uint32_t index) {

@@ -109,8 +109,8 @@ std::uint64_t ChunkField::decoded_bytes(std::uint64_t row, const Extent& extent)
 
 std::shared_ptr<const Chunk> Chunk::open(const ChunkFact& fact, const DatasetId& dataset, FileAccess access,
                                          std::shared_ptr<const FieldNames> names) {
-  std::shared_ptr<const File> file =
-      fact.landing == nullptr ? File::open(fact.path, fact.bytes, access) : File::open(fact.path, fact.bytes, fact.landing);
+  std::shared_ptr<const File> file = fact.landing == nullptr ? File::open(fact.path, fact.bytes, access, {}, Above::no_link)
+                                                             : File::open(fact.path, fact.bytes, fact.landing);
   check_size(file->size(), file->path());
   check_header(*file, dataset);
   const Tail tail = check_tail(*file, fact, dataset);

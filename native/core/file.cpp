@@ -127,6 +127,12 @@ std::optional<MappedByte> mapped_byte(const std::byte* address) {
   return std::nullopt;
 }
 
+#ifdef O_PATH
+constexpr int kDirectory = O_PATH;  // the right to list it is not needed
+#else
+constexpr int kDirectory = O_RDONLY;
+#endif
+
 class Descriptor {
  public:
   explicit Descriptor(int value) : value_(value) {}
@@ -141,6 +147,18 @@ class Descriptor {
  private:
   int value_;
 };
+
+// A descriptor of the directory of a path, which must not be a link.
+int open_above(const std::string& path) {
+  const std::string above = path.substr(0, path.rfind('/') + 1);
+  const std::string name = above.substr(0, above.find_last_not_of('/') + 1);  // with a slash behind it, a link would be followed
+  const int found = ::open(name.c_str(), kDirectory | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (found >= 0) return found;
+  if (errno == ELOOP || errno == ENOTDIR) {
+    throw CorruptError(name + ": expected a directory, found a symbolic link or something else; link the whole store");
+  }
+  throw SystemError(errno, path, "the directory of the file could not be opened");
+}
 
 }  // namespace
 
@@ -183,9 +201,11 @@ void fail_in_memory(const std::byte* fault) {
 }
 
 std::shared_ptr<const File> File::open(const std::string& path, std::uint64_t bytes, FileAccess access,
-                                       const FileVersion& version) {
+                                       const FileVersion& version, Above above) {
   install_handler();
-  Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const Descriptor directory(above == Above::no_link ? open_above(path) : AT_FDCWD);
+  const char* const name = path.c_str() + (above == Above::no_link ? path.rfind('/') + 1 : 0);
+  Descriptor descriptor(openat(directory.get(), name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (descriptor.get() < 0) {
     if (errno == ELOOP) throw CorruptError(path + ": expected a file, found a symbolic link");
     throw SystemError(errno, path, "the file could not be opened");

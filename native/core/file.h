@@ -27,6 +27,9 @@ struct FileVersion {
   bool is_known() const { return inode != 0; }
 };
 
+// Whether the directory of a file may be a link: that of a store's own files may not, for it could lead to another store.
+enum class Above { any, no_link };
+
 // Immutable; safe to use from several threads. Whatever was opened stays readable when the name is removed or replaced, and when
 // somebody appends to the file.
 //
@@ -39,7 +42,7 @@ class File {
   // Opens a regular file of exactly `bytes` bytes; anything else (a link, a directory, a fifo, another size) is refused unopened.
   // A version that is known must still be the one that the name stands for.
   static std::shared_ptr<const File> open(const std::string& path, std::uint64_t bytes, FileAccess access,
-                                          const FileVersion& version = {});
+                                          const FileVersion& version = {}, Above above = Above::any);
   // The object of a landing, which must have exactly `bytes` bytes. What is read must be in memory, and the landing is not to be
   // dropped before this is gone.
   static std::shared_ptr<const File> open(const std::string& name, std::uint64_t bytes, std::shared_ptr<const Landing> landing);

@@ -223,8 +223,10 @@ class StoreReader:
         Records of varying length: their bytes, where each begins and the last ends, which are present (None: all), and ndim dimensions of each.
         """
 
-    def verify_chunk(self, index: int) -> list[str]:
-        """Check every page of a chunk; returns what is wrong."""
+    def verify_chunk(self, index: int) -> list[tuple[int, str]]:
+        """
+        Check every page of a chunk; returns the first 1000 things that are wrong, by the number of the field.
+        """
 
     def chunk_fields(self, index: int) -> list[tuple[int, int, bool]]:
         """

@@ -1,5 +1,6 @@
 """gc where no lock protects a writer or a copy under way: what was acknowledged, or is being copied, stays."""
 
+import contextlib
 import os
 import shutil
 import time
@@ -12,7 +13,7 @@ import pytest
 from tests.hostile.gc_adversary import FIELDS, batch, is_whole, unlock
 
 import penstock as pen
-from penstock.errors import ConflictError
+from penstock.errors import ConflictError, PenstockError
 from penstock.store import Target, Writer, commit_fragments, write_fragment
 
 HOUR_S = 3600
@@ -211,3 +212,27 @@ def test_gc_keeps_what_is_committed_while_it_runs(path: Path, later: Callable[[f
         shutil.rmtree(copy)
         places += 1
     assert places > 5
+
+
+def test_gc_whose_generations_another_one_removes_says_so_or_goes_on(path: Path) -> None:
+    """A commit and the end of the generation before it, right before each look at a file."""
+    for place in range(1, 1000):
+        copy = path.with_name(f"copy{place}.pen")
+        shutil.copytree(path, copy)
+        with pen.open(copy, mode="a", threads=1) as out:
+            out.extend(batch(20, 20))
+            unlock(copy)
+            done: list[int] = []
+
+            def replace(call: int, out: Writer = out, done: list[int] = done, place: int = place, copy: Path = copy) -> None:
+                if call == place and not done:
+                    done.append(call)
+                    out.commit()
+                    (copy / "manifest" / f"{1:020d}.json").unlink()
+
+            with before_each_call(("stat",), replace), contextlib.suppress(PenstockError):
+                pen.gc(copy, keep=1)
+        if not done:
+            break
+        assert is_whole(copy, 40) == "", place
+    assert place > 4

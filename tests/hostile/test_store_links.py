@@ -2,9 +2,10 @@
 
 import json
 import os
+import pickle
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import penstock as pen
-from penstock.errors import PenstockError
+from penstock.errors import CorruptError, PenstockError
 from penstock.store import Target, commit_fragments, write_fragment
 from penstock.store.layout import DIRECTORIES
 
@@ -75,7 +76,14 @@ CALLS: dict[str, Callable[[Path], object]] = {
     "create": create,
     "rebalance": pen.rebalance,
     "fragments": fragments,
+    "open": pen.open,
+    "open a generation": lambda path: pen.open(path, generation=1),
+    "verify": lambda path: _raise(pen.verify(path)),
 }
+
+
+def _raise(problems: Sequence[Any]) -> None:
+    raise PenstockError(str(problems))
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -116,6 +124,55 @@ def test_a_directory_that_becomes_a_link_under_a_writer_is_not_followed(tmp_path
     assert tree(precious) == before
     assert pen.open(path)["x"][[0, -1]].tolist() == [7, 5]
     assert pen.verify(path) == []
+
+
+@pytest.mark.parametrize("name", DIRECTORIES)
+def test_a_reader_is_not_made_anew_through_a_link(name: str, tmp_path: Path) -> None:
+    path = make(tmp_path / "a.pen")
+    with pen.open(path) as store:
+        packed = pickle.dumps(store)
+        (path / name).rename(tmp_path / "elsewhere")
+        (path / name).symlink_to(tmp_path / "elsewhere")
+        for call in (store.refresh, lambda: pickle.loads(packed), lambda: pen.open(path)):
+            with pytest.raises(CorruptError, match=rf"a\.pen/{name}: expected a directory, found a symbolic link"):
+                call()
+
+
+@pytest.mark.parametrize("io", ["map", "pread"])
+def test_a_directory_that_becomes_a_link_under_a_reader_is_not_followed(io: str, tmp_path: Path) -> None:
+    """Chunks are opened when they are first read."""
+    path = make(tmp_path / "a.pen")
+    with pen.open(path, io=io) as store:
+        assert store["x"][:3].tolist() == [0, 1, 2]
+        (path / "chunk").rename(tmp_path / "elsewhere")
+        (path / "chunk").symlink_to(tmp_path / "elsewhere")
+        assert store["x"][:3].tolist() == [0, 1, 2]  # of a file that was opened before
+        for call in (lambda: store["x"][8:], lambda: store["text"][9], lambda: store["x"][3]):
+            with pytest.raises(PenstockError, match=r"a\.pen/chunk: expected a directory, found a symbolic link"):
+                call()
+        (path / "chunk").unlink()
+        (tmp_path / "elsewhere").rename(path / "chunk")
+        assert store["x"][3:10].tolist() == [-1, *range(4, 10)]
+
+
+def test_a_store_without_empty_directories_is_read(tmp_path: Path) -> None:
+    """Archives and object stores have no empty directories."""
+    with pen.create(tmp_path / "a.pen", FIELDS) as out:
+        out.commit()
+    for name in ("chunk", "redirect"):
+        (tmp_path / "a.pen" / name).rmdir()
+    assert len(pen.open(tmp_path / "a.pen")) == 0
+    assert pen.verify(tmp_path / "a.pen") == []
+
+
+def test_a_lock_that_is_a_second_name_of_a_file_is_not_written_to(tmp_path: Path) -> None:
+    path, precious = make(tmp_path / "a.pen"), tmp_path / "precious.txt"
+    precious.write_text("precious")
+    (path / "LOCK").unlink()
+    (path / "LOCK").hardlink_to(precious)
+    append(path)
+    pen.gc(path, keep=1)
+    assert precious.read_text() == "precious"
 
 
 def test_a_store_swapped_for_another_while_gc_runs_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

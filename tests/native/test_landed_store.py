@@ -185,8 +185,8 @@ def test_the_questions_about_a_chunk_work_on_landings(chunks: Chunks) -> None:
     assert chunks.reader.verify_chunk(2) == []
     assert [number for number, _, _ in chunks.reader.chunk_fields(2)] == [0, 1, 2]
     chunks.landings[2].write(64, b"\xff")
-    (problem,) = chunks.reader.verify_chunk(2)
-    assert "field 0, rows 0 to" in problem
+    ((number, problem),) = chunks.reader.verify_chunk(2)
+    assert (number, "field 0, rows 0 to" in problem) == (0, True)
     for call in (chunks.reader.verify_chunk, chunks.reader.chunk_fields):
         with pytest.raises(IndexError):
             call(3)

@@ -22,7 +22,7 @@ import numpy as np
 
 import penstock as pen
 from penstock import _core
-from penstock.errors import UnsupportedVersionError
+from penstock.errors import BatchTooLargeError, UnsupportedVersionError
 from penstock.store import Store, stats
 
 DATASET = "d5" * 16
@@ -1033,7 +1033,7 @@ def write(root: Path, case: Case) -> None:
 
 def exercise(root: Path, case: Case) -> Result:
     """Open the store of a case and ask it everything."""
-    result = Result(case.name, case.outcome)
+    result, unreadable = Result(case.name, case.outcome), list[str]()
 
     def attempt(what: str, work: Callable[[], Any]) -> Any:
         try:
@@ -1041,6 +1041,8 @@ def exercise(root: Path, case: Case) -> Result:
         except pen.PenstockError as error:
             result.errors.append(type(error).__name__)
             text = str(error)
+            if what.startswith(("read", "record")) and not isinstance(error, BatchTooLargeError):
+                unreadable.append(f"{what}: {text[:200]}")
             if case.outcome == "unsupported" and not isinstance(error, UnsupportedVersionError):
                 result.wrong += f"{what}: expected UnsupportedVersionError, got {text[:200]}; "
             if str(root) not in text or len(text) > 2000 or "\n" in text or not text.isprintable():
@@ -1050,15 +1052,17 @@ def exercise(root: Path, case: Case) -> Result:
         return None
 
     store = attempt("open", lambda: pen.open(root, threads=1, io=case.io))
-    attempt("verify", lambda: pen.verify(root))
+    problems = attempt("verify", lambda: pen.verify(root))
     if store is not None:
         records = ask(store, attempt)
+        if unreadable and not problems:
+            result.wrong += f"verify says nothing of {unreadable[0]}"
         if case.outcome == "right" and records != RECORDS:
             result.wrong += f"wrong records: {str(records)[:300]}"
     if case.outcome in ("error", "unsupported") and not result.errors:
         result.wrong += "no error"
-    if case.outcome == "right" and result.errors:
-        result.wrong += f"errors: {result.errors}"
+    if case.outcome == "right" and (result.errors or problems):
+        result.wrong += f"errors: {result.errors} {problems}"
     return result
 
 

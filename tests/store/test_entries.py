@@ -9,7 +9,8 @@ from penstock.store.entries import Entries, as_rows, column, places_of
 from penstock.store.manifest import ChunkEntry, SegmentEntry
 
 CHUNKS = tuple(ChunkEntry(k * 3 % 10_000, f"{k:032x}", k, 2**62 + k, k + 1, 2**32 - 1 - k, k) for k in range(9_999))
-COLUMNS = list(zip(*([c.number, c.writer, c.serial, c.size, c.rows, c.crc, c.decoded] for c in CHUNKS), strict=True))
+ROWS = zip(*([c.number, c.writer, c.serial, c.size, c.rows, c.crc, c.decoded] for c in CHUNKS), strict=True)
+COLUMNS = [np.array(values, "S32" if isinstance(values[0], str) else np.int64) for values in ROWS]
 
 
 def test_entries_are_what_they_were_made_of() -> None:
@@ -33,7 +34,7 @@ def test_entries_are_what_they_were_made_of() -> None:
 
 
 def test_no_entries_are_an_empty_tuple() -> None:
-    entries: Entries[SegmentEntry] = Entries(SegmentEntry, [()] * 4)
+    entries: Entries[SegmentEntry] = Entries(SegmentEntry, [np.empty(0, np.int64)] * 4)
     assert (len(entries), tuple(entries), entries == (), repr(entries)) == (0, (), True, "()")
     assert column(entries, "count").size == 0
 

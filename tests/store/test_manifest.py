@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from penstock.store.manifest import ChunkEntry, Manifest, RedirectEntry, Segment
 
 HEX = st.text("0123456789abcdef", min_size=32, max_size=32)
 U32 = st.integers(0, 2**32 - 1)
+FOUR_U32 = st.lists(U32, min_size=4, max_size=4)
 BIG = st.integers(0, 2**63 - 1)
 NAMES = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,9}", fullmatch=True)
 
@@ -27,6 +29,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
     fields = draw(st.dictionaries(NAMES, ANY_FIELD, min_size=1, max_size=4))
     numbers = draw(st.lists(st.integers(0, 4095), min_size=len(fields), max_size=len(fields), unique=True))
     next_chunk = draw(st.integers(1, 2**32 - 1))
+    counts = draw(st.lists(st.integers(1, 2**60), max_size=4))
     chunk_numbers = draw(st.lists(st.integers(0, next_chunk - 1), unique=True, max_size=4))
     return Manifest(
         dataset=draw(HEX),
@@ -40,7 +43,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         chunk_records=draw(st.integers(1, 2**32 - 1)),
         next_chunk=next_chunk,
         chunks=tuple(ChunkEntry(n, draw(HEX), draw(U32), draw(BIG), draw(U32), draw(U32), draw(BIG)) for n in chunk_numbers),
-        segments=tuple(draw(st.lists(st.builds(SegmentEntry, BIG, BIG, U32, U32), max_size=4))),
+        segments=tuple(map(SegmentEntry, accumulate(counts, initial=0), counts, draw(FOUR_U32), draw(FOUR_U32))),
         redirects=tuple(draw(st.lists(st.builds(RedirectEntry, HEX, U32, BIG, U32), max_size=4))),
     )
 

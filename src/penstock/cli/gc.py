@@ -22,7 +22,11 @@ EXAMPLES = (
 Keep = Annotated[int, typer.Option(min=1, help="So many of the newest generations stay.")]
 KeepHours = Annotated[
     float | None,
-    typer.Option(min=0, help="Younger generations stay too: 24 hours on a disk and 168 at a URL unless given.", show_default=False),
+    typer.Option(
+        min=0,
+        help="Younger generations and other files stay too: 24 hours on a disk and 168 at a URL unless given.",
+        show_default=False,
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would go.")]
 
@@ -37,7 +41,8 @@ def gc(
 ) -> None:
     """Remove old generations of a store.
 
-    Files that no generation needs, such as those of crashed writers, go too.
+    Files that no generation needs, such as those of crashed writers, go too,
+    once they are as old: they may belong to a commit or a copy under way.
     What stays is untouched, also for those who are reading it.
     """
     done = collect(store, keep=keep, keep_hours=keep_hours, dry_run=dry_run, storage_options=storage_options(storage))

@@ -19,9 +19,9 @@ class Entries(Sequence[Entry], Generic[Entry]):
 
     __slots__ = ("_columns", "_make", "_names")
 
-    def __init__(self, make: Callable[..., Entry], columns: Sequence[Sequence[Any]]) -> None:
-        self._make, self._names = make, tuple(getattr(make, "__slots__", ()))
-        self._columns = [np.array(values, "S32" if values and isinstance(values[0], str) else np.int64) for values in columns]
+    def __init__(self, make: Callable[..., Entry], columns: Sequence[npt.NDArray[Any]]) -> None:
+        """``columns``: 64-bit numbers, or identities as S32."""
+        self._make, self._names, self._columns = make, tuple(getattr(make, "__slots__", ())), columns
 
     def __len__(self) -> int:
         return len(self._columns[0])

@@ -60,6 +60,12 @@ class LocalStorage(Storage):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
+    def check_directories(self) -> None:
+        """CorruptError if one is a link. Files are opened without following one, too; but here all is said at once."""
+        for directory in DIRECTORIES:
+            with contextlib.suppress(MissingError), self._to_read(directory):
+                pass
+
     def names(self, directory: str) -> list[str]:
         """The names in a directory of the store, sorted."""
         with self._to_read(directory) as opened, _reading(self._path / directory, f"{self._path}: the store is gone"):

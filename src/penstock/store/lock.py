@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import weakref
 from pathlib import Path
 
@@ -34,8 +35,13 @@ class Lock:
             self._close()
             raise
         _open_locks.add(self)
-        note = f"process {self._process} on {socket.gethostname()}".ljust(120) + "\n"
         with contextlib.suppress(OSError):  # only a note for others; a full disk must not stop anybody here
+            self._write_note()
+
+    def _write_note(self) -> None:
+        info = os.fstat(self._descriptor)
+        if stat.S_ISREG(info.st_mode) and info.st_nlink == 1:  # a second name would be somebody's file
+            note = f"process {self._process} on {socket.gethostname()}".ljust(120) + "\n"
             os.pwrite(self._descriptor, note.encode(), 0)
 
     def _take(self, *, is_needed: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from penstock.argument import whole_number
+from penstock.errors import ConflictError
 from penstock.remote.url import UrlPath
 from penstock.store.generation import generations, load_manifest, load_redirects
 from penstock.store.layout import (
@@ -145,6 +146,8 @@ def _collect(storage: Storage, keep: int, keep_s: float, dry_run: bool) -> Colle
     manifests = {_last(file): file for file in storage.listing(MANIFEST_DIRECTORY)}
     there = {number: file for name, file in manifests.items() if (number := generation_of(name)) is not None}
     unlisted = storage.unlisted(sorted(there))
+    if not there and not unlisted:
+        raise ConflictError(f"{storage.location}: all generations that were there are gone: another gc is at work; try again")
     young = {number for number, file in there.items() if now - file.modified < keep_s}
     # Without a gap: as long as a generation is there, no later one was collected.
     oldest = min({*sorted(there)[-keep:], *young, *unlisted})

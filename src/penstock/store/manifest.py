@@ -7,17 +7,19 @@ import gc
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock import _core
 from penstock.argument import MAX_LENGTH, whole_number
 from penstock.errors import CorruptError, UnsupportedVersionError
 from penstock.schema import LARGE_RECORD_BYTES, Field, field_from_json, field_to_json, is_plain_name
+from penstock.store.document import Rows, read_document
 from penstock.store.entries import Entries
 from penstock.store.layout import FORMAT_VERSION, IDENTITY, MAX_MANIFEST_BYTES
 from penstock.store.metadata import decode_metadata
@@ -173,8 +175,8 @@ def _decode(data: bytes) -> Manifest:
         raise ValueError("the crc in the last line does not match")
     if data.count(b":") > 100_000:  # a real one has a dozen per field; a million keys would take seconds to read
         raise ValueError("it has more keys than a manifest can have")
-    document = json.loads(str(line, "utf-8"), object_pairs_hook=_unique, parse_float=_no_number, parse_constant=_no_number)
-    if not isinstance(document, dict) or document.get("format") != "penstock":
+    document = read_document(data, len(line))
+    if document.get("format") != "penstock":
         raise ValueError("it does not say it is one of penstock's")
     required = document.get("required")
     is_known = isinstance(required, list) and all(feature in FEATURES for feature in required)
@@ -197,7 +199,7 @@ def _checked(d: dict[str, Any], digest: str) -> Manifest:
     if not set(d["required"]).issuperset(_required(fields)):
         raise ValueError(f"expected the required features {_required(fields)} for these fields, found {d['required']}")
     next_chunk = whole_number("next_chunk", d["next_chunk"], most=_U32)
-    chunks = Entries(ChunkEntry, _columns(d["chunks"], (next_chunk - 1, None, _U32, MAX_LENGTH, _U32, _U32, MAX_LENGTH)))
+    chunks = Entries(ChunkEntry, _table(d["chunks"], (next_chunk - 1, None, _U32, MAX_LENGTH, _U32, _U32, MAX_LENGTH)))
     if np.unique(chunks.column("number")).size != len(chunks):
         raise ValueError("a chunk number stands twice")
     declared, found = _nullable(d.get("nullable"), frozenset(numbers.values()))
@@ -213,8 +215,8 @@ def _checked(d: dict[str, Any], digest: str) -> Manifest:
         chunk_records=whole_number("chunk_records", d["chunk_records"], least=1, most=_U32),
         next_chunk=next_chunk,
         chunks=chunks,
-        segments=Entries(SegmentEntry, _columns(d["segments"], (MAX_LENGTH, MAX_LENGTH, _U32, _U32))),
-        redirects=tuple(map(RedirectEntry, *_columns(d["redirects"], (None, _U32, MAX_LENGTH, _U32), 1024))),
+        segments=Entries(SegmentEntry, _table(d["segments"], (MAX_LENGTH, MAX_LENGTH, _U32, _U32), _in_order())),
+        redirects=tuple(Entries(RedirectEntry, _table(d["redirects"], (None, _U32, MAX_LENGTH, _U32), _few(1024)))),
         declared_nullable=declared,
         found_nullable=found,
         metadata=_metadata(d.get("metadata", "")),
@@ -243,22 +245,61 @@ def _metadata(value: object) -> str:
     return value
 
 
-def _columns(rows: object, limits: Sequence[int | None], most: int = 2**31) -> list[tuple[Any, ...]]:
-    """The columns of rows of numbers in [0, limit] (or identities, where the limit is None).
+Check = Callable[[Sequence[npt.NDArray[Any]]], None]
 
-    A large store has a million rows: they are checked a column at a time, which takes a fifth of checking them one by one.
-    """
-    table = _list(rows, most)
-    if not table:
-        return [() for _ in limits]
+
+def _table(rows: object, limits: Sequence[int | None], check: Check = lambda _: None) -> list[npt.NDArray[Any]]:
+    """The columns of rows of numbers in [0, limit] (or identities, where the limit is None); ``check`` sees each slice of them."""
+    if not isinstance(rows, Rows):
+        raise ValueError(f"expected a table, got a {type(rows).__name__}")
+    parts: list[list[npt.NDArray[Any]]] = [[np.empty(0, "S32" if limit is None else np.int64)] for limit in limits]
+    for some in rows.slices():
+        columns = _columns(some, limits)
+        check(columns)
+        for part, values in zip(parts, columns, strict=True):
+            part.append(values)
+    return [np.concatenate(parts.pop(0)) for _ in limits]  # a column at a time: there is little left when the last one is made
+
+
+def _in_order() -> Check:
+    """A check of segments: each begins where the one before it ends, the first at 0."""
+    end = 0
+
+    def check(columns: Sequence[npt.NDArray[Any]]) -> None:
+        nonlocal end
+        firsts, counts = columns[0], columns[1]
+        ends = np.uint64(end) + np.cumsum(counts.astype(np.uint64))  # a sum beyond 2^64 is a first id that is never met
+        if not np.array_equal(np.concatenate([[np.uint64(end)], ends[:-1]]), firsts.astype(np.uint64)) or counts.min() < 1:
+            raise ValueError("the segments do not cover the records one after the other")
+        end = int(ends[-1])
+
+    return check
+
+
+def _few(most: int) -> Check:
+    """A check of a table that has few rows."""
+    left = most
+
+    def check(columns: Sequence[npt.NDArray[Any]]) -> None:
+        nonlocal left
+        left -= len(columns[0])
+        if left < 0:
+            raise ValueError(f"expected at most {most} rows")
+
+    return check
+
+
+def _columns(table: list[Any], limits: Sequence[int | None]) -> list[npt.NDArray[Any]]:
+    """Rows by column. A large store has a million: checked a column at a time, which takes a fifth of checking them one by one."""
     if set(map(type, table)) != {list} or set(map(len, table)) != {len(limits)}:
         raise ValueError(f"expected rows of {len(limits)} values")
-    columns = list(zip(*table, strict=True))
-    for column, limit in zip(columns, limits, strict=True):
+    columns = []
+    for column, limit in zip(zip(*table, strict=True), limits, strict=True):
         if limit is None:
             _check_identities(column)
         elif set(map(type, column)) != {int} or min(column) < 0 or max(column) > limit:
             raise ValueError(f"expected whole numbers in [0, {limit}]")
+        columns.append(np.array(column, "S32" if limit is None else np.int64))
     return columns
 
 
@@ -284,14 +325,3 @@ def _text(value: object, pattern: str) -> str:
 
 def _identity(value: object) -> str:
     return _text(value, IDENTITY.pattern)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a key stands twice")
-    return made
-
-
-def _no_number(text: str) -> object:
-    raise ValueError(f"only whole numbers stand in a manifest, got {text[:40]}")

@@ -63,6 +63,9 @@ class ObjectStorage(Storage):
             if name and "/" not in name:
                 yield name, info
 
+    def check_directories(self) -> None:
+        """Nothing: there are no links."""
+
     def names(self, directory: str) -> list[str]:
         """The names in a directory of the store, sorted; a directory that is not there is empty."""
         return [name for name, _ in self._list(directory)]

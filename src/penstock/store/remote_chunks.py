@@ -155,11 +155,11 @@ class RemoteChunks:
 
         return self.tried(chunks, attempt)
 
-    def verify(self, chunk: int) -> list[str]:
-        """What is wrong with a chunk; anything is fetched again before it is believed."""
+    def verify(self, chunk: int) -> list[tuple[int, str]]:
+        """What is wrong with the pages of a chunk, by the number of the field; anything is fetched again before it is believed."""
         chunks = np.array([chunk], np.int64)
 
-        def attempt() -> list[str]:
+        def attempt() -> list[tuple[int, str]]:
             with self.hold_whole(chunk):
                 return self._readers[0].verify_chunk(chunk)
 

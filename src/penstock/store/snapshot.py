@@ -27,7 +27,7 @@ from penstock.store.disk import disk_ranges
 from penstock.store.entries import as_rows, column, places_of
 from penstock.store.generation import generations, load_manifest, load_redirects
 from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
-from penstock.store.location import as_location
+from penstock.store.location import as_location, storage_of
 from penstock.store.manifest import Manifest
 from penstock.store.metadata import decode_metadata
 from penstock.store.nullable import nullable_fields, nullable_numbers
@@ -234,8 +234,12 @@ class Store(Source):
         """Number and stored bytes of each field of a chunk, and whether it says which records are missing."""
         return self._with_indices(np.array([place], np.int64), lambda: self._native().chunk_fields(place))
 
-    def _verify_chunk(self, place: int) -> list[str]:
-        """What is wrong with a chunk."""
+    def _holding(self, place: int) -> AbstractContextManager[object]:
+        """Keeps a chunk in memory, where it must be to be read."""
+        return nullcontext() if self._chunks is None else self._chunks.hold_whole(place)
+
+    def _verify_chunk(self, place: int) -> list[tuple[int, str]]:
+        """What is wrong with the pages of a chunk, by the number of the field."""
         if self._chunks is None:
             return self._native().verify_chunk(place)
         return self._chunks.verify(place)
@@ -291,11 +295,14 @@ class Store(Source):
         values, offsets, present, dims = self._native().read_variable(number, ndim, field.kind == "text", ids, self._pool)
         itemsize = field.dtype.itemsize
         if itemsize > 1 and np.any(offsets % itemsize):
-            raise CorruptError(f"{self._path}: the size of a record of field {name!r} is not a multiple of its element's")
+            raise self._misfit(name, ids[np.diff(offsets) % itemsize != 0], "its size is not a multiple of its element's")
         shapes = dims.reshape(-1, ndim) if ndim else None
-        if shapes is not None and not _shapes_fit(shapes, np.diff(offsets) // itemsize):
-            raise CorruptError(f"{self._path}: the shape of a record of field {name!r} does not fit its size")
+        if shapes is not None and not (fit := _shapes_fit(shapes, np.diff(offsets) // itemsize)).all():
+            raise self._misfit(name, ids[~fit], "its shape does not fit its size")
         return Column(ids.size, values, offsets, present, shapes)
+
+    def _misfit(self, name: str, ids: IntArray, what: str) -> CorruptError:
+        return CorruptError(f"{self._path}: field {name!r}, record {ids[0] if ids.size else '?'}: {what}")
 
     def view(self, field: str) -> "ZeroCopy":
         """A fixed, uncompressed field without copying: ``view("image")[7]`` is a read-only array on the file itself."""
@@ -401,6 +408,7 @@ def open_store(
 
 
 def _open(path: Location, generation: int | None, how: Reading, found_nullable: frozenset[int] | None = None) -> Store:
+    storage_of(path).check_directories()
     if generation is None:
         for _ in range(2):  # somebody may commit and collect between our listing and our reading
             with contextlib.suppress(MissingError):
@@ -408,9 +416,9 @@ def _open(path: Location, generation: int | None, how: Reading, found_nullable: 
     return Store(path, load_manifest(path, generation), how, found_nullable)
 
 
-def _shapes_fit(shapes: npt.NDArray[np.uint32], lengths: IntArray) -> bool:
-    """Whether every shape has as many elements as its record, and no dimension beyond what an array can have."""
+def _shapes_fit(shapes: npt.NDArray[np.uint32], lengths: IntArray) -> npt.NDArray[np.bool_]:
+    """Which shapes have as many elements as their records, and no dimension beyond what an array can have."""
     with np.errstate(all="ignore"):
         elements = np.prod(shapes.astype(np.float64), axis=1)
         largest = np.prod(np.maximum(shapes, 1).astype(np.float64), axis=1)
-    return bool(np.array_equal(elements, lengths) and np.all(largest < 2.0**62))
+    return np.asarray((elements == lengths) & (largest < 2.0**62))

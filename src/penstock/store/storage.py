@@ -61,6 +61,10 @@ class Storage(ABC):
     # Reading
 
     @abstractmethod
+    def check_directories(self) -> None:
+        """CorruptError if a directory of the store leads elsewhere."""
+
+    @abstractmethod
     def names(self, directory: str) -> list[str]:
         """The file names in a directory of the store, sorted."""
 

@@ -1,8 +1,10 @@
 """The server of the page: on this machine only, for one person, for reading only."""
 
+import contextlib
 import socket
 import socketserver
 import threading
+import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -15,17 +17,21 @@ from penstock.view.routes import Routes
 __all__ = ["ViewServer"]
 
 MOST_CONNECTIONS = 64
-"""At a time; more are closed unanswered."""
+"""At a time. For another one, the oldest that has not sent its request yet is closed; if all have, the new one."""
+REQUEST_S = 10.0
+"""So long may a request take to arrive, however it comes."""
 
 
 class ViewServer(ThreadingHTTPServer):
     """Serves the page until it is closed: ``serve_forever`` in one thread, ``shutdown`` from another, then ``close``."""
 
     daemon_threads = True
+    request_queue_size = 128  # with 5, as it comes, those who knock at once wait for seconds
 
     def __init__(self, routes: Routes, *, port: int = 0) -> None:
         self.routes = routes
         self._open: set[Any] = set()
+        self._waiting: dict[Any, float] = {}  # connections whose request has not arrived, the oldest first, and since when
         self._answering: list[threading.Thread] = []
         self._lock = threading.Lock()
         super().__init__(("127.0.0.1", port), _Handler)
@@ -40,17 +46,43 @@ class ViewServer(ThreadingHTTPServer):
         """Answer in a thread of its own."""
         thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
         with self._lock:
-            is_too_many = len(self._open) >= MOST_CONNECTIONS
+            is_full = len(self._open) >= MOST_CONNECTIONS
+            oldest = next(iter(self._waiting), None) if is_full else None
             self._open.add(request)
-        if is_too_many:
+            self._waiting[request] = time.monotonic()
+        if oldest is not None:
+            self._end(oldest)
+        elif is_full:
             self.shutdown_request(request)
             return
         thread.start()
         self._answering = [*(one for one in self._answering if one.is_alive()), thread]
 
+    def service_actions(self) -> None:
+        """End the connections whose requests take too long; called by ``serve_forever`` after every request, and now and then."""
+        late = time.monotonic() - REQUEST_S
+        with self._lock:
+            found = [request for request, since in self._waiting.items() if since < late]
+        for request in found:
+            self._end(request)
+
+    def has_arrived(self, request: Any) -> None:
+        """A request was read: its connection is not to be closed for another one."""
+        with self._lock:
+            self._waiting.pop(request, None)
+
+    def _end(self, request: Any) -> None:
+        """End a connection in whose thread somebody waits for bytes; the thread closes it."""
+        with self._lock:
+            self._waiting.pop(request, None)
+            self._open.discard(request)
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
     def shutdown_request(self, request: Any) -> None:
         """Close a connection."""
         with self._lock:
+            self._waiting.pop(request, None)
             self._open.discard(request)
         super().shutdown_request(request)
 
@@ -63,10 +95,7 @@ class ViewServer(ThreadingHTTPServer):
         with self._lock:
             left = list(self._open)
         for request in left:
-            try:
-                request.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue  # it is closed already
+            self._end(request)
         for thread in self._answering:
             thread.join(timeout=5)
         if self.routes.data is not None:
@@ -78,6 +107,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: ViewServer
     timeout = 15
+
+    def parse_request(self) -> bool:
+        """Read the headers of a request."""
+        is_request = super().parse_request()
+        self.server.has_arrived(self.request)
+        return is_request
 
     def do_GET(self) -> None:
         self._reply(*self._answer())
