@@ -22,8 +22,9 @@ from penstock.errors import (
     TruncatedError,
 )
 from penstock.remote import fetch
+from penstock.remote.account import Account
 from penstock.remote.objects import ObjectInfo, Objects
-from penstock.remote.retry import Clock, Policy
+from penstock.remote.retry import Clock, Failure, Policy, Tries
 from penstock.remote.url import url_path
 
 KEY = "some/key"
@@ -466,3 +467,24 @@ threading.Thread(target=late).start()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr, done.returncode) == (f"{DATA[5:9]!r}\n", "", 0)
+
+
+# Servers that are slow on purpose
+
+
+def test_a_body_below_the_least_rate_is_given_up_but_not_one_that_waits_for_this_process(clock: VirtualClock) -> None:
+    def give_up(tries: int, seconds: float, failure: Failure) -> Exception:
+        return StoreUnavailableError(str(failure))
+
+    policy = Policy()
+    tries = Tries(policy, clock, Account(), give_up)
+    for _ in range(100):  # an hour between two pieces: the process was stopped, or its consumer did not take them
+        clock.time += 3600
+        tries.progress(policy.piece_bytes)
+    tries = Tries(policy, clock, Account(), give_up)
+    for _ in range(18):
+        clock.time += 10
+        tries.progress(1)
+    clock.time += 10
+    with pytest.raises(StoreUnavailableError, match="fewer than 4096 a second"):
+        tries.progress(1)

@@ -105,7 +105,7 @@ class Tries:
         self._policy, self._clock, self._account, self._give_up = policy, clock, account, give_up
         self._begin = self._since = clock.now()
         self._count = self._failures = self._wrong = 0
-        self._bytes = 0.0
+        self._bytes = self._waited = 0.0
 
     @property
     def failures(self) -> int:
@@ -120,10 +120,11 @@ class Tries:
     def progress(self, num_bytes: float = math.inf) -> None:
         """New bytes came: start counting anew, unless they come too slowly."""
         now, policy = self._clock.now(), self._policy
-        self._failures, self._since = 0, now
+        self._waited += min(now - self._since, policy.read_s)  # more is no wait for the server: this process was stopped, or busy
         self._bytes += num_bytes
-        if now - self._begin > policy.total_s + self._bytes / policy.least_bytes_per_s:
-            slow = f"{self._bytes:.0f} bytes came in {now - self._begin:.1f} s, fewer than {policy.least_bytes_per_s:g} a second"
+        self._failures, self._since = 0, now
+        if self._waited > policy.total_s + self._bytes / policy.least_bytes_per_s:
+            slow = f"{self._bytes:.0f} bytes came in {self._waited:.1f} s, fewer than {policy.least_bytes_per_s:g} a second"
             self._account.add(errors=1)
             raise self._give_up(self._count + 1, now - self._begin, Failure("again", slow))
 

@@ -78,7 +78,9 @@ class Wire:
     @property
     def is_fresh(self) -> bool:
         """Whether the server has neither closed an idle connection nor sent what was not asked for."""
-        return not select.select([self.stream], [], [], 0)[0]
+        poll = select.poll()
+        poll.register(self.stream, select.POLLIN)
+        return not poll.poll(0)
 
     def close(self) -> None:
         """End it. Idempotent."""
