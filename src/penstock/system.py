@@ -1,7 +1,7 @@
 """Files that are read: errors of the system as those of penstock, and no error taken for an answer.
 
-``os.path.exists`` and its kin say no where the disk gives no answer, and ``glob`` leaves out what it cannot list. Data would be
-taken for less than it is, so that whoever looks for data uses the functions here.
+``os.path.exists`` says no where the disk gives no answer, and ``glob`` leaves out what it cannot list: data would be taken for less
+than it is. All code that looks for data uses the functions here.
 """
 
 import errno

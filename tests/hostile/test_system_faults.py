@@ -109,7 +109,7 @@ def test_a_full_disk_while_a_note_is_written_is_a_full_disk(tmp_path: Path, fail
     assert not note.exists()
 
 
-def test_a_note_that_cannot_be_removed_is_in_nobodys_way(tmp_path: Path, failing: Failing) -> None:
+def test_a_note_that_cannot_be_removed_is_in_the_way_of_no_other(tmp_path: Path, failing: Failing) -> None:
     note = tmp_path / "d.pen.partial.json"
     failing(lambda: pen.convert({"x": np.arange(9)}, tmp_path / "d.pen"), "unlink", "EIO", note)
     assert note.exists()
