@@ -1,5 +1,6 @@
 """Every combination of streams and loaders is right, or refused as the table says."""
 
+import os
 from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from tests.crossing.campaign import run_cases
 from tests.crossing.data import close_data, remote_at
 from tests.crossing.generate import make_case
+from tests.crossing.mutants import MUTANTS
 from tests.crossing.operations import CANNOT_MEET, OPERATIONS
 from tests.remote.seaweed import serving
 
@@ -45,3 +47,15 @@ def test_rules_of_operations_name_operations_that_exist() -> None:
     named = set().union(*(first | second for _, first, second in CANNOT_MEET))
     assert named <= set(OPERATIONS)
     assert set().union(*(make_case(seed).tags for seed in range(500))) <= set(OPERATIONS)
+
+
+def test_every_mutant_fits_todays_code() -> None:
+    for name, mutant in MUTANTS.items():
+        child = os.fork()
+        if child == 0:
+            try:
+                mutant()
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, f"the mutant {name!r} is out of date"
