@@ -139,7 +139,8 @@ def test_an_interrupt_ends_a_transform_that_takes_its_time(threads: int) -> None
         list(one)
     helper.join()
     go_on.set()
-    assert len(list(one)) == 10 - one.step
+    left = 10 - one.step
+    assert len(list(one)) == left
 
 
 def test_a_loop_in_asyncio_is_interrupted_as_usual() -> None:
