@@ -189,18 +189,18 @@ class Files(Sequence[File]):
         """Sizes of objects and digests of their pages. Pages that the fingerprint has read are not read again."""
         sizes = self.each(_size)
         shares = shares_of(sizes, pages)
+        known = [None if share > FEW_PAGES else getattr(file, "ends", None) for file, share in zip(self, shares, strict=True)]
         wanted = [
-            (file, range_)
-            for file, size, share in zip(self._files, sizes, shares, strict=True)
-            if share > FEW_PAGES or file.ends is None  # type: ignore[union-attr]
-            for range_ in page_ranges(size, share)
+            (number, range_)
+            for number, ends in enumerate(known)
+            if ends is None
+            for range_ in page_ranges(sizes[number], shares[number])
         ]
-        read = look_at(wanted, lambda one: one[0].read(*one[1]), are_remote=True)
-        digests: dict[int, Any] = {}
-        for (file, _), data in zip(wanted, read, strict=True):
-            digests.setdefault(id(file), hashlib.sha256()).update(data)
-        found = [digests[id(file)].hexdigest() if id(file) in digests else file.ends for file in self._files]  # type: ignore[union-attr]
-        return list(zip(sizes, found, strict=True))
+        digests = [hashlib.sha256() for _ in sizes]
+        read = look_at(wanted, lambda one: self._files[one[0]].read(*one[1]), are_remote=True)
+        for (number, _), data in zip(wanted, read, strict=True):
+            digests[number].update(data)
+        return [(size, ends or digest.hexdigest()) for size, ends, digest in zip(sizes, known, digests, strict=True)]
 
 
 def look_at(things: Sequence[S], function: Callable[[S], T], *, are_remote: bool) -> Iterator[T]:
