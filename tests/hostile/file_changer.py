@@ -156,7 +156,7 @@ class Trial:
     def _judge(self, error: PenstockError, files: list[Path]) -> str:
         found = error.__cause__ if isinstance(error, pen.errors.BatchError) and error.__cause__ else error
         text = f"{self}: {type(found).__name__}: {found}"
-        true = (*TRUE[self.change], *((CorruptError,) if self.kind == "store" and self.change not in HARMLESS else ()))
+        true = (*TRUE[self.change], *((CorruptError,) if self.kind == "store" else ()))
         assert isinstance(found, true), text
         assert not (self.touched and self.change in HARMLESS), text
         assert any(str(file) in str(found) for file in files), text

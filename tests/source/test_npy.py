@@ -117,6 +117,10 @@ BAD: list[tuple[bytes, type[PenstockError]]] = [
     (npy(head(shape="()"), b"\0" * 4), SchemaMismatchError),
     (npy(head(shape="(2, 2)", order="True"), b"\0" * 16), UnsupportedTypeError),
     (npy("{'descr': '<f4', 'shape': (3,)}", b"\0" * 12), FormatError),
+    *(
+        (npy(head(repr(descr)), b"\0" * 12), UnsupportedTypeError)  # numpy parses some of these as Python
+        for descr in ("(<f4", "(f4", "((1,),)f4", "f4,(", "(3,)f4", "f4,f4", "(9999999999,)f4", "{}", "", "f" * 9000)
+    ),
     (npy("__import__('os').system('false')"), FormatError),
     (npy("(" * 5000), FormatError),
     (b"\x93NUMPY\x03\x00" + struct.pack("<I", 2) + b"\xff\xfe", FormatError),

@@ -1,6 +1,7 @@
 """NumPy files: one or many .npy as one source, mapped, never unpickled."""
 
 import ast
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ FIRST_BYTES = 128
 """As long as almost every header is."""
 
 MAX_HEADER = 1 << 16
+DESCR = re.compile(r"[<>=|]?[A-Za-z?][0-9]{0,9}(\[[0-9A-Za-z]{1,9}\])?")
+"""A plain element type. numpy takes much more, some of which it parses as Python."""
+
 SUFFIXES = (".npy",)
 
 
@@ -174,6 +178,8 @@ def _dtype(path: File, descr: object) -> np.dtype[Any]:
         raise UnsupportedTypeError(f"{path}: expected one element type, found {str(descr)[:100]}: save each column as a file")
     if "O" in descr:
         raise UnsafeDataError(f"{path}: the array holds pickled objects, which would have to be executed to be read")
+    if not DESCR.fullmatch(descr):
+        raise UnsupportedTypeError(f"{path}: expected one element type such as '<f4', found {descr[:100]!r}")
     try:
         dtype: np.dtype[Any] = np.dtype(descr)
         Field(dtype)

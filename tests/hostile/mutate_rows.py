@@ -1,0 +1,208 @@
+"""Damaged .npy, .shard and .rox files: the records they had, other values where values were damaged, or an error with the path.
+
+    python -m tests.hostile.mutate_rows --count N [--kind npy|shard|rox]
+
+Mutants are made by lot: flipped bytes, cuts, inserted, deleted and zeroed extents, numbers at the edges of their ranges, edits of
+the text of headers. They are opened and read in forked children with a limit of address space and a deadline. None of these
+formats has checksums: bytes of data that are flipped are other values. What may not happen is a crash, a hang, an error that is
+not penstock's or does not name the file, an allocation beyond reason, or values that are not bytes of the file.
+"""
+
+import argparse
+import os
+import random
+import resource
+import signal
+import struct
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from tests.hostile import file_changer
+
+import penstock as pen
+from penstock.errors import PenstockError
+from penstock.source import rows, token_file
+
+KINDS = ("npy", "shard", "rox")
+CHILD_BYTES = 1 << 30
+"""What a child may take of address space beyond what it has; mutants have a few kilobytes."""
+
+DEADLINE_S = 60
+GROUP = 200
+"""Mutants of one child."""
+
+EDGES = [
+    edge + step
+    for edge in (0, 1 << 7, 1 << 15, 1 << 16, 1 << 31, 1 << 32, 1 << 60, 1 << 61, 1 << 62, 1 << 63)
+    for step in (-1, 0, 1)
+]
+WORDS = [
+    b"True",
+    b"False",
+    b"None",
+    b"-1",
+    b"0",
+    b"99999999999999999999",
+    b"(",
+    b")",
+    b",",
+    b"'",
+    b"{",
+    b"}",
+    b"|O",
+    b"<f4",
+    b">i8",
+    b"V9",
+]
+WORDS += [b"__import__", b"1" * 40, b"(" * 60, b"\n", b"\0", b"\xff", b"1e9", b"0x10", b"1_0", b"'descr'", b"'shape'", b"[[[["]
+
+
+@cache
+def image(kind: str) -> bytes:
+    """A good file of 50 records of 16 values."""
+    data = file_changer.values(1)[:50]
+    if kind == "shard":
+        return rows.HEADER.pack(rows.MAGIC, 50, 16, 0, 0) + data.tobytes()
+    if kind == "rox":
+        ends = (np.arange(1, 51) * 64).astype("<i8")
+        return data.tobytes() + ends.tobytes() + token_file.encode_footer(50, data.nbytes, data.dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder, "a.npy"), data)
+        return Path(folder, "a.npy").read_bytes()
+
+
+def structure(kind: str) -> range:
+    """The bytes of a file that say how the others are to be read."""
+    return {"npy": range(128), "shard": range(32), "rox": range(len(image("rox")) - 32 - 50 * 8, len(image("rox")))}[kind]
+
+
+def mutate(kind: str, rng: random.Random) -> bytes:
+    """A damaged file; half of the damage is done where it matters most."""
+    data = bytearray(image(kind))
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        at = rng.choice(structure(kind)) if rng.random() < 0.7 else rng.randrange(len(data) or 1)
+        rng.choice(MUTATIONS)(data, min(at, len(data)), rng)
+    return bytes(data)
+
+
+def _flip(data: bytearray, at: int, rng: random.Random) -> None:
+    data[at : at + 1] = bytes([rng.randrange(256)])
+
+
+def _cut(data: bytearray, at: int, rng: random.Random) -> None:
+    del data[at:]
+
+
+def _delete(data: bytearray, at: int, rng: random.Random) -> None:
+    del data[at : at + rng.choice([1, 4, 8, 64, 4096])]
+
+
+def _insert(data: bytearray, at: int, rng: random.Random) -> None:
+    data[at:at] = rng.randbytes(rng.choice([1, 4, 8, 64, 4096]))
+
+
+def _clear(data: bytearray, at: int, rng: random.Random) -> None:
+    size = min(rng.choice([1, 4, 8, 64, 4096]), len(data) - at)
+    data[at : at + size] = bytes(size)
+
+
+def _edge(data: bytearray, at: int, rng: random.Random) -> None:
+    at -= at % 2
+    value = struct.pack("<Q", rng.choice(EDGES) % 2**64)[: rng.choice([1, 2, 4, 8, 8])]
+    if at + len(value) <= len(data):
+        data[at : at + len(value)] = value
+
+
+def _word(data: bytearray, at: int, rng: random.Random) -> None:
+    word = rng.choice(WORDS)
+    data[at : at + rng.choice([0, len(word)])] = word
+
+
+MUTATIONS: list[Callable[[bytearray, int, random.Random], None]] = [_flip, _cut, _delete, _insert, _clear, _edge, _word]
+
+
+def outcome(path: Path, data: bytes, io: str) -> str:
+    """What becomes of a mutant. AssertionError if it is nothing that may be."""
+    path.write_bytes(data)
+    try:
+        with pen.open(path, io=io, threads=1) as source:
+            found = next(iter(source[:].values()))
+            values = getattr(found, "values", found)
+            swapped = values.byteswap().tobytes()
+            assert values.nbytes == 0 or values.tobytes() in data or swapped in data, "values that are not in the file"
+            return "same" if values.tobytes() == file_changer.values(1)[:50].tobytes() else "other values"
+    except PenstockError as error:
+        text = str(error)
+        assert path.name in text, f"no path: {text}"
+        assert len(text) < 1000, f"a message of {len(text)} characters: {text[:200]}"
+        assert text.isprintable(), f"not printable: {text!r}"
+        return type(error).__name__
+
+
+def _serve(folder: Path, kind: str, seeds: range, out: int) -> None:
+    """In a child: a line for every mutant, before it and after it."""
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (taken + CHILD_BYTES,) * 2)
+    for seed in seeds:
+        signal.alarm(DEADLINE_S)
+        rng = random.Random(f"{kind} {seed}")
+        data = mutate(kind, rng)
+        try:
+            text = outcome(folder / f"a.{kind}", data, rng.choice(["map", "pread"]))
+        except BaseException as error:
+            text = f"WRONG {type(error).__name__}: {error}".replace("\n", " ")[:500]
+        os.write(out, f"{seed} {text}\n".encode())
+
+
+def attack(kind: str, count: int, first: int = 0) -> tuple[Counter[str], list[str]]:
+    """How mutants ended, and what was wrong."""
+    outcomes, wrong = Counter[str](), list[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        for low in range(first, first + count, GROUP):
+            seeds = range(low, min(low + GROUP, first + count))
+            code, lines = _in_child(Path(folder), kind, seeds)
+            outcomes.update(line.split(" ", 1)[1] for line in lines if " WRONG " not in line)
+            wrong += [f"{kind} {line}" for line in lines if " WRONG " in line]
+            if code != 0 or len(lines) != len(seeds):
+                wrong.append(f"{kind} {seeds[min(len(lines), len(seeds) - 1)]} ended the process with {code}")
+    return outcomes, wrong
+
+
+def _in_child(folder: Path, kind: str, seeds: range) -> tuple[int, list[str]]:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            _serve(folder, kind, seeds, writing)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        lines = file.read().splitlines()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), lines
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--seed", type=int, default=0, help="the first mutant")
+    given = parser.parse_args()
+    failed = False
+    for kind in [given.kind] if given.kind else KINDS:
+        outcomes, wrong = attack(kind, given.count, given.seed)
+        sys.stdout.write(f"{kind}: {given.count} mutants, {len(wrong)} wrong: {dict(outcomes.most_common())}\n")
+        sys.stdout.writelines(f"{line}\n" for line in wrong[:50])
+        sys.stdout.flush()
+        failed |= bool(wrong)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

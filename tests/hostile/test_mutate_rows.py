@@ -1,0 +1,12 @@
+"""A sample of damaged .npy, .shard and .rox files."""
+
+import pytest
+from tests.effort import count
+from tests.hostile.mutate_rows import KINDS, attack
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_files_are_read_as_they_are_or_are_errors_with_the_path(kind: str) -> None:
+    outcomes, wrong = attack(kind, count(300, 10_000))
+    assert wrong == []
+    assert len(outcomes) > 4
