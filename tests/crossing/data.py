@@ -197,7 +197,8 @@ def _plain_sets() -> list[Known]:
 
         def npy(values: Any = values, n: int = n) -> Source:
             path = _directory() / f"plain{n}.npy"
-            np.save(path, np.array(values, "i8"))
+            if not path.exists():  # another source may have it open already
+                np.save(path, np.array(values, "i8"))
             return pen.open(path)
 
         def remote(npy: Any = npy, n: int = n) -> Source:

@@ -19,10 +19,10 @@ from penstock.system import read_error
 CODES = {
     errno.EIO: "dmesg",
     errno.EMFILE: "ulimit -n",
-    errno.ENFILE: "ulimit -n",
+    errno.ENFILE: "fs.file-max",
     errno.ENOMEM: "memory",
-    errno.ESTALE: "open the data anew",
-    errno.EACCES: "the right to read",
+    errno.ESTALE: "open it anew",
+    errno.EACCES: "Permission denied",
 }
 
 
@@ -98,7 +98,7 @@ def test_a_reader_without_descriptors_names_the_limit(path: Path, io: str, free:
 
 def test_every_code_makes_an_error_with_a_path() -> None:
     for code in errno.errorcode:
-        error = read_error(code, "/data/a.pen")
+        error = read_error(OSError(code, os.strerror(code)), "/data/a.pen")
         assert (error.errno, error.filename) == (code, "/data/a.pen")
-        assert isinstance(error, MissingError) == (code in (errno.ENOENT, errno.ESTALE))
+        assert isinstance(error, MissingError) == (code in (errno.ENOENT, errno.ENOTDIR))
         assert len(str(error)) < 300
