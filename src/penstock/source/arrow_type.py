@@ -15,6 +15,8 @@ __all__ = [
     "Fields",
     "Leaf",
     "choose",
+    "expansion",
+    "is_view",
     "json_type",
     "may_be_null",
     "need_agreement",
@@ -162,6 +164,22 @@ def plain(array: Any) -> Any:
         return array
     array.validate(full=True)  # the conversion trusts its input
     return array.cast(target)
+
+
+def expansion(leaf: Leaf, array: Any) -> tuple[int, int]:
+    """The bytes that views in a column become when they are converted, and those that they have: many may show the same text."""
+    for member in leaf.path[1:]:
+        array = storage(array).field(member)
+    array = storage(array)
+    if not is_view(array.type):
+        return 0, 0
+    lengths = np.frombuffer(array.buffers()[1], np.int32)[::4] if len(array) else np.empty(0, np.int32)
+    return int(lengths[array.offset : array.offset + len(array)].clip(0).sum(dtype=np.int64)), int(array.get_total_buffer_size())
+
+
+def is_view(kind: Any) -> bool:
+    """Whether texts or byte strings of a type are elsewhere, perhaps several in the same place."""
+    return str(storage_type(kind)) in ("string_view", "binary_view")
 
 
 def _columns(parent: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
