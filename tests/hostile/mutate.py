@@ -33,7 +33,7 @@ N = 40
 RNG = np.random.default_rng(5)
 ROWS = RNG.random((N, 3, 4), np.float32)
 TEXTS = ["é" * (i % 5) + str(i) * (i % 4) for i in range(N)]
-DEADLINE_S = 5
+DEADLINE_S = 2
 BATCH = 200
 """Mutants that are read by one child, one after the other. If it ends badly, those that are left are read one by one."""
 

@@ -15,7 +15,7 @@ from tests.hostile.bombs import BOMBS
 from tests.source.arrow_table import write
 
 import penstock as pen
-from penstock.errors import BatchTooLargeError
+from penstock.errors import BatchTooLargeError, ReadError
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 600
@@ -76,3 +76,19 @@ def test_texts_that_would_be_larger_than_the_limit_when_spread_out_are_read(tmp_
         ids = np.random.default_rng(0).permutation(5000)
         assert source["x"][ids].to_list() == [texts[i] for i in ids]
         assert source["y"][ids].to_list() == other["y"][ids].to_list()
+
+
+def test_texts_of_hdf5_that_are_all_the_same_one_do_not_take_more_than_the_limit(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        data = file.create_dataset("t", (4000,), dtype=h5py.string_dtype())
+        data[...] = [b"x"] * 4000
+        data[0] = b"x" * (1 << 20)
+        place = data.id.get_offset()
+    content = bytearray((tmp_path / "a.h5").read_bytes())
+    content[place : place + 16 * 4000] = content[place : place + 16] * 4000  # length and place of the first one, for all
+    (tmp_path / "a.h5").write_bytes(content)
+    with pen.open(tmp_path / "a.h5", max_block_bytes="64MiB") as source:
+        assert [len(text) for text in source["t"][[3999, 0, 7]]] == [1 << 20] * 3
+        with pytest.raises(ReadError, match=r"a\.h5"):
+            source["t"][:]
+        assert len(source["t"][5]) == 1 << 20

@@ -24,7 +24,7 @@ DEADLINE_S = 800
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Any]:
     """What came of the mutants of every format, and the faults among them."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.hostile.mutate", "--json", "--count", str(count(25, 1000))]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.hostile.mutate", "--json", "--count", str(count(10, 1000))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=DEADLINE_S, check=True)
     return {line["format"]: line for line in map(json.loads, done.stdout.splitlines())}
 
@@ -32,7 +32,7 @@ def outcomes() -> dict[str, Any]:
 @pytest.mark.parametrize("name", FORMATS)
 def test_mutants_are_read_or_refused_with_a_typed_error(outcomes: dict[str, Any], name: str) -> None:
     assert outcomes[name]["faults"] == []
-    assert sum(outcomes[name]["outcomes"].values()) >= 25
+    assert sum(outcomes[name]["outcomes"].values()) >= 10
 
 
 def test_an_hdf5_library_that_loops_or_crashes_is_a_typed_error_and_the_next_file_is_read(
@@ -40,10 +40,9 @@ def test_an_hdf5_library_that_loops_or_crashes_is_a_typed_error_and_the_next_fil
 ) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["t"] = ["a", "b"]
-    monkeypatch.setattr(hdf5_layout, "DEADLINE_S", 0.01)  # of which opening a file takes more: the process ends as after a loop
+    monkeypatch.setattr(hdf5_layout, "DEADLINE_S", 1e-6)  # less than anything takes: the process ends as after a loop
     with pytest.raises(CorruptError, match=r"a\.h5: the HDF5 library did not come to an end within"):
-        for _ in range(100):
-            pen.open(tmp_path / "a.h5")
+        pen.open(tmp_path / "a.h5")
     monkeypatch.undo()
     with pen.open(tmp_path / "a.h5") as source:
         assert source["t"][:].to_list() == ["a", "b"]

@@ -84,7 +84,9 @@ def begin(request: dict[str, Any]) -> None:
     signal.setitimer(signal.ITIMER_REAL, request["deadline_s"])
     with open("/proc/self/statm") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (now + request["memory_bytes"], resource.RLIM_INFINITY))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    soft = now + request["memory_bytes"]
+    resource.setrlimit(resource.RLIMIT_AS, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
     if request["plugins"]:
         importlib.import_module("hdf5plugin")
 

@@ -159,8 +159,9 @@ class Hdf5Process:
 
     def _read(self, path: str, part: Part, ids: IntArray, request: Mapping[str, Any]) -> Any:
         field, limit = part.field, int(request["max_block_bytes"])
-        size = ids.size * field.stride if field.is_fixed else limit
-        memory = {"memory_bytes": SPARE_BYTES + 4 * (part.chunk_bytes + size), "chunk_bytes": part.chunk_bytes}
+        size = ids.size * field.stride
+        rows = 4 * size if field.is_fixed else limit  # how long the others are is not known before they are read
+        memory = {"memory_bytes": SPARE_BYTES + 4 * part.chunk_bytes + rows, "chunk_bytes": part.chunk_bytes}
         _, data = self.ask(path, {"do": "read", "data_set": part.path, **memory, **request}, ids.tobytes())
         if field.is_fixed:
             if len(data) != size:
@@ -217,7 +218,7 @@ def shared_process() -> Hdf5Process:
 
 def inspect(path: str, size: int, fields: Fields | None, max_block_bytes: int) -> dict[str, Part]:
     """The chosen data sets of a file, checked."""
-    request = {"do": "inspect", "fields": fields, "memory_bytes": SPARE_BYTES + 4 * size}
+    request = {"do": "inspect", "fields": fields, "memory_bytes": SPARE_BYTES + min(4 * size, max_block_bytes)}
     answer, blob = shared_process().ask(path, request)
     table = _parts(path, answer, blob)
     for name, part in table.items():
