@@ -14,7 +14,7 @@ from penstock.records import empty
 from penstock.schema import Field
 from penstock.source.arrow_memory import Memory
 from penstock.source.arrow_plain import BitColumn, Column, Describe, FixedColumn, NumberColumn, OffsetColumn, Present, SpanColumn
-from penstock.source.arrow_type import Leaf, json_type, storage, storage_type
+from penstock.source.arrow_type import Leaf, is_view, json_type, storage, storage_type, view_lengths
 from penstock.source.limit import check_block
 from penstock.source.optional import need
 
@@ -236,7 +236,9 @@ def weights(array: Any) -> Any:
     if types.is_list(kind) or types.is_large_list(kind):
         edges = array.offsets.to_numpy().astype(np.int64)
         return _sums(weights(array.values), edges[:-1], np.diff(edges))
-    if types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view":
+    if is_view(kind):
+        return VALUE_BYTES + view_lengths(array).astype(np.float64)
+    if types.is_string(kind) or types.is_large_string(kind):
         lengths = need("pyarrow.compute", "arrow").binary_length(array).fill_null(0).to_numpy()
         return VALUE_BYTES + lengths.astype(np.float64)
     return VALUE_BYTES

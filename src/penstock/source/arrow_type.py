@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import SchemaMismatchError, SizeOverflowError, UnsupportedTypeError
+from penstock.interfaces import IntArray
 from penstock.schema import Field, Schema
 from penstock.source.optional import need
 
@@ -26,6 +27,7 @@ __all__ = [
     "refitted",
     "storage",
     "storage_type",
+    "view_lengths",
     "with_nullable",
 ]
 
@@ -173,8 +175,15 @@ def expansion(leaf: Leaf, array: Any) -> tuple[int, int]:
     array = storage(array)
     if not is_view(array.type):
         return 0, 0
-    lengths = np.frombuffer(array.buffers()[1], np.int32)[::4] if len(array) else np.empty(0, np.int32)
-    return int(lengths[array.offset : array.offset + len(array)].clip(0).sum(dtype=np.int64)), int(array.get_total_buffer_size())
+    return int(view_lengths(array).sum()), int(array.get_total_buffer_size())
+
+
+def view_lengths(array: Any) -> IntArray:
+    """The lengths of the texts or byte strings that an array of views shows."""
+    if len(array) == 0:
+        return np.empty(0, np.int64)
+    lengths = np.frombuffer(array.buffers()[1], np.int32)[::4][array.offset : array.offset + len(array)]
+    return lengths.astype(np.int64).clip(0)
 
 
 def is_view(kind: Any) -> bool:

@@ -147,7 +147,7 @@ def make_plan(file: File, footer: Any, group: tuple[int, int], leaf: Leaf, read_
 
 def _decoded_bytes(column: Any, spread: Spread) -> int:
     """Values, and with them the levels that say which are null and where lists begin; and the pages they are decoded from."""
-    width = WIDTHS.get(column.physical_type, 8) if column.length <= 0 else column.length
+    width: int = WIDTHS.get(column.physical_type, 8) if column.length <= 0 else column.length
     width += 2 * (column.max_definition_level > 0) + 6 * (column.max_repetition_level > 0)
     texts = spread.page_bytes if column.physical_type == "BYTE_ARRAY" else 0
     return spread.num_values * width + texts + spread.largest_page + spread.dictionary_bytes
