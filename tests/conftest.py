@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.remote.url import url_path
+from penstock.source.hdf5_layout import shared_process
 
 # A shell that starts the tests in the background has SIGINT ignored, and every program that they start would inherit that.
 # A signal that is handled here has its default in programs started from here.
@@ -29,8 +30,8 @@ settings.load_profile("ci")
 
 
 def _left_open() -> set[tuple[str, str]]:
-    found = set()
-    for number in os.listdir("/proc/self/fd"):
+    found, kept = set(), {str(number) for number in shared_process().descriptors}  # one process reads HDF5 for all tests
+    for number in set(os.listdir("/proc/self/fd")) - kept:
         try:
             found.add((number, os.readlink(f"/proc/self/fd/{number}")))
         except FileNotFoundError:  # the descriptor of this very listing

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from penstock.errors import (
+    BatchTooLargeError,
     CorruptError,
     FormatError,
     MissingError,
@@ -246,8 +247,13 @@ def test_images_of_too_many_pixels_or_bits_are_refused_before_they_are_decoded(t
         bomb[29:33] = zlib.crc32(bomb[12:29]).to_bytes(4, "big")
         write(tmp_path, {"bomb.png": bytes(bomb)})
         assert side * side > MAX_PIXELS
-        with pytest.raises(CorruptError, match=r"bomb\.png"):
+        with pytest.raises(BatchTooLargeError, match=r"bomb\.png"):
             open_directory(tmp_path, decode="image")[0]
+    bomb[16:24] = (8193).to_bytes(4, "big") * 2
+    bomb[29:33] = zlib.crc32(bomb[12:29]).to_bytes(4, "big")
+    write(tmp_path, {"bomb.png": bytes(bomb)})
+    with pytest.raises(CorruptError, match=r"bomb\.png"):  # the limit was raised, and there are no pixels
+        open_directory(tmp_path, decode="image", max_block_bytes="2GiB")[0]
     with pytest.raises(UnsupportedTypeError, match="8 bits"):
         decode_image(png(np.zeros((2, 2), np.uint16)))
 

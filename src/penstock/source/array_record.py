@@ -1,8 +1,10 @@
 """ArrayRecord files: thousands of shards as one source of byte strings, read through the array_record package."""
 
+import mmap
 import os
 import re
 import resource
+import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.argument import byte_size
 from penstock.errors import CorruptError, FormatError, SourceChangedError, TruncatedError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
@@ -20,6 +23,7 @@ from penstock.records import Batch, Blocks, Outputs, Recipe, Sampling, Source
 from penstock.schema import Field
 from penstock.source.decoding import Decode, Decoder, run_each
 from penstock.source.fingerprint import digest_files, fingerprint_files
+from penstock.source.limit import MAX_BLOCK_BYTES, check_block
 from penstock.source.mapped import collect
 from penstock.source.optional import need
 from penstock.source.paths import expand, file_size
@@ -35,7 +39,8 @@ MAGIC = bytes.fromhex(
 )
 """The first 64 bytes of every file in the Riegeli format, which ArrayRecord is made of."""
 
-MIN_BYTES = 1 << 16
+MIN_BYTES = BLOCK_BYTES = 1 << 16
+SIGNATURE_BYTES, BLOCK_HEADER_BYTES, HEADER_BYTES = 64, 24, 40
 MAX_READERS = 1024
 OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 BUFFER_BYTES = 1 << 15
@@ -49,28 +54,38 @@ def open_array_record(
     decode: Decode | None = None,
     schema: Mapping[str, Field] | None = None,
     threads: int | None = None,
+    max_block_bytes: int | str = MAX_BLOCK_BYTES,
 ) -> "ArrayRecordSource":
     """One ArrayRecord file, or many as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
 
     A record is a byte string, the field ``field``. ``decode`` turns it into an array, or into a dict whose fields replace it;
-    ``schema`` says what comes out, which is found out from the first record otherwise.
+    ``schema`` says what comes out, which is found out from the first record otherwise. A file with records that were compressed
+    together and claim to be more than ``max_block_bytes`` is refused when it is first read, unless they are stored in a 64th of
+    that or more.
     """
-    paths = [str(path) for path in expand(what, SUFFIXES)]
-    return ArrayRecordSource(paths, field, decode, schema, default_threads(threads))
+    paths, largest = [str(path) for path in expand(what, SUFFIXES)], byte_size("max_block_bytes", max_block_bytes)
+    return ArrayRecordSource(paths, field, decode, schema, (default_threads(threads), largest))
 
 
 class ArrayRecordSource(Source):
     """The records of ArrayRecord files, one file after the other. Only some of the files are open at any time."""
 
     def __init__(
-        self, paths: Sequence[str], field: str, decode: Decode | None, schema: Mapping[str, Field] | None, threads: int
+        self,
+        paths: Sequence[str],
+        field: str,
+        decode: Decode | None,
+        schema: Mapping[str, Field] | None,
+        limits: tuple[int, int],
     ) -> None:
-        self._paths, self._name, self._decode, self._given, self._threads = list(paths), field, decode, schema, threads
+        """``limits``: of threads, and of the bytes of what is decoded at once."""
+        self._paths, self._name, self._decode, self._given, self._limits = list(paths), field, decode, schema, limits
+        self._threads = threads = limits[0]
         need("array_record.python.array_record_module", "arrayrecord")
         heads = run_each(lambda shard: _head(self._paths[shard]), len(self._paths), threads)
         self._counts, self._groups = [count for count, _ in heads], [group for _, group in heads]
         self._ends = np.cumsum(self._counts, dtype=np.int64)
-        self._readers: _Readers | None = _Readers(self._paths, self._counts)
+        self._readers: _Readers | None = _Readers(self._paths, self._counts, limits[1])
         try:
             self._decoder = Decoder(field, decode, schema, self._first)
         except BaseException:
@@ -152,14 +167,15 @@ class ArrayRecordSource(Source):
             self._readers = None
 
     def _recipe(self) -> Recipe:
-        return (ArrayRecordSource, (self._paths, self._name, self._decode, self._given, self._threads))
+        return (ArrayRecordSource, (self._paths, self._name, self._decode, self._given, self._limits))
 
 
 class _Readers:
     """The readers used last. One that is dropped closes its file when the last thread is done with it."""
 
-    def __init__(self, paths: Sequence[str], counts: Sequence[int]) -> None:
-        self._paths, self._counts = paths, counts
+    def __init__(self, paths: Sequence[str], counts: Sequence[int], max_block_bytes: int) -> None:
+        self._paths, self._counts, self._max_block_bytes = paths, counts, max_block_bytes
+        self._checked: set[int] = set()
         self._limit = max(1, min(MAX_READERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
         self._start()
 
@@ -175,6 +191,9 @@ class _Readers:
             if shard in self._open:
                 self._open.move_to_end(shard)
                 return self._open[shard]
+        if shard not in self._checked:
+            _check_chunks(self._paths[shard], self._max_block_bytes)
+            self._checked.add(shard)
         reader = _open(self._paths[shard])
         found, path = reader.num_records(), self._paths[shard]
         if found != self._counts[shard]:
@@ -241,6 +260,36 @@ def _open(path: str) -> Any:
     if not reader.ok():
         raise CorruptError(f"{path}: expected an ArrayRecord file, found a broken one: {_fault(reader)}")
     return reader
+
+
+def _check_chunks(path: str, max_block_bytes: int) -> None:
+    """BatchTooLargeError if records that were compressed together claim to be too large. Only headers are read.
+
+    A Riegeli file is chunks in blocks of 64 KiB, each of which begins with 24 other bytes. The header of a chunk is five numbers of
+    64 bits: a hash, the size of its data, a hash, its kind (8 bits) and the number of its records, and what they decode to.
+    """
+    place, size = SIGNATURE_BYTES, file_size(Path(path))
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+        while place < size:
+            header = data[place : place + 2 * HEADER_BYTES]
+            before = BLOCK_BYTES - place % BLOCK_BYTES if place % BLOCK_BYTES else 0
+            if before < HEADER_BYTES:
+                header = header[:before] + header[before + BLOCK_HEADER_BYTES :]
+            if len(header) < HEADER_BYTES:
+                return  # the end is missing, as the package will find out
+            _, stored, _, kind, decoded = struct.unpack_from("<5Q", header)
+            check_block(f"{path}: the records at {place}", decoded, stored, max_block_bytes)
+            check_block(f"{path}: the records at {place}", kind >> 8, stored, max_block_bytes)
+            place = max(_end(place, HEADER_BYTES + stored), place + (kind >> 8))
+
+
+def _end(place: int, count: int) -> int:
+    """The place after so many bytes, without the beginnings of blocks among them."""
+    if place % BLOCK_BYTES == 0:
+        place += BLOCK_HEADER_BYTES
+    inside = place % BLOCK_BYTES - BLOCK_HEADER_BYTES + count
+    full = max(0, inside - 1) // (BLOCK_BYTES - BLOCK_HEADER_BYTES)
+    return place + count + full * BLOCK_HEADER_BYTES
 
 
 def _fault(reader: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.argument import byte_size
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
 from penstock.records import Batch, Blocks, Outputs, Recipe, Sampling, Source
@@ -21,15 +22,16 @@ from penstock.source.arrow_file import (
     is_compressed,
     is_stream,
     mapped_bytes,
+    measure_batches,
     read_batch,
     read_batches,
     read_row_counts,
     read_schema,
     translated,
 )
-from penstock.source.arrow_group import CACHE_BYTES, Group, GroupSource, blocks_of
+from penstock.source.arrow_group import CACHE_BYTES, Decoding, Group, GroupSource, blocks_of
 from penstock.source.arrow_memory import BufferMemory, FileMemory, Memory, NotInFileError
-from penstock.source.arrow_type import Fields, Leaf, choose, need_agreement, plain_fields, with_nullable
+from penstock.source.arrow_type import Fields, Leaf, choose, is_view, need_agreement, plain_fields, with_nullable
 from penstock.source.fingerprint import (
     SAMPLE_BYTES,
     WHOLE_BYTES,
@@ -39,6 +41,7 @@ from penstock.source.fingerprint import (
     fingerprint_of,
     spread,
 )
+from penstock.source.limit import MAX_BLOCK_BYTES
 from penstock.source.optional import need
 from penstock.source.rows_in_files import default_threads
 
@@ -61,14 +64,17 @@ def open_arrow(
     *,
     fields: Fields | None = None,
     threads: int | None = None,
+    max_block_bytes: int | str = MAX_BLOCK_BYTES,
 ) -> Source:
     """Arrow IPC files (.arrow, .feather), in the file or the stream format, one or many as one source.
 
     A list keeps its order, a pattern or a directory gives that of the name bytes. ``fields`` are the wanted columns, or a dict of
     new names and columns. Files that are not compressed are mapped; of others, record batches are decoded when they are touched.
+    One that claims to be more than ``max_block_bytes`` is refused, unless it is stored in a 64th of its bytes or more.
     """
     need("pyarrow", "arrow")
-    return _open_files(files_of(what, SUFFIXES), plain_fields(fields), default_threads(threads))
+    decoding = Decoding(default_threads(threads), CACHE_BYTES, byte_size("max_block_bytes", max_block_bytes))
+    return _open_files(files_of(what, SUFFIXES), plain_fields(fields), decoding)
 
 
 def open_table(table: Any, *, fields: Fields | None = None, threads: int | None = None) -> "ArrowTable":
@@ -198,10 +204,10 @@ class ArrowTable(ArrowSource):
 class MappedArrow(ArrowSource):
     """Files that are not compressed. Nothing is held open but by the native reader."""
 
-    def __init__(self, paths: Sequence[str], fields: Fields | None, threads: int) -> None:
-        self._paths, self._fields, self._threads = list(paths), fields, threads
+    def __init__(self, paths: Sequence[str], fields: Fields | None, decoding: Decoding) -> None:
+        self._paths, self._fields, self._decoding = list(paths), fields, decoding
         self._file_ends: list[int] = []
-        memory = FileMemory(threads)
+        memory = FileMemory(decoding.threads)
         columns: dict[str, Column] = {}
         first: dict[str, Leaf] = {}
         counts: list[int] = []
@@ -215,7 +221,7 @@ class MappedArrow(ArrowSource):
                 need_agreement(first, leaves, (paths[0], path), exact=True)
                 nested = {name: ".".join(leaf.path) for name, leaf in leaves.items() if leaf.is_json}
                 leaves = {name: leaf for name, leaf in leaves.items() if name not in nested}
-                if not leaves:
+                if not leaves or any(is_view(leaf.type) for leaf in leaves.values()):
                     raise NotInFileError
                 columns = columns or {name: make_column(name, leaf, memory, self._describe) for name, leaf in leaves.items()}
                 if is_compressed(stream, whole):
@@ -229,7 +235,7 @@ class MappedArrow(ArrowSource):
             self._file_ends.append(num_records)
         super().__init__(columns, memory, blocks_of(counts, paths[0]))
         self._names = list(first)
-        self._nested = CompressedArrow(paths, nested, threads) if nested else None  # which are not in the file as they are read
+        self._nested = CompressedArrow(paths, nested, decoding) if nested else None  # which are not in the file as they are read
 
     @property
     def schema(self) -> Mapping[str, Field]:
@@ -268,13 +274,13 @@ class MappedArrow(ArrowSource):
         return digest_files("arrow", self._paths, sampling, self._fields)
 
     def _recipe(self) -> Recipe:
-        return (_open_files, (self._paths, self._fields, self._threads))
+        return (_open_files, (self._paths, self._fields, self._decoding))
 
 
 class CompressedArrow(GroupSource):
     """Files that have to be decoded. A group is a record batch of a file, or a whole stream."""
 
-    def __init__(self, paths: Sequence[str], fields: Fields | None, threads: int) -> None:
+    def __init__(self, paths: Sequence[str], fields: Fields | None, decoding: Decoding) -> None:
         self._paths, self._fields = list(paths), fields
         self._streams: dict[str, bool] = {}
         first: dict[str, Leaf] = {}
@@ -289,7 +295,7 @@ class CompressedArrow(GroupSource):
                 sizes = read_row_counts(stream, whole)
                 nullable |= find_nulls(stream, whole, leaves)
                 counts.append((path, [sum(sizes)] if stream else sizes))
-        super().__init__(with_nullable(first, nullable), counts, threads, CACHE_BYTES)
+        super().__init__(with_nullable(first, nullable), counts, decoding)
 
     @property
     def fingerprint(self) -> str:
@@ -299,6 +305,9 @@ class CompressedArrow(GroupSource):
     def sample_digest(self, sampling: Sampling) -> str:
         """Of sizes and samples of the files."""
         return digest_files("arrow", self._paths, sampling, self._fields)
+
+    def _measure(self, group: Group, leaves: Sequence[Leaf]) -> tuple[int, int]:
+        return measure_batches(group.path, None if self._streams[group.path] else group.number)
 
     def _decode(self, group: Group, leaf: Leaf) -> list[Any]:
         name = leaf.path[0]
@@ -312,7 +321,7 @@ class CompressedArrow(GroupSource):
         return found
 
     def _recipe(self) -> Recipe:
-        return (_open_files, (self._paths, self._fields, self._threads))
+        return (_open_files, (self._paths, self._fields, self._decoding))
 
 
 def _bytes_of(column: Any) -> bytes:
@@ -326,11 +335,11 @@ def _bytes_of(column: Any) -> bytes:
     return b"".join([np.where(missing, np.zeros((), plain.dtype), plain).tobytes(), missing.tobytes()])
 
 
-def _open_files(paths: Sequence[str], fields: Fields | None, threads: int) -> Source:
+def _open_files(paths: Sequence[str], fields: Fields | None, decoding: Decoding) -> Source:
     try:
-        return MappedArrow(paths, fields, threads)
+        return MappedArrow(paths, fields, decoding)
     except NotInFileError:
-        return CompressedArrow(paths, fields, threads)
+        return CompressedArrow(paths, fields, decoding)
 
 
 def _open_bytes(data: bytes, fields: Fields | None, threads: int) -> ArrowTable:

@@ -14,10 +14,14 @@ from penstock.records import empty
 from penstock.schema import Field
 from penstock.source.arrow_memory import Memory
 from penstock.source.arrow_plain import BitColumn, Column, Describe, FixedColumn, NumberColumn, OffsetColumn, Present, SpanColumn
-from penstock.source.arrow_type import Leaf, json_type, storage_type
+from penstock.source.arrow_type import Leaf, is_view, json_type, storage, storage_type, view_lengths
+from penstock.source.limit import check_block
 from penstock.source.optional import need
 
 __all__ = ["Column", "make_column"]
+
+VALUE_BYTES = 32.0
+"""What a small value takes in Python."""
 
 Values = TypeVar("Values", bound=Column)
 
@@ -153,9 +157,11 @@ class JsonColumn(SpanColumn):
     def __init__(self, name: str, leaf: Leaf, memory: Memory, describe: Describe) -> None:
         super().__init__(name, leaf, memory, describe)
         self._nested: list[Any] = []
+        self._weights: list[Any] = []
 
     def _place(self, array: Any) -> list[int]:
         self._nested.append(array)
+        self._weights.append(weights(array))
         return []
 
     def spans(self, ids: IntArray) -> tuple[npt.NDArray[Any], IntArray, Present]:
@@ -165,6 +171,7 @@ class JsonColumn(SpanColumn):
             return np.empty(0, np.uint8), np.empty(0, np.int64), None
         which = self._arrays.of(ids)
         present = self._present(ids, which)
+        self._check_weight(ids, which)
         texts = [b""] * ids.size
         for number in np.unique(which).tolist():
             chosen = np.flatnonzero((which == number) if present is None else (which == number) & present)
@@ -172,6 +179,15 @@ class JsonColumn(SpanColumn):
                 texts[place] = text
         lengths: IntArray = np.array([len(text) for text in texts], np.int64)
         return np.frombuffer(b"".join(texts), np.uint8), lengths, present
+
+    def _check_weight(self, ids: IntArray, which: IntArray) -> None:
+        """BatchTooLargeError for lists that take little memory in Arrow and would take very much as texts."""
+        total, stored = 0.0, 0
+        for number in np.unique(which).tolist():
+            places, found = ids[which == number] - self._firsts[number], self._weights[number]
+            total += float(places.size * found if isinstance(found, float) else found[places].sum())
+            stored += self._nested[number].get_total_buffer_size()
+        check_block(f"{self._describe(int(ids[0]))}: field {self._name!r}", int(total), stored, self._memory.max_block_bytes)
 
     def _texts(self, number: int, ids: IntArray) -> Iterator[bytes]:
         array = self._nested[number]
@@ -188,6 +204,52 @@ class JsonColumn(SpanColumn):
             where = f"{self._describe(int(ids[0]))}{' or one soon after it' * (ids.size > 1)}"
             raise CorruptError(f"{where}: field {self._name!r} has a text that is not UTF-8") from error
         return values
+
+
+def weights(array: Any) -> Any:
+    """About how many bytes every element of a nested array takes as Python values: an array, or one number if all are the same.
+
+    Lists may show the same elements many times, and nulls take no memory in Arrow.
+    """
+    types = need("pyarrow", "arrow").types
+    array = storage(array)
+    kind = array.type
+    if types.is_struct(kind):
+        return VALUE_BYTES + sum(weights(array.field(number)) for number in range(kind.num_fields))
+    if types.is_dictionary(kind):
+        inner = weights(array.dictionary)
+        return (
+            inner
+            if isinstance(inner, float)
+            else inner[array.indices.fill_null(0).to_numpy().astype(np.int64)]
+            if len(inner)
+            else 0.0
+        )
+    if types.is_fixed_size_list(kind):
+        starts = (np.arange(len(array), dtype=np.int64) + array.offset) * kind.list_size
+        return _sums(weights(array.values), starts, np.full(len(array), kind.list_size, np.int64))
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        return _sums(weights(array.values), array.offsets.to_numpy().astype(np.int64), array.sizes.to_numpy().astype(np.int64))
+    if types.is_map(kind):
+        edges = array.offsets.to_numpy().astype(np.int64)
+        return _sums(weights(array.keys) + weights(array.items), edges[:-1], np.diff(edges))
+    if types.is_list(kind) or types.is_large_list(kind):
+        edges = array.offsets.to_numpy().astype(np.int64)
+        return _sums(weights(array.values), edges[:-1], np.diff(edges))
+    if is_view(kind):
+        return VALUE_BYTES + view_lengths(array).astype(np.float64)
+    if types.is_string(kind) or types.is_large_string(kind):
+        lengths = need("pyarrow.compute", "arrow").binary_length(array).fill_null(0).to_numpy()
+        return VALUE_BYTES + lengths.astype(np.float64)
+    return VALUE_BYTES
+
+
+def _sums(inner: Any, starts: IntArray, lengths: IntArray) -> Any:
+    """The weights of lists whose elements have the weights ``inner``."""
+    if isinstance(inner, float):
+        return VALUE_BYTES + inner * lengths
+    ends = np.concatenate([[0.0], np.cumsum(inner)])
+    return VALUE_BYTES + ends[starts + lengths] - ends[starts]
 
 
 def _as_json(value: Any) -> bytes:

@@ -2,11 +2,14 @@
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from penstock.errors import (
     CorruptError,
@@ -18,6 +21,7 @@ from penstock.errors import (
     UnsupportedVersionError,
 )
 from penstock.source.arrow_type import Leaf, null_counts, storage_type
+from penstock.source.limit import one_line
 from penstock.source.optional import need
 from penstock.source.paths import expand, file_size
 from penstock.system import read_error, reading
@@ -28,6 +32,7 @@ __all__ = [
     "is_compressed",
     "is_stream",
     "mapped_bytes",
+    "measure_batches",
     "read_batch",
     "read_batches",
     "read_row_counts",
@@ -42,7 +47,19 @@ END_OF_STREAM = MESSAGE + b"\0\0\0\0"
 Table = tuple[memoryview, int]
 """A FlatBuffers table: the bytes, and where in them it begins."""
 
+DICTIONARY_BATCH, RECORD_BATCH = 2, 3
+ReadRange = Callable[[int, int], bytes | memoryview]
+
 CUT = ("Expected to read", "Expected to be able to read", "Corrupted metadata length", "too small", "Unexpected end of stream")
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A record batch, as a dictionary or by itself, and where in the file its buffers begin."""
+
+    is_dictionary: bool
+    batch: Table
+    body: int
 
 
 def files_of(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suffixes: tuple[str, ...]) -> list[str]:
@@ -64,14 +81,14 @@ def translated(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise MissingError(f"{path}: there is no such file") from error
     except MemoryError as error:
-        raise SizeOverflowError(f"{path}: its sizes need more memory than there is: {_line(error)}") from error
+        raise SizeOverflowError(f"{path}: its sizes need more memory than there is: {one_line(error, 300)}") from error
     except pa.ArrowNotImplementedError as error:
-        raise UnsupportedVersionError(f"{path}: pyarrow {pa.__version__} cannot read this: {_line(error)}") from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError, struct.error) as error:
+        raise UnsupportedVersionError(f"{path}: pyarrow {pa.__version__} cannot read this: {one_line(error, 300)}") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError, struct.error, IndexError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise read_error(error, path) from error  # of the system, not of the content
         kind = TruncatedError if any(text in str(error) for text in CUT) else CorruptError
-        raise kind(f"{path}: {_line(error)}") from error
+        raise kind(f"{path}: {one_line(error, 300)}") from error
 
 
 def is_stream(path: str) -> bool:
@@ -129,17 +146,15 @@ def read_batch(data: Any, number: int, columns: Sequence[str]) -> Any:
 
 def is_compressed(stream: bool, data: Any) -> bool:
     """Whether the first record batch is."""
-    return next((bool(_member(table, 3)) for table in _batch_tables(stream, data)), False)
+    return next((bool(_member(one.batch, 3)) for one in _messages_in(stream, data) if not one.is_dictionary), False)
 
 
 def read_row_counts(stream: bool, data: Any) -> list[int]:
     """The records of every record batch, as their messages say. Nothing is decompressed."""
-    pa = need("pyarrow", "arrow")
-    wanted = None if stream else _reader(False, data).num_record_batches
-    places = [(table, _member(table, 0)) for table in islice(_batch_tables(stream, data), wanted)]
+    places = [(one.batch, _member(one.batch, 0)) for one in _messages_in(stream, data) if not one.is_dictionary]
     counts = [_number("<q", table, place) if place else 0 for table, place in places]
-    if (wanted is not None and len(counts) != wanted) or min(counts, default=0) < 0:
-        raise pa.ArrowInvalid(f"expected {wanted} record batches of 0 records or more, found {str(counts)[:100]}")
+    if min(counts, default=0) < 0:
+        raise _invalid(f"expected record batches of 0 records or more, found {str(counts)[:100]}")
     return counts
 
 
@@ -148,25 +163,44 @@ def find_nulls(stream: bool, data: Any, leaves: Mapping[str, Leaf]) -> set[str]:
 
     Values of dictionaries may be null too, in any of the columns that have one.
     """
-    pa, schema = need("pyarrow", "arrow"), read_schema(stream, data)
-    wanted = None if stream else _reader(False, data).num_record_batches
-    nodes, found = null_counts(schema, leaves), set[str]()
-    for table in islice(_batch_tables(stream, data), wanted):
-        nulls = _null_counts(table)
-        found |= {name for name, numbers in nodes.items() if any(number >= len(nulls) or nulls[number] for number in numbers)}
-    if any(any(_null_counts(table)) for table in _dictionary_tables(stream, data)):
-        found |= {name for name, leaf in leaves.items() if pa.types.is_dictionary(storage_type(leaf.type))}
+    pa = need("pyarrow", "arrow")
+    nodes, found = null_counts(read_schema(stream, data), leaves), set[str]()
+    for message in _messages_in(stream, data):
+        nulls = _null_counts(message.batch)
+        if message.is_dictionary:
+            dictionaries = leaves.items() if any(nulls) else ()
+            found |= {name for name, leaf in dictionaries if pa.types.is_dictionary(storage_type(leaf.type))}
+        else:
+            found |= {name for name, numbers in nodes.items() if any(number >= len(nulls) or nulls[number] for number in numbers)}
     return found
+
+
+def measure_batches(path: str, number: int | None) -> tuple[int, int]:
+    """What a record batch of a file and its dictionaries decode to, or all of a stream (None), and what that has in the file."""
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        read = partial(_read_file, file.fileno())
+        messages = list(_messages(number is None, read, size))
+        batches = [one for one in messages if not one.is_dictionary]
+        wanted = batches if number is None else batches[number : number + 1]
+        sizes = [_decoded_bytes(read, size, one) for one in messages if one.is_dictionary or one in wanted]
+    return sum(decoded for decoded, _ in sizes), min(size, sum(stored for _, stored in sizes))
+
+
+def _read_file(descriptor: int, start: int, stop: int) -> bytes:
+    return os.pread(descriptor, stop - start, start)
+
+
+def _messages_in(stream: bool, data: Any) -> Iterator[_Message]:
+    """The messages of a file in memory."""
+    whole = memoryview(data).cast("B")
+    return _messages(stream, lambda start, stop: whole[start:stop], len(whole))
 
 
 def _null_counts(table: Table) -> list[int]:
     """Of every node of a record batch."""
-    place = _member(table, 1)
-    if not place:
-        return []
-    start = place + _number("<I", table, place)
-    count = _number("<I", table, start)
-    return [_number("<q", table, start + 4 + 16 * number + 8) for number in range(count)]
+    start, count = _vector(table, 1)
+    return [_number("<q", table, start + 16 * number + 8) for number in range(count)]
 
 
 def _reader(stream: bool, data: Any, columns: Sequence[str] = ()) -> Any:
@@ -183,26 +217,102 @@ def _reader(stream: bool, data: Any, columns: Sequence[str] = ()) -> Any:
     return opener(data, options=options)
 
 
-# The message of a record batch is a FlatBuffers table, whose field 2 is the table of the batch; of that, field 0 is the number of
-# records, field 1 has the length and the number of nulls of every node (a column, and whatever is in it), and field 3 is there if
-# it is compressed. Arrow has checked that tables are sound when it has read a message.
+# A message is FFFFFFFF (left out by old writers), the size of its metadata, the metadata, and its body. In a stream messages follow
+# each other; the footer of a file says where they are. Metadata and footer are FlatBuffers tables:
+#
+#     Footer           2 dictionaries  3 record batches: where each message begins, the size of its metadata, that of its body
+#     Message          1 kind  2 the table of the record batch, or of the dictionary  3 size of the body
+#     DictionaryBatch  1 the table of a record batch
+#     RecordBatch      0 records  1 length and nulls of every node (a column, and whatever is in it)
+#                      2 offset in the body and length of every buffer  3 there if they are compressed: the first 8 bytes of each
+#                      buffer are its size then, or -1 if it is not compressed
 
 
-def _batch_tables(stream: bool, data: Any) -> Iterator[Table]:
-    return _tables(stream, data, "record batch")
+def _messages(stream: bool, read: ReadRange, size: int) -> Iterator[_Message]:
+    return _messages_of_stream(read, size) if stream else _messages_of_file(read, size)
 
 
-def _dictionary_tables(stream: bool, data: Any) -> Iterator[Table]:
-    """The values of dictionaries: field 1 of their table is the table of a record batch."""
-    return (_inner(table, 1) for table in _tables(stream, data, "dictionary"))
+def _messages_of_stream(read: ReadRange, size: int) -> Iterator[_Message]:
+    place = 0
+    while place < size and (found := _metadata(read, place, size)) is not None:
+        table, body = found
+        yield from _batches(table, body)
+        at = _member(table, 3)
+        length = _number("<q", table, at) if at else 0
+        if not 0 <= length <= size - body:
+            raise _invalid(f"Expected to read {length} bytes for a message at {place}")
+        place = body + length
 
 
-def _tables(stream: bool, data: Any, kind: str) -> Iterator[Table]:
-    pa = need("pyarrow", "arrow")
-    for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(data if stream else data.slice(len(MAGIC) + 2))):
-        if message.type == kind:
-            table = memoryview(message.metadata), 0
-            yield _inner((table[0], _number("<I", table, 0)), 2)
+def _messages_of_file(read: ReadRange, size: int) -> Iterator[_Message]:
+    length = struct.unpack("<i", read(size - 10, size - 6))[0]
+    if not 0 < length <= size - 10:
+        raise _invalid(f"expected a footer within the file, found one of {length} bytes")
+    footer = _root(read(size - 10 - length, size - 10))
+    for which in (2, 3):
+        place = _member(footer, which)
+        start = place + _number("<I", footer, place) if place else 0
+        for number in range(_number("<I", footer, start) if place else 0):
+            offset, metadata = (_number(form, footer, start + 4 + 24 * number + at) for form, at in (("<q", 0), ("<i", 8)))
+            found = _metadata(read, offset, size) if 0 <= offset < size else None
+            if found is None or not 0 <= offset + metadata <= size:
+                raise _invalid(f"expected a message at {offset}, found none")
+            yield from _batches(found[0], offset + metadata)
+
+
+def _metadata(read: ReadRange, place: int, size: int) -> tuple[Table, int] | None:
+    """The table of a message, and where its body begins; None at the end of a stream."""
+    head = read(place, min(size, place + 8))
+    first = 8 if head[:4] == MESSAGE else 4
+    (length,) = struct.unpack_from("<i", head, first - 4)
+    if length == 0:
+        return None
+    if not 0 < length <= size - place - first:
+        raise _invalid(f"Expected to read {length} metadata bytes at {place}")
+    return _root(read(place + first, place + first + length)), place + first + length
+
+
+def _batches(message: Table, body: int) -> Iterator[_Message]:
+    kind = _member(message, 1)
+    code = message[0][message[1] + kind] if kind else 0
+    if code == DICTIONARY_BATCH:
+        yield _Message(True, _inner(_inner(message, 2), 1), body)
+    elif code == RECORD_BATCH:
+        yield _Message(False, _inner(message, 2), body)
+
+
+def _decoded_bytes(read: ReadRange, size: int, message: _Message) -> tuple[int, int]:
+    """What the buffers of a record batch are when they are decompressed, and what they have in the file."""
+    start, count = _vector(message.batch, 2)
+    places = np.frombuffer(message.batch[0], "<i8", 2 * count, message.batch[1] + start).reshape(-1, 2).tolist() if count else []
+    stored = sum(length for _, length in places)
+    if any(offset < 0 or length < 0 or message.body + offset + length > size for offset, length in places):
+        raise _invalid("expected buffers within the file, found others")
+    if not _member(message.batch, 3):
+        return stored, stored
+    sizes = [struct.unpack("<q", read(at, at + 8))[0] for at in (message.body + offset for offset, length in places if length > 8)]
+    if min(sizes, default=0) < -1:
+        raise _invalid(f"expected compressed buffers of 0 bytes or more, found one of {min(sizes)}")
+    return stored + sum(max(0, one) for one in sizes), stored
+
+
+def _invalid(text: str) -> Exception:
+    error: Exception = need("pyarrow", "arrow").ArrowInvalid(text)
+    return error
+
+
+def _root(data: bytes | memoryview) -> Table:
+    table = memoryview(data), 0
+    return table[0], _number("<I", table, 0)
+
+
+def _vector(table: Table, which: int) -> tuple[int, int]:
+    """Where the elements of a vector begin, counted from the beginning of the table, and how many there are."""
+    place = _member(table, which)
+    if not place:
+        return 0, 0
+    start = place + _number("<I", table, place)
+    return start + 4, _number("<I", table, start)
 
 
 def _inner(table: Table, which: int) -> Table:
@@ -220,7 +330,3 @@ def _member(table: Table, which: int) -> int:
 
 def _number(form: str, table: Table, place: int) -> int:
     return int(struct.unpack_from(form, table[0], table[1] + place)[0])
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

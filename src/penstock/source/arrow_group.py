@@ -20,10 +20,11 @@ from penstock.schema import Field
 from penstock.source.arrow_column import Column, make_column
 from penstock.source.arrow_file import translated
 from penstock.source.arrow_memory import BufferMemory, gather_spans
-from penstock.source.arrow_type import Leaf, refitted
+from penstock.source.arrow_type import Leaf, expansion, refitted
+from penstock.source.limit import check_block
 from penstock.source.rows_in_files import reader_of_memory
 
-__all__ = ["CACHE_BYTES", "Group", "GroupSource", "Recent", "blocks_of"]
+__all__ = ["CACHE_BYTES", "Decoding", "Group", "GroupSource", "Recent", "blocks_of"]
 
 CACHE_BYTES = 256 << 20
 MOST_RECORDS = 1 << 62
@@ -94,6 +95,15 @@ def blocks_of(counts: Sequence[int], where: str) -> Blocks:
 
 
 @dataclass(frozen=True)
+class Decoding:
+    """How groups are decoded: by how many threads, how much is kept, and how much one may have."""
+
+    threads: int
+    cache_bytes: int
+    max_block_bytes: int
+
+
+@dataclass(frozen=True)
 class Group:
     """A run of records of one file that are decoded together."""
 
@@ -109,11 +119,9 @@ class GroupSource(Source):
     Subclasses say how a column of a group is decoded.
     """
 
-    def __init__(
-        self, leaves: Mapping[str, Leaf], counts: Sequence[tuple[str, Sequence[int]]], threads: int, cache_bytes: int
-    ) -> None:
+    def __init__(self, leaves: Mapping[str, Leaf], counts: Sequence[tuple[str, Sequence[int]]], decoding: "Decoding") -> None:
         """``counts``: every path, and the records of each of its groups."""
-        self._leaves, self._threads, self._closed = dict(leaves), threads, False
+        self._leaves, self._decoding, self._threads, self._closed = dict(leaves), decoding, decoding.threads, False
         self._groups: list[Group] = []
         self._length = 0
         for path, sizes in counts:
@@ -122,7 +130,7 @@ class GroupSource(Source):
                     self._groups.append(Group(path, number, self._length, rows))
                     self._length += rows
         self._blocks = blocks_of([group.rows for group in self._groups], counts[0][0])
-        self._recent = Recent(cache_bytes)
+        self._recent = Recent(decoding.cache_bytes)
 
     def __len__(self) -> int:
         return self._length
@@ -141,6 +149,10 @@ class GroupSource(Source):
     def reads_blocks(self) -> bool:
         """A group is decoded as a whole."""
         return True
+
+    @abstractmethod
+    def _measure(self, group: Group, leaves: Sequence[Leaf]) -> tuple[int, int]:
+        """How many bytes columns of a group decode to at most, as far as the file says, and how many they have in it."""
 
     @abstractmethod
     def _decode(self, group: Group, leaf: Leaf) -> list[Any]:
@@ -162,25 +174,56 @@ class GroupSource(Source):
         touched = self._blocks.of(ids)
         numbers = np.unique(touched)
         if numbers.size == 0:
-            return {name: _sealed(name, self._leaves[name], [], str).read(ids, arrays) for name in fields}
+            return {name: _sealed(name, self._leaves[name], [], str, 0).read(ids, arrays) for name in fields}
         if numbers.size == 1:  # no detour: the group writes into the arrays of the batch
-            local = ids - self._groups[numbers[0]].first
-            return {name: column.read(local, arrays) for (_, name), column in self._columns(numbers.tolist(), fields).items()}
+            local, groups = ids - self._groups[numbers[0]].first, numbers.tolist()
+            self._fetch(groups, fields)
+            self._bounded(groups, fields)
+            return {name: column.read(local, arrays) for (_, name), column in self._columns(groups, fields).items()}
         order = np.argsort(touched, kind="stable")
         edges = np.searchsorted(touched[order], numbers, side="right")
         places = dict(zip(numbers.tolist(), np.split(order, edges[:-1]), strict=True))
         parts: dict[str, list[tuple[IntArray, Any]]] = {name: [] for name in fields}
-        for some in self._windows(list(places), fields):
-            columns = self._columns(some, fields)
-            for group, name in product(some, fields):
-                part = columns[group, name].read(ids[places[group]] - self._groups[group].first, {})
-                parts[name].append((places[group], part))
+        for window in self._windows(list(places), fields):
+            self._fetch(window, fields)
+            for some in self._bounded(window, fields):
+                columns = self._columns(some, fields)
+                for group, name in product(some, fields):
+                    part = columns[group, name].read(ids[places[group]] - self._groups[group].first, {})
+                    parts[name].append((places[group], part))
         return {name: _join(parts[name], ids.size, arrays.get(name)) for name in fields}
 
     def _windows(self, groups: list[int], fields: Sequence[str]) -> list[list[int]]:
         """A few groups at a time, so that the memory for them is bounded; those at hand first, before others push them out."""
         groups.sort(key=lambda group: not all((group, name) in self._recent for name in fields))
         return [groups[low : low + self._threads] for low in range(0, len(groups), self._threads)]
+
+    def _fetch(self, groups: Sequence[int], fields: Sequence[str]) -> None:
+        """Begin to load what will be decoded, where that takes time."""
+
+    def _bounded(self, groups: Sequence[int], fields: Sequence[str]) -> list[list[int]]:
+        """The groups in runs that together decode to no more than one block may. BatchTooLargeError if one is too large itself."""
+        runs: list[list[int]] = [[]]
+        total = 0
+        for group in groups:
+            size = self._size(group, fields)
+            if runs[-1] and total + size > self._decoding.max_block_bytes:
+                runs.append([])
+                total = 0
+            runs[-1].append(group)
+            total += size
+        return runs
+
+    def _size(self, number: int, fields: Sequence[str]) -> int:
+        """What a group decodes to, without what is at hand."""
+        leaves = [self._leaves[name] for name in fields if (number, name) not in self._recent]
+        if not leaves:
+            return 0
+        group = self._groups[number]
+        with translated(group.path):
+            size, stored = self._measure(group, leaves)
+            check_block(f"{group.path}: group {group.number}", size, stored, self._decoding.max_block_bytes)
+        return size
 
     def _columns(self, groups: Sequence[int], fields: Sequence[str]) -> dict[tuple[int, str], Column]:
         wanted = list(product(groups, fields))
@@ -198,7 +241,10 @@ class GroupSource(Source):
         with translated(group.path):
             arrays = self._decode(group, leaf)
             fitting = refitted(leaf, arrays[0].type, group.path) if arrays else leaf
-            column = _sealed(name, fitting, arrays, lambda record: f"{group.path}: record {group.first + record}")
+            for array in arrays:
+                check_block(f"{group.path}: group {group.number}", *expansion(leaf, array), self._decoding.max_block_bytes)
+            describe = lambda record: f"{group.path}: record {group.first + record}"  # noqa: E731
+            column = _sealed(name, fitting, arrays, describe, self._decoding.max_block_bytes)
         if len(column) != group.rows:
             raise CorruptError(
                 f"{group.path}: expected {group.rows} records in group {group.number}, found {len(column)} of {name!r}"
@@ -206,8 +252,9 @@ class GroupSource(Source):
         return column, sum(array.get_total_buffer_size() for array in arrays)
 
 
-def _sealed(name: str, leaf: Leaf, arrays: Sequence[Any], describe: Callable[[int], str]) -> Column:
+def _sealed(name: str, leaf: Leaf, arrays: Sequence[Any], describe: Callable[[int], str], max_block_bytes: int) -> Column:
     memory = BufferMemory(1)
+    memory.max_block_bytes = max_block_bytes
     column = make_column(name, leaf, memory, describe)
     for array in arrays:
         column.add(array)

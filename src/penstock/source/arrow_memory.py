@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from penstock.interfaces import IntArray
 from penstock.records import empty
+from penstock.source.limit import MAX_BLOCK_BYTES
 from penstock.source.rows_in_files import FileRows, Rows, reader_of_files, reader_of_memory, use_pread
 
 __all__ = ["BufferMemory", "Bytes", "FileMemory", "Memory", "NotInFileError", "gather_spans", "ranges"]
@@ -25,6 +26,8 @@ class Memory(ABC):
     """Place buffers first, then ``seal``, then read. Sealed memory is safe to use from several threads and after fork."""
 
     _rows: Rows
+    max_block_bytes = MAX_BLOCK_BYTES
+    """What a batch of nested records may take."""
 
     @abstractmethod
     def place(self, buffer: Any) -> int:

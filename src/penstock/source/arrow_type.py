@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import SchemaMismatchError, SizeOverflowError, UnsupportedTypeError
+from penstock.interfaces import IntArray
 from penstock.schema import Field, Schema
 from penstock.source.optional import need
 
@@ -15,6 +16,8 @@ __all__ = [
     "Fields",
     "Leaf",
     "choose",
+    "expansion",
+    "is_view",
     "json_type",
     "may_be_null",
     "need_agreement",
@@ -24,6 +27,7 @@ __all__ = [
     "refitted",
     "storage",
     "storage_type",
+    "view_lengths",
     "with_nullable",
 ]
 
@@ -162,6 +166,29 @@ def plain(array: Any) -> Any:
         return array
     array.validate(full=True)  # the conversion trusts its input
     return array.cast(target)
+
+
+def expansion(leaf: Leaf, array: Any) -> tuple[int, int]:
+    """The bytes that views in a column become when they are converted, and those that they have: many may show the same text."""
+    for member in leaf.path[1:]:
+        array = storage(array).field(member)
+    array = storage(array)
+    if not is_view(array.type):
+        return 0, 0
+    return int(view_lengths(array).sum()), int(array.get_total_buffer_size())
+
+
+def view_lengths(array: Any) -> IntArray:
+    """The lengths of the texts or byte strings that an array of views shows."""
+    if len(array) == 0:
+        return np.empty(0, np.int64)
+    lengths = np.frombuffer(array.buffers()[1], np.int32)[::4][array.offset : array.offset + len(array)]
+    return lengths.astype(np.int64).clip(0)
+
+
+def is_view(kind: Any) -> bool:
+    """Whether texts or byte strings of a type are elsewhere, perhaps several in the same place."""
+    return str(storage_type(kind)) in ("string_view", "binary_view")
 
 
 def _columns(parent: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

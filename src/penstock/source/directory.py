@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.argument import byte_size
 from penstock.errors import (
     FormatError,
     MissingError,
@@ -30,6 +31,7 @@ from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.source.decoding import Decode, Decoder, run_each
 from penstock.source.fingerprint import digest_files, fingerprint_files, fingerprint_of, spread
 from penstock.source.images import decode_image
+from penstock.source.limit import MAX_BLOCK_BYTES, check_batch, check_block
 from penstock.source.mapped import collect
 from penstock.source.optional import need
 from penstock.source.rows_in_files import default_threads
@@ -37,6 +39,9 @@ from penstock.store.metadata import fits
 from penstock.system import is_directory, is_file, read_error, reading, status
 
 __all__ = ["DirectorySource", "open_directory"]
+
+BLOCK_BYTES = 512
+"""The unit of ``st_blocks``."""
 
 SAMPLED_FILES = 32
 """So many files, evenly spread, give their bytes to the fingerprint."""
@@ -52,17 +57,20 @@ def open_directory(
     schema: Mapping[str, Field] | None = None,
     suffixes: Sequence[str] | None = None,
     threads: int | None = None,
+    max_block_bytes: int | str = MAX_BLOCK_BYTES,
 ) -> "DirectorySource":
     """All files under a folder, in the order of the name bytes at every level; hidden ones are left out.
 
     A record has its bytes as ``data``, its ``path`` below the folder and, if there are sub-folders, the number of the first one as
     ``label``. ``decode`` turns the bytes into an array, or into a dict whose fields replace ``data``; ``schema`` says what comes
     out, which is found out from the first file otherwise. ``decode="image"`` gives pixels, resized to ``size`` (height, width) if
-    given. ``suffixes`` chooses files. Links that lead out of the folder are refused.
+    given. ``suffixes`` chooses files. Links that lead out of the folder are refused, and so are files and images of more than
+    ``max_block_bytes``, unless they take a 64th of them or more on the disk.
     """
     chosen = None if suffixes is None else tuple([suffixes] if isinstance(suffixes, str) else suffixes)
-    function, fields = _decoding(decode, data, size, schema)
-    options = _Options(label, data, function, fields, chosen, default_threads(threads))
+    largest = byte_size("max_block_bytes", max_block_bytes)
+    function, fields = _decoding(decode, data, size, schema, largest)
+    options = _Options(label, data, function, fields, chosen, default_threads(threads), largest)
     return DirectorySource(_root(path), options)
 
 
@@ -76,6 +84,7 @@ class _Options:
     schema: Mapping[str, Field] | None
     suffixes: tuple[str, ...] | None
     threads: int
+    max_block_bytes: int = MAX_BLOCK_BYTES
 
 
 class DirectorySource(Source):
@@ -83,7 +92,7 @@ class DirectorySource(Source):
 
     def __init__(self, root: str, options: _Options) -> None:
         self._root, self._options = root, options
-        self._listing = listing = _scan(os.fsencode(root), options.suffixes)
+        self._listing = listing = _scan(os.fsencode(root), options.suffixes, options.max_block_bytes)
         self._ends, self._sizes = np.frombuffer(listing.ends, np.int64), np.frombuffer(listing.sizes, np.int64)
         self._runs, self._labels = Blocks.of_counts(listing.counts), np.array(listing.labels, np.int32)
         self._label = options.label if listing.label_names else None
@@ -159,6 +168,7 @@ class DirectorySource(Source):
 
     def _contents(self, ids: IntArray, wanted: Mapping[str, Field], out: Outputs) -> Batch:
         paths, sizes, threads = self._paths(ids), self._sizes[ids], self._options.threads
+        check_batch(self._root, int(sizes.sum()))
         if not self._decoder.is_plain:
             records = run_each(lambda i: self._decoder(*_content(paths[i], int(sizes[i]))), ids.size, threads)
             return collect(records, wanted, {name: array for name, array in out.items() if name in wanted})
@@ -187,7 +197,7 @@ class DirectorySource(Source):
 
 
 def _decoding(
-    decode: Decode | str | None, data: str, size: tuple[int, int] | None, schema: Mapping[str, Field] | None
+    decode: Decode | str | None, data: str, size: tuple[int, int] | None, schema: Mapping[str, Field] | None, max_block_bytes: int
 ) -> tuple[Decode | None, Mapping[str, Field] | None]:
     """The function and what it gives, where that is known."""
     if not isinstance(decode, str):
@@ -198,9 +208,9 @@ def _decoding(
         raise ValueError(f"decode must be a function or 'image', which needs no schema; got {decode!r}")
     need("PIL.Image", "image")
     if size is None:
-        return decode_image, {data: Field.ragged("u1", 3)}
+        return partial(decode_image, max_block_bytes=max_block_bytes), {data: Field.ragged("u1", 3)}
     height, width = size
-    return partial(decode_image, size=(height, width)), {data: Field("u1", (height, width, 3))}
+    return partial(decode_image, size=(height, width), max_block_bytes=max_block_bytes), {data: Field("u1", (height, width, 3))}
 
 
 @dataclass
@@ -237,7 +247,7 @@ def _root(path: str | os.PathLike[str]) -> str:
     return os.path.realpath(path)
 
 
-def _scan(root: bytes, suffixes: tuple[str, ...] | None) -> _Listing:
+def _scan(root: bytes, suffixes: tuple[str, ...] | None, max_block_bytes: int) -> _Listing:
     listing = _Listing(root)
     endings = None if suffixes is None else tuple(os.fsencode(suffix.lower()) for suffix in suffixes)
     levels = [_entries(root, b"", endings)]
@@ -248,7 +258,7 @@ def _scan(root: bytes, suffixes: tuple[str, ...] | None) -> _Listing:
                     listing.label_names.append(name)
                 levels.append(_entries(root, os.path.join(folder, name), endings))
                 break
-            _add(listing, folder, name, kind)
+            _add(listing, folder, name, kind, max_block_bytes)
         else:
             levels.pop()
     if not listing.sizes:
@@ -275,14 +285,16 @@ def _entries(root: bytes, folder: bytes, endings: tuple[bytes, ...] | None) -> I
     return ((folder, name, others.get(name, stat.S_IFREG)) for name in names)
 
 
-def _add(listing: _Listing, folder: bytes, name: bytes, kind: int) -> None:
+def _add(listing: _Listing, folder: bytes, name: bytes, kind: int, max_block_bytes: int) -> None:
     path = os.path.join(listing.root, folder, name)
     if kind == stat.S_IFLNK:
         path = listing.links[len(listing.sizes)] = _target(listing.root, path)
     with reading(path, "looking at it"):
-        size = os.stat(path, follow_symlinks=False).st_size
+        info = os.stat(path, follow_symlinks=False)
+    size = info.st_size
     if size > MAX_RECORD_BYTES:
         raise SizeOverflowError(f"{_text(path)}: expected at most {MAX_RECORD_BYTES} bytes, found {size}; choose files by suffixes")
+    check_block(_text(path), size, info.st_blocks * BLOCK_BYTES, max_block_bytes)  # a sparse file takes nothing on the disk
     listing.add(folder, name, size)
 
 

@@ -1,40 +1,37 @@
-"""HDF5 files: data sets of one length as fields. Native threads read those that lie in the file as they are, h5py the others.
+"""HDF5 files: data sets of one length as fields.
 
-The HDF5 library parses the files. It is not made for hostile ones: open only what you trust.
+The HDF5 library is never called in this process: another one says where rows are, and reads those that it alone can read. Native
+threads read rows that are in the file as they are, and threads decode those in chunks of gzip.
 """
 
 import math
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import CorruptError, SourceChangedError
+from penstock.argument import byte_size
+from penstock.errors import CorruptError
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
-from penstock.records import Batch, Blocks, Outputs, Recipe, Sampling, Source, empty, fixed_output
+from penstock.records import Batch, Blocks, Outputs, Recipe, Sampling, Source, fixed_output
 from penstock.schema import Field
+from penstock.source.arrow_memory import ranges
 from penstock.source.fingerprint import digest_files, fingerprint_files
-from penstock.source.hdf5_gzip import GzipChunks
-from penstock.source.hdf5_layout import LEAST_CACHE_BYTES, Fields, Part, inspect, naming, need_same, open_file
-from penstock.source.optional import need
+from penstock.source.hdf5_gzip import GzipRows
+from penstock.source.hdf5_layout import Fields, Part, inspect, need_same, shared_process
+from penstock.source.limit import MAX_BLOCK_BYTES
 from penstock.source.paths import expand, file_size
 from penstock.source.rows_in_files import FileRows, default_threads, reader_of_files, use_pread
 
 __all__ = ["Hdf5Source", "open_hdf5"]
 
 SUFFIXES = (".h5", ".hdf5", ".he5")
-MAX_FILES = 64
-"""Files that h5py holds open."""
-
-MOST_CACHE_BYTES = 1 << 24
-"""What HDF5 keeps at most of the decoded chunks of a data set."""
+CACHE_BYTES = 1 << 24
+"""What is kept at most of decoded chunks."""
 
 MAX_BLOCKS = 1 << 22
 BLOCK_BYTES = 1 << 20
@@ -47,26 +44,30 @@ def open_hdf5(
     fields: Fields | None = None,
     threads: int | None = None,
     io: str = "auto",
+    max_block_bytes: int | str = MAX_BLOCK_BYTES,
 ) -> "Hdf5Source":
     """One HDF5 file, or many as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
 
     Every data set with a row per record is a field, named by its path with dots for slashes. ``fields`` chooses some of them, by
-    name, or as a dict from new names to paths. Nothing that leads to other files is followed.
+    name, or as a dict from new names to paths. Nothing that leads to other files is followed. Compressed data sets with chunks of
+    more than ``max_block_bytes`` are refused.
     """
     if isinstance(fields, str):
         raise TypeError(f"fields must be a list of names or a dict from names to data sets, got {fields!r}")
     chosen = dict(fields) if isinstance(fields, Mapping) else None if fields is None else list(fields)
-    return Hdf5Source([str(path) for path in expand(what, SUFFIXES)], chosen, default_threads(threads), io)
+    largest = byte_size("max_block_bytes", max_block_bytes)
+    return Hdf5Source([str(path) for path in expand(what, SUFFIXES)], chosen, default_threads(threads), io, largest)
 
 
 class Hdf5Source(Source):
     """The rows of the data sets of HDF5 files, one file after the other."""
 
-    def __init__(self, paths: Sequence[str], fields: Fields | None, threads: int, io: str) -> None:
+    def __init__(self, paths: Sequence[str], fields: Fields | None, threads: int, io: str, max_block_bytes: int) -> None:
         self._paths, self._fields, self._threads, self._io = list(paths), fields, threads, io
+        self._max_block_bytes, self._closed = max_block_bytes, False
         pread = use_pread(io, Path(paths[0]))
         self._sizes = [file_size(Path(path)) for path in paths]
-        tables = [inspect(path, size, fields) for path, size in zip(paths, self._sizes, strict=True)]
+        tables = [inspect(path, size, fields, max_block_bytes) for path, size in zip(paths, self._sizes, strict=True)]
         need_same(self._paths, tables)
         self._parts = {name: [table[name] for table in tables] for name in tables[0]}
         self._schema = {name: part.field for name, part in tables[0].items()}
@@ -76,11 +77,9 @@ class Hdf5Source(Source):
         self._plain = {
             name: _PlainRows(files, parts, pread=pread, threads=threads)
             for name, parts in self._parts.items()
-            if all(part.places is not None and part.dtype == parts[0].dtype for part in parts)
+            if all(part.layout == "plain" and part.dtype == parts[0].dtype for part in parts)
         }
-        chunk_bytes = max(part.chunk_bytes for parts in self._parts.values() for part in parts)
-        cache_bytes = min(max(chunk_bytes, LEAST_CACHE_BYTES), MOST_CACHE_BYTES)
-        self._files: _Files | None = _Files(self._paths, self._sizes, cache_bytes, threads)
+        self._gzip = GzipRows(threads, CACHE_BYTES)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -121,56 +120,64 @@ class Hdf5Source(Source):
         return {name: self._read_field(name, ids, out) for name in fields}
 
     def _read_field(self, name: str, ids: IntArray, out: Outputs) -> Any:
-        if self._files is None:
+        if self._closed:
             raise ValueError("the source is closed")
-        field, parts = self._schema[name], self._parts[name]
+        field = self._schema[name]
         if not field.is_fixed:
-            items = np.empty(ids.size, parts[0].dtype if len(parts) == 1 else object)
-            self._fetch(self._files, parts, ids, items)
-            return self._ragged(name, ids, items.tolist())
+            return self._ragged(name, ids)
         array = fixed_output(name, field, ids.size, out)
         if name in self._plain:
             self._plain[name].read(ids, array)
         elif array.size:
-            self._fetch(self._files, parts, ids, array)
+            for number, places, local in self._by_file(ids):
+                self._fill(number, self._parts[name][number], local, places, array)
         return array
 
-    def _fetch(self, files: "_Files", parts: Sequence[Part], ids: IntArray, out: npt.NDArray[Any]) -> None:
-        """Through h5py, file by file."""
-        if len(parts) == 1:
-            return files.read(0, parts[0], ids, out)
+    def _by_file(self, ids: IntArray) -> list[tuple[int, IntArray, IntArray]]:
+        """Every file that has some of the records: its number, their places among the ids, and their rows in the file."""
         numbers = self._file_of(ids)
-        for number in np.unique(numbers).tolist():
-            part, places = parts[number], np.flatnonzero(numbers == number)
-            rows = np.empty((places.size, *out.shape[1:]), part.dtype if out.dtype == object else out.dtype)
-            files.read(number, part, ids[places] - (self._ends[number] - part.length), rows)
-            out[places] = rows
-        return None
+        found = [(number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
+        return [(number, places, ids[places] - (self._ends[number] - self._counts[number])) for number, places in found]
+
+    def _fill(self, number: int, part: Part, ids: IntArray, places: IntArray, out: npt.NDArray[Any]) -> None:
+        if part.layout in ("gzip", "shuffled gzip"):
+            rows = np.empty((ids.size, *out.shape[1:]), out.dtype)
+            self._gzip.read((self._paths[number], self._sizes[number]), part, ids, rows)
+        else:
+            rows = self._ask(number, part, ids)
+        out[places] = rows
+
+    def _ask(self, number: int, part: Part, ids: IntArray) -> Any:
+        """Rows that the HDF5 library itself has to read."""
+        request = {"size": self._sizes[number], "max_block_bytes": self._max_block_bytes}
+        return shared_process().read(self._paths[number], part, ids, request)
 
     def _file_of(self, ids: IntArray) -> IntArray:
         return np.searchsorted(self._ends, ids, side="right")
 
-    def _ragged(self, name: str, ids: IntArray, items: list[Any]) -> Ragged:
-        field, offsets = self._schema[name], np.zeros(ids.size + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, items), np.int64, ids.size), out=offsets[1:])
-        if field.kind == "ragged":
-            return Ragged(np.concatenate([np.empty(0, field.dtype), *items]), offsets)
-        joined = b"".join(items)
-        if field.kind == "text" and not joined.isascii():
-            for number, item in zip(self._file_of(ids).tolist(), items, strict=True):
-                _check_text(f"{self._paths[number]}: field {name!r}", item)
-        return Ragged(np.frombuffer(joined, np.uint8), offsets, field.kind)
+    def _ragged(self, name: str, ids: IntArray) -> Ragged:
+        field, parts = self._schema[name], self._by_file(ids)
+        lengths, starts, values, end = np.zeros(ids.size, np.int64), np.zeros(ids.size, np.int64), [np.empty(0, field.dtype)], 0
+        for number, places, local in parts:
+            found, sizes = self._ask(number, self._parts[name][number], local)
+            lengths[places], starts[places] = sizes, end + np.cumsum(sizes) - sizes
+            values, end = [*values, found], end + found.size
+            if field.kind == "text":
+                _check_texts(f"{self._paths[number]}: field {name!r}", found, sizes)
+        joined = np.concatenate(values)
+        if len(parts) > 1:
+            joined = joined[ranges(starts, lengths)]
+        return Ragged(joined, np.concatenate([[0], np.cumsum(lengths)]), "array" if field.kind == "ragged" else field.kind)
 
     def close(self) -> None:
-        """Let go of the files: nothing can be read any more."""
+        """Close the files: nothing can be read any more."""
         for rows in self._plain.values():
             rows.close()
-        if self._files is not None:
-            self._files.close()
-            self._files = None
+        self._gzip.close()
+        self._closed = True
 
     def _recipe(self) -> Recipe:
-        return (Hdf5Source, (self._paths, self._fields, self._threads, self._io))
+        return (Hdf5Source, (self._paths, self._fields, self._threads, self._io, self._max_block_bytes))
 
 
 class _PlainRows:
@@ -209,104 +216,6 @@ class _PlainRows:
         self._rows.close()
 
 
-class _Files:
-    """The files that h5py holds open: those used last, each process its own. One thread reads at a time, as h5py wants it."""
-
-    def __init__(self, paths: Sequence[str], sizes: Sequence[int], cache_bytes: int, threads: int) -> None:
-        self._paths, self._sizes, self._cache_bytes, self._threads = paths, sizes, cache_bytes, threads
-        self._inherited: list[Any] = []
-        self._start()
-
-    def _start(self) -> None:
-        self._process, self._lock = os.getpid(), threading.Lock()
-        self._open: OrderedDict[int, tuple[Any, dict[str, _DataSet]]] = OrderedDict()
-
-    def read(self, number: int, part: Part, ids: IntArray, out: npt.NDArray[Any]) -> None:
-        """Fill ``out`` with rows of one data set of one file."""
-        if self._process != os.getpid():
-            self._inherited.append(self._open)  # to close them would unlock the files of the parent
-            self._start()
-        if ids.size:
-            with naming(self._paths[number]):
-                with self._lock:
-                    rest = self._data_set(number, part).fill(ids, out)
-                if rest is not None:
-                    rest()
-
-    def _data_set(self, number: int, part: Part) -> "_DataSet":
-        if number not in self._open:
-            path, found = self._paths[number], file_size(Path(self._paths[number]))
-            if found != self._sizes[number]:
-                raise SourceChangedError(f"{path}: expected {self._sizes[number]} bytes as at opening, found {found}; open it anew")
-            self._open[number] = (open_file(path, self._cache_bytes), {})
-            while len(self._open) > MAX_FILES:
-                self._open.popitem(last=False)[1][0].close()
-        self._open.move_to_end(number)
-        file, known = self._open[number]
-        if part.path not in known:
-            known[part.path] = _DataSet(file[part.path], part, self._threads)
-        return known[part.path]
-
-    def close(self) -> None:
-        """Close the files of this process."""
-        if self._process == os.getpid():
-            with self._lock:
-                for file, _ in self._open.values():
-                    file.close()
-                self._open.clear()
-
-
-class _DataSet:
-    """A data set of an open file, with what every read of it needs."""
-
-    def __init__(self, data: Any, part: Part, threads: int) -> None:
-        h5py = need("h5py", "hdf5")
-        self._gzip = GzipChunks.of(data, threads) if part.filtered and part.field.is_fixed else None
-        self._id, self._space, self._create = data.id, data.id.get_space(), h5py.h5s.create_simple
-        self._shape: tuple[int, ...] | None = None
-        self._memory: Any = None
-        self._type = h5py.h5t.py_create(part.field.dtype if part.field.is_fixed else part.dtype)
-        self._chunk_rows = part.rows or 1
-
-    def fill(self, ids: IntArray, out: npt.NDArray[Any]) -> Callable[[], None] | None:
-        """Rows in the order of ``ids``. Every chunk is read once. What is returned is still to be done, without the lock."""
-        if _is_run(ids):
-            self._read_run(int(ids[0]), out)
-            return None
-        order = np.argsort(ids, kind="stable")
-        if self._gzip is not None and (rest := self._gzip.begin(ids[order], order, out)) is not None:
-            return rest
-        self._read_points(ids[order], order, out) if out.ndim == 1 else self._read_chunks(ids[order], order, out)
-        return None
-
-    def _read_points(self, ids: IntArray, places: IntArray, out: npt.NDArray[Any]) -> None:
-        """Single elements, which HDF5 itself collects chunk by chunk."""
-        rows = np.empty(out.shape, out.dtype)
-        self._space.select_elements(ids.astype(np.uint64).reshape(-1, 1))
-        self._read(rows)
-        out[places] = rows
-
-    def _read_chunks(self, ids: IntArray, places: IntArray, out: npt.NDArray[Any]) -> None:
-        """What is wanted of a chunk, and all between it, at once."""
-        edges = np.flatnonzero(np.diff(ids // self._chunk_rows, prepend=-1, append=-1)).tolist()
-        for low, high in pairwise(edges):
-            if high - low == 1:
-                self._read_run(int(ids[low]), out[places[low] : places[low] + 1])
-                continue
-            rows = empty((int(ids[high - 1] - ids[low]) + 1, *out.shape[1:]), out.dtype)
-            self._read_run(int(ids[low]), rows)
-            out[places[low:high]] = rows[ids[low:high] - ids[low]]
-
-    def _read_run(self, start: int, out: npt.NDArray[Any]) -> None:
-        self._space.select_hyperslab((start, *[0] * (out.ndim - 1)), out.shape)
-        self._read(out)
-
-    def _read(self, out: npt.NDArray[Any]) -> None:
-        if out.shape != self._shape:
-            self._shape, self._memory = out.shape, self._create(out.shape)
-        self._id.read(self._memory, self._space, out, self._type)
-
-
 def _is_run(places: IntArray, step: int = 1) -> bool:
     """Whether places follow each other."""
     return bool(places[-1] - places[0] == (places.size - 1) * step and (places[1:] - places[:-1] == step).all())
@@ -318,8 +227,13 @@ def _joined(starts: IntArray, counts: IntArray, run: int) -> tuple[IntArray, Int
     return starts[heads], np.add.reduceat(counts, heads) if heads.size else counts
 
 
-def _check_text(where: str, item: bytes) -> None:
-    try:
-        item.decode()
-    except UnicodeDecodeError as error:
-        raise CorruptError(f"{where}: expected UTF-8, found {item[:80]!r}") from error
+def _check_texts(where: str, values: npt.NDArray[Any], lengths: IntArray) -> None:
+    joined = values.tobytes()
+    if joined.isascii():
+        return
+    for start, length in zip((np.cumsum(lengths) - lengths).tolist(), lengths.tolist(), strict=True):
+        item = joined[start : start + length]
+        try:
+            item.decode()
+        except UnicodeDecodeError as error:
+            raise CorruptError(f"{where}: expected UTF-8, found {item[:80]!r}") from error

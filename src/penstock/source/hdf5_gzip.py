@@ -1,6 +1,6 @@
-"""Chunks of HDF5 compressed with gzip, decoded here by several threads. HDF5 itself decodes one at a time."""
+"""Chunks of HDF5 compressed with gzip, decoded here by several threads, with the HDF5 library out of the way."""
 
-import math
+import os
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,74 +10,68 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.errors import CorruptError, SourceChangedError
 from penstock.interfaces import IntArray
+from penstock.source.arrow_group import Recent
+from penstock.source.hdf5_layout import Part
 
-__all__ = ["GzipChunks"]
+__all__ = ["GzipRows"]
 
-SHUFFLE, DEFLATE = 2, 1
 LEAST_CHUNKS = 4
 """For fewer chunks threads do not pay."""
 
 
-class GzipChunks:
-    """The chunks of one data set, which hold whole rows and passed through gzip, perhaps after the shuffle filter."""
+class GzipRows:
+    """The rows of data sets whose chunks hold whole rows and passed through gzip, perhaps after the shuffle filter. The chunks that
+    were decoded last are kept. Safe to use from several threads, and after fork.
+    """
 
-    def __init__(self, data: Any, threads: int) -> None:
-        self._id, self._dtype, self._chunks, self._threads = data.id, data.dtype, data.chunks, threads
-        self._bytes = math.prod(data.chunks) * data.dtype.itemsize
-        self._is_shuffled = _filters(data)[0] == SHUFFLE
+    def __init__(self, threads: int, cache_bytes: int) -> None:
+        self._threads, self._recent = threads, Recent(cache_bytes)
 
-    @classmethod
-    def of(cls, data: Any, threads: int) -> "GzipChunks | None":
-        """None if the data set is of another kind."""
-        if data.chunks is None or data.chunks[1:] != data.shape[1:] or data.dtype.hasobject or threads < 2:
-            return None
-        return cls(data, threads) if _filters(data) in ([DEFLATE], [SHUFFLE, DEFLATE]) else None
+    def read(self, file: tuple[str, int], part: Part, ids: IntArray, out: npt.NDArray[Any]) -> None:
+        """Fill ``out`` with rows of a data set of one file, given by its path and size."""
+        order = np.argsort(ids, kind="stable")
+        ids, path = ids[order], file[0]
+        edges = np.flatnonzero(np.diff(ids // part.rows, prepend=-1, append=-1)).tolist()
+        with open(path, "rb", buffering=0) as opened:
+            found = os.fstat(opened.fileno()).st_size
+            if found != file[1]:
+                raise SourceChangedError(f"{path}: expected {file[1]} bytes as at opening, found {found}; open it anew")
 
-    def begin(self, ids: IntArray, places: IntArray, out: npt.NDArray[Any]) -> Callable[[], None] | None:
-        """Load the chunks of ``ids``, which are sorted. What is returned decodes them, without h5py, and puts rows to ``places``.
+            def put(run: tuple[int, int]) -> None:
+                low, high = run
+                chunk = int(ids[low]) // part.rows
+                rows = self._recent.get(((path, chunk), part.path), lambda: _load(opened.fileno(), path, part, chunk))
+                out[order[low:high]] = rows[ids[low:high] - chunk * part.rows]
 
-        None if there are too few chunks, or one of them is stored in another way.
-        """
-        rows = self._chunks[0]
-        edges = np.flatnonzero(np.diff(ids // rows, prepend=-1, append=-1)).tolist()
-        if len(edges) <= LEAST_CHUNKS:
-            return None
-        work = []
-        for low, high in pairwise(edges):
-            first = int(ids[low]) // rows * rows
-            try:
-                mask, stored = self._id.read_direct_chunk((first, *[0] * (len(self._chunks) - 1)))
-            except (OSError, RuntimeError, ValueError):
-                return None  # it was never written
-            if mask:
-                return None
-            work.append((stored, ids[low:high] - first, places[low:high]))
-        return lambda: self._finish(work, out)
+            self._each(put, list(pairwise(edges)))
 
-    def _finish(self, work: list[tuple[bytes, IntArray, IntArray]], out: npt.NDArray[Any]) -> None:
-        def put(one: tuple[bytes, IntArray, IntArray]) -> None:
-            stored, rows, places = one
-            out[places] = self._decode(stored)[rows]
-
-        with ThreadPoolExecutor(min(self._threads, len(work)), thread_name_prefix="penstock-hdf5") as pool:
-            for _ in pool.map(put, work):
+    def _each(self, put: Callable[[tuple[int, int]], None], runs: list[tuple[int, int]]) -> None:
+        if self._threads < 2 or len(runs) < LEAST_CHUNKS:
+            for run in runs:
+                put(run)
+            return
+        with ThreadPoolExecutor(min(self._threads, len(runs)), thread_name_prefix="penstock-hdf5") as pool:
+            for _ in pool.map(put, runs):
                 pass
 
-    def _decode(self, stored: bytes) -> npt.NDArray[Any]:
-        try:
-            data = zlib.decompressobj().decompress(stored, self._bytes + 1)
-        except zlib.error as error:
-            raise ValueError(f"a chunk cannot be decoded: {error}") from error
-        if len(data) != self._bytes:
-            raise ValueError(f"expected a chunk of {self._bytes} bytes, found one of {len(data)}")
-        raw = np.frombuffer(data, np.uint8)
-        if self._is_shuffled:
-            raw = np.ascontiguousarray(raw.reshape(self._dtype.itemsize, -1).T)
-        rows: npt.NDArray[Any] = raw.reshape(-1).view(self._dtype).reshape(self._chunks)
-        return rows
+    def close(self) -> None:
+        """Forget what was decoded."""
+        self._recent.clear()
 
 
-def _filters(data: Any) -> list[int]:
-    recipe = data.id.get_create_plist()
-    return [recipe.get_filter(i)[0] for i in range(recipe.get_nfilters())]
+def _load(descriptor: int, path: str, part: Part, chunk: int) -> tuple[npt.NDArray[Any], int]:
+    where = f"{path}: data set {part.path!r}, chunk {chunk}"
+    stored = os.pread(descriptor, int(part.sizes[chunk]), int(part.places[chunk]))
+    try:
+        data = zlib.decompressobj().decompress(stored, part.chunk_bytes + 1)
+    except zlib.error as error:
+        raise CorruptError(f"{where} cannot be decoded: {error}") from error
+    if len(data) != part.chunk_bytes:
+        raise CorruptError(f"{where}: expected {part.chunk_bytes} bytes, found {len(data)}")
+    raw = np.frombuffer(data, np.uint8)
+    if part.layout == "shuffled gzip":
+        raw = np.ascontiguousarray(raw.reshape(part.dtype.itemsize, -1).T)
+    rows: npt.NDArray[Any] = raw.reshape(-1).view(part.dtype).reshape(part.rows, *part.field.shape)
+    return rows, rows.nbytes

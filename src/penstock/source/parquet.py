@@ -1,6 +1,7 @@
 """Parquet files: row groups are decoded when they are touched, and kept for a while."""
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
@@ -8,18 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from penstock.argument import whole_number
-from penstock.errors import CorruptError
+from penstock.argument import byte_size, whole_number
+from penstock.errors import BatchTooLargeError, CorruptError
 from penstock.interfaces import IntArray
 from penstock.records import Recipe, Sampling
 from penstock.remote.resident import PAGE
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.source.arrow_column import Column
-from penstock.source.arrow_group import CACHE_BYTES, Group, GroupSource, Recent
+from penstock.source.arrow_group import CACHE_BYTES, Decoding, Group, GroupSource, Recent
 from penstock.source.arrow_type import Fields, Leaf, need_agreement, plain_fields, with_nullable
 from penstock.source.files import File, Names, RemoteFile, find_files
+from penstock.source.limit import MAX_BLOCK_BYTES, check_block
 from penstock.source.optional import need
-from penstock.source.parquet_file import read_extents, read_footer, read_head
+from penstock.source.parquet_file import Plan, make_plan, read_extents, read_footer, read_head
+from penstock.source.parquet_page import ReadRange
 from penstock.source.range_file import RangeFile
 from penstock.source.rows_in_files import default_threads
 
@@ -42,33 +45,36 @@ def open_parquet(
     threads: int | None = None,
     cache_bytes: int = CACHE_BYTES,
     remote: RemoteOptions | None = None,
+    max_block_bytes: int | str = MAX_BLOCK_BYTES,
 ) -> "ParquetSource":
     """Parquet files, one or many as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
 
     ``fields`` are the wanted columns, or a dict of new names and columns. Decoded row groups are kept up to ``cache_bytes``, the
-    latest one in any case. ``remote`` says how files at URLs are read.
+    latest one in any case. ``remote`` says how files at URLs are read. A row group that claims to be more than ``max_block_bytes``
+    is refused, unless it is stored in a 64th of its bytes or more.
     """
     need("pyarrow", "arrow")
     files, wanted = find_files(what, SUFFIXES), plain_fields(fields)
-    threads, cache_bytes = default_threads(threads), whole_number("cache_bytes", cache_bytes)
+    largest = byte_size("max_block_bytes", max_block_bytes)
+    decoding = Decoding(default_threads(threads), whole_number("cache_bytes", cache_bytes), largest)
     if files.is_remote:
-        return RemoteParquetSource(files, wanted, threads, cache_bytes, remote or RemoteOptions())
-    return ParquetSource(files, wanted, threads, cache_bytes)
+        return RemoteParquetSource(files, wanted, decoding, remote or RemoteOptions())
+    return ParquetSource(files, wanted, decoding)
 
 
 class ParquetSource(GroupSource):
     """The rows of Parquet files, one file after the other. No file is held open."""
 
-    def __init__(self, what: Names, fields: Fields | None, threads: int, cache_bytes: int) -> None:
-        self._files, self._fields, self._cache_bytes = find_files(what, SUFFIXES), fields, cache_bytes
+    def __init__(self, what: Names, fields: Fields | None, decoding: Decoding) -> None:
+        self._files, self._fields = find_files(what, SUFFIXES), fields
         self._file_named = {str(file): file for file in self._files}
         self._footers = Recent(FOOTER_BYTES)
-        heads, names = self._look(threads), [str(file) for file in self._files]
+        heads, names = self._look(decoding.threads), [str(file) for file in self._files]
         for name, (leaves, _) in zip(names, heads, strict=True):
             need_agreement(heads[0][0], leaves, (names[0], name), exact=False)
         nullable = {name for leaves, _ in heads for name, leaf in leaves.items() if leaf.field.nullable}
         leaves = with_nullable(heads[0][0], nullable)
-        super().__init__(leaves, [(name, sizes) for name, (_, sizes) in zip(names, heads, strict=True)], threads, cache_bytes)
+        super().__init__(leaves, [(name, sizes) for name, (_, sizes) in zip(names, heads, strict=True)], decoding)
 
     @property
     def fingerprint(self) -> str:
@@ -84,16 +90,28 @@ class ParquetSource(GroupSource):
         with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(lambda file: read_head(file, read_footer(file), self._fields), self._files))
 
+    def _measure(self, group: Group, leaves: Sequence[Leaf]) -> tuple[int, int]:
+        plans = [self._plan(group, leaf) for leaf in leaves]
+        return sum(plan.num_bytes for plan in plans), sum(plan.stored_bytes for plan in plans)
+
+    def _plan(self, group: Group, leaf: Leaf) -> Plan:
+        file = self._file_named[group.path]
+        with self._bytes(group, leaf) as read_range:
+            return make_plan(file, self._footer(file), (group.number, group.rows), leaf, read_range)
+
     def _decode(self, group: Group, leaf: Leaf) -> list[Any]:
+        plan, name, limit = self._plan(group, leaf), ".".join(leaf.path), self._decoding.max_block_bytes
         footer = self._footer(self._file_named[group.path])
         parquet = need("pyarrow.parquet", "arrow")
-        with (
-            self._opened(group, leaf) as source,
-            parquet.ParquetFile(source, metadata=footer, page_checksum_verification=True) as file,
-        ):
-            table = file.read_row_group(group.number, [".".join(leaf.path)], use_threads=False)
-        table.validate()
-        return list(table.column(leaf.path[0]).chunks)
+        how = {"metadata": footer, "page_checksum_verification": True, "read_dictionary": plan.as_dictionary(limit)}
+        with self._opened(group, leaf) as source, parquet.ParquetFile(source, **how) as file:
+            if (rows := plan.rows_at_once(limit)) < group.rows:
+                batches = file.iter_batches(rows, row_groups=[group.number], columns=[name], use_threads=False)
+                _check_batches(f"{group.path}: group {group.number}", batches, plan.stored_bytes, limit)
+            found = file.read_row_group(group.number, [name], use_threads=False).to_batches()
+        for batch in found:
+            batch.validate(full=leaf.is_json)  # of nested columns Arrow itself makes texts, and trusts them
+        return [batch.column(leaf.path[0]) for batch in found]
 
     def _footer(self, file: File) -> Any:
         return self._footers.get((str(file), None), lambda: _with_size(read_footer(file)))
@@ -103,16 +121,22 @@ class ParquetSource(GroupSource):
         """What Arrow opens to read a column of a group."""
         yield group.path
 
+    @contextmanager
+    def _bytes(self, group: Group, leaf: Leaf) -> Iterator[ReadRange]:
+        """Gives ranges of the bytes of a column of a group."""
+        with open(group.path, "rb", buffering=0) as file:
+            yield lambda low, high: os.pread(file.fileno(), high - low, low)
+
     def _recipe(self) -> Recipe:
-        return (ParquetSource, (self._files, self._fields, self._threads, self._cache_bytes))
+        return (ParquetSource, (self._files, self._fields, self._decoding))
 
 
 class RemoteParquetSource(ParquetSource):
     """The same of files at URLs: the bytes of row groups come through a window, several at a time."""
 
-    def __init__(self, what: Names, fields: Fields | None, threads: int, cache_bytes: int, options: RemoteOptions) -> None:
+    def __init__(self, what: Names, fields: Fields | None, decoding: Decoding, options: RemoteOptions) -> None:
         self._options = options
-        super().__init__(what, fields, threads, cache_bytes)
+        super().__init__(what, fields, decoding)
         self._window = options.open_files([(file.path, file.info) for file in self._files if isinstance(file, RemoteFile)])
 
     @property
@@ -158,13 +182,12 @@ class RemoteParquetSource(ParquetSource):
             for low in range(part.start, part.stop, GROUPS_AT_ONCE)
         ]
 
-    def _columns(self, groups: Sequence[int], fields: Sequence[str]) -> dict[tuple[int, str], Column]:
+    def _fetch(self, groups: Sequence[int], fields: Sequence[str]) -> None:
         absent = [group for group in groups if any((group, name) not in self._recent for name in fields)]
         if absent:  # all on their way at once; each is waited for where it is decoded
             hold = self._window.hold(*self._ranges(np.array(absent), fields))
             hold.begin()
             hold.end()
-        return super()._columns(groups, fields)
 
     def _make(self, number: int, name: str) -> tuple[Column, int]:
         for _ in range(TRIES - 1):
@@ -174,8 +197,21 @@ class RemoteParquetSource(ParquetSource):
                 self._window.refetch(int(self._file_of[number]))
         return super()._make(number, name)
 
+    def _size(self, number: int, fields: Sequence[str]) -> int:
+        for _ in range(TRIES - 1):
+            try:
+                return super()._size(number, fields)
+            except (CorruptError, BatchTooLargeError):
+                self._window.refetch(int(self._file_of[number]))
+        return super()._size(number, fields)
+
     @contextmanager
     def _opened(self, group: Group, leaf: Leaf) -> Iterator[Any]:
+        with self._bytes(group, leaf) as read_range:
+            yield RangeFile(self._file_named[group.path].size, read_range)
+
+    @contextmanager
+    def _bytes(self, group: Group, leaf: Leaf) -> Iterator[ReadRange]:
         place = self._blocks.of(np.array([group.first]))
         start, stop = self._extents[place[0], list(self._leaves.values()).index(leaf)].tolist()
         number = int(self._file_of[place[0]])
@@ -186,10 +222,18 @@ class RemoteParquetSource(ParquetSource):
             return landing.read(low, high) if start <= low and high <= stop else file.read(low, high)
 
         with self._window.hold(self._file_of[place], np.array([start]), np.array([stop])):
-            yield RangeFile(file.size, read_range)
+            yield read_range
 
     def _recipe(self) -> Recipe:
-        return (RemoteParquetSource, (self._files, self._fields, self._threads, self._cache_bytes, self._options))
+        return (RemoteParquetSource, (self._files, self._fields, self._decoding, self._options))
+
+
+def _check_batches(where: str, batches: Iterable[Any], stored: int, limit: int) -> None:
+    """BatchTooLargeError if batches are too large together. None of them is kept."""
+    total = 0
+    for batch in batches:
+        total += batch.get_total_buffer_size()
+        check_block(where, total, stored, limit)
 
 
 def _with_size(footer: Any) -> tuple[Any, int]:

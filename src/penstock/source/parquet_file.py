@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,15 @@ from penstock.source.arrow_file import translated
 from penstock.source.arrow_type import Fields, Leaf, choose, may_be_null, with_nullable
 from penstock.source.files import File, LocalFile
 from penstock.source.optional import need
+from penstock.source.parquet_page import ReadRange, Spread, spread_of
 from penstock.source.range_file import RangeFile
 
-__all__ = ["read_extents", "read_footer", "read_head"]
+__all__ = ["Plan", "make_plan", "read_extents", "read_footer", "read_head"]
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 64 << 10
 """What Arrow reads of a file first: most footers are smaller, so of most objects it is the only request."""
+WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT96": 12}
 MOST_GROUP_RECORDS = 1 << 28
 """Arrow reserves memory for as many records as the footer says. Real row groups are far smaller."""
 
@@ -99,6 +102,55 @@ def read_extents(file: File, footer: Any, leaves: Iterable[Leaf]) -> IntArray:
     if ((extents < 0) | (extents > file.size) | (extents[..., :1] > extents[..., 1:])).any():
         raise CorruptError(f"{file}: expected columns within the {file.size} bytes of the file, found others")
     return extents
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a field of a row group is decoded: what its columns say they are."""
+
+    num_bytes: int  # decoded, while texts in dictionaries stay there
+    stored_bytes: int
+    texts: Mapping[str, Spread]  # the columns of texts and byte strings, by their paths
+
+    def as_dictionary(self, limit: int) -> list[str]:
+        """The columns that stay dictionaries and numbers: spread out, they might be larger than the limit."""
+        return [
+            path for path, spread in self.texts.items() if spread.by_number and spread.num_values * spread.dictionary_bytes > limit
+        ]
+
+    def rows_at_once(self, limit: int) -> int:
+        """How many records may be decoded without a look at how large they are. All of them, unless texts begin like others."""
+        spreads = [spread for spread in self.texts.values() if spread.by_prefix]
+        largest = max((spread.largest_page for spread in spreads), default=0)
+        fits = all(spread.num_values * largest <= limit for spread in spreads)
+        return MOST_GROUP_RECORDS if fits else max(1, limit // (16 * largest))
+
+
+def make_plan(file: File, footer: Any, group: tuple[int, int], leaf: Leaf, read_range: ReadRange) -> Plan:
+    """The plan for a field of a row group, given by its number and its records. Nothing is decoded."""
+    number, rows = group
+    columns = _columns_of(".".join(leaf.path), [footer.schema.column(one).path for one in range(footer.num_columns)])
+    _check_chunks(file, footer, [number], [columns])
+    num_bytes, stored, texts = 0, 0, dict[str, Spread]()
+    for one in columns:
+        column, chunk = footer.schema.column(one), footer.row_group(number).column(one)
+        where = f"{file}: group {number}, column {column.path!r}"
+        if chunk.num_values < rows or (chunk.num_values > rows and column.max_repetition_level == 0):
+            raise CorruptError(f"{where}: expected {rows} records, found {chunk.num_values} values")
+        start, stop = _chunk_span(chunk)
+        spread = spread_of(where, read_range, (start, min(stop, file.size)), chunk.num_values)
+        num_bytes, stored = num_bytes + _decoded_bytes(column, spread), stored + stop - start
+        if column.physical_type == "BYTE_ARRAY":
+            texts[column.path] = spread
+    return Plan(num_bytes, min(stored, file.size), texts)
+
+
+def _decoded_bytes(column: Any, spread: Spread) -> int:
+    """Values, and with them the levels that say which are null and where lists begin; and the pages they are decoded from."""
+    width: int = WIDTHS.get(column.physical_type, 8) if column.length <= 0 else column.length
+    width += 2 * (column.max_definition_level > 0) + 6 * (column.max_repetition_level > 0)
+    texts = spread.page_bytes if column.physical_type == "BYTE_ARRAY" else 0
+    return spread.num_values * width + texts + spread.largest_page + spread.dictionary_bytes
 
 
 class _AskedError(Exception):

@@ -1,0 +1,63 @@
+"""Damaged files of foreign formats are read or refused with a typed error: no crash, no hang, no other exception."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from tests.effort import count
+from tests.hostile.mutate import FORMATS
+
+import penstock as pen
+from penstock.errors import CorruptError
+from penstock.source import hdf5_layout
+from penstock.source.hdf5_layout import shared_process
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 800
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Any]:
+    """What came of the mutants of every format, and the faults among them."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.hostile.mutate", "--json", "--count", str(count(10, 1000))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=DEADLINE_S, check=True)
+    return {line["format"]: line for line in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_mutants_are_read_or_refused_with_a_typed_error(outcomes: dict[str, Any], name: str) -> None:
+    assert outcomes[name]["faults"] == []
+    assert sum(outcomes[name]["outcomes"].values()) >= 10
+
+
+def test_an_hdf5_library_that_loops_or_crashes_is_a_typed_error_and_the_next_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["t"] = ["a", "b"]
+    monkeypatch.setattr(hdf5_layout, "DEADLINE_S", 1e-6)  # less than anything takes: the process ends as after a loop
+    with pytest.raises(CorruptError, match=r"a\.h5: the HDF5 library did not come to an end within"):
+        pen.open(tmp_path / "a.h5")
+    monkeypatch.undo()
+    with pen.open(tmp_path / "a.h5") as source:
+        assert source["t"][:].to_list() == ["a", "b"]
+        child = shared_process()._child
+        assert child is not None
+        child.kill()
+        child.wait()
+        assert source["t"][:].to_list() == ["a", "b"]  # a process that has ended is started again
+
+
+def test_a_file_that_was_replaced_is_not_read_from_what_the_library_knew_of_it(tmp_path: Path) -> None:
+    for texts in (["a", "bb"], ["c", "dd"]):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("t", data=texts, dtype=h5py.string_dtype())
+            file.create_dataset("pieces", data=np.full((2, 4), ord(texts[0])), chunks=(1, 2), compression="gzip")
+        with pen.open(tmp_path / "a.h5") as source:
+            assert source["t"][:].to_list() == texts
+            assert np.all(source["pieces"][:] == ord(texts[0]))
