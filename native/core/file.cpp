@@ -21,7 +21,7 @@ namespace penstock {
 namespace {
 
 // Where this thread goes on after a fault under guard, and where the fault was. Volatile, because only the signal handler reads
-// the first: without that the compiler may see that nobody does and leave the store out.
+// the first: without that the compiler may see that nothing does and leave the store out.
 thread_local sigjmp_buf* volatile guard_exit = nullptr;
 thread_local void* volatile guard_fault = nullptr;
 thread_local volatile std::sig_atomic_t is_passing_on = 0;
@@ -248,7 +248,7 @@ void File::map(int descriptor) {
   const Fault fault = run_guarded(copy);
   if (fault.happened) fail(fault.at);
   sentinel_ = word;
-  mprotect(last, page, PROT_READ);  // nobody writes there: a failure changes nothing
+  mprotect(last, page, PROT_READ);  // nothing writes there: a failure changes nothing
 }
 
 std::shared_ptr<const File> File::open(const std::string& name, std::uint64_t bytes, std::shared_ptr<const Landing> landing) {

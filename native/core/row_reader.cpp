@@ -146,7 +146,7 @@ void RowReader::read_tiles(Files& files, std::size_t low, std::size_t high, cons
 }
 
 // Spans that cross parts, or of files that are not mapped; of those it is asked afterwards whether they were written to
-// meanwhile, which is little beside a call for every span.
+// meanwhile, which costs little next to a call for every span.
 void RowReader::read_pieces(Files& files, std::span<const Span> spans) const {
   for (const Span& span : spans) read_run(files, span.start, span.rows, span.to);
   const File* last = nullptr;
