@@ -106,7 +106,12 @@ def respond(files: "Files", request: dict[str, Any], blob: bytes) -> tuple[dict[
             "words": "it needs more memory than a block may have: open it with a larger max_block_bytes",
         }, b""
     except Exception as error:  # broken files make h5py raise almost anything
-        return {"error": "CorruptError", "words": f"{type(error).__name__}: {error}"}, b""
+        return {"error": kind_of(error), "words": f"{type(error).__name__}: {error}"}, b""
+
+
+def kind_of(error: Exception) -> str:
+    """ReadError for an error of the system, which HDF5 may only mention; CorruptError for one of the content."""
+    return "ReadError" if getattr(error, "errno", None) or "errno = " in str(error) else "CorruptError"
 
 
 def open_file(path: str, **options: Any) -> Any:
@@ -115,7 +120,7 @@ def open_file(path: str, **options: Any) -> Any:
         return h5py.File(path, "r", **options)
     except OSError as error:
         kinds = {"truncated file": "TruncatedError", "file signature not found": "FormatError"}
-        kind = next((kind for words, kind in kinds.items() if words in str(error)), "ReadError" if error.errno else "CorruptError")
+        kind = next((kind for words, kind in kinds.items() if words in str(error)), kind_of(error))
         raise Refused(kind, f"expected an HDF5 file that can be read, found: {error}") from error
 
 
