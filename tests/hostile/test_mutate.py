@@ -8,6 +8,8 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.effort import count
 from tests.hostile.mutate import FORMATS
@@ -61,3 +63,12 @@ def test_a_file_that_was_replaced_is_not_read_from_what_the_library_knew_of_it(t
         with pen.open(tmp_path / "a.h5") as source:
             assert source["t"][:].to_list() == texts
             assert np.all(source["pieces"][:] == ord(texts[0]))
+
+
+def test_a_parquet_column_of_another_type_than_the_schema_says_is_corrupt(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": pa.array([1, None, 3])}), tmp_path / "a.parquet")
+    content = (tmp_path / "a.parquet").read_bytes()
+    place = content.rindex(b"\x15\x04\x19")  # the type of the column in its row group: 2, and a list after it
+    (tmp_path / "a.parquet").write_bytes(content[:place] + b"\x15\x0c" + content[place + 2 :])
+    with pytest.raises(CorruptError, match=r"a\.parquet: group 0.*expected values of INT64 as in the schema, found BYTE_ARRAY"):
+        pen.open(tmp_path / "a.parquet")

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from penstock.errors import (
     CorruptError,
     FormatError,
@@ -180,10 +178,8 @@ def measure_batches(path: str, number: int | None) -> tuple[int, int]:
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         read = partial(_read_file, file.fileno())
-        messages = list(_messages(number is None, read, size))
-        batches = [one for one in messages if not one.is_dictionary]
-        wanted = batches if number is None else batches[number : number + 1]
-        sizes = [_decoded_bytes(read, size, one) for one in messages if one.is_dictionary or one in wanted]
+        messages = _messages_of_stream(read, size) if number is None else _messages_of_file(read, size, number)
+        sizes = [_decoded_bytes(read, size, one) for one in messages]
     return sum(decoded for decoded, _ in sizes), min(size, sum(stored for _, stored in sizes))
 
 
@@ -194,7 +190,7 @@ def _read_file(descriptor: int, start: int, stop: int) -> bytes:
 def _messages_in(stream: bool, data: Any) -> Iterator[_Message]:
     """The messages of a file in memory."""
     whole = memoryview(data).cast("B")
-    return _messages(stream, lambda start, stop: whole[start:stop], len(whole))
+    return (_messages_of_stream if stream else _messages_of_file)(lambda start, stop: whole[start:stop], len(whole))
 
 
 def _null_counts(table: Table) -> list[int]:
@@ -228,10 +224,6 @@ def _reader(stream: bool, data: Any, columns: Sequence[str] = ()) -> Any:
 #                      buffer are its size then, or -1 if it is not compressed
 
 
-def _messages(stream: bool, read: ReadRange, size: int) -> Iterator[_Message]:
-    return _messages_of_stream(read, size) if stream else _messages_of_file(read, size)
-
-
 def _messages_of_stream(read: ReadRange, size: int) -> Iterator[_Message]:
     place = 0
     while place < size and (found := _metadata(read, place, size)) is not None:
@@ -244,7 +236,8 @@ def _messages_of_stream(read: ReadRange, size: int) -> Iterator[_Message]:
         place = body + length
 
 
-def _messages_of_file(read: ReadRange, size: int) -> Iterator[_Message]:
+def _messages_of_file(read: ReadRange, size: int, wanted: int | None = None) -> Iterator[_Message]:
+    """The dictionaries and the record batches, or only one of these."""
     length = struct.unpack("<i", read(size - 10, size - 6))[0]
     if not 0 < length <= size - 10:
         raise _invalid(f"expected a footer within the file, found one of {length} bytes")
@@ -252,7 +245,8 @@ def _messages_of_file(read: ReadRange, size: int) -> Iterator[_Message]:
     for which in (2, 3):
         place = _member(footer, which)
         start = place + _number("<I", footer, place) if place else 0
-        for number in range(_number("<I", footer, start) if place else 0):
+        every = range(_number("<I", footer, start) if place else 0)
+        for number in every if which == 2 or wanted is None else every[wanted : wanted + 1]:
             offset, metadata = (_number(form, footer, start + 4 + 24 * number + at) for form, at in (("<q", 0), ("<i", 8)))
             found = _metadata(read, offset, size) if 0 <= offset < size else None
             if found is None or not 0 <= offset + metadata <= size:
@@ -284,7 +278,8 @@ def _batches(message: Table, body: int) -> Iterator[_Message]:
 def _decoded_bytes(read: ReadRange, size: int, message: _Message) -> tuple[int, int]:
     """What the buffers of a record batch are when they are decompressed, and what they have in the file."""
     start, count = _vector(message.batch, 2)
-    places = np.frombuffer(message.batch[0], "<i8", 2 * count, message.batch[1] + start).reshape(-1, 2).tolist() if count else []
+    numbers = struct.unpack_from(f"<{2 * count}q", message.batch[0], message.batch[1] + start)
+    places = list(zip(numbers[::2], numbers[1::2], strict=True))
     stored = sum(length for _, length in places)
     if any(offset < 0 or length < 0 or message.body + offset + length > size for offset, length in places):
         raise _invalid("expected buffers within the file, found others")

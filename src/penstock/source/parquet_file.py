@@ -81,12 +81,20 @@ def _find_nulls(file: File, footer: Any, leaves: Mapping[str, Leaf]) -> set[str]
     if not groups or not columns:
         return set()
     _check_chunks(file, footer, groups, list(columns.values()))
-    return {name for name, some in columns.items() if not some or any(_has_nulls(footer, g, c) for g in groups for c in some)}
+    return {name for name, some in columns.items() if not some or any(_has_nulls(file, footer, g, c) for g in groups for c in some)}
 
 
-def _has_nulls(footer: Any, group: int, column: int) -> bool:
-    statistics = footer.row_group(group).column(column).statistics
+def _has_nulls(file: File, footer: Any, group: int, column: int) -> bool:
+    statistics = _chunk(f"{file}: group {group}", footer, group, column).statistics
     return statistics is None or not statistics.has_null_count or statistics.null_count != 0
+
+
+def _chunk(where: str, footer: Any, group: int, column: int) -> Any:
+    """What the footer says of a column of a row group. Statistics of another type would end the process (seen with pyarrow 26)."""
+    chunk, expected = footer.row_group(group).column(column), footer.schema.column(column).physical_type
+    if chunk.physical_type != expected:
+        raise CorruptError(f"{where}: expected values of {expected} as in the schema, found {chunk.physical_type}")
+    return chunk
 
 
 def read_extents(file: File, footer: Any, leaves: Iterable[Leaf]) -> IntArray:
@@ -133,8 +141,9 @@ def make_plan(file: File, footer: Any, group: tuple[int, int], leaf: Leaf, read_
     _check_chunks(file, footer, [number], [columns])
     num_bytes, stored, texts = 0, 0, dict[str, Spread]()
     for one in columns:
-        column, chunk = footer.schema.column(one), footer.row_group(number).column(one)
+        column = footer.schema.column(one)
         where = f"{file}: group {number}, column {column.path!r}"
+        chunk = _chunk(where, footer, number, one)
         if chunk.num_values < rows or (chunk.num_values > rows and column.max_repetition_level == 0):
             raise CorruptError(f"{where}: expected {rows} records, found {chunk.num_values} values")
         start, stop = _chunk_span(chunk)
