@@ -15,7 +15,8 @@ Why nothing can leak. Threads, holds and plans of an engine are made and ended o
 is raised but by :func:`check`, and what calls that can be left. Exposed functions inside of them only wait, or call functions of
 the user's; whatever they raise passes through the shielded code, which closes the engine and is not interrupted while it does. The
 handler is in place before an engine is made (``signal.signal`` is atomic), and goes when the last one was closed, when nothing is
-left to protect. Marks cost nothing: they are looked at when a signal comes.
+left to protect. Marks cost nothing: they are looked at when a signal comes. Outside of shielded functions there is only ``with`` of
+a plain lock, which CPython does not interrupt between ``__enter__`` and the block, nor between the block and ``__exit__``.
 
 An interrupt is kept for MOST_S at most, then it is raised wherever it is: nothing that hangs can make a program deaf. Where SIGINT
 is ignored, or left to the system, nothing is done. Other threads are never interrupted, and need no shield.

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,25 @@ def test_a_loop_in_asyncio_is_interrupted_as_usual() -> None:
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(consume())
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("options", [{"transform": lambda batch: batch}, {"block": True}], ids=["threads", "read-ahead"])
+def test_threads_end_when_an_engine_is_lost_without_being_closed(options: dict[str, Any], tmp_path: Path) -> None:
+    """As when a handler of another signal raises in the middle of its making."""
+    np.save(tmp_path / "rows.npy", np.arange(1000))
+    source = pen.open(tmp_path / "rows.npy", field="x")
+    stream = source.shuffle(seed=7, block=10, window=4) if options.pop("block", False) else source.shuffle(seed=7)
+    before = threading.active_count()
+    one = pen.Loader(stream, 10, threads=2, **options)
+    engine = one._start(0, 100)
+    engine.take()
+    late = set(threading.enumerate())
+    assert len(late) > before
+    del engine
+    for thread in late - {threading.current_thread()}:
+        if thread.daemon:
+            thread.join(DEADLINE_S)
+    assert threading.active_count() == before
 
 
 # Forks

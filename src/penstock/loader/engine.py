@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
@@ -171,27 +172,25 @@ class _Job:
             self.outcome.put((None, error))
 
 
-_Jobs = SimpleQueue[_Job | None]
+_Jobs = SimpleQueue[Any]  # of jobs; all else is the end
 
 
 class _Crew:
     """Threads that do jobs, one after the other. They end when they are told to, or when their crew is gone: also if an error came
-    while they were being started, or the engine was lost without being closed.
+    while they were being started, or the engine was lost without being closed. No ``__del__`` does that, which would lose an
+    interrupt, but a weak reference that puts itself into their queue.
     """
 
     def __init__(self, threads: int, work: Work, meter: Meter) -> None:
         self.jobs: _Jobs = SimpleQueue()
-        self._size = threads
-        arguments = self.jobs, work, meter, threads > 1
+        arguments = self.jobs, work, meter, threads > 1, weakref.ref(self, self.jobs.put)
         self._threads = [threading.Thread(target=_serve, args=arguments, daemon=True) for _ in range(threads)]
         for thread in self._threads:
             thread.start()
 
     def dismiss(self) -> None:
         """Let the threads end behind the jobs that they have. Idempotent."""
-        size, self._size = self._size, 0
-        for _ in range(size):
-            self.jobs.put(None)
+        self.jobs.put(None)
 
     def join(self, seconds: float) -> None:
         """Wait for their end, but not longer than so many seconds."""
@@ -200,18 +199,15 @@ class _Crew:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    def __del__(self) -> None:
-        if hasattr(self, "_size"):
-            self.dismiss()
 
-
-def _serve(jobs: _Jobs, work: Work, meter: Meter, has_peers: bool) -> None:
+def _serve(jobs: _Jobs, work: Work, meter: Meter, has_peers: bool, crew: "weakref.ref[_Crew]") -> None:
     if has_peers:  # the threads of a source would only get in the way of theirs (texts: two thirds of the speed)
         _core.ThreadPool.work_alone()
-    while (job := jobs.get()) is not None:
+    while isinstance(job := jobs.get(), _Job):
         if not job.is_cancelled:
             job.run(work, meter)
         del job
+    jobs.put(None)  # for the next one
 
 
 class ThreadEngine(_Ahead):

@@ -8,9 +8,11 @@ the batches are the same without it. (Block shuffle of 2 KiB records from a cold
 import contextlib
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +59,7 @@ class ReadAhead:
 
     def __init__(self, work: Work, schedule: Schedule, steps: range, ask: Ask | None = None) -> None:
         self._passed = _Passed(steps.start - 1)
-        arguments = coming_blocks(work, schedule, steps), self._passed, ask
+        arguments = coming_blocks(work, schedule, steps), self._passed, ask, weakref.ref(self, self._passed.told.put)
         self._thread = threading.Thread(target=_run, args=arguments, name="penstock-read-ahead", daemon=True)
         self._thread.start()
 
@@ -71,16 +73,12 @@ class ReadAhead:
         if self._thread is not threading.current_thread():
             self._thread.join(2)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_passed"):
-            self._passed.close()
-
 
 class _Passed:
     """How far the batches are. Told through a queue, which needs no lock: a fork or an interrupt would leave it locked."""
 
     def __init__(self, step: int) -> None:
-        self.told: SimpleQueue[int | None] = SimpleQueue()
+        self.told: SimpleQueue[Any] = SimpleQueue()  # steps; all else is the end
         self.is_closed = False
         self._step = step
 
@@ -93,11 +91,16 @@ class _Passed:
         """Wait until batches up to a step were made; False if no more are wanted."""
         while not self.is_closed and self._step < step:
             told = self.told.get()
-            self._step = self._step if told is None else max(self._step, told)
+            if isinstance(told, int):
+                self._step = max(self._step, told)
+            else:
+                self.is_closed = True
         return not self.is_closed
 
 
-def _run(blocks: Iterator[tuple[int, Leaf | None, range]], passed: _Passed, ask: Ask | None) -> None:
+def _run(
+    blocks: Iterator[tuple[int, Leaf | None, range]], passed: _Passed, ask: Ask | None, owner: "weakref.ref[ReadAhead]"
+) -> None:
     files = _OpenFiles()
     ask = files.ask if ask is None else ask
     # What cannot be read is found again, and told, by whoever makes the batch.
