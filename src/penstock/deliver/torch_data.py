@@ -5,6 +5,7 @@ consumed; :class:`DataLoader` can, because every batch passes through it.
 """
 
 import copy
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -148,6 +149,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if self._served is not self._loader._work:  # a state of an older order was loaded: new workers, with that order
             self._served, self._iterator = self._loader._work, None
         shield(owner := object())
+        is_ending = sys.is_finalizing  # the names of this module are gone when the interpreter ends in the middle of an epoch
         batches: Any = None
         try:
             with self._places.counted():
@@ -159,7 +161,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             raise
         finally:
             del batches
-            lower(owner)
+            if not is_ending():
+                lower(owner)
 
     @shielded
     def _rest(self, batches: Iterator[Any]) -> Iterator[Any]:

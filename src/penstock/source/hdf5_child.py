@@ -105,10 +105,10 @@ def respond(files: "Files", request: dict[str, Any], blob: bytes) -> tuple[dict[
             "words": "it needs more memory than a block may have: open it with a larger max_block_bytes",
         }, b""
     except Exception as error:  # broken files make h5py raise almost anything
-        return {"error": kind_of(error), "words": f"{type(error).__name__}: {error}"}, b""
+        return {"error": error_kind(error), "words": f"{type(error).__name__}: {error}"}, b""
 
 
-def kind_of(error: Exception) -> str:
+def error_kind(error: Exception) -> str:
     """ReadError for an error of the system, which HDF5 may only mention; CorruptError for one of the content."""
     return "ReadError" if getattr(error, "errno", None) or "errno = " in str(error) else "CorruptError"
 
@@ -119,7 +119,7 @@ def open_file(path: str, **options: Any) -> Any:
         return h5py.File(path, "r", **options)
     except OSError as error:
         kinds = {"truncated file": "TruncatedError", "file signature not found": "FormatError"}
-        kind = next((kind for words, kind in kinds.items() if words in str(error)), kind_of(error))
+        kind = next((kind for words, kind in kinds.items() if words in str(error)), error_kind(error))
         raise Refused(kind, f"expected an HDF5 file that can be read, found: {error}") from error
 
 

@@ -160,7 +160,9 @@ class Staging:
         self._files.sync_directory(final.parent)
 
     def _leftovers(self) -> Iterator[Path]:
-        for name in self._files.names(self._target.parent):
+        with translated(self._target, "listing its directory"):
+            names = sorted(os.listdir(self._target.parent))
+        for name in names:
             if name.startswith(self._prefix) and name.endswith(".tmp"):
                 yield self._target.parent / name
 
@@ -168,7 +170,8 @@ class Staging:
         """A new directory and the descriptor of its lock. If somebody cleans up and takes it for a leftover, another one."""
         while True:
             directory = self._target.parent / f"{self._prefix}{secrets.token_hex(8)}.tmp"
-            self._files.make_directory(directory)
+            with translated(self._target, "making a directory next to it"):
+                os.mkdir(directory)
             with translated(directory, "locking"), contextlib.suppress(FileNotFoundError):
                 lock = _take_lock(directory, fcntl.LOCK_EX)
                 if os.fstat(lock).st_nlink > 0:
