@@ -105,7 +105,7 @@ def shield(owner: object) -> None:
 @shielded
 def _put_in_place() -> None:
     global _current, _kept_since
-    previous = signal.getsignal(signal.SIGINT)
+    previous = _signal.getsignal(2)
     if callable(previous) and threading.current_thread() is threading.main_thread():
         _current, _kept_since = _Handler(previous), None
         signal.signal(signal.SIGINT, _current)
