@@ -10,6 +10,7 @@ import numpy as np
 from penstock.errors import SchemaMismatchError, SizeOverflowError, UnsupportedTypeError
 from penstock.interfaces import IntArray
 from penstock.schema import Field, Schema
+from penstock.source.limit import one_line
 from penstock.source.optional import need
 
 __all__ = [
@@ -92,7 +93,7 @@ def need_agreement(first: Mapping[str, Leaf], other: Mapping[str, Leaf], paths: 
             or leaf.is_json != other[name].is_json
         ):
             raise SchemaMismatchError(
-                f"{paths[1]}: expected {leaf.type} in column {name!r} as in {paths[0]}, found {other[name].type}"
+                f"{paths[1]}: expected {_shown(leaf.type)} in column {name!r} as in {paths[0]}, found {_shown(other[name].type)}"
             )
 
 
@@ -102,7 +103,9 @@ def refitted(leaf: Leaf, column: Any, where: str) -> Leaf:
         column = storage_type(column).field(member).type
     fitting = Leaf(leaf.path, column, leaf.field)
     if _field(column) != leaf.field.with_nullable(False) or fitting.is_json != leaf.is_json:
-        raise SchemaMismatchError(f"{where}: expected {leaf.type} in column {'.'.join(leaf.path)!r}, found {column}")
+        raise SchemaMismatchError(
+            f"{where}: expected {_shown(leaf.type)} in column {'.'.join(leaf.path)!r}, found {_shown(column)}"
+        )
     return fitting
 
 
@@ -139,6 +142,11 @@ def _num_nodes(kind: Any) -> int:
     if need("pyarrow", "arrow").types.is_dictionary(inner):
         return 1
     return 1 + sum(_num_nodes(inner.field(number).type) for number in range(inner.num_fields))
+
+
+def _shown(kind: Any) -> str:
+    """A type for a message: it may have names of any bytes in it."""
+    return one_line(kind, 200)
 
 
 def storage_type(kind: Any) -> Any:
@@ -219,10 +227,11 @@ def _field_or_error(name: str, kind: Any, where: str) -> Field:
     try:
         field = _field(kind)
     except ValueError as error:
-        raise SizeOverflowError(f"{where}: column {name!r} of {kind}: {error}") from error
+        raise SizeOverflowError(f"{where}: column {name!r} of {_shown(kind)}: {error}") from error
     if field is None:
         raise UnsupportedTypeError(
-            f"{where}: expected numbers, texts, bytes, or lists of numbers or of what JSON has in column {name!r}, found {kind}; "
+            f"{where}: expected numbers, texts, bytes, or lists of numbers or of what JSON has "
+            f"in column {name!r}, found {_shown(kind)}; "
             "choose the other columns: fields=[...]"
         )
     return field
