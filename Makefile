@@ -6,7 +6,7 @@ CMAKE   = $(VENV)/bin/cmake
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native docs lint format check sanitize campaign exhaustive crash soak large resume crossing fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden stub clean
+.PHONY: setup build test test-native docs lint format check sanitize campaign exhaustive crash soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden stub clean
 
 setup: $(VENV)/.ready
 
@@ -85,6 +85,17 @@ resume: setup build
 crossing: setup build  # every combination of streams and loaders beside a naive model, and mutants of the library
 	$(PY) -m tests.crossing.campaign --cases 100000
 	$(PY) -m tests.crossing.mutants
+
+# The attackers of tests/hostile at length: servers, gc, changed files, bombs, mutants, failing system calls, interrupts.
+hostile: setup build
+	$(PY) -m tests.hostile.server --count 500
+	$(PY) -m tests.hostile.gc_adversary --count 200
+	$(PY) -m tests.hostile.file_changer --count 1500
+	$(PY) -m tests.hostile.bombs
+	for attack in rows states notes; do $(PY) -m tests.hostile.mutate_$$attack --count 10000 || exit 1; done
+	$(PY) -m tests.hostile.mutate --count 10000
+	$(PY) -m tests.hostile.system_faults --stride 11
+	$(PY) -m tests.hostile.interrupts --count 2000 --busy 4
 
 fuzz: setup build  # needs clang and its runtime: apt-get install clang libclang-rt-14-dev
 	$(CMAKE) -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DPENSTOCK_FUZZ=ON -DPENSTOCK_SANITIZE=address,undefined >/dev/null
