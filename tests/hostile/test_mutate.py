@@ -72,3 +72,13 @@ def test_a_parquet_column_of_another_type_than_the_schema_says_is_corrupt(tmp_pa
     (tmp_path / "a.parquet").write_bytes(content[:place] + b"\x15\x0c" + content[place + 2 :])
     with pytest.raises(CorruptError, match=r"a\.parquet: group 0.*expected values of INT64 as in the schema, found BYTE_ARRAY"):
         pen.open(tmp_path / "a.parquet")
+
+
+def test_parquet_statistics_that_hide_missing_values_are_an_error_that_names_the_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": pa.array([1, None, 3] * 7)}), tmp_path / "a.parquet")
+    content = (tmp_path / "a.parquet").read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    place = content.index(b"\x16\x0e", footer)  # 7 nulls, in the statistics of the column
+    (tmp_path / "a.parquet").write_bytes(content[:place] + b"\x16\x00" + content[place + 2 :])
+    with pen.open(tmp_path / "a.parquet") as source, pytest.raises(CorruptError, match=r"a\.parquet: expected no missing values"):
+        source[:]

@@ -249,6 +249,8 @@ class GroupSource(Source):
             raise CorruptError(
                 f"{group.path}: expected {group.rows} records in group {group.number}, found {len(column)} of {name!r}"
             )
+        if column.has_nulls and not leaf.field.nullable:
+            raise CorruptError(f"{group.path}: expected no missing values of {name!r}, found some in group {group.number}")
         return column, sum(array.get_total_buffer_size() for array in arrays)
 
 
