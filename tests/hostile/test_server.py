@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 from tests.hostile.server import CASES, Hostile, problems
+from tests.remote.conftest import no_connections
 
-from penstock.remote.objects import close_all
+__all__ = ["no_connections"]  # a fixture for every test here: waits until its connections are gone
 
 
 @pytest.fixture(scope="module")
 def servers(obstore_is_running: None) -> Iterator[tuple[Hostile, Hostile]]:
     with Hostile() as server, Hostile("127.0.0.2") as stranger:
         yield server, stranger
-        close_all()
 
 
 @pytest.mark.parametrize(("name", "scheme"), CASES)
