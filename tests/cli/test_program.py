@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
