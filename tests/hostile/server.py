@@ -203,10 +203,14 @@ class Hostile(ThreadingHTTPServer):
         self.state.closing.set()
         self.shutdown()
         self._thread.join()
+        self.hang_up()
+        self.server_close()
+
+    def hang_up(self) -> None:
+        """End all connections, and with them their threads."""
         for connection in list(self._open):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        self.server_close()
 
 
 # The attacks
@@ -516,6 +520,8 @@ def problems(name: str, scheme: str, server: Hostile, stranger: Hostile) -> list
     stranger.state.log.clear()
     url, options = target(server, scheme, **({"max_listed": 5_000} if scheme == "list" else {}))
     outcome = run(hurried(url, options, 0.2 if attack.is_slow else 60.0))
+    server.hang_up()
+    stranger.hang_up()
     found = [f"showed {secret}" for secret in leaks(outcome)]
     found += [f"sent {len(stranger.state.log)} requests to a stranger"] * bool(stranger.state.log)
     if server.state.sent_bytes > MOST_SENT_BYTES:

@@ -17,6 +17,7 @@ from tests.hostile.interrupts import KINDS, Case, draw, fault, nursery
 
 import penstock as pen
 from penstock.errors import WorkerDiedError
+from penstock.loader.engine import PlainEngine
 
 DEADLINE_S = 60
 
@@ -124,7 +125,9 @@ def test_an_interrupt_ends_a_transform_that_takes_its_time(threads: int) -> None
 
     def wait(batch: Any) -> Any:
         begun.set()
-        go_on.wait(DEADLINE_S)
+        for _ in range(int(10 * DEADLINE_S)):  # a signal that comes right before a wait is only seen behind it
+            if go_on.wait(0.1):
+                break
         return batch
 
     def interrupt() -> None:
@@ -238,3 +241,21 @@ def test_a_fork_while_threads_make_batches_reads_on() -> None:
             if number == 2:
                 assert in_fork(lambda: [batch["x"].tolist() for batch in one] == expected[3:]) == "True"
         one.seek(0)
+
+
+def test_an_interrupt_that_was_deferred_comes_before_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a loop that does nothing else too, where the loader is almost never idle."""
+    one, take = loader(threads=0), PlainEngine.take
+
+    def take_interrupted(self: PlainEngine) -> Any:
+        monkeypatch.setattr(PlainEngine, "take", take)
+        signal.raise_signal(signal.SIGINT)
+        return take(self)
+
+    monkeypatch.setattr(PlainEngine, "take", take_interrupted)
+    batches = iter(one)
+    next(batches)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert one.step == 1
+    assert len(list(one)) == 9

@@ -466,7 +466,7 @@ def test_a_collection_at_a_url_names_parts_beside_it_and_at_other_urls(bucket: U
     assert '"url": "sub/b.npy"' in content
     assert f'"url": "{other}/c.npy"' in content
     log = watched(bucket)
-    with pytest.raises(UnsafePathError, match=rf"c/all\.json.*{other}/c\.npy.*allow_urls"):
+    with pytest.raises(UnsafePathError, match=r"c/all\.json.*found 'memory://other-.*allow_urls"):
         pen.open(f"{bucket}/c/all.json")
     with pen.open(f"{bucket}/c/all.json", allow_urls=True) as source:
         assert len(source) == 9

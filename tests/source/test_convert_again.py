@@ -105,10 +105,10 @@ def test_data_that_was_changed_in_place_is_not_mixed_with_what_was_done(tmp_path
 def test_a_note_of_version_1_goes_on(tmp_path: Path) -> None:
     about = {"source": "x", "samples": "y"}
     path = tmp_path / "a.pen.partial.json"
-    first = Note.of(path, {"source": "x"})
-    assert Note.of(path, about).dataset == first.dataset
+    first = Note.of(path, {"source": "x"}, is_begun=False)
+    assert Note.of(path, about, is_begun=True).dataset == first.dataset
     with pytest.raises(StoreError, match="other data"):
-        Note.of(path, about | {"source": "z"})
+        Note.of(path, about | {"source": "z"}, is_begun=True)
 
 
 def times(factor: int) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from penstock.interrupt import lower, shield, shielded
+from penstock.interrupt import check, lower, shield, shielded
 from penstock.loader.engine import Engine
 from penstock.remote.window import is_changing
 
@@ -84,6 +84,7 @@ class Batches:
         return self
 
     def __next__(self) -> Any:
+        check()  # in a loop that does little else, an interrupt would hardly ever find the loader idle
         with self._loader._turn:  # the cursor is the loader's: iterators in several threads take turns
             return self._next()
 
