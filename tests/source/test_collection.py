@@ -136,3 +136,16 @@ assert len(source) == int(sys.argv[2])
 assert np.array_equal(source["data"][ids], ids)
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path), str(2 * num_parts)], check=True, timeout=300)
+
+
+def test_a_pattern_in_a_collection_does_not_lead_out_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "in").mkdir()
+    for directory in ("out", "in"):
+        np.save(tmp_path / directory / "x.npy", np.arange(3))
+    write_collection([tmp_path / "in/x.npy"], tmp_path / "in/all.json")
+    (tmp_path / "in/link").symlink_to(tmp_path / "out")
+    content = (tmp_path / "in/all.json").read_text()
+    (tmp_path / "in/all.json").write_text(content.replace('"x.npy"', '"li*k/x.npy"'))
+    with pytest.raises(UnsafePathError, match="leads out"):
+        pen.open(tmp_path / "in/all.json")[0]

@@ -105,7 +105,7 @@ class Batches:
             if opened is None:
                 opened = self._opened = _Opened(self._begin)
             shield(opened)
-            place, batch = opened.engine.take()  # of this one, whoever closes the iterator meanwhile
+            place, batch = opened.engine.take()  # of this one, even if another thread closes the iterator meanwhile
         except BaseException as error:
             self._drop()
             is_end = opened is None or isinstance(error, StopIteration)  # which is what a closed engine raises

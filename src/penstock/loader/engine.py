@@ -159,7 +159,7 @@ class _Job:
         self.outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
     def cancel(self) -> None:
-        """Let no thread begin with it; to whoever waits for it, that is the end."""
+        """Let no thread begin with it; for a thread that waits for it, that is the end."""
         self.is_cancelled = True
         self.outcome.put((None, StopIteration()))
 
@@ -193,7 +193,7 @@ class _Crew:
         self.jobs.put(None)
 
     def join(self, seconds: float) -> None:
-        """Wait for their end, but not longer than so many seconds."""
+        """Wait for their end, until a deadline in seconds."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             if thread is not threading.current_thread():

@@ -49,7 +49,7 @@ def make_read_ahead(work: Work, schedule: Schedule, steps: range) -> "ReadAhead 
     """What reads ahead for these steps; None where nothing lies on a disk and is read block by block."""
     try:
         is_useful = bool(steps) and any(_is_on_disk(leaf) for leaf in leaves_of(work.stream))
-    except (PenstockError, OSError, ValueError):  # found again, and told, by whoever makes the batch, if one needs it
+    except (PenstockError, OSError, ValueError):  # found again, and told, when a batch needs it
         return None
     return ReadAhead(work, schedule, steps) if is_useful else None
 
@@ -103,7 +103,7 @@ def _run(
 ) -> None:
     files = _OpenFiles()
     ask = files.ask if ask is None else ask
-    # What cannot be read is found again, and told, by whoever makes the batch.
+    # What cannot be read is found again, and told, when the batch is made.
     with contextlib.suppress(PenstockError, OSError, ValueError), contextlib.closing(files):
         for step, leaf, units in blocks:
             if not passed.wait_for(step):

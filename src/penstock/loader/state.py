@@ -22,7 +22,7 @@ MAX_TEXT = 16 << 20
 """Characters of a state, all keys and values together."""
 
 MAX_DIFFERENCES = 8
-"""So many are told."""
+"""Differences that a message tells."""
 
 CURSOR_DIGITS = 48
 

@@ -160,7 +160,7 @@ class Client:
         raise FailedError(failure)
 
     def pages(self, seconds: float, prefix: str | None, offset: str | None) -> Iterator[Any]:
-        """A listing, page by page. TimeoutError if a page with something on it takes longer: obstore reads empty ones for ever."""
+        """A listing, page by page. TimeoutError if one with something on it takes longer: obstore reads empty ones without end."""
         stream = self.call("list", prefix, offset=offset, chunk_size=1000)
         if self._is_quick:
             yield from self.items(stream)

@@ -67,7 +67,7 @@ def _kind(name: str, text: str, status: int | None) -> str | None:
     if _METADATA.search(text):
         return "credentials"  # none were given, and the machine's own service that hands them out does not answer
     if kind == "exists" and status == 409:
-        return "again"  # a conflict with a request under way: nobody knows yet who wins
+        return "again"  # a conflict with a request under way: which one wins is not known yet
     if (kind == "unsupported" and "Range request not supported" in text) or "source: NotPartial" in text:
         return "whole"
     if "source: StartTooLarge" in text:

@@ -18,6 +18,7 @@ from penstock.source.at_url import open_url, share
 from penstock.source.concat import Concat, Part
 from penstock.source.files import File, LocalFile, RemoteFile
 from penstock.source.parts import MOST_OPEN, MOST_OPEN_REMOTE
+from penstock.source.paths import has_pattern, matching
 from penstock.source.publish import replace_file
 from penstock.source.registry import open_source
 from penstock.store.location import as_location
@@ -190,8 +191,9 @@ def _open_inside(root: Path | UrlPath, url: str, options: Mapping[str, Any]) -> 
     if isinstance(root, UrlPath):
         return open_url(_part_at_url(root, url), options)
     path = root / url
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise UnsafePathError(f"{path}: the part leads out of {root}")
+    for one in matching(str(path)) if has_pattern(str(path)) else [path]:
+        if not Path(one).resolve().is_relative_to(root.resolve()):
+            raise UnsafePathError(f"{one}: the part leads out of {root}")
     return open_source(path)
 
 

@@ -212,7 +212,7 @@ def describe(file: Any, inner: str) -> dict[str, Any]:
     """A data set: the type and shape of a row, how many there are, and how they are stored."""
     data, where = file[inner], f"data set {inner!r}"
     if data.is_virtual or data.external:
-        raise Refused("UnsafePathError", f"{where}: its data lies in other files; open those instead")
+        raise Refused("UnsafePathError", f"{where}: its data is in other files; open those instead")
     kind, dtype = kind_of(where, data)
     recipe = data.id.get_create_plist()
     filters = [recipe.get_filter(i)[0] for i in range(recipe.get_nfilters())]

@@ -1,7 +1,7 @@
 """The JSON object of a manifest, read in bounded memory: 64 MiB of brackets from a stranger would be 1.7 GB of lists.
 
 Values are found by their brackets and counted before they are parsed. The rows of the three tables, of which a large store has
-millions, are parsed a slice at a time by whoever wants them.
+millions, are parsed a slice at a time by their reader.
 """
 
 import json

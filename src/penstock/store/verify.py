@@ -53,7 +53,7 @@ def verify(
     the rows of a page), or an empty list: then every record can be read as :func:`~penstock.open` reads it unless told otherwise.
 
     Right checksums say that bytes are as they were written, not that a writer, or a stranger, wrote what can be read. Where it is
-    known who wrote the store, ``decode=False`` stops there; for compressed data that is several times faster. A chunk needs 64 MiB
+    known who wrote the store, ``decode=False`` stops there. A chunk needs 64 MiB
     of memory, or as much as its largest record. With an ``executor``, any ``concurrent.futures.Executor``, runs of chunks are
     checked in its threads, processes or machines.
 
