@@ -1,5 +1,6 @@
 """Parquet files: row groups, many files, and files that claim to be some."""
 
+import gc
 import io
 import os
 import struct
@@ -31,6 +32,7 @@ from penstock.records import Source
 from penstock.source.arrow_group import Decoding, Group, Recent
 from penstock.source.arrow_type import Leaf
 from penstock.source.parquet import ParquetSource, open_parquet
+from penstock.source.range_file import RangeFile
 from penstock.testing import SourceSuite
 from penstock.testing.source_suite import assert_batch
 
@@ -393,3 +395,18 @@ def test_a_file_cut_or_gone_while_open_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").unlink()
     with pytest.raises(MissingError, match=r"a\.parquet"):
         source[99_999]
+
+
+def test_reading_leaves_no_reader_of_arrow_behind(tmp_path: Path) -> None:
+    """Every look at a row group left a reader, an exception and the frames of the whole call behind, without end."""
+    pq.write_table(table(), tmp_path / "a.parquet", row_group_size=5)
+
+    def readers() -> int:
+        gc.collect()
+        return sum(isinstance(thing, RangeFile) for thing in gc.get_objects())
+
+    before = readers()
+    for _ in range(3):
+        with open_parquet(tmp_path / "a.parquet", cache_bytes=0) as source:
+            source[:]
+    assert readers() == before

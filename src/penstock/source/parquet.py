@@ -30,6 +30,7 @@ __all__ = ["ParquetSource", "RemoteParquetSource", "open_parquet"]
 
 SUFFIXES = (".parquet",)
 FOOTER_BYTES = 64 << 20
+PLAN_BYTES = 8 << 20
 GROUPS_AT_ONCE = 16
 """So many row groups of remote files are fetched together."""
 TRIES = 3
@@ -68,7 +69,7 @@ class ParquetSource(GroupSource):
     def __init__(self, what: Names, fields: Fields | None, decoding: Decoding) -> None:
         self._files, self._fields = find_files(what, SUFFIXES), fields
         self._file_named = {str(file): file for file in self._files}
-        self._footers = Recent(FOOTER_BYTES)
+        self._footers, self._plans = Recent(FOOTER_BYTES), Recent(PLAN_BYTES)
         heads, names = self._look(decoding.threads), [str(file) for file in self._files]
         for name, (leaves, _) in zip(names, heads, strict=True):
             need_agreement(heads[0][0], leaves, (names[0], name), exact=False)
@@ -95,9 +96,14 @@ class ParquetSource(GroupSource):
         return sum(plan.num_bytes for plan in plans), sum(plan.stored_bytes for plan in plans)
 
     def _plan(self, group: Group, leaf: Leaf) -> Plan:
+        plan: Plan = self._plans.get(((group.path, group.number), leaf.path), lambda: self._make_plan(group, leaf))
+        return plan
+
+    def _make_plan(self, group: Group, leaf: Leaf) -> tuple[Plan, int]:
         file = self._file_named[group.path]
         with self._bytes(group, leaf) as read_range:
-            return make_plan(file, self._footer(file), (group.number, group.rows), leaf, read_range)
+            plan = make_plan(file, self._footer(file), (group.number, group.rows), leaf, read_range)
+        return plan, PLAN_BYTES >> 13
 
     def _decode(self, group: Group, leaf: Leaf) -> list[Any]:
         plan, name, limit = self._plan(group, leaf), ".".join(leaf.path), self._decoding.max_block_bytes
@@ -194,7 +200,7 @@ class RemoteParquetSource(ParquetSource):
             try:
                 return super()._make(number, name)
             except CorruptError:
-                self._window.refetch(int(self._file_of[number]))
+                self._refetch(number)
         return super()._make(number, name)
 
     def _size(self, number: int, fields: Sequence[str]) -> int:
@@ -202,8 +208,13 @@ class RemoteParquetSource(ParquetSource):
             try:
                 return super()._size(number, fields)
             except (CorruptError, BatchTooLargeError):
-                self._window.refetch(int(self._file_of[number]))
+                self._refetch(number)
         return super()._size(number, fields)
+
+    def _refetch(self, number: int) -> None:
+        """Forget the bytes of a group's file, and what was made of them."""
+        self._window.refetch(int(self._file_of[number]))
+        self._plans.clear()
 
     @contextmanager
     def _opened(self, group: Group, leaf: Leaf) -> Iterator[Any]:

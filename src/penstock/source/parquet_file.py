@@ -176,10 +176,14 @@ def _check_chunks(file: File, footer: Any, groups: list[int], columns: list[list
     def read_range(low: int, high: int) -> bytes:
         raise _AskedError
 
-    reader = need("pyarrow.parquet", "arrow").ParquetFile(RangeFile(file.size, read_range), metadata=footer, pre_buffer=True).reader
+    if not groups:
+        return
+    opened, wanted = need("pyarrow.parquet", "arrow").ParquetFile, sorted({c for some in columns for c in some})
+    # The reader has no name here: it keeps the exception, that keeps this frame, and the frame must not keep the reader.
     with contextlib.suppress(_AskedError):
-        if groups:
-            reader.read_row_groups(groups, column_indices=sorted({c for some in columns for c in some}), use_threads=False)
+        opened(RangeFile(file.size, read_range), metadata=footer, pre_buffer=True).reader.read_row_groups(
+            groups, column_indices=wanted, use_threads=False
+        )
 
 
 def _columns_of(name: str, paths: list[str]) -> list[int]:
