@@ -39,7 +39,7 @@ test-native: $(VENV)/.begun
 	$(VENV)/bin/ctest --test-dir build/native --output-on-failure
 
 docs: setup build
-	$(VENV)/bin/mkdocs build --quiet --strict
+	$(PY) -m tools.docs.site
 
 lint: setup build
 	$(VENV)/bin/ruff format --check .

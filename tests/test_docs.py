@@ -134,24 +134,6 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(named) == sorted(str(page.relative_to(DOCS)) for page in DOCS.glob("**/*.md"))
 
 
-def test_the_site_is_built_without_a_warning_and_asks_nobody_for_anything(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"],
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=BUILD_S,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    built = list((tmp_path / "site").glob("**/*.html"))
-    assert len(built) == len(list(DOCS.glob("**/*.md"))) + 1  # and a page for what is not found
-    for page in built:
-        text = page.read_text()
-        assert not re.findall(r'<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="(?:https?:)?//[^"]*"', text), page.name
-        assert not hooks.MARK.search(text), page.name
-
-
 # The reference
 
 

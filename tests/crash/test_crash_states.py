@@ -10,8 +10,8 @@ from tests.crash.run import WORKERS, run_all
 from tests.crash.trace import parse
 
 SUBSETS = 2
-MOST = "45"  # of every plan, drawn by lot; all of them: make crash
-LEAST_STATES = 1_500
+MOST = "24"  # of every plan, drawn by lot; all of them: make crash
+LEAST_STATES = 700
 # A protocol that syncs has few states; many more than this mean that an fsync was lost somewhere.
 MOST_STATES_PER_EVENT = 30
 

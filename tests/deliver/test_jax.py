@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from tests.effort import every
 
 import penstock as pen
 from penstock.deliver.jax import deliver
@@ -189,8 +190,7 @@ LOADERS: dict[str, Callable[[Data], pen.Loader]] = {
 }
 
 
-@pytest.mark.parametrize("forever", [False, True])
-@pytest.mark.parametrize("name", LOADERS)
+@pytest.mark.parametrize(("name", "forever"), every(2, list(product(LOADERS, [False, True])), 1))
 def test_a_run_can_be_resumed_after_any_batch(name: str, forever: bool, data: Data) -> None:
     assert verify_resume(lambda: deliver(LOADERS[name](data), forever=forever), steps=14).steps >= 9
 

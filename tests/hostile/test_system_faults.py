@@ -17,7 +17,7 @@ import penstock as pen
 from penstock.errors import AccessDeniedError, NoSpaceError, PenstockError, ReadError
 from penstock.source import write_collection, write_tokens
 
-SAMPLED = {"read files": 90, "convert npy to .pen": 190, "write_collection again": 150}
+SAMPLED = {"read files": 180, "convert npy to .pen": 380, "write_collection again": 300}
 """Workloads of every run, and how far apart the faults are that are taken; in a campaign, every fault of all of them."""
 
 
@@ -34,7 +34,7 @@ def test_whatever_call_fails_the_result_is_right_or_an_error_says_where(attack: 
         taken += is_hit
         wrong += [] if what is None else [f"{fault}: {what}"]
     assert wrong == []
-    assert taken >= 2
+    assert taken >= 1
 
 
 Failing = Callable[..., None]

@@ -40,7 +40,7 @@ def test_l3_iterators_that_are_dropped_leave_nothing_behind(kind: str) -> None:
     loader = make_loader(kind)
     files, threads, crew = open_files(), native_threads(), threading.active_count()
     expected = make_loader("plain")
-    for _ in range(count(200, 1000)):
+    for _ in range(count(80, 1000)):
         assert delivered_ids(next(iter(loader))) == delivered_ids(next(iter(expected)))
     for _ in range(3):
         for _batch in loader:
@@ -118,9 +118,9 @@ def test_closed_iterators_begin_again() -> None:
 
 @pytest.mark.parametrize("kind", ["native", "threads", "slow", "plain"])
 def test_l4_interrupts_end_the_program(kind: str) -> None:
-    """Of three programs one is interrupted once, the others twice; in a campaign, of seven."""
+    """One program is interrupted once, one twice; in a campaign, six twice."""
     chance = random.Random(kind)
-    for number in range(count(3, 7)):
+    for number in range(count(2, 7)):
         process = start("loop", kind)
         assert heard(process) == "ready"
         threading.Event().wait(chance.random() * 0.1)

@@ -117,7 +117,7 @@ def test_mean_of_many_weighted_sums_is_the_truth():
     n = 300
     masses = 1 + np.arange(n) % 10.0
     values = 5 + np.sin(np.arange(n)) + masses
-    num_seeds = count(400, 1000)
+    num_seeds = count(250, 1000)
     sums = np.zeros((num_seeds, 5))
     for seed in range(num_seeds):
         for kind, design in enumerate(designs_of(n, seed, masses, 60)):

@@ -132,30 +132,30 @@ def values_tried(value: int, offset: int) -> set[int]:
 
 
 def test_every_byte_flipped_cleared_or_set_gives_the_right_answer_or_names_the_file(target: Target) -> None:
-    """One change of every other byte, in a campaign every change of every byte."""
+    """One change of every fifth byte, in a campaign every change of every byte."""
     for file in target.files:
         original = file.read_bytes()
         descriptor = os.open(file, os.O_RDWR)
         try:
-            for offset, value in every(2, list(enumerate(original))):
-                for other in every(5, sorted(values_tried(value, offset)), offset // 2):
+            for offset, value in every(5, list(enumerate(original))):
+                for other in every(5, sorted(values_tried(value, offset)), offset // 5):
                     os.pwrite(descriptor, bytes([other]), offset)
                     target.check(file, f"byte {offset} = {other:#x}")
                 os.pwrite(descriptor, bytes([value]), offset)
         finally:
             os.close(descriptor)
-    assert target.tried > count(2_000, 24_000)
+    assert target.tried > count(800, 24_000)
     assert target.refused > 0.8 * target.tried  # the rest is padding between regions
 
 
 def test_every_file_cut_at_every_length_names_the_file(target: Target) -> None:
     for file in target.files:
         original = file.read_bytes()
-        for length in every(5, range(len(original) - 1, -1, -1)):
+        for length in every(11, range(len(original) - 1, -1, -1)):
             os.truncate(file, length)
             target.check(file, f"cut to {length}")
         overwrite(file, original)
-    assert target.refused == target.tried > count(1_100, 5_500)
+    assert target.refused == target.tried > count(500, 5_500)
 
 
 def test_bytes_after_the_end_of_a_file_name_the_file(target: Target) -> None:
