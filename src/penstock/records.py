@@ -6,7 +6,7 @@ A class of your own gives ``schema``, ``fingerprint``, ``__len__``, ``_read`` an
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -191,11 +191,23 @@ class Source(ABC):
         """The sha256 of all records, which are read for it: of the fields with their names and types, and of every value.
 
         Equal for equal records in every format: that of files, and of the store they were converted into. ``progress`` is a
-        function called with records and bytes done, or ``True`` for a bar in the terminal.
+        function called with records and bytes done, or ``True`` for a bar in the terminal. A source remembers its digest until a
+        file changes its size, times or inode.
         """
         from penstock.source.reading import digest_all
 
-        return digest_all(self, progress)
+        versions = self.file_versions()
+        if versions is None or versions != self._digested[0]:
+            self._digested = versions, digest_all(self, progress)
+        return self._digested[1]
+
+    _digested: tuple[Hashable, str] = (None, "")
+
+    def file_versions(self) -> Hashable | None:
+        """Sizes, times and inodes of all files that hold the records, or versions of objects: equal as long as the records are.
+        None if there are no such files, or if one was changed a moment ago.
+        """
+        return None
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -7,12 +7,26 @@ than it is. All code that looks for data uses the functions here.
 import errno
 import os
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from penstock.errors import AccessDeniedError, MissingError, PenstockError, ReadError
 
-__all__ = ["is_directory", "is_file", "is_there", "names_in", "read_error", "reading", "reason", "status"]
+__all__ = [
+    "SIZE",
+    "file_version",
+    "file_versions",
+    "is_directory",
+    "is_file",
+    "is_settled",
+    "is_there",
+    "names_in",
+    "read_error",
+    "reading",
+    "reason",
+    "status",
+]
 
 Path = str | bytes | os.PathLike[str]
 
@@ -91,3 +105,30 @@ def names_in(path: str | os.PathLike[str]) -> list[str]:
     """The names in a directory, in any order."""
     with reading(path, "listing the directory"):
         return os.listdir(path)
+
+
+# Versions of files
+
+SIZE = 2
+"""Where a version has the size."""
+
+SETTLED_NS = 2 * 10**9
+"""A version can be trusted if the file was changed longer ago than this: clocks of file systems can be coarse."""
+
+
+def file_version(path: str | os.PathLike[str]) -> tuple[int, ...]:
+    """What changes with a file: device, inode, size and times."""
+    with reading(path):
+        info = os.stat(path)
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+def is_settled(version: tuple[int, ...]) -> bool:
+    """Whether a file of that version was changed long enough ago."""
+    return time.time_ns() - max(version[3:]) > SETTLED_NS
+
+
+def file_versions(paths: Iterable[str | os.PathLike[str]]) -> tuple[tuple[int, ...], ...] | None:
+    """The versions of files; None if one of them was changed a moment ago."""
+    found = tuple(map(file_version, paths))
+    return found if all(map(is_settled, found)) else None

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as pen
+from penstock import system
 from penstock.errors import SourceChangedError
 from penstock.records import DENSE, FEW, Source
 from penstock.source import fingerprint, write_collection, write_rows, write_tokens
@@ -343,3 +344,45 @@ def test_digests_tell_missing_from_empty_and_one_split_from_another() -> None:
     one, other, same = (pen.open({"x": column}).digest() for column in masked)
     assert one != other == same
     assert one == pen.open({"x": np.array([5, 6])}).digest()
+
+
+def store(directory: Path) -> Path:
+    pen.convert(pen.open({"x": ROWS[:5000]}), directory / "a.pen")
+    return directory / "a.pen"
+
+
+MADE: dict[str, Callable[[Source], Source]] = {
+    "plain": lambda source: source,
+    "select": lambda source: source.select(slice(0, 100)),
+    "pick": lambda source: source.pick(*source.schema),
+    "list": lambda source: pen.open([source, source]),
+    "dict": lambda source: pen.open({"a": source}),
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("kind", [*KINDS, "store"])
+def test_a_digest_of_all_records_is_remembered_until_a_file_changes(
+    tmp_path: Path, kind: str, made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = store(tmp_path) if kind == "store" else KINDS[kind](tmp_path)
+    file = next(path.glob("chunk/*")) if kind == "store" else path
+    with pen.open(path) as opened:
+        source, read = MADE[made](opened), []
+
+        def digest() -> str:
+            return source.digest(progress=lambda records, size: read.append(records))
+
+        first = digest()
+        once = len(read)
+        assert digest() == first
+        assert len(read) == 2 * once > 0  # the files were written just now: another change might leave their times as they are
+        monkeypatch.setattr(system, "SETTLED_NS", -1)
+        assert [digest(), digest(), digest()] == [first] * 3
+        assert len(read) == 3 * once
+        os.utime(file, ns=(1, 1))
+        try:
+            digest()
+        except SourceChangedError:  # a map of the file is no longer trusted at all
+            read += [0] * once
+        assert len(read) == 4 * once

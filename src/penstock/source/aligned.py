@@ -1,6 +1,6 @@
 """Aligned: the fields of several sources of one length, side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -54,6 +54,11 @@ class Aligned(Source):
         share = sampling.shared(len(self._parts))
         found = {name: part.sample_digest(share) for name, part in self._parts.items()}
         return None if None in found.values() else fingerprint_of("aligned", list(found.items()))
+
+    def file_versions(self) -> Hashable | None:
+        """Of all parts."""
+        found = tuple(part.file_versions() for part in self._parts.values())
+        return None if None in found else found
 
     @property
     def metadata(self) -> Mapping[str, Any]:

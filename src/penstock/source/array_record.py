@@ -7,7 +7,7 @@ import resource
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,7 @@ from penstock.source.mapped import collect
 from penstock.source.optional import need
 from penstock.source.paths import expand, file_size
 from penstock.source.rows_in_files import default_threads
-from penstock.system import reading
+from penstock.system import file_versions, reading
 
 __all__ = ["ArrayRecordSource", "open_array_record"]
 
@@ -104,6 +104,10 @@ class ArrayRecordSource(Source):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return fingerprint_files("array_record", self._paths, self._name, self._decoder.identity)
+
+    def file_versions(self) -> Hashable | None:
+        """Of the files."""
+        return file_versions(self._paths)
 
     def sample_digest(self, sampling: Sampling) -> str:
         """Of sizes and samples of the files."""

@@ -4,7 +4,7 @@ import hashlib
 import os
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ from penstock.source.fingerprint import (
 from penstock.source.limit import MAX_BLOCK_BYTES
 from penstock.source.optional import need
 from penstock.source.rows_in_files import default_threads
+from penstock.system import file_versions
 
 __all__ = ["ArrowSource", "ArrowTable", "CompressedArrow", "MappedArrow", "open_arrow", "open_huggingface", "open_table"]
 
@@ -269,6 +270,10 @@ class MappedArrow(ArrowSource):
         """Of names, sizes and samples of the files."""
         return fingerprint_files("arrow", self._paths, self._fields)
 
+    def file_versions(self) -> Hashable | None:
+        """Of the files."""
+        return file_versions(self._paths)
+
     def sample_digest(self, sampling: Sampling) -> str:
         """Of sizes and samples of the files."""
         return digest_files("arrow", self._paths, sampling, self._fields)
@@ -301,6 +306,10 @@ class CompressedArrow(GroupSource):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return fingerprint_files("arrow", self._paths, self._fields)
+
+    def file_versions(self) -> Hashable | None:
+        """Of the files."""
+        return file_versions(self._paths)
 
     def sample_digest(self, sampling: Sampling) -> str:
         """Of sizes and samples of the files."""

@@ -1,6 +1,6 @@
 """Concat: many sources one after the other, as one."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from types import MappingProxyType
@@ -127,6 +127,15 @@ class Concat(Source):
         """Of the parts in their order; None if it is not known of one of them. Parts that do not say it are opened, once."""
         found = [(part.length, digest) for part, digest in zip(self._listed, self._samples(sampling.name), strict=True)]
         return None if any(digest is None for _, digest in found) else fingerprint_of("concat", found)
+
+    def file_versions(self) -> Hashable | None:
+        """Of all parts, which are opened for it."""
+        found = tuple(map(self._versions_of, range(len(self._listed))))
+        return None if None in found else found
+
+    def _versions_of(self, number: int) -> Hashable | None:
+        with self._parts.use(number) as source:
+            return source.file_versions()
 
     def sampled(self) -> list[Part]:
         """The parts with all sample digests that are known of them."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -24,7 +24,7 @@ from penstock.source.fingerprint import (
 from penstock.source.paths import expand, file_size, has_pattern, need_file
 from penstock.source.url_names import children, matching
 from penstock.store.location import as_location
-from penstock.system import reading
+from penstock.system import file_versions, reading
 
 __all__ = ["File", "Files", "LocalFile", "Name", "Names", "RemoteFile", "find_files", "look_at"]
 
@@ -184,6 +184,12 @@ class Files(Sequence[File]):
             return None
         name = f"samples {sampling.pages} {kind} {more!r}"
         return self.once(name, lambda: digest_sampled(kind, self._sampled(sampling.pages), *more))
+
+    def file_versions(self) -> Hashable | None:
+        """See :meth:`penstock.Source.file_versions`."""
+        if not self.is_remote:
+            return file_versions([str(file) for file in self._files])
+        return tuple((str(file), file.info.etag, file.info.size) for file in self._files if isinstance(file, RemoteFile))
 
     def _sampled(self, pages: int) -> list[tuple[int, str]]:
         """Sizes of objects and digests of their pages. Pages that the fingerprint has read are not read again."""

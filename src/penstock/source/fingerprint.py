@@ -9,7 +9,6 @@ There are two, and :func:`penstock.records.is_same_data` says which one is compa
 
 import hashlib
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.records import Sampling
-from penstock.system import reading
+from penstock.system import SIZE, file_version, is_settled, reading
 
 __all__ = [
     "SAMPLE_BYTES",
@@ -43,9 +42,6 @@ WHOLE_BYTES = 1 << 16
 
 FEW_PAGES = 3
 """The least that is looked at of a file: at its beginning, in its middle and at its end."""
-
-SETTLED_NS = 2 * 10**9
-"""The digest of a file is remembered if the file was changed longer ago than this: clocks of file systems can be coarse."""
 
 
 def fingerprint_of(*parts: object) -> str:
@@ -142,10 +138,10 @@ def digest_files(kind: str, paths: Sequence[str | Path], sampling: Sampling, *mo
 
     That of a file is remembered in this process until its size, times or inode change.
     """
-    stamps = [_stamp(path) for path in paths]
-    sizes = [size for _, size in stamps]
+    stamps = [file_version(path) for path in paths]
+    sizes = [stamp[SIZE] for stamp in stamps]
     shares = shares_of(sizes, sampling.pages)
-    found = [_digest_of(path, stamp, pages) for path, (stamp, _), pages in zip(paths, stamps, shares, strict=True)]
+    found = [_digest_of(path, stamp, pages) for path, stamp, pages in zip(paths, stamps, shares, strict=True)]
     return digest_sampled(kind, zip(sizes, found, strict=True), *more)
 
 
@@ -154,21 +150,13 @@ def digest_sampled(kind: str, files: Iterable[tuple[int, str]], *more: object) -
     return fingerprint_of(kind, more, list(files))
 
 
-def _stamp(path: str | Path) -> tuple[tuple[int, ...], int]:
-    """What changes with a file, and its size."""
-    with reading(path):
-        info = os.stat(path)
-    return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns), info.st_size
-
-
 def _digest_of(path: str | Path, stamp: tuple[int, ...], pages: int) -> str:
-    is_settled = time.time_ns() - max(stamp[3:]) > SETTLED_NS
-    return _remembered(os.path.abspath(path), stamp, pages) if is_settled else _digest_file(path, stamp[2], pages)
+    return _remembered(os.path.abspath(path), stamp, pages) if is_settled(stamp) else _digest_file(path, stamp[SIZE], pages)
 
 
 @lru_cache(maxsize=1 << 14)
 def _remembered(path: str, stamp: tuple[int, ...], pages: int) -> str:
-    return _digest_file(path, stamp[2], pages)
+    return _digest_file(path, stamp[SIZE], pages)
 
 
 def _digest_file(path: str | Path, size: int, pages: int) -> str:

@@ -6,7 +6,7 @@ threads read rows that are in the file as they are, and threads decode those in 
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from penstock.source.hdf5_layout import Fields, Part, inspect, need_same, shared
 from penstock.source.limit import MAX_BLOCK_BYTES
 from penstock.source.paths import expand, file_size
 from penstock.source.rows_in_files import FileRows, default_threads, reader_of_files, use_pread
+from penstock.system import file_versions
 
 __all__ = ["Hdf5Source", "open_hdf5"]
 
@@ -93,6 +94,10 @@ class Hdf5Source(Source):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return fingerprint_files("hdf5", self._paths, [(name, parts[0].path) for name, parts in self._parts.items()])
+
+    def file_versions(self) -> Hashable | None:
+        """Of the files."""
+        return file_versions(self._paths)
 
     def sample_digest(self, sampling: Sampling) -> str:
         """Of sizes and samples of the files."""

@@ -3,7 +3,7 @@
 import ast
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,10 @@ class NpySource(RowSource):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return self._files.fingerprint("npy", self._name)
+
+    def file_versions(self) -> Hashable | None:
+        """Of the files."""
+        return self._files.file_versions()
 
     def sample_digest(self, sampling: Sampling) -> str | None:
         """Of sizes and samples of the files."""

@@ -1,7 +1,7 @@
 """Parquet files: row groups are decoded when they are touched, and kept for a while."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
@@ -81,6 +81,10 @@ class ParquetSource(GroupSource):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return self._files.fingerprint("parquet", self._fields)
+
+    def file_versions(self) -> Hashable | None:
+        """Of the files."""
+        return self._files.file_versions()
 
     def sample_digest(self, sampling: Sampling) -> str | None:
         """Of sizes and samples of the files."""

@@ -1,6 +1,6 @@
 """Picked: some fields of a source. The others are not read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,10 @@ class Picked(Source):
     def fingerprint(self) -> str:
         """Of the source and the names."""
         return fingerprint_of("pick", self._source.fingerprint, list(self._schema))
+
+    def file_versions(self) -> Hashable | None:
+        """Of the source."""
+        return self._source.file_versions()
 
     def sample_digest(self, sampling: Sampling) -> str | None:
         """Of the source and the names."""

@@ -10,7 +10,7 @@ All numbers are little-endian. ``docs/reference/foreign-formats.md`` has an exam
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,10 @@ class RowShards(RowSource):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return self._files.fingerprint("rows", self._name, self._dtype)
+
+    def file_versions(self) -> Hashable | None:
+        """Of the files."""
+        return self._files.file_versions()
 
     def sample_digest(self, sampling: Sampling) -> str | None:
         """Of sizes and samples of the files."""

@@ -1,6 +1,6 @@
 """Selection: some records of a source, in an order of their own, as a source."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,10 @@ class Selection(Source):
         """Of the source and the selection."""
         chosen = repr(self._ids) if isinstance(self._ids, range) else fingerprint_arrays("ids", [self._ids])
         return fingerprint_of("select", self._source.fingerprint, chosen)
+
+    def file_versions(self) -> Hashable | None:
+        """Of the source."""
+        return self._source.file_versions()
 
     def sample_digest(self, sampling: Sampling) -> str | None:
         """Of the source and the selection."""

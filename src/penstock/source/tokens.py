@@ -1,7 +1,7 @@
 """Token blocks: files of elements of one type cut into blocks, read as blocks or as one long line of tokens."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,10 @@ class TokenBlocks(RowSource):
     def fingerprint(self) -> str:
         """Of names, sizes and samples of the files."""
         return self._files.fingerprint("tokens", self._name)
+
+    def file_versions(self) -> Hashable | None:
+        """Of the files."""
+        return self._files.file_versions()
 
     def sample_digest(self, sampling: Sampling) -> str | None:
         """Of sizes and samples of the files."""

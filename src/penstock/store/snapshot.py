@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +33,7 @@ from penstock.store.metadata import decode_metadata
 from penstock.store.nullable import nullable_fields, nullable_numbers
 from penstock.store.remote_chunks import RemoteChunks
 from penstock.store.storage import Location
+from penstock.system import file_versions
 
 __all__ = ["Store", "ZeroCopy", "open_store"]
 
@@ -119,6 +120,14 @@ class Store(Source):
     def fingerprint(self) -> str:
         """The sha256 of the manifest: it names this generation of this data set, and no other."""
         return self._manifest.digest
+
+    def file_versions(self) -> Hashable | None:
+        """Of the chunks; objects of a store at a URL never change."""
+        if isinstance(self._path, UrlPath):
+            return self.fingerprint
+        names = [chunk_name(chunk.writer, chunk.serial) for chunk in self._manifest.chunks]
+        versions = file_versions([f"{self._path}/{CHUNK_DIRECTORY}/{name}" for name in names])
+        return None if versions is None else (self.fingerprint, versions)
 
     @property
     def path(self) -> Location:
