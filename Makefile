@@ -113,8 +113,10 @@ ray-train: setup build
 	$(PY) -m penstock convert --engine ray --workers 2 out/ray/x.npy out/ray/x.pen
 	$(PY) -m penstock verify out/ray/x.pen
 
-# The Trainer of transformers, resumed, on one process and on two. (Lightning, accelerate and torchrun are among the tests.)
+# Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and on two. (Accelerate, torchrun and spawn
+# are among the tests.)
 trainers: setup build
+	$(PY) -m pytest -q --hypothesis-profile=campaign tests/trainers
 	$(PY) -m tests.trainers.hf_trainer
 
 # The web page with hostile data, in a real browser: apt-get install chromium

@@ -50,8 +50,10 @@ def leak_fence(obstore_is_running: None) -> Iterator[None]:
     """Threads and descriptors are the same after every test as before it."""
     threads, files = set(threading.enumerate()), _left_open()
     yield
-    if _left_open() - files:
-        gc.collect()  # a caught exception holds its frames, and they what they used, in a circle
+    threads_left, files_left = set(threading.enumerate()) - threads, _left_open() - files
+    if not threads_left and not files_left:
+        return
+    gc.collect()  # a caught exception holds its frames, and they what they used, in a circle
     # What was told to end or to close, such as the thread of a progress bar or a connection, may need a moment on a busy machine.
     until = time.monotonic() + PATIENCE_S
     for late in set(threading.enumerate()) - threads:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.effort import count
+from tests.effort import count, every
 from tests.loader.child import DEADLINE_S, finish, heard, start
 from tests.loader.model import KINDS, delivered_ids, make_loader, naive_batches, naive_ids
 
@@ -46,7 +46,8 @@ def test_l3_iterators_that_are_dropped_leave_nothing_behind(kind: str) -> None:
         for _batch in loader:
             break
     gc.collect()
-    assert (open_files(), settle(threads)) == (files, threads)
+    assert open_files() == files
+    assert settle(threads) <= threads  # fewer where those of an earlier test were still ending
     assert threading.active_count() == crew
 
 
@@ -76,7 +77,7 @@ def test_l3_an_error_of_the_trainer_ends_the_threads(kind: str) -> None:
     next(batches)
     with pytest.raises(ZeroDivisionError), batches:
         1 / 0  # noqa: B018
-    assert settle(before) == before
+    assert settle(before) <= before
     assert loader.step == 1
 
 
@@ -116,7 +117,7 @@ def test_closed_iterators_begin_again() -> None:
 # L4: interrupts
 
 
-@pytest.mark.parametrize("kind", ["native", "threads", "slow", "plain"])
+@pytest.mark.parametrize("kind", every(2, ["native", "plain", "threads", "slow"]))
 def test_l4_interrupts_end_the_program(kind: str) -> None:
     """One program is interrupted once, one twice; in a campaign, six twice."""
     chance = random.Random(kind)
