@@ -22,6 +22,7 @@ from penstock.errors import SchemaMismatchError, SourceChangedError
 from penstock.index import as_ids, is_single
 from penstock.interfaces import IntArray
 from penstock.ragged import Ragged
+from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
 
 if TYPE_CHECKING:
@@ -270,6 +271,13 @@ class Source(ABC):
         none, and the loader then calls ``read``.
         """
         return None
+
+    def row_tables(self) -> Mapping[str, tuple[RowTable, str]]:
+        """Of every field: in which rows of which leaves its records are, and its name there. A source that owns its bytes is the
+        only leaf of its own.
+        """
+        own = OwnRows(self)
+        return {name: (own, name) for name in self.schema}
 
     def lengths(self, field: str, ids: Any) -> IntArray:
         """Elements of records of a field of varying length; 0 for missing ones. Sources that know them do not read the records."""

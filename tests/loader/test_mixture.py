@@ -12,7 +12,7 @@ from tests.stream.tokens import make_tokens, naive_line
 
 import penstock as pen
 from penstock.errors import BatchError
-from penstock.loader.native_field import native_fields
+from penstock.loader.native_field import native_groups
 from penstock.loader.verify import fields_of, verify_resume
 from penstock.order import Shard, Shuffle
 from penstock.order.mixture_plan import STOP_POLICIES
@@ -91,7 +91,7 @@ def test_native_threads_deliver_what_the_caller_would(tail: str, world: int) -> 
 
 def assert_native_as_the_caller(stream: Stream, size: int, tail: str, world: int, *, steps: int) -> None:
     """Native threads can read a stream, and deliver what the caller's own thread would."""
-    assert native_fields(stream) is not None
+    assert native_groups(stream) is not None
     loaders = [pen.Loader(stream, size, tail=tail, shard=Shard(world - 1, world), threads=t, ids="id") for t in (0, 2)]
     runs = [loader.forever() for loader in loaders]
     for _ in range(steps):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import penstock as pen
+from penstock.loader.native_field import native_groups
 from penstock.records import Source
 from penstock.testing import SourceSuite
 
@@ -45,7 +46,7 @@ def test_a_loader_reads_the_picked_fields_natively(tmp_path: Path) -> None:
         whole = list(pen.Loader(data.shuffle(seed=7), 10))
         for one, other in zip(batches, whole, strict=True):
             assert np.array_equal(one["image"], other["image"])
-        assert data.pick("label").native_reader("label") is not None
+        assert native_groups(data.pick("label").shuffle(seed=7)) is not None
 
 
 def test_picked_fields_come_from_a_url_in_the_same_order(tmp_path: Path) -> None:

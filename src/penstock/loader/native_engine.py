@@ -5,7 +5,6 @@ import time
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +13,7 @@ from penstock import _core
 from penstock.errors import WindowTooSmallError
 from penstock.interrupt import exposed
 from penstock.loader.engine import MOST_AHEAD, Engine
-from penstock.loader.native_field import NativeField, flatten, native_leaves
+from penstock.loader.native_field import NativeField, NativeGroup, flatten, native_leaves
 from penstock.loader.needs import Ahead
 from penstock.loader.schedule import EpochSchedule, Place, Schedule, Span
 from penstock.loader.stats import Meter
@@ -22,7 +21,7 @@ from penstock.loader.work import Work
 from penstock.order import Design
 from penstock.records import Batch, masked
 from penstock.stream import RecordStream, SequenceStream
-from penstock.stream.picks import Picks, RecordPicks, SpanPicks, ids_of, sources_of
+from penstock.stream.picks import Picks, RecordPicks, SpanPicks, ids_of
 from penstock.stream.stream import WEIGHT
 
 __all__ = ["NativeEngine"]
@@ -39,7 +38,7 @@ class NativeEngine(Engine):
     def __init__(
         self,
         work: Work,
-        fields: list[NativeField],
+        groups: list[NativeGroup],
         schedule: Schedule,
         steps: range,
         budget: int | None,
@@ -47,11 +46,13 @@ class NativeEngine(Engine):
         ahead: Ahead,
         meter: Meter,
     ) -> None:
-        self._work, self._fields, self._schedule, self._steps = work, fields, schedule, steps
+        self._work, self._groups, self._schedule, self._steps = work, groups, schedule, steps
+        fields = self._fields = [field for group in groups for field in group.fields]
+        self._order = list(native_leaves(work.stream)[0].read_schema)  # of the fields of a batch
         self._ahead, self._meter = ahead, meter
         self._threads = threads
         self._turn, self._taking, self._closed = threading.RLock(), False, False  # a signal handler may close
-        self._ring: _core.BatchRing | None = self._make_ring()
+        self._rings = self._make_rings()
         fits = (CACHE_BYTES if budget is None else budget) // max(1, _most_bytes(fields, schedule))
         self._depth = max(2 if budget is None else 1, min(MOST_AHEAD, fits))
         self._asked = steps.start
@@ -63,14 +64,14 @@ class NativeEngine(Engine):
         self._has_nullable = any(field.nullable for field in fields)
         self._is_plain = not bans and not any(isinstance(leaf.order, Design) for leaf in self._leaves)
 
-    def _make_ring(self) -> _core.BatchRing:
-        return _core.BatchRing([(f.readers, f.stride) for f in self._fields], self._threads)
+    def _make_rings(self) -> list[_core.BatchRing]:
+        return [_core.BatchRing([(f.readers, f.stride) for f in group.fields], self._threads) for group in self._groups]
 
     def _start_over(self, step: int) -> None:
         """Forget all that is under way, and go on with a step."""
-        self._ring = None  # its threads end before anything is let go
+        self._rings = []  # their threads end before any bytes may be released
         self._let_go()
-        self._ring, self._asked = self._make_ring(), step
+        self._rings, self._asked = self._make_rings(), step
 
     def _let_go(self) -> None:
         for stretch in self._stretches:
@@ -79,7 +80,6 @@ class NativeEngine(Engine):
 
     def _ask(self, most: int) -> bool:
         """Ask for batches: a run of whole ones together, others one by one. False if there is no room for their bytes now."""
-        assert self._ring is not None
         schedule, first = self._epochs, self._schedule.place(self._asked)
         count = min(most, schedule.stretch(self._asked)) if schedule is not None and self._is_plain else 0
         while count > 1 and not self._ahead.reached(self._asked + count - 1):
@@ -99,7 +99,6 @@ class NativeEngine(Engine):
         return True
 
     def _ask_one(self, place: Place) -> bool:
-        assert self._ring is not None
         try:
             picks = self._work.picks(place)
             hold = self._hold(picks)
@@ -108,7 +107,8 @@ class NativeEngine(Engine):
                 return False  # batches under way fill the window
             nothing = RecordPicks(np.empty(0, np.int64))
             self._stretches.append(_Stretch(place, 1, nothing, ExitStack(), is_good=False))
-            self._ring.put(nothing.ids, 0)
+            for ring in self._rings:
+                ring.put(nothing.ids, 0)
         else:
             flat = self._put(picks, len(picks))
             self._stretches.append(_Stretch(place, 1, flat, hold))
@@ -116,16 +116,18 @@ class NativeEngine(Engine):
         return True
 
     def _put(self, picks: Picks, size: int) -> RecordPicks:
-        """Ask the ring for batches of ``size`` of those samples; the record, or first token, of each in its own source."""
-        assert self._ring is not None
-        flat, which = flatten(picks)
+        """Ask the rings for batches of ``size`` of those samples; the record, or first token, of each in its own source."""
+        flat, streams = flatten(picks)
         if isinstance(flat, RecordPicks) or len(flat) == 0:
-            plain = replace(flat, sources=which) if isinstance(flat, RecordPicks) else RecordPicks(ids_of(flat))
-            self._ring.put(plain.ids, size, which)
+            plain = replace(flat, sources=streams) if isinstance(flat, RecordPicks) else RecordPicks(ids_of(flat))
+            for ring, group in zip(self._rings, self._groups, strict=True):
+                which, rows = group.find(plain.ids, streams)
+                ring.put(rows, size, which)
             return plain
-        offsets = np.concatenate([[0], np.cumsum(flat.counts)])
-        self._ring.put_runs(flat.starts, offsets, np.ascontiguousarray(flat.first[::size]), which)
-        return RecordPicks(ids_of(flat), sources=sources_of(picks))
+        offsets, cuts = np.concatenate([[0], np.cumsum(flat.counts)]), np.ascontiguousarray(flat.first[::size])
+        of_runs = None if streams is None else np.repeat(streams, np.diff(flat.first))
+        self._rings[0].put_runs(flat.starts, offsets, cuts, of_runs)  # tokens are one field
+        return RecordPicks(ids_of(flat), sources=streams)
 
     def _hold(self, picks: Picks) -> ExitStack:
         """Keeps the bytes of records in memory until it is closed, where they are not in files of this machine."""
@@ -161,19 +163,18 @@ class NativeEngine(Engine):
                     self._end()
 
     def _take(self) -> tuple[Place, Any]:
-        assert self._ring is not None
-        if (ready := self._ring.size) <= self._depth // 2:
+        if (ready := self._rings[0].size) <= self._depth // 2:
             while ready < self._depth and self._asked < self._steps.stop and self._may_ask():
                 if not self._ask(self._depth - ready):
                     break
-                ready = self._ring.size
+                ready = self._rings[0].size
         if not self._stretches:
             raise StopIteration
         stretch = self._stretches[0]
         place = stretch.next()
         began = time.perf_counter()
         try:
-            values, present = _wait_for_batch(self._ring)
+            values, present = _wait_for_batch(self._rings)
         except Exception:
             stretch.is_good = False
         finally:
@@ -191,9 +192,11 @@ class NativeEngine(Engine):
         batch: Batch = {
             f.name: value.view(f.dtype).reshape(count, *f.shape_for(length)) for f, value in zip(self._fields, values, strict=True)
         }
-        if present or self._has_nullable:
-            for f, there in zip_longest(self._fields, present):
+        if self._has_nullable or present.count(None) < len(present):
+            for f, there in zip(self._fields, present, strict=True):
                 batch[f.name] = masked(batch[f.name], there, nullable=f.nullable)
+        if len(self._groups) > 1:
+            batch = {name: batch[name] for name in self._order}
         if isinstance(self._stream, SequenceStream) and self._stream.completes:
             sized = cast(SequenceStream, self._work.stream_for(place))
             is_plain = all(sized.is_within_pages(span.run) for span in place.spans)
@@ -213,14 +216,28 @@ class NativeEngine(Engine):
                 self._end()
 
     def _end(self) -> None:
-        self._ring = None  # its threads end before anything is let go
+        self._rings = []  # their threads end before any bytes may be released
         self._let_go()
         self._ahead.close()
 
 
 @exposed
-def _wait_for_batch(ring: _core.BatchRing) -> tuple[list[Any], list[Any]]:
-    return ring.take()
+def _wait_for_batch(rings: list[_core.BatchRing]) -> tuple[list[Any], list[Any]]:
+    """The oldest batch of every ring; if one fails, those of the others are taken all the same."""
+    values: list[Any] = []
+    present: list[Any] = []
+    failure: Exception | None = None
+    for ring in rings:
+        try:
+            some, there = ring.take()
+        except Exception as error:
+            failure = error
+        else:
+            values += some
+            present += there or [None] * len(some)
+    if failure is not None:
+        raise failure
+    return values, present
 
 
 @dataclass

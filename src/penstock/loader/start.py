@@ -3,7 +3,7 @@
 from penstock.argument import MAX_LENGTH
 from penstock.loader.engine import Engine, ExecutorEngine, Lent, PlainEngine, ThreadEngine
 from penstock.loader.native_engine import NativeEngine
-from penstock.loader.native_field import native_fields
+from penstock.loader.native_field import native_groups
 from penstock.loader.needs import Ahead
 from penstock.loader.read_ahead import make_read_ahead
 from penstock.loader.schedule import Schedule
@@ -34,9 +34,9 @@ def make_engine(
     ahead = Ahead(work, schedule, steps, make_read_ahead(work, schedule, steps))
     try:
         if work.transform is None and not work.out:
-            fields = native_fields(work.stream)
-            if fields is not None:
-                return NativeEngine(work, fields, schedule, steps, budget, threads, ahead, meter)
+            groups = native_groups(work.stream)
+            if groups is not None:
+                return NativeEngine(work, groups, schedule, steps, budget, threads, ahead, meter)
         return ThreadEngine(work, places, budget, threads, ahead, meter)
     except BaseException:  # such as no more threads
         ahead.close()

@@ -7,6 +7,7 @@ from typing import Any
 from penstock.errors import SchemaMismatchError
 from penstock.interfaces import IntArray
 from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Sampling, Source
+from penstock.row_table import RowTable
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_of
 
@@ -91,10 +92,10 @@ class Aligned(Source):
                 found |= {wanted[inner]: column for inner, column in batch.items()}
         return {name: found[name] for name in fields}
 
-    def native_reader(self, field: str) -> tuple[Any, int] | None:
-        """That of the part, unless it is at a URL: its bytes are in memory only while the part itself reads."""
-        name, inner = self._places[field]
-        return self._parts[name].native_reader(inner) if self._parts[name].remote is None else None
+    def row_tables(self) -> Mapping[str, tuple[RowTable, str]]:
+        """Those of the parts."""
+        tables = {name: part.row_tables() for name, part in self._parts.items()}
+        return {outer: tables[name][inner] for outer, (name, inner) in self._places.items()}
 
     def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
         """Those of all parts."""

@@ -17,6 +17,7 @@ from penstock.records import (
     SAMPLINGS,
     Batch,
     Blocks,
+    DiskRange,
     Outputs,
     Recipe,
     Sampling,
@@ -26,6 +27,7 @@ from penstock.records import (
     is_same_data,
     masked,
 )
+from penstock.row_table import JoinedRows, RowTable
 from penstock.schema import Field
 from penstock.source.files import look_at
 from penstock.source.fingerprint import fingerprint_of
@@ -217,6 +219,38 @@ class Concat(Source):
                 present[run] = ~np.ma.getmaskarray(piece).any(axis=tuple(range(1, piece.ndim)))
             array[run] = np.asarray(piece)
         return masked(array, None if present.all() else present)
+
+    def row_tables(self) -> Mapping[str, tuple[RowTable, str]]:
+        """Those of the parts, one after the other, unless there are more than may be open at once."""
+        if not 0 < len(self._listed) <= self._most_open:
+            return super().row_tables()
+        inner = [self._tables_of(number) for number in range(len(self._listed))]
+        lengths, joined = [part.length for part in self._listed], dict[tuple[int, ...], RowTable]()
+        found: dict[str, tuple[RowTable, str]] = {}
+        for name in self._given:
+            tables, names = zip(*(part[name] for part in inner), strict=True)
+            if len(set(names)) > 1:
+                return super().row_tables()
+            key = tuple(map(id, tables))
+            found[name] = joined.setdefault(key, JoinedRows(tables, lengths)), names[0]
+        return found
+
+    def _tables_of(self, number: int) -> Mapping[str, tuple[RowTable, str]]:
+        with self._parts.use(number) as source:
+            return source.row_tables()
+
+    def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
+        """Those of the parts that have the records."""
+        found: list[DiskRange] = []
+        low = ids.start
+        while low < ids.stop:
+            number = int(np.searchsorted(self._ends, low, side="right"))
+            end = int(self._ends[number])
+            first, high = end - self._listed[number].length, min(ids.stop, end)
+            with self._parts.use(number) as source:
+                found += source.disk_ranges(range(low - first, high - first))
+            low = high
+        return found
 
     def has_documents(self, field: str) -> bool:
         """As the first part; the others are of its kind."""

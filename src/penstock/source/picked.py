@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.interfaces import IntArray
 from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Sampling, Source
+from penstock.row_table import RowTable
 from penstock.schema import Field
 from penstock.source.fingerprint import fingerprint_of
 
@@ -67,9 +68,10 @@ class Picked(Source):
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         return self._source.read(ids, fields, out)
 
-    def native_reader(self, field: str) -> tuple[Any, int] | None:
-        """That of the source."""
-        return self._source.native_reader(field)
+    def row_tables(self) -> Mapping[str, tuple[RowTable, str]]:
+        """Those of the source."""
+        inner = self._source.row_tables()
+        return {name: inner[name] for name in self._schema}
 
     def lengths(self, field: str, ids: Any) -> IntArray:
         """As the source knows them."""

@@ -1,13 +1,15 @@
 """Selection: some records of a source, in an order of their own, as a source."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from penstock.index import as_ids
 from penstock.interfaces import IntArray
-from penstock.records import Batch, Blocks, Outputs, Recipe, Sampling, Source
+from penstock.records import Batch, Blocks, DiskRange, Outputs, Recipe, Sampling, Source
+from penstock.row_table import ChosenRows, RowTable
 from penstock.schema import Field
 from penstock.source.fingerprint import digest_arrays, fingerprint_arrays, fingerprint_of
 
@@ -81,6 +83,26 @@ class Selection(Source):
 
     def _chosen(self, ids: IntArray) -> IntArray:
         return ids * self._ids.step + self._ids.start if isinstance(self._ids, range) else self._ids[ids]
+
+    def row_tables(self) -> Mapping[str, tuple[RowTable, str]]:
+        """Those of the source, with the rows that are chosen. Fields in the same rows there are in the same rows here."""
+        inner = self._source.row_tables()
+        chosen = {id(table): ChosenRows(table, self._ids) for table, _ in inner.values()}
+        return {name: (chosen[id(table)], own) for name, (table, own) in inner.items()}
+
+    def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
+        """Those of the source, where neighbours are neighbours there; all between the first and the last if most are chosen."""
+        if not len(ids):
+            return ()
+        first, last = (int(self._chosen(np.array([id], np.int64))[0]) for id in (ids.start, ids.stop - 1))
+        low, high = min(first, last), max(first, last) + 1
+        if high - low > 2 * len(ids) or not self._is_monotonic:
+            return ()
+        return self._source.disk_ranges(range(low, high))
+
+    @cached_property
+    def _is_monotonic(self) -> bool:
+        return isinstance(self._ids, range) or bool(np.all(np.diff(self._ids) >= 0))
 
     def has_documents(self, field: str) -> bool:
         """As the source."""

@@ -236,10 +236,6 @@ class RecordStream(Stream):
         """Where records lie on a disk of this machine; nothing where that is not known."""
         return self.source.disk_ranges(ids)
 
-    def native_reader(self, field: str) -> tuple[Any, int] | None:
-        """Of a field that is read, as the source has it."""
-        return self.source.native_reader(field)
-
     @cached_property
     def _fields(self) -> list[str]:
         return list(self.source.schema)

@@ -1,0 +1,121 @@
+"""Selections, lists, dicts and mixtures of plain data, in any combination: read by native threads as the caller reads them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import penstock as pen
+from penstock.loader.native_field import native_groups
+from penstock.records import Source
+from penstock.source import write_collection
+from penstock.stream import Stream
+
+COUNT = 60
+
+
+def write_store(path: Path, low: int, *, missing: bool = False) -> None:
+    with pen.create(path, {"x": pen.Field("i8", nullable=missing), "y": pen.Field("f4", (3,))}, chunk_records=16) as out:
+        for i in range(low, low + COUNT):
+            out.append({"x": None if missing and i % 5 == 0 else i, "y": np.full(3, i, np.float32)})
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[dict[str, Source]]:
+    write_store(tmp_path / "a.pen", 0)
+    write_store(tmp_path / "b.pen", 100, missing=True)
+    write_collection([tmp_path / "a.pen", tmp_path / "b.pen"], tmp_path / "both.json")
+    np.save(tmp_path / "z.npy", np.arange(COUNT) * 10)
+    np.save(tmp_path / "w.npy", np.arange(COUNT) * 100)
+    opened = {name: pen.open(tmp_path / name) for name in ("a.pen", "b.pen", "both.json", "z.npy", "w.npy")}
+    yield opened
+    for source in opened.values():
+        source.close()
+
+
+Made = Callable[[dict[str, Source]], Source]
+EVENS = np.arange(0, COUNT, 2)
+
+SOURCES: dict[str, Made] = {
+    "slice": lambda d: d["a.pen"].select(slice(7, 55)),
+    "reversed": lambda d: d["a.pen"].select(slice(None, None, -3)),
+    "chosen": lambda d: d["b.pen"].select([5, 5, 0, 59, 3, 17]),
+    "slice of chosen": lambda d: d["a.pen"].select(EVENS).select(slice(3, 20, 2)),
+    "list": lambda d: pen.open([d["a.pen"], d["b.pen"]]),
+    "list of selections": lambda d: pen.open([d["a.pen"].select(slice(40)), d["b.pen"].select([9, 8, 7]), d["a.pen"]]),
+    "list of lists": lambda d: pen.open([pen.open([d["a.pen"], d["b.pen"]]), d["b.pen"].select(slice(5, None))]),
+    "selection of a list": lambda d: pen.open([d["a.pen"], d["b.pen"]]).select(slice(110, 3, -2)),
+    "chosen of a list": lambda d: pen.open([d["a.pen"], d["b.pen"]]).select(np.random.default_rng(0).permutation(2 * COUNT)),
+    "pick": lambda d: pen.open([d["b.pen"], d["a.pen"]]).pick("y"),
+    "collection": lambda d: d["both.json"],
+    "dict": lambda d: pen.open({"s": d["a.pen"], "z": d["z.npy"]}),
+    "dict of other rows": lambda d: pen.open({"s": d["a.pen"].select(slice(None, None, -1)), "z": d["z.npy"], "w": d["w.npy"]}),
+}
+SOURCES["dict of lists"] = lambda d: pen.open(
+    {
+        "s": pen.open([d["a.pen"], d["b.pen"]]),
+        "z": pen.open([d["z.npy"].select(slice(20)), d["w.npy"], d["z.npy"].select(slice(20, None))]),
+    }
+).select(slice(2, 100))
+
+
+def mixed(d: dict[str, Source]) -> Stream:
+    a, b = d["a.pen"].shuffle(seed=1), pen.open([d["b.pen"], d["a.pen"]]).select(slice(3, None)).shuffle(seed=2)
+    inner = pen.mix({"a": a, "b": b}, weights={"a": 1, "b": 2}, seed=3)
+    return pen.mix({"inner": inner, "c": d["b.pen"].select(EVENS).shuffle(seed=4)}, weights={"inner": 2, "c": 1}, seed=5)
+
+
+def plain(batch: Any) -> dict[str, Any]:
+    return {name: (np.ma.getdata(column).tolist(), np.ma.getmaskarray(column).tolist()) for name, column in batch.items()}
+
+
+def assert_native(stream: Stream, *, tail: str = "keep") -> None:
+    assert native_groups(stream) is not None
+    loaders = [pen.Loader(stream, 9, tail=tail, threads=threads, ids="id") for threads in (0, 2)]
+    for expected, found in zip(*(loader.forever() for loader in loaders), strict=True):
+        assert list(expected) == list(found)
+        for name in expected:
+            assert type(expected[name]) is type(found[name])
+        assert plain(expected) == plain(found)
+        assert loaders[0].state_dict() == loaders[1].state_dict()
+        if loaders[0].step == 20:
+            break
+    for loader in loaders:
+        loader.close()
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_views_are_read_natively(data: dict[str, Source], name: str) -> None:
+    assert_native(SOURCES[name](data).shuffle(seed=7))
+    assert_native(SOURCES[name](data).in_order(), tail="wrap")
+
+
+def test_records_of_views_are_those_of_their_leaves(data: dict[str, Source]) -> None:
+    """As plain Python says."""
+    records = [data["a.pen"][i]["x"] for i in range(COUNT)] + [data["b.pen"][i]["x"] for i in range(COUNT)]
+    order = np.random.default_rng(0).permutation(2 * COUNT)
+    loader = pen.Loader(SOURCES["chosen of a list"](data), 24, threads=2)
+    found = [None if missing else value for batch in loader for value, missing in zip(*plain(batch)["x"], strict=True)]
+    assert found == [None if records[i] is None else int(records[i]) for i in order]
+
+
+def test_mixtures_in_mixtures_are_read_natively(data: dict[str, Source]) -> None:
+    assert_native(mixed(data))
+
+
+def test_sequences_of_mixtures_in_mixtures_are_read_natively(tmp_path: Path) -> None:
+    for number in range(3):
+        pen.source.write_tokens([np.arange(500, dtype=np.uint16) + 1000 * number], tmp_path / f"{number}.rox", block_size=16)
+    streams = [pen.open(tmp_path / f"{number}.rox").shuffle(seed=number).sequences(12) for number in range(3)]
+    inner = pen.mix({"a": streams[0], "b": streams[1]}, seed=1)
+    assert_native(pen.mix({"inner": inner, "c": streams[2]}, seed=2))
+
+
+def test_disk_ranges_of_views_are_those_of_their_leaves(data: dict[str, Source]) -> None:
+    a, b, whole = data["a.pen"], data["b.pen"], pen.open([data["a.pen"], data["b.pen"]])
+    assert list(whole.disk_ranges(range(50, 70))) == [*a.disk_ranges(range(50, 60)), *b.disk_ranges(range(10))]
+    assert list(whole.select(slice(10, None)).disk_ranges(range(5))) == list(a.disk_ranges(range(10, 15)))
+    assert list(a.select([3, 1, 2]).disk_ranges(range(3))) == []
+    assert list(a.disk_ranges(range(10, 15))) != []
