@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cinttypes>
 #include <csetjmp>
 #include <csignal>
@@ -15,6 +17,7 @@
 #include <ctime>
 #include <fstream>
 #include <optional>
+#include <thread>
 #include <utility>
 
 namespace penstock {
@@ -76,6 +79,9 @@ std::uint64_t page_bytes() {
   static const auto bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   return bytes;
 }
+
+constexpr int kAppendLooks = 100;
+constexpr std::chrono::milliseconds kAppendPause(5);
 
 FileVersion version_of(const struct stat& info) {
   const std::int64_t written = std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
@@ -221,9 +227,9 @@ std::shared_ptr<const File> File::open(const std::string& path, std::uint64_t by
     return file;
   }
   file->map(descriptor.get());
-  // The copy of the last page is right if the file was whole after it was made.
+  // The copy of the last page is right if the file was whole after it was made; that it grew meanwhile changes nothing.
   if (fstat(descriptor.get(), &info) != 0) throw SystemError(errno, path, "the file could not be looked at");
-  need_size(path, bytes, static_cast<std::uint64_t>(info.st_size));
+  need_size(path, bytes, std::min(bytes, static_cast<std::uint64_t>(info.st_size)));
   return file;
 }
 
@@ -284,12 +290,16 @@ void File::fail(const std::byte* fault) const {
 
 void File::need_unwritten() const {
   if (is_landed()) return;
-  struct stat info = {};
-  const int failed = descriptor_ >= 0 ? fstat(descriptor_, &info) : ::stat(path_.c_str(), &info);
-  if (failed != 0) return;
-  const FileVersion now = version_of(info);
-  if (!is_same_file(now, version_) || now.written_ns == version_.written_ns) return;
-  if (static_cast<std::uint64_t>(info.st_size) != bytes_) return;  // appended to; or cut, which a read finds out
+  // The system changes the time of a file before it appends to it: a new time alone is believed only if the size stays.
+  for (int looks = 0; looks < kAppendLooks; ++looks) {
+    struct stat info = {};
+    const int failed = descriptor_ >= 0 ? fstat(descriptor_, &info) : ::stat(path_.c_str(), &info);
+    if (failed != 0) return;
+    const FileVersion now = version_of(info);
+    if (!is_same_file(now, version_) || now.written_ns == version_.written_ns) return;
+    if (static_cast<std::uint64_t>(info.st_size) != bytes_) return;  // appended to; or cut, which a read finds out
+    std::this_thread::sleep_for(kAppendPause);
+  }
   throw ChangedError(path_ + ": the file was written to since it was opened; open the data again");
 }
 

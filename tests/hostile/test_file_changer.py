@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,19 @@ def test_a_file_that_is_changed_is_read_as_it_was_or_the_error_is_true(trial: Tr
 def test_changes_at_any_moment_in_any_engine() -> None:
     rng = random.Random(7)
     assert attack([Trial.drawn(rng) for _ in range(count(30, 2000))], lambda text: None) == []
+
+
+def test_a_file_gets_its_new_time_before_it_grows_and_is_read_as_it_was(tmp_path: Path) -> None:
+    """A look at it between the two finds the new time and the old size, as if it had been written to in place."""
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(5000))
+    with pen.open(path, io="pread") as source:
+        source[0]
+        os.utime(path, ns=(1, 1))
+        grow = threading.Timer(0.02, lambda: os.truncate(path, path.stat().st_size + 8))
+        grow.start()
+        assert source[:]["data"].tolist() == list(range(5000))
+        grow.join()
 
 
 def answer_of_child(work: Callable[[], object]) -> str:
