@@ -6,15 +6,12 @@ network see leaves and rows, and nesting costs nothing.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.interfaces import IntArray
-
-if TYPE_CHECKING:
-    from penstock.records import Source
 
 __all__ = ["ChosenRows", "JoinedRows", "OwnRows", "RowTable"]
 
@@ -24,7 +21,8 @@ Which = npt.NDArray[np.int32]
 class RowTable(ABC):
     """Which row of which leaf each record is."""
 
-    leaves: "tuple[Source, ...]"
+    leaves: tuple[Any, ...]
+    """The sources that own the bytes; this module is below them and knows nothing of theirs."""
 
     @abstractmethod
     def find(self, ids: IntArray) -> tuple[Which | None, IntArray]:
@@ -39,7 +37,7 @@ class RowTable(ABC):
 class OwnRows(RowTable):
     """Of a leaf itself: every record is the row of that number."""
 
-    def __init__(self, leaf: "Source") -> None:
+    def __init__(self, leaf: Any) -> None:
         self.leaves = (leaf,)
 
     def find(self, ids: IntArray) -> tuple[None, IntArray]:
@@ -74,7 +72,7 @@ class ChosenRows(RowTable):
 
 
 class JoinedRows(RowTable):
-    """Of a concatenation: the records of tables, one after the other, so many of each."""
+    """Of a concatenation: the records of tables, one after the other, ``lengths`` of each."""
 
     def __init__(self, tables: Sequence[RowTable], lengths: Sequence[int]) -> None:
         self._tables = list(tables)
