@@ -28,6 +28,8 @@ MODULES = [m.name for m in pkgutil.walk_packages(penstock.__path__, "penstock.")
 REFERENCE = (DOCS / "reference" / "api.md").read_text()
 PUBLIC = re.findall(r"<!-- signatures: ([\w.]+) -->", REFERENCE)
 BUILD_S = 300
+FIRST_PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("howto/*.md"))]
+SNIPPET_COLUMNS = 88
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -79,6 +81,23 @@ def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_every_python_block_is_made_of_examples_that_run(page: Path) -> None:
     """A block without a prompt would look tested and not be."""
     assert all(lines[0].startswith(">>> ") for _, lines in blocks(page, "python"))
+
+
+def fenced_lines(page: Path) -> Iterator[tuple[int, str]]:
+    """The lines of all fenced blocks with their numbers, counted from 1."""
+    is_inside = False
+    for number, line in enumerate(page.read_text().splitlines(), start=1):
+        if line.startswith("```"):
+            is_inside = not is_inside
+        elif is_inside:
+            yield number, line
+
+
+@pytest.mark.parametrize("page", FIRST_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_line_of_a_code_block_is_longer_than_88_columns(page: Path) -> None:
+    """A longer line scrolls sideways on the site and on GitHub."""
+    too_long = [f"{page.name}:{number}" for number, line in fenced_lines(page) if len(line) > SNIPPET_COLUMNS]
+    assert not too_long
 
 
 def test_commands_of_the_pages_run(tmp_path: Path) -> None:
