@@ -15,7 +15,7 @@ from tests.effort import count
 import penstock as pen
 from penstock import _core
 from penstock.errors import CorruptError
-from penstock.store.layout import MAX_MANIFEST_BYTES
+from penstock.store.format import MAX_MANIFEST_BYTES
 from penstock.store.manifest import ChunkEntry, decode_manifest, encode_manifest
 
 ROOT = Path(__file__).parents[2]

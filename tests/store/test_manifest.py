@@ -14,7 +14,7 @@ from tests.test_schema import ANY_FIELD
 
 from penstock import Field, _core
 from penstock.errors import CorruptError, UnsupportedVersionError
-from penstock.store.layout import manifest_name
+from penstock.store.format import manifest_file
 from penstock.store.manifest import ChunkEntry, Manifest, RedirectEntry, SegmentEntry, decode_manifest, encode_manifest
 
 HEX = st.text("0123456789abcdef", min_size=32, max_size=32)
@@ -83,7 +83,7 @@ def test_file_is_one_line_of_json_and_its_crc() -> None:
     assert sealed(document) == encode_manifest(SMALL)
     assert document["chunks"] == [[0, "3" * 32, 0, 500, 5, 7, 20]]
     assert document["segments"] == [[0, 5, 0, 0]]
-    assert manifest_name(SMALL.generation) == "00000000000000000003.json"
+    assert manifest_file(SMALL.generation) == "manifest/00000000000000000003.json"
 
 
 def test_optional_features_are_ignored_and_required_ones_refused() -> None:

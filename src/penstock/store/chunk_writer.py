@@ -10,7 +10,7 @@ import numpy.typing as npt
 from penstock.store.builder import ChunkBuilder, Placement
 from penstock.store.chunk import encode_chunk
 from penstock.store.column import Column
-from penstock.store.layout import CHUNK_DIRECTORY, chunk_name, new_identity
+from penstock.store.format import chunk_file, new_identity
 from penstock.store.manifest import ChunkEntry, Manifest
 from penstock.store.storage import Storage
 
@@ -104,7 +104,7 @@ class ChunkWriter:
         if len(self._jobs) >= self._threads:
             self._finish(self._jobs[0])
         serial = self.next_serial()
-        name = f"{CHUNK_DIRECTORY}/{chunk_name(self.identity, serial)}"
+        name = chunk_file(self.identity, serial)
         self.made.append(name)
         job = self._pool.submit(self._write, builder, serial, name)
         job.borrows = builder.borrows  # type: ignore[attr-defined]

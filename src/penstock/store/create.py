@@ -9,12 +9,10 @@ from penstock.argument import byte_size, set_whole, whole_number
 from penstock.errors import StoreError
 from penstock.remote.url import UrlPath
 from penstock.schema import Field, Schema
-from penstock.store.generation import generations, load_manifest
-from penstock.store.layout import MANIFEST_DIRECTORY, new_identity
-from penstock.store.location import as_location, storage_of
+from penstock.store.format import MANIFEST_DIRECTORY, Location, as_location, new_identity
+from penstock.store.generation import generations, load_manifest, storage_of
 from penstock.store.manifest import Manifest
 from penstock.store.metadata import encode_metadata
-from penstock.store.storage import Location
 from penstock.store.writer import Progress, Writer
 
 __all__ = ["Layout", "append_to", "begin_store", "create"]

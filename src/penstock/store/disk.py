@@ -5,7 +5,6 @@ import numpy as np
 from penstock import _core
 from penstock.records import DiskRange
 from penstock.store.entries import column
-from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
 from penstock.store.manifest import Manifest
 
 __all__ = ["disk_ranges"]
@@ -26,4 +25,4 @@ def disk_ranges(reader: _core.StoreReader, manifest: Manifest, path: str, ids: r
             if chunk == same and start < stop:
                 found.append((chunk, start, stop))
     names = {chunk: manifest.chunks[chunk] for chunk in {chunk for chunk, _, _ in found}}
-    return [(f"{path}/{CHUNK_DIRECTORY}/{chunk_name(names[c].writer, names[c].serial)}", start, stop) for c, start, stop in found]
+    return [(f"{path}/{names[c].file}", start, stop) for c, start, stop in found]

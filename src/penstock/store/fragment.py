@@ -22,11 +22,11 @@ from typing import Any
 from penstock.errors import CorruptError, ReadError
 from penstock.remote.window import RemoteOptions
 from penstock.store.column import Column
+from penstock.store.format import Location
 from penstock.store.fragment_receipt import MAX_TASKS, Fragment, Receipt, in_order, make_receipt, read_receipt
-from penstock.store.location import storage_of
+from penstock.store.generation import storage_of
 from penstock.store.manifest import Manifest, SegmentEntry
 from penstock.store.snapshot import Reading, Store
-from penstock.store.storage import Location
 from penstock.store.writer import Writer
 
 __all__ = ["Receipt", "Target", "adopt_chunks", "commit_fragments", "discarding", "is_whole", "keep_chunks", "write_fragment"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.argument import MAX_LENGTH, whole_number
-from penstock.store.layout import CHUNK_DIRECTORY, IDENTITY, chunk_name
+from penstock.store.format import IDENTITY
 from penstock.store.manifest import ChunkEntry
 
 __all__ = ["MAX_TASKS", "Fragment", "Receipt", "in_order", "make_receipt", "read_receipt"]
@@ -38,7 +38,7 @@ class Fragment:
     @property
     def names(self) -> list[str]:
         """Its files within the store."""
-        return [f"{CHUNK_DIRECTORY}/{chunk_name(chunk.writer, chunk.serial)}" for chunk in self.chunks]
+        return [chunk.file for chunk in self.chunks]
 
 
 def make_receipt(dataset: str, writer: str, fragment: Fragment) -> Receipt:

@@ -11,18 +11,16 @@ import numpy as np
 from penstock.argument import whole_number
 from penstock.errors import ConflictError
 from penstock.remote.url import UrlPath
-from penstock.store.generation import generations, load_manifest, load_redirects
-from penstock.store.layout import (
+from penstock.store.format import (
     CHUNK_DIRECTORY,
     MANIFEST_DIRECTORY,
     REDIRECT_DIRECTORY,
-    chunk_name,
+    as_location,
     generation_of,
     is_data_name,
     is_temporary_name,
-    redirect_name,
 )
-from penstock.store.location import as_location, storage_of
+from penstock.store.generation import generations, load_manifest, load_redirects, storage_of
 from penstock.store.manifest import Manifest
 from penstock.store.redirect import Table
 from penstock.store.snapshot import Store
@@ -177,8 +175,8 @@ def _named(storage: Storage, kept: list[int]) -> set[str]:
     """The files that generations need."""
     named = set()
     for manifest in storage.each(lambda generation: load_manifest(storage, generation), kept):
-        named |= {f"{CHUNK_DIRECTORY}/{chunk_name(c.writer, c.serial)}" for c in manifest.chunks}
-        named |= {f"{REDIRECT_DIRECTORY}/{redirect_name(r.writer, r.serial)}" for r in manifest.redirects}
+        named |= {c.file for c in manifest.chunks}
+        named |= {r.file for r in manifest.redirects}
     return named
 
 

@@ -21,7 +21,7 @@ from penstock.errors import CorruptError, UnsupportedVersionError
 from penstock.schema import LARGE_RECORD_BYTES, Field, field_from_json, field_to_json, is_plain_name
 from penstock.store.document import Rows, read_document
 from penstock.store.entries import Entries
-from penstock.store.layout import FORMAT_VERSION, IDENTITY, MAX_MANIFEST_BYTES
+from penstock.store.format import FORMAT_VERSION, IDENTITY, MAX_MANIFEST_BYTES, chunk_file, redirect_file
 from penstock.store.metadata import decode_metadata
 
 __all__ = ["ChunkEntry", "Manifest", "RedirectEntry", "SegmentEntry", "decode_manifest", "encode_manifest"]
@@ -47,6 +47,11 @@ class ChunkEntry:
     crc: int
     decoded: int
 
+    @property
+    def file(self) -> str:
+        """Its name within the store."""
+        return chunk_file(self.writer, self.serial)
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
@@ -66,6 +71,11 @@ class RedirectEntry:
     serial: int
     size: int
     crc: int
+
+    @property
+    def file(self) -> str:
+        """Its name within the store."""
+        return redirect_file(self.writer, self.serial)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from penstock.interfaces import IntArray
 from penstock.remote.url import UrlPath
 from penstock.store.column import Column
 from penstock.store.create import append_to
+from penstock.store.format import as_location
 from penstock.store.fragment import Receipt, Target, commit_fragments, discarding, write_fragment
 from penstock.store.fragment_run import run_tasks
-from penstock.store.location import as_location
 from penstock.store.maintenance import Stats, stats
 from penstock.store.snapshot import Store, open_store
 from penstock.store.writer import Progress, Writer

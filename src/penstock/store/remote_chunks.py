@@ -13,7 +13,6 @@ from penstock.remote.hold import Hold
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import UrlPath
 from penstock.remote.window import RemoteFiles, RemoteOptions
-from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
 from penstock.store.manifest import ChunkEntry, Manifest
 
 __all__ = ["RemoteChunks"]
@@ -185,5 +184,5 @@ class RemoteChunks:
 
 def _object(url: UrlPath, chunk: ChunkEntry) -> tuple[UrlPath, ObjectInfo]:
     """A chunk's name is used once and for ever, and its checksums follow from the manifest: no etag is needed."""
-    place = url / CHUNK_DIRECTORY / chunk_name(chunk.writer, chunk.serial)
+    place = url / chunk.file
     return place, ObjectInfo(place.key, chunk.size, None, 0.0)

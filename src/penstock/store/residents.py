@@ -7,9 +7,9 @@ import numpy as np
 
 from penstock.interfaces import IntArray
 from penstock.store.entries import column, places_of
+from penstock.store.format import Location
 from penstock.store.generation import load_redirects
 from penstock.store.manifest import Manifest
-from penstock.store.storage import Location
 
 __all__ = ["Residents", "residents_of"]
 

@@ -25,14 +25,11 @@ from penstock.schema import Field
 from penstock.store.column import Column, as_batch, join_columns
 from penstock.store.disk import disk_ranges
 from penstock.store.entries import as_rows, column, places_of
-from penstock.store.generation import generations, load_manifest, load_redirects
-from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
-from penstock.store.location import as_location, storage_of
+from penstock.store.format import Location, as_location
+from penstock.store.generation import generations, load_manifest, load_redirects, nullable_fields, nullable_numbers, storage_of
 from penstock.store.manifest import Manifest
 from penstock.store.metadata import decode_metadata
-from penstock.store.nullable import nullable_fields, nullable_numbers
 from penstock.store.remote_chunks import RemoteChunks
-from penstock.store.storage import Location
 from penstock.system import file_versions
 
 __all__ = ["Store", "ZeroCopy", "open_store"]
@@ -50,11 +47,11 @@ class Store(Source):
         redirects = load_redirects(path, manifest)
         self._chunks = RemoteChunks(path, manifest, how.remote) if isinstance(path, UrlPath) else None
         chunks, segments, numbers = manifest.chunks, manifest.segments, column(manifest.chunks, "number")
-        directory = f"{path}/{CHUNK_DIRECTORY}/"
+        directory = f"{path}/"
         self._reader: _core.StoreReader | None = _core.StoreReader(
             str(path),
             manifest.length,
-            [directory + chunk_name(c.writer, c.serial) for c in chunks],
+            [directory + chunk.file for chunk in chunks],
             as_rows(column(chunks, "size"), column(chunks, "rows"), column(chunks, "crc")),
             as_rows(
                 column(segments, "first_id"),
@@ -125,8 +122,7 @@ class Store(Source):
         """Of the chunks; objects of a store at a URL never change."""
         if isinstance(self._path, UrlPath):
             return self.fingerprint
-        names = [chunk_name(chunk.writer, chunk.serial) for chunk in self._manifest.chunks]
-        versions = file_versions([f"{self._path}/{CHUNK_DIRECTORY}/{name}" for name in names])
+        versions = file_versions([f"{self._path}/{chunk.file}" for chunk in self._manifest.chunks])
         return None if versions is None else (self.fingerprint, versions)
 
     @property

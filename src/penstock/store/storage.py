@@ -1,4 +1,4 @@
-"""Storage: what a store needs of the place where it lies. Local disks and object stores differ behind this seam, and nowhere else.
+"""Storage: what a store needs of the place where it is. Local disks and object stores differ behind this seam only.
 
 Names are relative to the store: ``chunk/<writer>-<serial>.zr``.
 """
@@ -6,19 +6,15 @@ Names are relative to the store: ``chunk/<writer>-<serial>.zr``.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, TypeVar
 
-from penstock.remote.url import UrlPath
 from penstock.store.filesystem import Piece
+from penstock.store.format import Location
 
-__all__ = ["Claim", "Found", "Location", "Storage"]
+__all__ = ["Claim", "Found", "Storage"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-Location = Path | UrlPath
-"""Where a store lies: a directory of this machine, or a place under the URL of an object store."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ import numpy as np
 from penstock.errors import ReadError
 from penstock.interfaces import IntArray
 from penstock.remote.url import UrlPath
+from penstock.store.format import as_location
 from penstock.store.fragment_run import run_tasks
-from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
-from penstock.store.location import as_location
 from penstock.store.residents import Residents, residents_of
 from penstock.store.snapshot import Store, open_store
 from penstock.store.writer import Progress
@@ -98,7 +97,7 @@ class _Check:
 
 def _check_chunk(store: Store, place: int, lives: Residents) -> list[Problem]:
     chunk = store._manifest.chunks[place]
-    file = f"{store.path}/{CHUNK_DIRECTORY}/{chunk_name(chunk.writer, chunk.serial)}"
+    file = f"{store.path}/{chunk.file}"
     try:
         bad = store._verify_chunk(place)
         found = [what for _, what in bad]

@@ -11,7 +11,7 @@ A commit is the exclusive creation of the next manifest::
     6  fsync manifest/                       only now is the commit acknowledged
     7  remove the temporary name
 
-On an object store steps 3, 4, 6 and 7 are not needed, and step 5 is a put-if-absent; see objectstore.py.
+On an object store steps 3, 4, 6 and 7 are not needed, and step 5 is a put-if-absent; see bucket.py.
 """
 
 import contextlib
@@ -30,12 +30,10 @@ from penstock.index import as_ids
 from penstock.store.builder import Placement
 from penstock.store.chunk_writer import ChunkWriter, Progress
 from penstock.store.column import Column, make_column, missing_column
-from penstock.store.draft import publish_draft, write_draft
-from penstock.store.generation import load_manifest, load_redirects
-from penstock.store.layout import CHUNK_DIRECTORY, REDIRECT_DIRECTORY, chunk_name, new_identity, redirect_name
+from penstock.store.format import CHUNK_DIRECTORY, REDIRECT_DIRECTORY, new_identity, redirect_file
+from penstock.store.generation import load_manifest, load_redirects, nullable_numbers, publish_draft, write_draft
 from penstock.store.manifest import ChunkEntry, Manifest, RedirectEntry
 from penstock.store.metadata import decode_metadata, encode_metadata
-from penstock.store.nullable import nullable_numbers
 from penstock.store.places import Places
 from penstock.store.redirect import encode_redirects
 from penstock.store.storage import Claim, Storage
@@ -275,7 +273,7 @@ class Writer:
         kept: list[ChunkEntry] = []
         while self._chunks.fresh:  # threads add to it
             kept.append(self._chunks.fresh.pop(0))
-            self._chunks.made.remove(f"{CHUNK_DIRECTORY}/{chunk_name(kept[-1].writer, kept[-1].serial)}")
+            self._chunks.made.remove(kept[-1].file)
         return kept
 
     def _adopt(self, chunks: Sequence[ChunkEntry], missing: Iterable[int]) -> range:
@@ -368,9 +366,7 @@ class Writer:
         """The files that only this generation names, with their sizes."""
         chunks = (chunk for chunk in manifest.chunks if chunk.number in self._chunks.entries)
         redirects = (entry for entry in manifest.redirects if entry not in self._base.redirects)
-        return {f"{CHUNK_DIRECTORY}/{chunk_name(chunk.writer, chunk.serial)}": chunk.size for chunk in chunks} | {
-            f"{REDIRECT_DIRECTORY}/{redirect_name(entry.writer, entry.serial)}": entry.size for entry in redirects
-        }
+        return {chunk.file: chunk.size for chunk in chunks} | {entry.file: entry.size for entry in redirects}
 
     def _metadata_text(self) -> str:
         """The metadata as JSON, to the letter what it was if nothing was changed."""
@@ -388,7 +384,7 @@ class Writer:
                 return ()
         data = encode_redirects(self._base.dataset, changed)
         writer, serial = self._chunks.identity, self._chunks.next_serial()
-        name = f"{REDIRECT_DIRECTORY}/{redirect_name(writer, serial)}"
+        name = redirect_file(writer, serial)
         self._chunks.made.append(name)
         self._files.write_new(name, [(0, data)])
         return (*kept, RedirectEntry(writer, serial, len(data), _core.crc32c(np.frombuffer(data, np.uint8))))

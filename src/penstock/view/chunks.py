@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from penstock.store.generation import load_redirects
-from penstock.store.location import storage_of
+from penstock.store.generation import load_redirects, storage_of
 from penstock.store.maintenance import _live_rows
 from penstock.store.snapshot import Store
 

@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import UrlPath
 from penstock.store.filesystem import Piece
-from penstock.store.layout import MANIFEST_DIRECTORY, MAX_MANIFEST_BYTES, generation_of, manifest_name
+from penstock.store.format import MANIFEST_DIRECTORY, MAX_MANIFEST_BYTES, generation_of, manifest_file
 from penstock.store.manifest import decode_manifest
 from penstock.store.storage import Claim, Found, Item, Result, Storage
 
@@ -40,9 +40,9 @@ MAX_GAPS = 1000
 
 
 class ObjectStorage(Storage):
-    """The objects of one store. Whoever comes second at a commit learns it from the server."""
+    """The objects of one store. A writer that comes second at a commit learns it from the server."""
 
-    keep_hours = 7 * 24.0  # nobody knows who reads or writes: only age tells a leftover from a commit under way
+    keep_hours = 7 * 24.0  # readers and writers are unknown: only age tells a leftover from a commit under way
     read_tries = 3
     many_writers = True
 
@@ -171,7 +171,7 @@ class ObjectStorage(Storage):
         if generation == 0:
             return not any(generation_of(name) is not None for name in self.names(MANIFEST_DIRECTORY))
         try:
-            data = self.read(f"{MANIFEST_DIRECTORY}/{manifest_name(generation)}", MAX_MANIFEST_BYTES)
+            data = self.read(manifest_file(generation), MAX_MANIFEST_BYTES)
         except MissingError:
             return False
         return hashlib.sha256(data).hexdigest() == digest
@@ -188,7 +188,7 @@ class ObjectStorage(Storage):
 
     def _exists(self, generation: int) -> bool:
         try:
-            self._objects.head(self._key(f"{MANIFEST_DIRECTORY}/{manifest_name(generation)}"))
+            self._objects.head(self._key(manifest_file(generation)))
         except MissingError:
             return False
         return True
