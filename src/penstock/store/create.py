@@ -12,7 +12,7 @@ from penstock.schema import Field, Schema
 from penstock.store.format import MANIFEST_DIRECTORY, Location, as_location, new_identity
 from penstock.store.generation import generations, load_manifest, storage_of
 from penstock.store.manifest import Manifest
-from penstock.store.metadata import encode_metadata
+from penstock.store.manifest_json import encode_metadata
 from penstock.store.writer import Progress, Writer
 
 __all__ = ["Layout", "append_to", "begin_store", "create"]

@@ -4,8 +4,7 @@ import numpy as np
 
 from penstock import _core
 from penstock.records import DiskRange
-from penstock.store.entries import column
-from penstock.store.manifest import Manifest
+from penstock.store.manifest import Manifest, values_of
 
 __all__ = ["disk_ranges"]
 
@@ -14,7 +13,7 @@ def disk_ranges(reader: _core.StoreReader, manifest: Manifest, path: str, ids: r
     """The bytes of all fields of records, run by run of those that lie one after the other. Fields that were changed later, and
     lie elsewhere, are left out.
     """
-    firsts = column(manifest.segments, "first_id")
+    firsts = values_of(manifest.segments, "first_id")
     inner = firsts[np.searchsorted(firsts, ids.start, side="right") : np.searchsorted(firsts, ids.stop, side="left")]
     starts = np.concatenate([[ids.start], inner]).astype(np.int64)
     ends = np.concatenate([inner, [ids.stop]]).astype(np.int64)

@@ -25,11 +25,10 @@ from penstock.errors import (
 from penstock.remote.url import UrlPath
 from penstock.store.bucket import ObjectStorage
 from penstock.store.chunk import ENTRY_BYTES, TAIL_BYTES, parse_fields
-from penstock.store.entries import column
 from penstock.store.format import MANIFEST_DIRECTORY, MAX_MANIFEST_BYTES, Location, generation_of, manifest_file, temporary_name
 from penstock.store.local import LocalStorage
-from penstock.store.manifest import ChunkEntry, Manifest, RedirectEntry, decode_manifest, encode_manifest
-from penstock.store.redirect import ENTRY, NOWHERE, Table, decode_redirects, merge
+from penstock.store.manifest import ChunkEntry, Manifest, RedirectEntry, decode_manifest, encode_manifest, values_of
+from penstock.store.row_map import ENTRY, NOWHERE, Table, decode_redirects, merge
 from penstock.store.storage import Storage
 
 __all__ = [
@@ -121,7 +120,7 @@ def load_redirects(path: Location | Storage, manifest: Manifest) -> dict[int, Ta
     for tables in storage.each(partial(_load_tables, storage, manifest.dataset), manifest.redirects):
         for number, table in tables.items():
             merged[number] = merge(merged.get(number, np.empty(0, ENTRY)), table, drop_nowhere=False)
-    live = set(column(manifest.chunks, "number").tolist()) if merged else set()
+    live = set(values_of(manifest.chunks, "number").tolist()) if merged else set()
     for number, table in merged.items():
         kept = table[table["chunk"] != NOWHERE]
         if kept.size and (int(kept["id"][-1]) >= manifest.length or not live.issuperset(np.unique(kept["chunk"]).tolist())):
@@ -151,7 +150,7 @@ def nullable_numbers(location: Location | Storage, manifest: Manifest) -> frozen
     if manifest.found_nullable is not None:
         return manifest.found_nullable
     storage, numbers = storage_of(location), frozenset(manifest.numbers.values())
-    whole = set(column(manifest.segments, "chunk").tolist())
+    whole = set(values_of(manifest.segments, "chunk").tolist())
     found: set[int] = set()
     fields = storage.each(partial(_chunk_fields, storage, len(numbers), manifest.dataset), manifest.chunks)
     for chunk, entries in zip(manifest.chunks, fields, strict=True):

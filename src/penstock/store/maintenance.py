@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from penstock.argument import whole_number
 from penstock.errors import ConflictError
 from penstock.remote.url import UrlPath
@@ -21,8 +19,7 @@ from penstock.store.format import (
     is_temporary_name,
 )
 from penstock.store.generation import generations, load_manifest, load_redirects, storage_of
-from penstock.store.manifest import Manifest
-from penstock.store.redirect import Table
+from penstock.store.row_map import live_rows
 from penstock.store.snapshot import Store
 from penstock.store.storage import Found, Storage
 
@@ -56,7 +53,7 @@ def stats(store: Store) -> Stats:
     """Figures of one generation. Of fields with records of varying size, live bytes are taken in proportion to rows."""
     manifest = store._manifest
     redirects = load_redirects(store.path, manifest)
-    live = _live_rows(manifest, redirects)
+    live = live_rows(manifest, redirects)
     live_bytes = full = 0
     by_number = dict.fromkeys(manifest.numbers.values(), 0)
     fields = storage_of(store.path).each(store._chunk_fields, range(len(manifest.chunks)))
@@ -77,22 +74,6 @@ def stats(store: Store) -> Stats:
         manifest.length / capacity if capacity else 1.0,
         {name: by_number[number] for name, number in manifest.numbers.items()},
     )
-
-
-def _live_rows(manifest: Manifest, redirects: dict[int, Table]) -> dict[tuple[int, int], int]:
-    """How many rows of each (chunk, field) a record still refers to."""
-    live: dict[tuple[int, int], int] = {}
-    firsts = np.array([segment.first_id for segment in manifest.segments], np.int64)
-    for number in manifest.numbers.values():
-        table = redirects.get(number)
-        moved = np.zeros(len(manifest.segments), np.int64)
-        if table is not None and table.size:
-            moved = np.bincount(np.searchsorted(firsts, table["id"].astype(np.int64), side="right") - 1, minlength=len(firsts))
-            for chunk, count in zip(*np.unique(table["chunk"], return_counts=True), strict=True):
-                live[int(chunk), number] = live.get((int(chunk), number), 0) + int(count)
-        for segment, gone in zip(manifest.segments, moved.tolist(), strict=True):
-            live[segment.chunk, number] = live.get((segment.chunk, number), 0) + segment.count - gone
-    return live
 
 
 @dataclass(frozen=True)

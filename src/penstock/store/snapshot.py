@@ -24,12 +24,12 @@ from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import Field
 from penstock.store.column import Column, as_batch, join_columns
 from penstock.store.disk import disk_ranges
-from penstock.store.entries import as_rows, column, places_of
 from penstock.store.format import Location, as_location
 from penstock.store.generation import generations, load_manifest, load_redirects, nullable_fields, nullable_numbers, storage_of
-from penstock.store.manifest import Manifest
-from penstock.store.metadata import decode_metadata
+from penstock.store.manifest import Manifest, values_of
+from penstock.store.manifest_json import decode_metadata
 from penstock.store.remote_chunks import RemoteChunks
+from penstock.store.row_map import as_rows, places_of
 from penstock.system import file_versions
 
 __all__ = ["Store", "ZeroCopy", "open_store"]
@@ -46,18 +46,18 @@ class Store(Source):
         self._given_nullable = found_nullable
         redirects = load_redirects(path, manifest)
         self._chunks = RemoteChunks(path, manifest, how.remote) if isinstance(path, UrlPath) else None
-        chunks, segments, numbers = manifest.chunks, manifest.segments, column(manifest.chunks, "number")
+        chunks, segments, numbers = manifest.chunks, manifest.segments, values_of(manifest.chunks, "number")
         directory = f"{path}/"
         self._reader: _core.StoreReader | None = _core.StoreReader(
             str(path),
             manifest.length,
             [directory + chunk.file for chunk in chunks],
-            as_rows(column(chunks, "size"), column(chunks, "rows"), column(chunks, "crc")),
+            as_rows(values_of(chunks, "size"), values_of(chunks, "rows"), values_of(chunks, "crc")),
             as_rows(
-                column(segments, "first_id"),
-                column(segments, "count"),
-                places_of(numbers, column(segments, "chunk")),
-                column(segments, "first_row"),
+                values_of(segments, "first_id"),
+                values_of(segments, "count"),
+                places_of(numbers, values_of(segments, "chunk")),
+                values_of(segments, "first_row"),
             ),
             bytes.fromhex(manifest.dataset),
             how.io == "pread",
@@ -141,7 +141,7 @@ class Store(Source):
     @property
     def blocks(self) -> Blocks:
         """The runs of records that lie in one chunk."""
-        return Blocks.of_counts(column(self._manifest.segments, "count"))
+        return Blocks.of_counts(values_of(self._manifest.segments, "count"))
 
     @property
     def reads_blocks(self) -> bool:

@@ -14,7 +14,8 @@ from penstock.interfaces import IntArray
 from penstock.remote.url import UrlPath
 from penstock.store.format import as_location
 from penstock.store.fragment_run import run_tasks
-from penstock.store.residents import Residents, residents_of
+from penstock.store.generation import load_redirects
+from penstock.store.row_map import Residents, residents_of
 from penstock.store.snapshot import Store, open_store
 from penstock.store.writer import Progress
 
@@ -72,7 +73,7 @@ def verify(
         most = 1 if executor is None else max(1, min(MOST_CHUNKS, len(chunks) // FEWEST_TASKS))
         runs = [range(low, min(len(chunks), low + most)) for low in range(0, len(chunks), most)]
         try:
-            lives = residents_of(location, store._manifest, runs) if decode else [{} for _ in runs]
+            lives = residents_of(store._manifest, load_redirects(location, store._manifest), runs) if decode else [{} for _ in runs]
         except ReadError as error:
             return [Problem(str(location), str(error))]
         found: dict[int, list[Problem]] = {}

@@ -27,15 +27,13 @@ from penstock import _core
 from penstock.argument import whole_number
 from penstock.errors import ConflictError, DurabilityError, MissingError, StoreError
 from penstock.index import as_ids
-from penstock.store.builder import Placement
-from penstock.store.chunk_writer import ChunkWriter, Progress
+from penstock.store.chunk import ChunkWriter, Placement, Progress
 from penstock.store.column import Column, make_column, missing_column
 from penstock.store.format import CHUNK_DIRECTORY, REDIRECT_DIRECTORY, new_identity, redirect_file
 from penstock.store.generation import load_manifest, load_redirects, nullable_numbers, publish_draft, write_draft
 from penstock.store.manifest import ChunkEntry, Manifest, RedirectEntry
-from penstock.store.metadata import decode_metadata, encode_metadata
-from penstock.store.places import Places
-from penstock.store.redirect import encode_redirects
+from penstock.store.manifest_json import decode_metadata, encode_metadata
+from penstock.store.row_map import RowMap, encode_redirects
 from penstock.store.storage import Claim, Storage
 
 __all__ = ["Progress", "Writer"]
@@ -70,7 +68,7 @@ class Writer:
     # What the user calls
 
     def __len__(self) -> int:
-        return self._places.length
+        return self._row_map.length
 
     def __bool__(self) -> bool:
         return True  # an empty store has a writer too
@@ -114,7 +112,7 @@ class Writer:
         for name, number in self._base.numbers.items():
             if number not in columns:
                 columns[number] = missing_column(self._base.fields[name], rows)
-        return self._places.append(self._place(dict(sorted(columns.items()))))
+        return self._row_map.append(self._place(dict(sorted(columns.items()))))
 
     def append(self, record: Mapping[str, Any]) -> int:
         """Append one record; a field left out or None is missing. Returns its id."""
@@ -129,7 +127,7 @@ class Writer:
         if rows != wanted.size:
             raise ValueError(f"expected {wanted.size} records, one per id, got {rows}")
         if rows:
-            self._places.redirect(columns, wanted, self._place(dict(sorted(columns.items()))))
+            self._row_map.redirect(columns, wanted, self._place(dict(sorted(columns.items()))))
             self._changed, self._only_appends = True, False
 
     def delete(self, ids: npt.ArrayLike) -> dict[int, int]:
@@ -139,7 +137,7 @@ class Writer:
         if gone.size == 0:
             return {}
         self._changed, self._only_appends = True, False
-        return self._places.delete(gone, sorted(self._base.numbers.values()))
+        return self._row_map.delete(gone, sorted(self._base.numbers.values()))
 
     def commit(self) -> int:
         """Publish everything since the last commit, durably; returns the generation. Does nothing if nothing changed."""
@@ -184,7 +182,7 @@ class Writer:
 
     def _begin(self) -> None:
         """A new transaction on the last commit. No I/O: what was committed stays committed whatever happens here."""
-        self._places = Places(self._base.length, self._base.segments, self._redirects)
+        self._row_map = RowMap(self._base.length, self._base.segments, self._redirects)
         self._chunks.begin(self._base.next_chunk)
         self._missing: set[int] = set()  # fields of which a record of this transaction misses the value
         self._metadata = decode_metadata(self._base.metadata)
@@ -194,7 +192,7 @@ class Writer:
 
     def _start_over(self) -> None:
         """Begin a transaction that replaces all records (rebalance)."""
-        self._places = Places(0, (), {})
+        self._row_map = RowMap(0, (), {})
         self._rewrites = self._changed = True
         self._only_appends = False
 
@@ -284,7 +282,7 @@ class Writer:
         self._chunks.entries |= numbered
         self._chunks.next_chunk += len(numbered)
         self._changed |= bool(numbered)
-        return self._places.append(Placement(number, 0, chunk.rows) for number, chunk in numbered.items())
+        return self._row_map.append(Placement(number, 0, chunk.rows) for number, chunk in numbered.items())
 
     # A commit
 
@@ -311,9 +309,9 @@ class Writer:
             raise ConflictError(f"{location}: another data set is here now; reopen the store")
         redirects = self._redirects if newest.redirects == base.redirects else load_redirects(self._files, newest)
         shift = newest.next_chunk - base.next_chunk
-        own = self._places.segments[len(base.segments) :]
-        self._places = Places(newest.length, newest.segments, redirects)
-        self._places.append(Placement(segment.chunk + shift, segment.first_row, segment.count) for segment in own)
+        own = self._row_map.segments[len(base.segments) :]
+        self._row_map = RowMap(newest.length, newest.segments, redirects)
+        self._row_map.append(Placement(segment.chunk + shift, segment.first_row, segment.count) for segment in own)
         self._chunks.renumber(shift)
         self._base, self._redirects = newest, redirects
         self._metadata = decode_metadata(newest.metadata)
@@ -329,21 +327,21 @@ class Writer:
             generation=self.generation + 1,
             parent=None if self._is_new else self._base.digest,
             write_id=new_identity(),
-            length=self._places.length,
+            length=self._row_map.length,
             fields=self._base.fields,
             numbers=self._base.numbers,
             chunk_bytes=self._base.chunk_bytes,
             chunk_records=self._base.chunk_records,
             next_chunk=self._chunks.next_chunk,
             chunks=self._named_chunks(),
-            segments=tuple(self._places.segments),
+            segments=tuple(self._row_map.segments),
             redirects=redirects,
             declared_nullable=self._base.declared_nullable,
             found_nullable=before | self._missing,
             metadata=self._metadata_text(),
         )
         draft = write_draft(self._files, manifest)
-        in_force = self._places.whole_tables()
+        in_force = self._row_map.whole_tables()
         # From here on the manifest may exist, whatever interrupts us: what it names is no longer ours to remove.
         made, self._chunks.made = self._chunks.made, []
         appended = self._base.length
@@ -374,12 +372,12 @@ class Writer:
         return self._base.metadata if text == encode_metadata(decode_metadata(self._base.metadata)) else text
 
     def _write_redirects(self) -> tuple[RedirectEntry, ...]:
-        changed = self._places.changed_tables()
+        changed = self._row_map.changed_tables()
         kept = () if self._rewrites else self._base.redirects
         if not changed:
             return kept
         if len(kept) >= MAX_REDIRECT_FILES:
-            changed, kept = self._places.whole_tables(), ()
+            changed, kept = self._row_map.whole_tables(), ()
             if not changed:
                 return ()
         data = encode_redirects(self._base.dataset, changed)
@@ -391,8 +389,8 @@ class Writer:
 
     def _named_chunks(self) -> tuple[ChunkEntry, ...]:
         """The chunks this generation still refers to."""
-        tables = self._places.whole_tables()
-        used = {segment.chunk for segment in self._places.segments}.union(
+        tables = self._row_map.whole_tables()
+        used = {segment.chunk for segment in self._row_map.segments}.union(
             *(set(np.unique(t["chunk"]).tolist()) for t in tables.values())
         )
         older = {entry.number: entry for entry in self._base.chunks}
