@@ -19,7 +19,7 @@ from penstock.schema import Field
 from penstock.store.format import MANIFEST_DIRECTORY, generation_of
 from penstock.store.generation import generations, load_manifest, storage_of
 from penstock.store.maintenance import stats
-from penstock.store.snapshot import Store
+from penstock.store.reader import Store
 
 __all__ = ["EXAMPLES", "info"]
 

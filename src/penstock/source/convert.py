@@ -32,7 +32,7 @@ from penstock.store.format import DIRECTORIES, MANIFEST_DIRECTORY, Location, as_
 from penstock.store.fragment import adopt_chunks, keep_chunks
 from penstock.store.generation import generations
 from penstock.store.maintenance import gc
-from penstock.store.snapshot import Store
+from penstock.store.reader import Store
 from penstock.store.writer import Writer
 from penstock.system import is_directory, is_there, names_in, status
 

@@ -19,8 +19,8 @@ from penstock.store.format import (
     is_temporary_name,
 )
 from penstock.store.generation import generations, load_manifest, load_redirects, storage_of
+from penstock.store.reader import Store
 from penstock.store.row_map import live_rows
-from penstock.store.snapshot import Store
 from penstock.store.storage import Found, Storage
 
 __all__ = ["Collected", "Stats", "gc", "stats"]
@@ -51,12 +51,12 @@ class Stats:
 
 def stats(store: Store) -> Stats:
     """Figures of one generation. Of fields with records of varying size, live bytes are taken in proportion to rows."""
-    manifest = store._manifest
+    manifest = store.manifest
     redirects = load_redirects(store.path, manifest)
     live = live_rows(manifest, redirects)
     live_bytes = full = 0
     by_number = dict.fromkeys(manifest.numbers.values(), 0)
-    fields = storage_of(store.path).each(store._chunk_fields, range(len(manifest.chunks)))
+    fields = storage_of(store.path).each(store.chunks.chunk_fields, range(len(manifest.chunks)))
     for chunk, stored_fields in zip(manifest.chunks, fields, strict=True):
         for number, data_bytes, _ in stored_fields:
             by_number[number] = by_number.get(number, 0) + data_bytes

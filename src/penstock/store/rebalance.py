@@ -14,10 +14,9 @@ from penstock.remote.url import UrlPath
 from penstock.store.column import Column
 from penstock.store.create import append_to
 from penstock.store.format import as_location
-from penstock.store.fragment import Receipt, Target, commit_fragments, discarding, write_fragment
-from penstock.store.fragment_run import run_tasks
+from penstock.store.fragment import Receipt, Target, commit_fragments, discarding, run_tasks, write_fragment
 from penstock.store.maintenance import Stats, stats
-from penstock.store.snapshot import Store, open_store
+from penstock.store.reader import Store, open_store
 from penstock.store.writer import Progress, Writer
 
 __all__ = ["Rebalanced", "rebalance"]
@@ -60,7 +59,7 @@ def rebalance(
     with append_to(location, threads=threads, progress=progress, single_writer=single_writer) as writer:
         with open_store(location, generation=writer.generation) as store:
             before = stats(store)
-            writer._start_over()
+            writer.start_over()
             if executor is not None:
                 _rewrite_in_tasks(store, writer, executor, progress)
             else:
@@ -108,7 +107,7 @@ class _Rewrite:
 
 def _chunk_ends(store: Store) -> list[int]:
     """The ids at which one writer would begin a new chunk, and the last one: chunks are as full as they can be."""
-    most_bytes, most_rows = store._manifest.chunk_bytes, store._manifest.chunk_records
+    most_bytes, most_rows = store.manifest.chunk_bytes, store.manifest.chunk_records
     ends, first = list[int](), 0
     left = np.empty(0, np.int64)  # sizes of the records from ``first`` on that were looked at
     for low in range(0, len(store), LOOK_RECORDS):

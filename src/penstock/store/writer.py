@@ -7,7 +7,7 @@ A commit is the exclusive creation of the next manifest::
     3  fsync chunk/ and redirect/            names are durable before anything points at them
     4  write manifest/.tmp-<write id>, fsync it
     5  see that the new files are all there; link it to manifest/<G + 1>
-                                             fails if somebody was first: ConflictError
+                                             fails if another writer was first: ConflictError
     6  fsync manifest/                       only now is the commit acknowledged
     7  remove the temporary name
 
@@ -29,7 +29,7 @@ from penstock.errors import ConflictError, DurabilityError, MissingError, StoreE
 from penstock.index import as_ids
 from penstock.store.chunk import ChunkWriter, Placement, Progress
 from penstock.store.column import Column, make_column, missing_column
-from penstock.store.format import CHUNK_DIRECTORY, REDIRECT_DIRECTORY, new_identity, redirect_file
+from penstock.store.format import CHUNK_DIRECTORY, REDIRECT_DIRECTORY, Location, new_identity, redirect_file
 from penstock.store.generation import load_manifest, load_redirects, nullable_numbers, publish_draft, write_draft
 from penstock.store.manifest import ChunkEntry, Manifest, RedirectEntry
 from penstock.store.manifest_json import decode_metadata, encode_metadata
@@ -77,6 +77,21 @@ class Writer:
     def generation(self) -> int:
         """The generation committed last; 0 before the first commit of a new store."""
         return 0 if self._is_new else self._base.generation
+
+    @property
+    def location(self) -> Location:
+        """Where the store is."""
+        return self._files.location
+
+    @property
+    def base(self) -> Manifest:
+        """The generation that this transaction changes."""
+        return self._base
+
+    @property
+    def identity(self) -> str:
+        """The writer's part of the names of its files."""
+        return self._chunks.identity
 
     @property
     def last_range(self) -> range | None:
@@ -190,7 +205,7 @@ class Writer:
         self._rewrites = False
         self._only_appends = True
 
-    def _start_over(self) -> None:
+    def start_over(self) -> None:
         """Begin a transaction that replaces all records (rebalance)."""
         self._row_map = RowMap(0, (), {})
         self._rewrites = self._changed = True
@@ -256,7 +271,7 @@ class Writer:
 
     # Chunks that one writer writes and another one commits; see fragment.py
 
-    def _release(self) -> tuple[ChunkEntry, ...]:
+    def release_chunks(self) -> tuple[ChunkEntry, ...]:
         """Write what was appended and give its chunks away, in order: they are no longer this writer's to remove."""
         self._check()
         with self._or_discard():
@@ -266,7 +281,7 @@ class Writer:
         self._begin()
         return given
 
-    def _keep(self) -> list[ChunkEntry]:
+    def keep_chunks(self) -> list[ChunkEntry]:
         """The chunks of this transaction that were written since the last call. They stay even if it ends without a commit."""
         kept: list[ChunkEntry] = []
         while self._chunks.fresh:  # threads add to it
@@ -274,7 +289,7 @@ class Writer:
             self._chunks.made.remove(kept[-1].file)
         return kept
 
-    def _adopt(self, chunks: Sequence[ChunkEntry], missing: Iterable[int]) -> range:
+    def adopt_chunks(self, chunks: Sequence[ChunkEntry], missing: Iterable[int]) -> range:
         """Append the records of chunks of this data set that others have written; values are missing in those fields."""
         self._check()
         self._missing |= set(missing)

@@ -3,8 +3,8 @@
 from typing import Any
 
 from penstock.store.generation import load_redirects, storage_of
+from penstock.store.reader import Store
 from penstock.store.row_map import live_rows
-from penstock.store.snapshot import Store
 
 __all__ = ["MOST_CHUNKS", "chunk_map"]
 
@@ -14,11 +14,11 @@ MOST_CHUNKS = 2000
 
 def chunk_map(store: Store) -> dict[str, Any]:
     """One entry a chunk. Of fields with records of varying size, live bytes are taken in proportion to rows."""
-    manifest = store._manifest
+    manifest = store.manifest
     rows = live_rows(manifest, load_redirects(store.path, manifest))
     shown = manifest.chunks[:MOST_CHUNKS]
     found = []
-    for chunk, fields in zip(shown, storage_of(store.path).each(store._chunk_fields, range(len(shown))), strict=True):
+    for chunk, fields in zip(shown, storage_of(store.path).each(store.chunks.chunk_fields, range(len(shown))), strict=True):
         live = sum(size * rows.get((chunk.number, number), 0) // max(1, chunk.rows) for number, size, _ in fields)
         full = max(chunk.decoded / manifest.chunk_bytes, chunk.rows / manifest.chunk_records)
         stored = sum(size for _, size, _ in fields)
