@@ -2,7 +2,7 @@
 
 ::
 
-    1  put the new chunk objects and the redirect object, each under a key that nobody else uses
+    1  put the new chunk objects and the redirect object, each under a key of its own
     2  put manifest/<G + 1> if it is absent
     3  if that did not plainly succeed, read it back: mine, absent (again from 2) or another's (ConflictError)
 """
@@ -116,7 +116,7 @@ class ObjectStorage(Storage):
     def publish(self, temporary: str, final: str, data: bytes, needs: Mapping[str, int]) -> None:
         """Put the manifest if it is absent; whatever is unclear is settled by reading it back.
 
-        Nobody looks at the files that it needs: they stay for as long as gc keeps files, and a transaction may take no longer.
+        The files that it needs are not checked: they stay for as long as gc keeps files, and a transaction may take no longer.
         """
         for tries in range(COMMIT_TRIES):
             try:
@@ -128,7 +128,7 @@ class ObjectStorage(Storage):
                 if tries == 0:
                     raise
                 raise self._unknown(final) from error
-            # A plain refusal is no proof: somebody between here and the server may have sent the request twice.
+            # A plain refusal is no proof: a proxy between here and the server may have sent the request twice.
             if self._is_mine(final, data):
                 return
             self.pause(tries)
@@ -212,7 +212,7 @@ class ObjectStorage(Storage):
         self._objects.delete(self._key(name))
 
     def discard(self, names: Sequence[str]) -> None:
-        """Delete objects that nobody needs; gc finds them if the server does not answer."""
+        """Delete objects that are not needed; gc finds them if the server does not answer."""
         try:
             for name in names:
                 self.remove(name)

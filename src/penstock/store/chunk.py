@@ -68,12 +68,12 @@ class ChunkBuilder:
     rows: int = 0
     size: int = 0
     _parts: list[Mapping[int, Column]] = field(default_factory=list)
-    _borrowed: int = 0  # parts from here on lie in the caller's memory
+    _borrowed: int = 0  # parts from here on are in the caller's memory
     _buffers: dict[int, Bytes] = field(default_factory=dict)  # records of one size, copied together, by field
     _filled: dict[int, int] = field(default_factory=dict)
 
     def fit(self, columns: Mapping[int, Column], low: int) -> int:
-        """How many of the records from ``low`` on still fit (of varying ones, it looks at so many); at least one if it is empty."""
+        """How many of the records from ``low`` on still fit (of varying ones, it looks at 65,536); at least one if it is empty."""
         first = next(iter(columns.values()))
         room, fits = self.max_bytes - self.size, min(first.rows - low, self.max_rows - self.rows)
         if any(column.offsets is not None for column in columns.values()):
@@ -103,7 +103,7 @@ class ChunkBuilder:
         return self._borrowed < len(self._parts)
 
     def own(self) -> None:
-        """Copy what lies in the caller's memory, so that the caller may change it."""
+        """Copy what is in the caller's memory, so that the caller may change it."""
         for i in range(self._borrowed, len(self._parts)):
             self._parts[i] = {number: self._copy(number, column) for number, column in self._parts[i].items()}
         self._borrowed = len(self._parts)
@@ -137,7 +137,7 @@ class ChunkBuilder:
         filled = self._filled.get(number, 0)
         if filled == 0 or filled != sum(part.values.size for part in parts):
             return join_columns(parts)
-        together = self._buffers[number][:filled]  # the parts already lie there one after the other
+        together = self._buffers[number][:filled]  # the parts are there already, one after the other
         return Column(sum(part.rows for part in parts), together, None, join_present(parts), None)
 
     def release(self) -> None:
@@ -292,7 +292,7 @@ class ChunkWriter:
 
     * identity: the writer's part of every file name
     * entries: the chunks that are written, by number
-    * fresh: those of them that were not asked for yet
+    * fresh: those of them that ``Writer.keep_chunks`` has not returned yet
     * made: the files of the transaction, written or on their way
     * next_chunk: a number above that of every chunk
     """

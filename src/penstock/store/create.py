@@ -39,7 +39,7 @@ def create(
     ``metadata`` is a small JSON object about the data (class names, tokenizer, origin), which ``open(path).metadata`` gives back.
 
     ``path`` may be the URL of an object store; ``storage_options`` are then credentials, region and endpoint. A server that
-    cannot create an object only if it is absent is refused, unless ``single_writer`` promises that nobody else writes.
+    cannot create an object only if it is absent is refused, unless ``single_writer`` promises that there is no other writer.
 
     >>> import tempfile, penstock as pen
     >>> path = tempfile.mkdtemp() + "/train.pen"
@@ -64,7 +64,7 @@ def create(
 
 @dataclass(frozen=True)
 class Layout:
-    """When a chunk is full: at so many decoded bytes, or so many records."""
+    """When a chunk is full: its decoded bytes, or its records, whichever comes first."""
 
     chunk_bytes: int | str = DEFAULT_CHUNK_BYTES
     chunk_records: int = DEFAULT_CHUNK_RECORDS

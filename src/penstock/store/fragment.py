@@ -134,7 +134,7 @@ def _chunk(task: int, writer: str, row: object) -> ChunkEntry:
 def in_order(receipts: Iterable[object], dataset: str) -> list[Fragment]:
     """One fragment for each task, in the order of the tasks, whatever order the receipts came in.
 
-    Of a task that was done twice the first receipt counts; the files of the other are named by nobody, and gc removes them.
+    Of a task that was done twice the first receipt counts; no manifest names the files of the other, and gc removes them.
     """
     found: dict[int, Fragment] = {}
     for fragment in (read_receipt(receipt, dataset) for receipt in receipts):
@@ -189,7 +189,7 @@ def write_fragment(
 ) -> Receipt:
     """Write batches, as :meth:`Writer.extend` takes them, into chunks of their own; returns the receipt to commit them with.
 
-    An exception, of ``batches`` too, removes what was written. It may be called again for the same task, here or elsewhere.
+    An exception, of ``batches`` too, removes what was written. It may be called again for the same task, in any process.
     """
     writer = Writer(storage_of(target.location), target.form, _Nobody(), threads=threads)
     try:
@@ -318,7 +318,7 @@ def run_tasks(
             if not running:
                 break
             wait(running, timeout=LOOK_S, return_when=FIRST_COMPLETED)
-            for future in [one for one in running if one.done()]:  # also those that an executor cancelled, and told nobody
+            for future in [one for one in running if one.done()]:  # also those that an executor cancelled without a report
                 if future not in running:
                     continue  # cancelled below
                 task = running.pop(future)

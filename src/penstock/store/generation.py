@@ -167,7 +167,7 @@ def nullable_fields(manifest: Manifest, found: Set[int]) -> frozenset[str]:
 
 def _chunk_fields(storage: Storage, num_fields: int, dataset: str, chunk: ChunkEntry) -> dict[int, bool] | None:
     """Whether the fields of a chunk have validity arrays. None for a chunk that is damaged or gone: its records cannot be read, so
-    that they do not matter here; whoever reads them is told why.
+    that they do not matter here; reading them says why.
     """
     name = chunk.file
     for _ in range(storage.read_tries):

@@ -226,7 +226,7 @@ class LocalStorage(Storage):
             self._files.remove(path, opened)
 
     def discard(self, names: Sequence[str]) -> None:
-        """Remove files that nobody needs; the others too where one resists."""
+        """Remove files that are not needed; the others too where one resists."""
         for name in names:
             with contextlib.suppress(PenstockError):
                 self.remove(name)
@@ -315,12 +315,12 @@ class Lock:
             self._close()
             raise
         _open_locks.add(self)
-        with contextlib.suppress(OSError):  # only a note for others; a full disk must not stop anybody here
+        with contextlib.suppress(OSError):  # only a note for others; a full disk must not stop a writer here
             self._write_note()
 
     def _write_note(self) -> None:
         info = os.fstat(self._descriptor)
-        if stat.S_ISREG(info.st_mode) and info.st_nlink == 1:  # a second name would be somebody's file
+        if stat.S_ISREG(info.st_mode) and info.st_nlink == 1:  # a second name would be that of a file of another owner
             note = f"process {self._process} on {socket.gethostname()}".ljust(120) + "\n"
             os.pwrite(self._descriptor, note.encode(), 0)
 

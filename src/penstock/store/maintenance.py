@@ -1,4 +1,4 @@
-"""The figures that say how full a store is, and gc, which removes what nobody needs."""
+"""The figures that say how full a store is, and gc, which removes what no generation needs."""
 
 import os
 import time
@@ -98,7 +98,7 @@ def gc(
     The newest ``keep`` generations stay, and every one from the oldest on that is younger than ``keep_hours``: 24 on a disk, 168 on
     an object store. A reader on this machine keeps what it has opened; others may find an older generation gone. Other files, too,
     stay until they have been there for so long: they may belong to a commit of another host or to a copy under way, neither of
-    which may take longer. ``keep_hours=0`` is for a store that nobody else writes to or copies.
+    which may take longer. ``keep_hours=0`` is for a store that no other process writes to or copies.
 
     >>> import tempfile, numpy as np, penstock as pen
     >>> path = tempfile.mkdtemp() + "/x.pen"
@@ -120,7 +120,7 @@ def gc(
 
 def _collect(storage: Storage, keep: int, keep_s: float, dry_run: bool) -> Collected:
     now = time.time()
-    # Before the manifests: what somebody commits from now on is not in this list.
+    # Before the manifests: what another writer commits from now on is not in this list.
     data = [file for place in (CHUNK_DIRECTORY, REDIRECT_DIRECTORY) for file in storage.listing(place)]
     manifests = {_last(file): file for file in storage.listing(MANIFEST_DIRECTORY)}
     there = {number: file for name, file in manifests.items() if (number := generation_of(name)) is not None}

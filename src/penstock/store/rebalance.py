@@ -22,9 +22,9 @@ from penstock.store.writer import Progress, Writer
 __all__ = ["Rebalanced", "rebalance"]
 
 READ_BYTES = 16 << 20
-"""About so many bytes are read at a time while a store is rewritten."""
+"""Bytes that are read at a time while a store is rewritten, about."""
 LOOK_RECORDS = 1 << 20
-"""The sizes of so many records are looked at at a time."""
+"""Records whose sizes are looked at at a time."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def rebalance(
 ) -> Rebalanced:
     """Rewrite the live records in id order into full chunks, as one new generation.
 
-    Older generations, and whoever reads them, stay as they are; :func:`gc` removes their files later. With an ``executor``, any
+    Older generations, and their readers, stay as they are; :func:`gc` removes their files later. With an ``executor``, any
     ``concurrent.futures.Executor``, the new chunks are written in its threads, processes or machines: the same ones, in one commit.
 
     >>> import tempfile, numpy as np, penstock as pen
@@ -72,7 +72,7 @@ def rebalance(
 
 
 def _columns(store: Store, ids: range, rows: int) -> Iterator[dict[str, Column]]:
-    """Records, so many at a time."""
+    """Records, ``rows`` at a time."""
     for low in range(ids.start, ids.stop, rows):
         yield store.columns(slice(low, min(ids.stop, low + rows)), list(store.schema))
 

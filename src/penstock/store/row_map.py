@@ -253,7 +253,7 @@ def _residents(place: int, segments: _ByChunk, moved: dict[int, _ByChunk]) -> Re
 
 
 def _outside(ids: IntArray, starts: IntArray, stops: IntArray) -> IntArray:
-    """The ids that lie in none of these ranges, which are in rising order."""
+    """The ids that are in none of these ranges, which are in rising order."""
     before = np.searchsorted(starts, ids, side="right")
     return ids[ids >= np.concatenate([[0], stops])[before]]
 

@@ -58,7 +58,7 @@ class Storage(ABC):
 
     @abstractmethod
     def check_directories(self) -> None:
-        """CorruptError if a directory of the store leads elsewhere."""
+        """CorruptError if a directory of the store is a link."""
 
     @abstractmethod
     def names(self, directory: str) -> list[str]:
@@ -66,7 +66,7 @@ class Storage(ABC):
 
     @abstractmethod
     def read(self, name: str, most: int) -> bytes:
-        """All bytes of a file, at most so many; MissingError if it is not there."""
+        """All bytes of a file, at most ``most``; MissingError if it is not there."""
 
     @abstractmethod
     def read_end(self, name: str, size: int, count: int) -> bytes:
@@ -92,7 +92,7 @@ class Storage(ABC):
 
     @abstractmethod
     def write_new(self, name: str, pieces: Sequence[Piece]) -> None:
-        """Write a file under a name that nobody else uses, durably but for its name."""
+        """Write a file under a name that no other file has, durably except for its name."""
 
     @abstractmethod
     def settle(self, directories: Sequence[str], *, is_new: bool) -> None:
@@ -100,11 +100,11 @@ class Storage(ABC):
 
     @abstractmethod
     def draft(self, temporary: str, data: bytes) -> None:
-        """Put a manifest aside under a temporary name, where publishing needs that."""
+        """Write a manifest under a temporary name, where publishing needs that."""
 
     @abstractmethod
     def publish(self, temporary: str, final: str, data: bytes, needs: Mapping[str, int]) -> None:
-        """Give a manifest its final name, durably and never in place of another: ConflictError if somebody was first.
+        """Give a manifest its final name, durably and never in place of another: ConflictError if another writer was first.
 
         ``needs`` are new files that it names, with their sizes: ConflictError if one is seen to be gone. DurabilityError if the
         manifest may or may not be there.
@@ -127,7 +127,7 @@ class Storage(ABC):
 
     @abstractmethod
     def pause(self, tries: int) -> None:
-        """Wait a moment after so many conflicts, each writer for another time."""
+        """Wait a moment after ``tries`` conflicts, each writer for another time."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
@@ -135,4 +135,4 @@ class Storage(ABC):
 
     @abstractmethod
     def discard(self, names: Sequence[str]) -> None:
-        """Remove files that nobody needs, as far as that is possible."""
+        """Remove files that are not needed, as far as that is possible."""
