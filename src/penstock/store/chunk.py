@@ -307,7 +307,7 @@ class ChunkWriter:
     def begin(self, next_chunk: int) -> None:
         """A new transaction; what is left of the last one is forgotten."""
         self._builders: dict[tuple[int, ...], ChunkBuilder] = {}
-        self._jobs: list[Future[None]] = []
+        self._jobs: dict[Future[None], bool] = {}  # chunks under way, and whether they refer to the caller's memory
         self.entries: dict[int, ChunkEntry] = {}
         self.fresh: list[ChunkEntry] = []
         self.made: list[str] = []
@@ -369,13 +369,12 @@ class ChunkWriter:
         """Send a chunk to be encoded and written. No more than ``threads`` are under way at a time."""
         builder.own_if_small()
         if len(self._jobs) >= self._threads:
-            self._finish(self._jobs[0])
+            self._finish(next(iter(self._jobs)))
         serial = self.next_serial()
         name = chunk_file(self.identity, serial)
         self.made.append(name)
         job = self._pool.submit(self._write, builder, serial, name)
-        job.borrows = builder.borrows  # type: ignore[attr-defined]
-        self._jobs.append(job)
+        self._jobs[job] = builder.borrows
 
     def _write(self, builder: ChunkBuilder, serial: int, name: str) -> None:
         fields = {number: self._base.fields[name] for name, number in self._base.numbers.items()}
@@ -390,9 +389,9 @@ class ChunkWriter:
 
     def _wait_for_borrowed(self) -> None:
         """Chunks that refer to the caller's memory are written before the caller gets it back; failures surface here."""
-        for job in [job for job in self._jobs if job.borrows or job.done()]:  # type: ignore[attr-defined]
+        for job in [job for job, borrows in self._jobs.items() if borrows or job.done()]:
             self._finish(job)
 
     def _finish(self, job: Future[None]) -> None:
         job.result()
-        self._jobs.remove(job)
+        del self._jobs[job]

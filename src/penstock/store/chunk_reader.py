@@ -209,7 +209,7 @@ class ChunkReader:
         self.native().measure(self.manifest.numbers[name], ids, sizes, self._pool)
         return sizes
 
-    def chunks_of(self, name: str, ids: IntArray) -> IntArray:
+    def chunks_of(self, name: str, ids: IntArray) -> npt.NDArray[np.uint64]:
         """The place of the chunk that holds a field of each record."""
         return self.native().places(self.manifest.numbers[name], ids)[:, 0]
 
