@@ -26,8 +26,8 @@ from penstock.remote.url import url_path
 from penstock.report.machine import Others
 from penstock.store.chunk import encode_chunk
 from penstock.store.column import make_column
+from penstock.store.format import manifest_file
 from penstock.store.generation import load_manifest
-from penstock.store.layout import MANIFEST_DIRECTORY, manifest_name
 from penstock.store.manifest import SegmentEntry, encode_manifest
 
 BATCH, ROUNDS = 256, 5
@@ -93,7 +93,7 @@ def build(path: Path, case: Case) -> None:
         chunks=tuple(replace(chunk, number=number) for number in range(len(rows))),
         segments=tuple(SegmentEntry(number * case.chunk_rows, count, number, 0) for number, count in enumerate(rows)),
     )
-    (path / MANIFEST_DIRECTORY / manifest_name(2)).write_bytes(encode_manifest(many))
+    (path / manifest_file(2)).write_bytes(encode_manifest(many))
 
 
 def _rows(case: Case) -> Iterator[int]:
@@ -160,7 +160,7 @@ def measure(directory: Path, name: str) -> dict[str, Any]:
     case, path = CASES[name], directory / name
     progress(f"{case.name}: {case.num_chunks:,} chunks", lasting=True)
     build(path, case)
-    manifest = path / MANIFEST_DIRECTORY / manifest_name(2)
+    manifest = path / manifest_file(2)
     found = {
         "case": case.name,
         "records": case.records,

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 import penstock as pen
 from measure import Spread, interleave, progress, seconds
+from penstock.store.format import manifest_file
 from penstock.store.generation import load_manifest
-from penstock.store.layout import MANIFEST_DIRECTORY, manifest_name
 from penstock.store.manifest import SegmentEntry, encode_manifest
 from store_case import Text
 from store_limit import Crew
@@ -127,5 +127,5 @@ def make_virtual(path: Path, num_chunks: int) -> Path:
         chunks=tuple(replace(chunk, number=number) for number in range(num_chunks)),
         segments=tuple(SegmentEntry(number * chunk.rows, chunk.rows, number, 0) for number in range(num_chunks)),
     )
-    (path / MANIFEST_DIRECTORY / manifest_name(2)).write_bytes(encode_manifest(many))
+    (path / manifest_file(2)).write_bytes(encode_manifest(many))
     return path

@@ -96,8 +96,8 @@ def test_a_commit_whose_files_were_removed_is_refused(path: Path, how: str) -> N
     def transaction(out: Writer) -> None:
         if how == "fragments":
             receipts = [write_fragment(Target.of(out), [batch(20 + 10 * task, 10)], task=task, tasks=2) for task in range(2)]
-            adopt = out._adopt
-            out._adopt = lambda *given: (adopt(*given), collect(path, keep_hours=0))[0]  # type: ignore[method-assign]
+            adopt = out.adopt_chunks
+            out.adopt_chunks = lambda *given: (adopt(*given), collect(path, keep_hours=0))[0]  # type: ignore[method-assign]
             commit_fragments(out, receipts)
         elif how == "update":
             out.update([1], {"x": [1]})
@@ -110,7 +110,7 @@ def test_a_commit_whose_files_were_removed_is_refused(path: Path, how: str) -> N
                 draft = out._files.draft
                 out._files.draft = lambda *given: (collect(path, keep_hours=0), draft(*given))[1]  # type: ignore[method-assign]
             if how == "rebalance":
-                out._start_over()
+                out.start_over()
             transaction(out)
 
     with pytest.raises(ConflictError, match=r"(?s)a\.pen/(chunk|redirect)/.*removed meanwhile.*write the records again"):
@@ -149,7 +149,7 @@ def test_leftovers_go_when_they_are_a_day_old(path: Path, later: Callable[[float
 
 def named(path: Path) -> list[str]:
     with pen.open(path) as store:
-        return [str(path / "chunk" / f"{c.writer}-{c.serial:08x}.zr") for c in store._manifest.chunks]
+        return [str(path / "chunk" / f"{c.writer}-{c.serial:08x}.zr") for c in store.manifest.chunks]
 
 
 def test_a_clock_that_was_wrong_takes_nothing_from_a_commit(path: Path, later: Callable[[float], None]) -> None:

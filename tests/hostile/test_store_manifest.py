@@ -15,7 +15,7 @@ from tests.effort import count
 import penstock as pen
 from penstock import _core
 from penstock.errors import CorruptError
-from penstock.store.layout import MAX_MANIFEST_BYTES
+from penstock.store.format import MAX_MANIFEST_BYTES
 from penstock.store.manifest import ChunkEntry, decode_manifest, encode_manifest
 
 ROOT = Path(__file__).parents[2]
@@ -113,10 +113,10 @@ def test_a_manifest_of_very_many_chunks_opens(tmp_path: Path) -> None:
     with pen.open(tmp_path / "a.pen") as store:
         assert len(store) == rows + 4
         assert store["x"][:5].tolist() == list(range(5))
-        chunks = store._manifest.chunks
+        chunks = store.manifest.chunks
         assert chunks[rows - 1] == ChunkEntry(rows - 1, f"{rows - 1:032x}", rows - 1, 499 + rows, 1, rows - 1, 8)
-        data = encode_manifest(store._manifest)
-    assert decode_manifest(data, "here") == store._manifest
+        data = encode_manifest(store.manifest)
+    assert decode_manifest(data, "here") == store.manifest
 
 
 SPACED = {"separators": (" ,\t", " :\r "), "indent": None}

@@ -14,7 +14,7 @@ from tests.store.hostile import Case, Spec, build_redirects, crc, deflate, lz4_r
 
 import penstock as pen
 from penstock.errors import CorruptError
-from penstock.store import Store
+from penstock.store.chunk_reader import ChunkReader
 from penstock.store.column import Column
 
 RECORDS: dict[str, tuple[int, int, Callable[[Spec], object]]] = {
@@ -99,7 +99,7 @@ def test_progress_and_executors_are_as_they_were(path: Path) -> None:
     told: list[tuple[int, int]] = []
     assert pen.verify(path, progress=lambda rows, size: told.append((rows, size))) == []
     with pen.open(path) as store:
-        assert told == [(chunk.rows, chunk.size) for chunk in store._manifest.chunks]
+        assert told == [(chunk.rows, chunk.size) for chunk in store.manifest.chunks]
     with ThreadPoolExecutor(2) as executor:
         assert pen.verify(path, executor=executor) == []
 
@@ -109,9 +109,9 @@ def test_many_records_are_decoded_in_parts_each_once(path: Path, monkeypatch: py
     monkeypatch.setattr(limits, "MOST_BYTES", 300)
     monkeypatch.setattr(limits, "MOST_RECORDS", 4)
     read: dict[str, list[int]] = {}
-    real = Store._read_field
+    real = ChunkReader.read_field
 
-    def watched(self: Store, name: str, ids: npt.NDArray[np.int64], out: Any) -> Any:
+    def watched(self: ChunkReader, name: str, ids: npt.NDArray[np.int64], out: Any) -> Any:
         read.setdefault(name, []).extend(ids.tolist())
         column = real(self, name, ids, out)
         size = column.values.nbytes if isinstance(column, Column) else column.array.nbytes
@@ -119,7 +119,7 @@ def test_many_records_are_decoded_in_parts_each_once(path: Path, monkeypatch: py
         assert size <= 300 or ids.size == 1
         return column
 
-    monkeypatch.setattr(Store, "_read_field", watched)
+    monkeypatch.setattr(ChunkReader, "read_field", watched)
     assert pen.verify(path) == []
     assert {name: sorted(ids) for name, ids in read.items()} == {name: list(range(397)) for name in ("x", "text", "grid", "wave")}
 

@@ -19,9 +19,8 @@ import penstock as pen
 from penstock.errors import MissingError
 from penstock.remote.url import UrlPath
 from penstock.source import BatchMap
+from penstock.store.format import Location
 from penstock.store.generation import load_manifest
-from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
-from penstock.store.storage import Location
 
 COLUMNS: dict[str, Any] = {"number": np.arange(3000), "text": TEXTS}
 SMALL = {"chunk_bytes": 4096}
@@ -132,7 +131,7 @@ def test_verify_finds_a_healthy_store_healthy_and_names_the_chunk_with_a_wrong_b
     assert not any("/chunk/" in key for _, key, *_ in asked)  # they were read in the other processes
     assert sorted(told) == sorted(rows(prefix / "a.pen"))
     chunk = load_manifest(prefix / "a.pen").chunks[2]
-    damaged = prefix / "a.pen" / CHUNK_DIRECTORY / chunk_name(chunk.writer, chunk.serial)
+    damaged = prefix / "a.pen" / chunk.file
     data = bytearray(damaged.objects.read_all(damaged.key, 1 << 20))
     data[len(data) // 2] ^= 1
     damaged.objects.put(damaged.key, bytes(data))

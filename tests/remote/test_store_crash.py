@@ -103,7 +103,7 @@ def test_o11_killed_before_every_request(action: Callable[[UrlPath], None]) -> N
         assert pen.gc(url).files == ()
         pen.gc(url, keep=1, keep_hours=0)
         with open_store(url) as store:
-            named = len(store._manifest.chunks) + len(store._manifest.redirects) + 1
+            named = len(store.manifest.chunks) + len(store.manifest.redirects) + 1
         assert len(contents(url)) == named
         assert seen(url) == outcomes[-1] + [(i, "new") for i in range(20, 27)]
     assert killed > 4

@@ -112,7 +112,7 @@ def test_an_index_that_begins_earlier_than_thought_is_fetched_whole(url: UrlPath
     with pen.create(url, fields) as out:
         out.extend({"t": ["" if i % 2 else "x" for i in range(rows)]})
     with open_store(url) as store:
-        store._chunks._starts[:] = store._chunks._sizes - 100  # type: ignore[union-attr]
+        store.chunks.remote._starts[:] = store.chunks.remote._sizes - 100  # type: ignore[union-attr]
         assert store[[0, 1, rows - 1]]["t"].to_list() == ["x", "", ""]
 
 
@@ -205,7 +205,7 @@ def test_byte_ranges_are_whole_chunks_or_nothing_and_ask_nobody(url: UrlPath) ->
     asked = log(url)
     with open_store(url) as store:
         del asked[:]
-        sizes = [chunk.size for chunk in store._manifest.chunks]
+        sizes = [chunk.size for chunk in store.manifest.chunks]
         for ids, expected in (
             (range(10, 20), [1]),
             (range(5, 21), [1]),

@@ -43,7 +43,7 @@ def test_the_life_of_a_store(prefix: UrlPath, seaweed: Seaweed) -> None:
     assert done.kept_generations == (4,)
     with pen.open(url, storage_options=options, window_bytes="1MiB") as store:
         assert_store(store, records)
-        assert len(contents(prefix / "train.pen")) == 1 + len(store._manifest.chunks)
+        assert len(contents(prefix / "train.pen")) == 1 + len(store.manifest.chunks)
 
 
 def test_a_large_chunk_goes_up_in_parts_and_comes_down_in_ranges(prefix: UrlPath) -> None:

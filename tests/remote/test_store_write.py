@@ -157,7 +157,7 @@ def test_an_append_is_put_behind_any_change_of_another(url: UrlPath) -> None:
         lambda other: other.update([3], {"label": [7]}),
         lambda other: other.delete([1, 11]),
         lambda other: other.delete(range(5)),
-        lambda other: other._start_over(),
+        lambda other: other.start_over(),
     ):
         with pen.open(url, mode="a") as out:
             out.extend(columns(mine))
@@ -178,7 +178,7 @@ def test_what_is_more_than_an_append_is_a_conflict_and_loses_nothing(url: UrlPat
         (
             lambda out: out.update([0], {"x": [9]}),
             lambda out: out.delete([0]),
-            lambda out: out._start_over(),
+            lambda out: out.start_over(),
             lambda out: (out.append({"x": 5}), out.update([3], {"x": [9]})),
         )
     ):

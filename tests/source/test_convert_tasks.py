@@ -86,7 +86,7 @@ def test_here_threads_and_processes_give_the_same_store(
     assert [store.generation for store in stores] == [1, 1, 1]
     assert list(zip(stores[0]["number"][:].tolist(), stores[0]["word"][:], strict=True)) == expected_words()
     assert stores[0].schema == {"number": Field("i8"), "word": Field.text()}
-    assert len({tuple(chunk.rows for chunk in store._manifest.chunks) for store in stores}) == 1
+    assert len({tuple(chunk.rows for chunk in store.manifest.chunks) for store in stores}) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["here.pen", "processes.pen", "source.pen", "threads.pen"]
 
 

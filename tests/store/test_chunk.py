@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import penstock as pen
 from penstock import Field, _core
-from penstock.store.builder import ChunkBuilder
-from penstock.store.chunk import encode_chunk
+from penstock.store.chunk import ChunkBuilder, encode_chunk
 from penstock.store.column import Column, make_column
 
 DATASET, WRITER = "ab" * 16, "cd" * 16

@@ -17,7 +17,7 @@ from penstock import Field
 from penstock.errors import ConflictError, NotPublishedError, ReadError
 from penstock.remote.url import UrlPath
 from penstock.store import Store, Target, Writer, commit_fragments, stats, write_fragment
-from penstock.store.fragment_run import run_tasks
+from penstock.store.fragment import run_tasks
 from penstock.store.generation import load_manifest
 
 RECORDS = make_records(40, seed=3)
@@ -279,7 +279,7 @@ def test_verify_on_an_executor_finds_the_same_faults(worn: Path) -> None:
 
 
 def layout(store: Store) -> list[tuple[int, int, int]]:
-    return [(chunk.rows, chunk.decoded, chunk.size) for chunk in store._manifest.chunks]
+    return [(chunk.rows, chunk.decoded, chunk.size) for chunk in store.manifest.chunks]
 
 
 @pytest.mark.parametrize("kinds", [list(FIELDS), ["label", "image"], ["tokens"]], ids=["all", "fixed", "ragged"])

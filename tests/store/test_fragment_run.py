@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import penstock as pen
-from penstock.store.fragment_run import run_tasks
+from penstock.store.fragment import run_tasks
 
 
 class Cancelling(Executor):

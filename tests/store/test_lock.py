@@ -26,7 +26,7 @@ def test_second_writer_in_this_process_is_told_who_has_the_lock(path: Path) -> N
             lambda: pen.open(path, mode="a"),
             lambda: pen.rebalance(path),
             lambda: pen.gc(path),
-            lambda: pen.create(path, out._base.fields),
+            lambda: pen.create(path, out.base.fields),
         ):
             with pytest.raises(LockedError, match=f"process {os.getpid()} "):
                 call()
@@ -84,7 +84,7 @@ def test_lock_of_a_killed_writer_is_free_at_once(path: Path, holder: subprocess.
 
 
 def _named(path: Path) -> set[str]:
-    return {str(path / "chunk" / f"{c.writer}-{c.serial:08x}.zr") for c in pen.open(path)._manifest.chunks}
+    return {str(path / "chunk" / f"{c.writer}-{c.serial:08x}.zr") for c in pen.open(path).manifest.chunks}
 
 
 def in_child(work: object) -> int:

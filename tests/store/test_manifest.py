@@ -1,8 +1,9 @@
-"""Manifests: bytes and back. (Hostile ones are tried among the hostile tests.)"""
+"""Manifests: bytes and back; rows kept by column that look like a tuple of entries. Hostile ones are among the hostile tests."""
 
 import dataclasses
 import hashlib
 import json
+import pickle
 from itertools import accumulate
 from typing import Any
 
@@ -14,8 +15,18 @@ from tests.test_schema import ANY_FIELD
 
 from penstock import Field, _core
 from penstock.errors import CorruptError, UnsupportedVersionError
-from penstock.store.layout import manifest_name
-from penstock.store.manifest import ChunkEntry, Manifest, RedirectEntry, SegmentEntry, decode_manifest, encode_manifest
+from penstock.store.format import manifest_file
+from penstock.store.manifest import (
+    ChunkEntry,
+    Entries,
+    Manifest,
+    RedirectEntry,
+    SegmentEntry,
+    decode_manifest,
+    encode_manifest,
+    values_of,
+)
+from penstock.store.row_map import as_rows
 
 HEX = st.text("0123456789abcdef", min_size=32, max_size=32)
 U32 = st.integers(0, 2**32 - 1)
@@ -83,7 +94,7 @@ def test_file_is_one_line_of_json_and_its_crc() -> None:
     assert sealed(document) == encode_manifest(SMALL)
     assert document["chunks"] == [[0, "3" * 32, 0, 500, 5, 7, 20]]
     assert document["segments"] == [[0, 5, 0, 0]]
-    assert manifest_name(SMALL.generation) == "00000000000000000003.json"
+    assert manifest_file(SMALL.generation) == "manifest/00000000000000000003.json"
 
 
 def test_optional_features_are_ignored_and_required_ones_refused() -> None:
@@ -109,3 +120,43 @@ def test_any_bytes_are_refused_with_the_files_name(data: bytes) -> None:
         decode_manifest(data, "here")
     with pytest.raises((CorruptError, UnsupportedVersionError), match=r"^here: "):
         decode_manifest(data + b"\n%08x\n" % _core.crc32c(np.frombuffer(data, np.uint8)), "here")
+
+
+# Rows by column
+
+CHUNKS = tuple(ChunkEntry(k * 3 % 10_000, f"{k:032x}", k, 2**62 + k, k + 1, 2**32 - 1 - k, k) for k in range(9_999))
+ROWS = zip(*([c.number, c.writer, c.serial, c.size, c.rows, c.crc, c.decoded] for c in CHUNKS), strict=True)
+COLUMNS = [np.array(values, "S32" if isinstance(values[0], str) else np.int64) for values in ROWS]
+
+
+def test_entries_are_what_they_were_made_of() -> None:
+    entries: Entries[ChunkEntry] = Entries(ChunkEntry, COLUMNS)
+    assert len(entries) == 9_999
+    assert tuple(entries) == CHUNKS
+    assert entries == CHUNKS
+    assert entries != CHUNKS[:-1]
+    assert entries != (*CHUNKS[:-1], CHUNKS[0])
+    assert [entries[k] for k in (0, 1, 4096, 9998, -1, -9999)] == [CHUNKS[k] for k in (0, 1, 4096, 9998, -1, -9999)]
+    assert entries[5:9] == CHUNKS[5:9]
+    assert entries[::-1] == CHUNKS[::-1]
+    assert hash(entries) == hash(CHUNKS)
+    assert type(entries[7].size) is int
+    assert type(entries[7].writer) is str
+    assert CHUNKS[7] in entries
+    assert pickle.loads(pickle.dumps(entries)) == CHUNKS
+    for outside in (9_999, -10_000):
+        with pytest.raises(IndexError):
+            entries[outside]
+
+
+def test_no_entries_are_an_empty_tuple() -> None:
+    entries: Entries[SegmentEntry] = Entries(SegmentEntry, [np.empty(0, np.int64)] * 4)
+    assert (len(entries), tuple(entries), entries == (), repr(entries)) == (0, (), True, "()")
+    assert values_of(entries, "count").size == 0
+
+
+def test_columns_are_the_same_of_entries_and_of_tuples() -> None:
+    entries: Entries[ChunkEntry] = Entries(ChunkEntry, COLUMNS)
+    for name in ("number", "size", "crc"):
+        assert values_of(entries, name).tolist() == values_of(CHUNKS, name).tolist() == [getattr(chunk, name) for chunk in CHUNKS]
+    assert as_rows(values_of(entries, "serial"), values_of(entries, "size"))[3].tolist() == [3, 2**62 + 3]

@@ -18,7 +18,7 @@ from penstock import Field, _core
 from penstock.errors import CorruptError
 from penstock.store.fragment import Target, commit_fragments, write_fragment
 from penstock.store.manifest import decode_manifest
-from penstock.store.metadata import MAX_DEPTH, MAX_METADATA_BYTES, decode_metadata, encode_metadata
+from penstock.store.manifest_json import MAX_METADATA_BYTES, MAX_METADATA_DEPTH, decode_metadata, encode_metadata
 
 FIELDS = {"x": Field("i4")}
 ABOUT: dict[str, Any] = {"classes": ["cat", "dog"], "tokenizer": "gpt2:fast", "mean": [0.5, -1e-3], "größe": {"a": None, "b": True}}
@@ -92,7 +92,7 @@ def test_metadata_that_is_no_json_is_refused_and_can_be_mended(tmp_path: Path) -
 
 
 DEEP: Any = 1
-for _ in range(MAX_DEPTH + 1):
+for _ in range(MAX_METADATA_DEPTH + 1):
     DEEP = [DEEP]
 
 

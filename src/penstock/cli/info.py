@@ -16,11 +16,10 @@ from penstock.cli.output import console, facts, number, print_json, table
 from penstock.records import Blocks, Source
 from penstock.report.words import noun, size
 from penstock.schema import Field
-from penstock.store.generation import generations, load_manifest
-from penstock.store.layout import MANIFEST_DIRECTORY, generation_of
-from penstock.store.location import storage_of
+from penstock.store.format import MANIFEST_DIRECTORY, generation_of
+from penstock.store.generation import generations, load_manifest, storage_of
 from penstock.store.maintenance import stats
-from penstock.store.snapshot import Store
+from penstock.store.reader import Store
 
 __all__ = ["EXAMPLES", "info"]
 

@@ -18,7 +18,7 @@ from penstock.order import Shard
 from penstock.records import Source
 from penstock.remote.url import is_url
 from penstock.source.registry import open_source
-from penstock.store.layout import MANIFEST_DIRECTORY
+from penstock.store.format import MANIFEST_DIRECTORY
 from penstock.system import is_directory, is_there
 
 __all__ = [

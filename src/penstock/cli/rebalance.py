@@ -10,8 +10,8 @@ from penstock.progress import reporting
 from penstock.report.words import size
 from penstock.store import Stats
 from penstock.store import rebalance as rebalance_store
+from penstock.store.format import as_location
 from penstock.store.generation import load_manifest
-from penstock.store.location import as_location
 
 __all__ = ["EXAMPLES", "rebalance"]
 

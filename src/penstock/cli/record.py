@@ -8,7 +8,7 @@ from penstock.errors import ReadError
 from penstock.index import as_ids
 from penstock.records import Source, only
 from penstock.report.words import size
-from penstock.store.snapshot import Store
+from penstock.store.reader import Store
 
 __all__ = ["MOST_BYTES", "Record", "TooLarge", "chosen", "read_record"]
 

@@ -18,11 +18,9 @@ from penstock.records import Source
 from penstock.report.words import noun, size
 from penstock.source.reading import read_all
 from penstock.store import verify as verify_store
+from penstock.store.format import MANIFEST_DIRECTORY, Location, as_location
 from penstock.store.generation import generations, load_manifest
-from penstock.store.layout import MANIFEST_DIRECTORY
-from penstock.store.location import as_location
-from penstock.store.snapshot import Store
-from penstock.store.storage import Location
+from penstock.store.reader import Store
 from penstock.system import is_directory
 
 __all__ = ["EXAMPLES", "verify"]

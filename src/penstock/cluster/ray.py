@@ -21,9 +21,8 @@ from penstock.source.convert import coded
 from penstock.source.convert import convert as convert_anywhere
 from penstock.source.registry import open_source
 from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, Layout, begin_store
+from penstock.store.format import as_location, new_identity
 from penstock.store.fragment import Target, commit_fragments
-from penstock.store.layout import new_identity
-from penstock.store.location import as_location
 
 __all__ = ["RayExecutor", "convert", "read", "write"]
 

@@ -17,8 +17,8 @@ from penstock.source.parts import MOST_OPEN_REMOTE
 from penstock.source.paths import has_pattern
 from penstock.source.token_file import numbered_objects
 from penstock.source.url_names import children, listing, matching
-from penstock.store.layout import DIRECTORIES, MANIFEST_DIRECTORY
-from penstock.store.snapshot import open_store
+from penstock.store.format import DIRECTORIES, MANIFEST_DIRECTORY
+from penstock.store.reader import open_store
 
 __all__ = ["REMOTE_OPTIONS", "has_urls", "is_at_url", "open_url", "open_urls", "share"]
 

@@ -21,8 +21,8 @@ from penstock.source.parts import MOST_OPEN, MOST_OPEN_REMOTE
 from penstock.source.paths import has_pattern, matching
 from penstock.source.publish import replace_file
 from penstock.source.registry import open_source
-from penstock.store.location import as_location
-from penstock.store.metadata import decode_metadata, encode_metadata
+from penstock.store.format import as_location
+from penstock.store.manifest_json import decode_metadata, encode_metadata
 
 __all__ = ["open_collection", "write_collection"]
 

@@ -28,13 +28,11 @@ from penstock.source.upload import new_file
 from penstock.source.url_names import listing
 from penstock.store.create import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, Layout, begin_store, create
 from penstock.store.filesystem import Filesystem, translated
+from penstock.store.format import DIRECTORIES, MANIFEST_DIRECTORY, Location, as_location
 from penstock.store.fragment import adopt_chunks, keep_chunks
 from penstock.store.generation import generations
-from penstock.store.layout import DIRECTORIES, MANIFEST_DIRECTORY
-from penstock.store.location import as_location
 from penstock.store.maintenance import gc
-from penstock.store.snapshot import Store
-from penstock.store.storage import Location
+from penstock.store.reader import Store
 from penstock.store.writer import Writer
 from penstock.system import is_directory, is_there, names_in, status
 

@@ -20,7 +20,7 @@ from typing import Any
 from penstock.errors import StoreError
 from penstock.source.publish import replace_file
 from penstock.store.filesystem import translated
-from penstock.store.layout import IDENTITY, new_identity
+from penstock.store.format import IDENTITY, new_identity
 from penstock.system import is_there, reading
 
 __all__ = ["Note", "records_noted"]

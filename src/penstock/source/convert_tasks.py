@@ -26,10 +26,9 @@ from penstock.source.fingerprint import fingerprint_of
 from penstock.source.plan import Task, plan, rows_of_chunk
 from penstock.source.spans import read_spans
 from penstock.store.create import Layout, begin_store
-from penstock.store.fragment import Receipt, Target, commit_fragments, discarding, is_whole, write_fragment
-from penstock.store.fragment_run import AT_ONCE, run_tasks
+from penstock.store.format import MANIFEST_DIRECTORY, new_identity
+from penstock.store.fragment import AT_ONCE, Receipt, Target, commit_fragments, discarding, is_whole, run_tasks, write_fragment
 from penstock.store.generation import generations
-from penstock.store.layout import MANIFEST_DIRECTORY, new_identity
 from penstock.store.maintenance import gc
 from penstock.system import is_directory
 

@@ -35,7 +35,7 @@ from penstock.source.limit import MAX_BLOCK_BYTES, check_batch, check_block
 from penstock.source.mapped import collect
 from penstock.source.optional import need
 from penstock.source.rows_in_files import default_threads
-from penstock.store.metadata import fits
+from penstock.store.manifest_json import fits
 from penstock.system import is_directory, is_file, read_error, reading, status
 
 __all__ = ["DirectorySource", "open_directory"]

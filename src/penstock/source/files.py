@@ -23,7 +23,7 @@ from penstock.source.fingerprint import (
 )
 from penstock.source.paths import expand, file_size, has_pattern, need_file
 from penstock.source.url_names import children, matching
-from penstock.store.location import as_location
+from penstock.store.format import as_location
 from penstock.system import file_versions, reading
 
 __all__ = ["File", "Files", "LocalFile", "Name", "Names", "RemoteFile", "find_files", "look_at"]

@@ -32,8 +32,8 @@ from penstock.source.kinds import (
     refuse_layout,
 )
 from penstock.source.paths import expand, has_pattern
-from penstock.store.layout import DIRECTORIES, LOCK_NAME, MANIFEST_DIRECTORY
-from penstock.store.snapshot import open_store
+from penstock.store.format import DIRECTORIES, LOCK_NAME, MANIFEST_DIRECTORY
+from penstock.store.reader import open_store
 from penstock.system import is_directory, is_file, is_there, names_in, status
 
 __all__ = ["open_source"]

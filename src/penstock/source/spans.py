@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.ragged import Ragged
 from penstock.records import Batch, Blocks, Source
-from penstock.store.snapshot import Store
+from penstock.store.reader import Store
 
 __all__ = ["Spans", "load", "next_span", "read_spans", "spans_of", "whole_blocks"]
 

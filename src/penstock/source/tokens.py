@@ -21,7 +21,7 @@ from penstock.source.paths import has_pattern
 from penstock.source.rows_in_files import FileRows, RowSource, default_threads, reader_of_files, use_pread
 from penstock.source.token_file import SUFFIX, BlockRuns, TokenFile, numbered_objects, numbered_shards, read_footers
 from penstock.store.column import make_column
-from penstock.store.location import as_location
+from penstock.store.format import as_location
 from penstock.system import is_there
 
 __all__ = ["TokenBlocks", "as_elements", "open_tokens"]

@@ -5,8 +5,8 @@ from penstock.schema import Field
 from penstock.store.create import append_to, create
 from penstock.store.fragment import Receipt, Target, commit_fragments, write_fragment
 from penstock.store.maintenance import Collected, Stats, gc, stats
+from penstock.store.reader import Store, ZeroCopy, open_store
 from penstock.store.rebalance import Rebalanced, rebalance
-from penstock.store.snapshot import Store, ZeroCopy, open_store
 from penstock.store.verify import Problem, verify
 from penstock.store.writer import Progress, Writer
 

@@ -291,7 +291,7 @@ def _variable(field: Field, data: Any) -> Column:
 
 
 def _checked(field: Field, ragged: Ragged) -> tuple[IntArray, npt.NDArray[np.bool_] | None, npt.NDArray[np.uint32] | None]:
-    """Offsets, presence and shapes of a Ragged, which anybody may have put together."""
+    """Offsets, presence and shapes of a Ragged, which the caller may have put together."""
     offsets, values = np.asarray(ragged.offsets), ragged.values
     if values.ndim != 1 or offsets.ndim != 1 or offsets.size == 0 or offsets.dtype.kind not in "iu":
         raise ValueError(

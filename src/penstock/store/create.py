@@ -9,12 +9,10 @@ from penstock.argument import byte_size, set_whole, whole_number
 from penstock.errors import StoreError
 from penstock.remote.url import UrlPath
 from penstock.schema import Field, Schema
-from penstock.store.generation import generations, load_manifest
-from penstock.store.layout import MANIFEST_DIRECTORY, new_identity
-from penstock.store.location import as_location, storage_of
+from penstock.store.format import MANIFEST_DIRECTORY, Location, as_location, new_identity
+from penstock.store.generation import generations, load_manifest, storage_of
 from penstock.store.manifest import Manifest
-from penstock.store.metadata import encode_metadata
-from penstock.store.storage import Location
+from penstock.store.manifest_json import encode_metadata
 from penstock.store.writer import Progress, Writer
 
 __all__ = ["Layout", "append_to", "begin_store", "create"]
@@ -41,7 +39,7 @@ def create(
     ``metadata`` is a small JSON object about the data (class names, tokenizer, origin), which ``open(path).metadata`` gives back.
 
     ``path`` may be the URL of an object store; ``storage_options`` are then credentials, region and endpoint. A server that
-    cannot create an object only if it is absent is refused, unless ``single_writer`` promises that nobody else writes.
+    cannot create an object only if it is absent is refused, unless ``single_writer`` promises that there is no other writer.
 
     >>> import tempfile, penstock as pen
     >>> path = tempfile.mkdtemp() + "/train.pen"
@@ -66,7 +64,7 @@ def create(
 
 @dataclass(frozen=True)
 class Layout:
-    """When a chunk is full: at so many decoded bytes, or so many records."""
+    """When a chunk is full: its decoded bytes, or its records, whichever comes first."""
 
     chunk_bytes: int | str = DEFAULT_CHUNK_BYTES
     chunk_records: int = DEFAULT_CHUNK_RECORDS

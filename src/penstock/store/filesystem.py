@@ -132,7 +132,7 @@ class Filesystem:
                 os.close(descriptor)
 
     def publish(self, temporary: Path, final: Path, directory: int | None = None) -> None:
-        """Give a file its final name, durably; FileExistsError if somebody was first. Never replaces anything.
+        """Give a file its final name, durably; FileExistsError if another writer was first. Never replaces anything.
 
         The directory is opened first: once the name exists, only its fsync can still fail, and that is a DurabilityError. If it is
         given, both names are in it.

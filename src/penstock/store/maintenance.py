@@ -1,4 +1,4 @@
-"""The figures that say how full a store is, and gc, which removes what nobody needs."""
+"""The figures that say how full a store is, and gc, which removes what no generation needs."""
 
 import os
 import time
@@ -6,26 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from penstock.argument import whole_number
 from penstock.errors import ConflictError
 from penstock.remote.url import UrlPath
-from penstock.store.generation import generations, load_manifest, load_redirects
-from penstock.store.layout import (
+from penstock.store.format import (
     CHUNK_DIRECTORY,
     MANIFEST_DIRECTORY,
     REDIRECT_DIRECTORY,
-    chunk_name,
+    as_location,
     generation_of,
     is_data_name,
     is_temporary_name,
-    redirect_name,
 )
-from penstock.store.location import as_location, storage_of
-from penstock.store.manifest import Manifest
-from penstock.store.redirect import Table
-from penstock.store.snapshot import Store
+from penstock.store.generation import generations, load_manifest, load_redirects, storage_of
+from penstock.store.reader import Store
+from penstock.store.row_map import live_rows
 from penstock.store.storage import Found, Storage
 
 __all__ = ["Collected", "Stats", "gc", "stats"]
@@ -56,12 +51,12 @@ class Stats:
 
 def stats(store: Store) -> Stats:
     """Figures of one generation. Of fields with records of varying size, live bytes are taken in proportion to rows."""
-    manifest = store._manifest
+    manifest = store.manifest
     redirects = load_redirects(store.path, manifest)
-    live = _live_rows(manifest, redirects)
+    live = live_rows(manifest, redirects)
     live_bytes = full = 0
     by_number = dict.fromkeys(manifest.numbers.values(), 0)
-    fields = storage_of(store.path).each(store._chunk_fields, range(len(manifest.chunks)))
+    fields = storage_of(store.path).each(store.chunks.chunk_fields, range(len(manifest.chunks)))
     for chunk, stored_fields in zip(manifest.chunks, fields, strict=True):
         for number, data_bytes, _ in stored_fields:
             by_number[number] = by_number.get(number, 0) + data_bytes
@@ -79,22 +74,6 @@ def stats(store: Store) -> Stats:
         manifest.length / capacity if capacity else 1.0,
         {name: by_number[number] for name, number in manifest.numbers.items()},
     )
-
-
-def _live_rows(manifest: Manifest, redirects: dict[int, Table]) -> dict[tuple[int, int], int]:
-    """How many rows of each (chunk, field) a record still refers to."""
-    live: dict[tuple[int, int], int] = {}
-    firsts = np.array([segment.first_id for segment in manifest.segments], np.int64)
-    for number in manifest.numbers.values():
-        table = redirects.get(number)
-        moved = np.zeros(len(manifest.segments), np.int64)
-        if table is not None and table.size:
-            moved = np.bincount(np.searchsorted(firsts, table["id"].astype(np.int64), side="right") - 1, minlength=len(firsts))
-            for chunk, count in zip(*np.unique(table["chunk"], return_counts=True), strict=True):
-                live[int(chunk), number] = live.get((int(chunk), number), 0) + int(count)
-        for segment, gone in zip(manifest.segments, moved.tolist(), strict=True):
-            live[segment.chunk, number] = live.get((segment.chunk, number), 0) + segment.count - gone
-    return live
 
 
 @dataclass(frozen=True)
@@ -119,7 +98,7 @@ def gc(
     The newest ``keep`` generations stay, and every one from the oldest on that is younger than ``keep_hours``: 24 on a disk, 168 on
     an object store. A reader on this machine keeps what it has opened; others may find an older generation gone. Other files, too,
     stay until they have been there for so long: they may belong to a commit of another host or to a copy under way, neither of
-    which may take longer. ``keep_hours=0`` is for a store that nobody else writes to or copies.
+    which may take longer. ``keep_hours=0`` is for a store that no other process writes to or copies.
 
     >>> import tempfile, numpy as np, penstock as pen
     >>> path = tempfile.mkdtemp() + "/x.pen"
@@ -141,7 +120,7 @@ def gc(
 
 def _collect(storage: Storage, keep: int, keep_s: float, dry_run: bool) -> Collected:
     now = time.time()
-    # Before the manifests: what somebody commits from now on is not in this list.
+    # Before the manifests: what another writer commits from now on is not in this list.
     data = [file for place in (CHUNK_DIRECTORY, REDIRECT_DIRECTORY) for file in storage.listing(place)]
     manifests = {_last(file): file for file in storage.listing(MANIFEST_DIRECTORY)}
     there = {number: file for name, file in manifests.items() if (number := generation_of(name)) is not None}
@@ -177,8 +156,8 @@ def _named(storage: Storage, kept: list[int]) -> set[str]:
     """The files that generations need."""
     named = set()
     for manifest in storage.each(lambda generation: load_manifest(storage, generation), kept):
-        named |= {f"{CHUNK_DIRECTORY}/{chunk_name(c.writer, c.serial)}" for c in manifest.chunks}
-        named |= {f"{REDIRECT_DIRECTORY}/{redirect_name(r.writer, r.serial)}" for r in manifest.redirects}
+        named |= {c.file for c in manifest.chunks}
+        named |= {r.file for r in manifest.redirects}
     return named
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,10 @@ from penstock import _core
 from penstock.argument import MAX_LENGTH, whole_number
 from penstock.errors import CorruptError, UnsupportedVersionError
 from penstock.schema import LARGE_RECORD_BYTES, Field, field_from_json, field_to_json, is_plain_name
-from penstock.store.document import Rows, read_document
-from penstock.store.entries import Entries
-from penstock.store.layout import FORMAT_VERSION, IDENTITY, MAX_MANIFEST_BYTES
-from penstock.store.metadata import decode_metadata
+from penstock.store.format import FORMAT_VERSION, IDENTITY, MAX_MANIFEST_BYTES, chunk_file, redirect_file
+from penstock.store.manifest_json import Rows, decode_metadata, read_document
 
-__all__ = ["ChunkEntry", "Manifest", "RedirectEntry", "SegmentEntry", "decode_manifest", "encode_manifest"]
+__all__ = ["ChunkEntry", "Entries", "Manifest", "RedirectEntry", "SegmentEntry", "decode_manifest", "encode_manifest", "values_of"]
 
 NAMES = "unicode-names"
 LARGE = "large-records"
@@ -33,6 +31,11 @@ FEATURES = (NAMES, LARGE)
 
 _U32 = 2**32 - 1
 _IDENTITIES = re.compile(f"({IDENTITY.pattern})*")
+
+Entry = TypeVar("Entry")
+
+AT_ONCE = 4096
+"""Entries are made this many at a time while one iterates over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,11 @@ class ChunkEntry:
     rows: int
     crc: int
     decoded: int
+
+    @property
+    def file(self) -> str:
+        """Its name within the store."""
+        return chunk_file(self.writer, self.serial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,70 @@ class RedirectEntry:
     serial: int
     size: int
     crc: int
+
+    @property
+    def file(self) -> str:
+        """Its name within the store."""
+        return redirect_file(self.writer, self.serial)
+
+
+class Entries(Sequence[Entry], Generic[Entry]):
+    """The rows of a manifest, kept by column: a petabyte has half a million chunks, and every rank remembers all of them.
+
+    Looks like a tuple of entries, each of which is made when it is read: 100 bytes or fewer instead of 600. Immutable.
+    """
+
+    __slots__ = ("_columns", "_make", "_names")
+
+    def __init__(self, make: Callable[..., Entry], columns: Sequence[npt.NDArray[Any]]) -> None:
+        """``columns``: 64-bit numbers, or identities as S32."""
+        self._make, self._names, self._columns = make, tuple(getattr(make, "__slots__", ())), columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @overload
+    def __getitem__(self, key: int) -> Entry: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Entry, ...]: ...
+
+    def __getitem__(self, key: int | slice) -> Entry | tuple[Entry, ...]:
+        if isinstance(key, slice):
+            return tuple(self._run([values[key] for values in self._columns]))
+        return self._make(*(_plain(values[key])[0] for values in self._columns))
+
+    def __iter__(self) -> Iterator[Entry]:
+        for low in range(0, len(self), AT_ONCE):
+            yield from self._run([values[low : low + AT_ONCE] for values in self._columns])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def values(self, name: str) -> npt.NDArray[Any]:
+        """One value of every entry; identities as bytes."""
+        return self._columns[self._names.index(name)]
+
+    def _run(self, columns: Sequence[npt.NDArray[Any]]) -> Iterator[Entry]:
+        return map(self._make, *(_plain(values) for values in columns))
+
+
+def values_of(entries: Sequence[Any], name: str) -> npt.NDArray[Any]:
+    """One number of every entry, as an array."""
+    if isinstance(entries, Entries):
+        return entries.values(name)
+    return np.array([getattr(entry, name) for entry in entries], np.int64)
+
+
+def _plain(values: Any) -> list[Any]:
+    """Values, or one of them, as plain Python has them."""
+    return list(np.atleast_1d(values.astype("U32") if values.dtype.kind == "S" else values).tolist())
 
 
 @dataclass(frozen=True)
@@ -200,7 +272,7 @@ def _checked(d: dict[str, Any], digest: str) -> Manifest:
         raise ValueError(f"expected the required features {_required(fields)} for these fields, found {d['required']}")
     next_chunk = whole_number("next_chunk", d["next_chunk"], most=_U32)
     chunks = Entries(ChunkEntry, _table(d["chunks"], (next_chunk - 1, None, _U32, MAX_LENGTH, _U32, _U32, MAX_LENGTH)))
-    if np.unique(chunks.column("number")).size != len(chunks):
+    if np.unique(chunks.values("number")).size != len(chunks):
         raise ValueError("a chunk number stands twice")
     declared, found = _nullable(d.get("nullable"), frozenset(numbers.values()))
     return Manifest(

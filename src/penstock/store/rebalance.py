@@ -13,19 +13,18 @@ from penstock.interfaces import IntArray
 from penstock.remote.url import UrlPath
 from penstock.store.column import Column
 from penstock.store.create import append_to
-from penstock.store.fragment import Receipt, Target, commit_fragments, discarding, write_fragment
-from penstock.store.fragment_run import run_tasks
-from penstock.store.location import as_location
+from penstock.store.format import as_location
+from penstock.store.fragment import Receipt, Target, commit_fragments, discarding, run_tasks, write_fragment
 from penstock.store.maintenance import Stats, stats
-from penstock.store.snapshot import Store, open_store
+from penstock.store.reader import Store, open_store
 from penstock.store.writer import Progress, Writer
 
 __all__ = ["Rebalanced", "rebalance"]
 
 READ_BYTES = 16 << 20
-"""About so many bytes are read at a time while a store is rewritten."""
+"""Bytes that are read at a time while a store is rewritten, about."""
 LOOK_RECORDS = 1 << 20
-"""The sizes of so many records are looked at at a time."""
+"""Records whose sizes are looked at at a time."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def rebalance(
 ) -> Rebalanced:
     """Rewrite the live records in id order into full chunks, as one new generation.
 
-    Older generations, and whoever reads them, stay as they are; :func:`gc` removes their files later. With an ``executor``, any
+    Older generations, and their readers, stay as they are; :func:`gc` removes their files later. With an ``executor``, any
     ``concurrent.futures.Executor``, the new chunks are written in its threads, processes or machines: the same ones, in one commit.
 
     >>> import tempfile, numpy as np, penstock as pen
@@ -60,7 +59,7 @@ def rebalance(
     with append_to(location, threads=threads, progress=progress, single_writer=single_writer) as writer:
         with open_store(location, generation=writer.generation) as store:
             before = stats(store)
-            writer._start_over()
+            writer.start_over()
             if executor is not None:
                 _rewrite_in_tasks(store, writer, executor, progress)
             else:
@@ -73,7 +72,7 @@ def rebalance(
 
 
 def _columns(store: Store, ids: range, rows: int) -> Iterator[dict[str, Column]]:
-    """Records, so many at a time."""
+    """Records, ``rows`` at a time."""
     for low in range(ids.start, ids.stop, rows):
         yield store.columns(slice(low, min(ids.stop, low + rows)), list(store.schema))
 
@@ -108,7 +107,7 @@ class _Rewrite:
 
 def _chunk_ends(store: Store) -> list[int]:
     """The ids at which one writer would begin a new chunk, and the last one: chunks are as full as they can be."""
-    most_bytes, most_rows = store._manifest.chunk_bytes, store._manifest.chunk_records
+    most_bytes, most_rows = store.manifest.chunk_bytes, store.manifest.chunk_records
     ends, first = list[int](), 0
     left = np.empty(0, np.int64)  # sizes of the records from ``first`` on that were looked at
     for low in range(0, len(store), LOOK_RECORDS):

@@ -1,4 +1,4 @@
-"""Storage: what a store needs of the place where it lies. Local disks and object stores differ behind this seam, and nowhere else.
+"""Storage: what a store needs of the place where it is. Local disks and object stores differ behind this seam only.
 
 Names are relative to the store: ``chunk/<writer>-<serial>.zr``.
 """
@@ -6,19 +6,15 @@ Names are relative to the store: ``chunk/<writer>-<serial>.zr``.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, TypeVar
 
-from penstock.remote.url import UrlPath
 from penstock.store.filesystem import Piece
+from penstock.store.format import Location
 
-__all__ = ["Claim", "Found", "Location", "Storage"]
+__all__ = ["Claim", "Found", "Storage"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-Location = Path | UrlPath
-"""Where a store lies: a directory of this machine, or a place under the URL of an object store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ class Storage(ABC):
 
     @abstractmethod
     def check_directories(self) -> None:
-        """CorruptError if a directory of the store leads elsewhere."""
+        """CorruptError if a directory of the store is a link."""
 
     @abstractmethod
     def names(self, directory: str) -> list[str]:
@@ -70,7 +66,7 @@ class Storage(ABC):
 
     @abstractmethod
     def read(self, name: str, most: int) -> bytes:
-        """All bytes of a file, at most so many; MissingError if it is not there."""
+        """All bytes of a file, at most ``most``; MissingError if it is not there."""
 
     @abstractmethod
     def read_end(self, name: str, size: int, count: int) -> bytes:
@@ -96,7 +92,7 @@ class Storage(ABC):
 
     @abstractmethod
     def write_new(self, name: str, pieces: Sequence[Piece]) -> None:
-        """Write a file under a name that nobody else uses, durably but for its name."""
+        """Write a file under a name that no other file has, durably except for its name."""
 
     @abstractmethod
     def settle(self, directories: Sequence[str], *, is_new: bool) -> None:
@@ -104,11 +100,11 @@ class Storage(ABC):
 
     @abstractmethod
     def draft(self, temporary: str, data: bytes) -> None:
-        """Put a manifest aside under a temporary name, where publishing needs that."""
+        """Write a manifest under a temporary name, where publishing needs that."""
 
     @abstractmethod
     def publish(self, temporary: str, final: str, data: bytes, needs: Mapping[str, int]) -> None:
-        """Give a manifest its final name, durably and never in place of another: ConflictError if somebody was first.
+        """Give a manifest its final name, durably and never in place of another: ConflictError if another writer was first.
 
         ``needs`` are new files that it names, with their sizes: ConflictError if one is seen to be gone. DurabilityError if the
         manifest may or may not be there.
@@ -131,7 +127,7 @@ class Storage(ABC):
 
     @abstractmethod
     def pause(self, tries: int) -> None:
-        """Wait a moment after so many conflicts, each writer for another time."""
+        """Wait a moment after ``tries`` conflicts, each writer for another time."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
@@ -139,4 +135,4 @@ class Storage(ABC):
 
     @abstractmethod
     def discard(self, names: Sequence[str]) -> None:
-        """Remove files that nobody needs, as far as that is possible."""
+        """Remove files that are not needed, as far as that is possible."""

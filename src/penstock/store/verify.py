@@ -12,24 +12,24 @@ import numpy as np
 from penstock.errors import ReadError
 from penstock.interfaces import IntArray
 from penstock.remote.url import UrlPath
-from penstock.store.fragment_run import run_tasks
-from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
-from penstock.store.location import as_location
-from penstock.store.residents import Residents, residents_of
-from penstock.store.snapshot import Store, open_store
+from penstock.store.format import as_location
+from penstock.store.fragment import run_tasks
+from penstock.store.generation import load_redirects
+from penstock.store.reader import Store, open_store
+from penstock.store.row_map import Residents, residents_of
 from penstock.store.writer import Progress
 
 __all__ = ["Problem", "verify"]
 
 MOST_CHUNKS = 16
-"""So many chunks make a task on an executor: worth opening the store for."""
+"""Chunks of a task on an executor, at most: worth opening the store for."""
 FEWEST_TASKS = 32
 MOST_RECORDS = 1 << 16
-"""So many records of a field are decoded at a time,"""
+"""Records of a field that are decoded at a time, at most,"""
 MOST_BYTES = 64 << 20
-"""or as many as have so many bytes."""
+"""and their bytes."""
 MOST_PROBLEMS = 100
-"""So many records of a chunk are named that do not decode; a hostile store may have any number of them."""
+"""Records of a chunk that are named because they do not decode, at most: a hostile store may have any number of them."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def verify(
     except ReadError as error:
         return [Problem(str(location), str(error))]
     with store:
-        chunks = store._manifest.chunks
+        chunks = store.manifest.chunks
         most = 1 if executor is None else max(1, min(MOST_CHUNKS, len(chunks) // FEWEST_TASKS))
         runs = [range(low, min(len(chunks), low + most)) for low in range(0, len(chunks), most)]
         try:
-            lives = residents_of(location, store._manifest, runs) if decode else [{} for _ in runs]
+            lives = residents_of(store.manifest, load_redirects(location, store.manifest), runs) if decode else [{} for _ in runs]
         except ReadError as error:
             return [Problem(str(location), str(error))]
         found: dict[int, list[Problem]] = {}
@@ -97,13 +97,13 @@ class _Check:
 
 
 def _check_chunk(store: Store, place: int, lives: Residents) -> list[Problem]:
-    chunk = store._manifest.chunks[place]
-    file = f"{store.path}/{CHUNK_DIRECTORY}/{chunk_name(chunk.writer, chunk.serial)}"
+    chunk = store.manifest.chunks[place]
+    file = f"{store.path}/{chunk.file}"
     try:
-        bad = store._verify_chunk(place)
+        bad = store.chunks.verify_chunk(place)
         found = [what for _, what in bad]
         damaged = {number for number, _ in bad}  # their records are not tried: whatever is wrong with them comes of that
-        with store._holding(place):
+        with store.chunks.hold_chunk(place):
             wrong = list(islice(_wrong_records(store, place, lives, damaged), MOST_PROBLEMS + 1))
         found += wrong[:MOST_PROBLEMS] + ["more records cannot be read"] * (len(wrong) > MOST_PROBLEMS)
     except ReadError as error:
@@ -113,10 +113,10 @@ def _check_chunk(store: Store, place: int, lives: Residents) -> list[Problem]:
 
 def _wrong_records(store: Store, place: int, lives: Residents, damaged: set[int]) -> Iterator[str]:
     """What is wrong with records whose pages are right."""
-    for name, number in store._manifest.numbers.items():
+    for name, number in store.manifest.numbers.items():
         if number not in damaged:
             for ids in lives.ids(number, MOST_RECORDS):
-                here = ids[store._native().places(number, ids)[:, 0] == place]
+                here = ids[store.chunks.chunks_of(name, ids) == place]
                 yield from _wrong_among(store, name, here)
 
 
@@ -127,7 +127,7 @@ def _wrong_among(store: Store, name: str, ids: IntArray) -> Iterator[str]:
         part = left.pop()
         try:
             for some in _parts(store, name, part):
-                store._read_field(name, some, {})
+                store.chunks.read_field(name, some, {})
         except ReadError as error:
             if part.size > 1:
                 left += [part[part.size // 2 :], part[: part.size // 2]]
@@ -137,10 +137,10 @@ def _wrong_among(store: Store, name: str, ids: IntArray) -> Iterator[str]:
 
 def _parts(store: Store, name: str, ids: IntArray) -> Iterator[IntArray]:
     """Ids, as many at a time as fit into the memory that there is for them."""
-    field = store._manifest.fields[name]
+    field = store.manifest.fields[name]
     sizes = np.full(ids.size, field.stride if field.is_fixed else 0, np.int64)
     if not field.is_fixed and ids.size:
-        store._native().measure(store._manifest.numbers[name], ids, sizes, store._pool)
+        sizes = store.chunks.measure(name, ids)
     ends = np.cumsum(np.maximum(sizes, 0))
     low = 0
     while low < ids.size:

@@ -7,11 +7,11 @@ A commit is the exclusive creation of the next manifest::
     3  fsync chunk/ and redirect/            names are durable before anything points at them
     4  write manifest/.tmp-<write id>, fsync it
     5  see that the new files are all there; link it to manifest/<G + 1>
-                                             fails if somebody was first: ConflictError
+                                             fails if another writer was first: ConflictError
     6  fsync manifest/                       only now is the commit acknowledged
     7  remove the temporary name
 
-On an object store steps 3, 4, 6 and 7 are not needed, and step 5 is a put-if-absent; see objectstore.py.
+On an object store steps 3, 4, 6 and 7 are not needed, and step 5 is a put-if-absent; see bucket.py.
 """
 
 import contextlib
@@ -27,17 +27,13 @@ from penstock import _core
 from penstock.argument import whole_number
 from penstock.errors import ConflictError, DurabilityError, MissingError, StoreError
 from penstock.index import as_ids
-from penstock.store.builder import Placement
-from penstock.store.chunk_writer import ChunkWriter, Progress
+from penstock.store.chunk import ChunkWriter, Placement, Progress
 from penstock.store.column import Column, make_column, missing_column
-from penstock.store.draft import publish_draft, write_draft
-from penstock.store.generation import load_manifest, load_redirects
-from penstock.store.layout import CHUNK_DIRECTORY, REDIRECT_DIRECTORY, chunk_name, new_identity, redirect_name
+from penstock.store.format import CHUNK_DIRECTORY, REDIRECT_DIRECTORY, Location, new_identity, redirect_file
+from penstock.store.generation import load_manifest, load_redirects, nullable_numbers, publish_draft, write_draft
 from penstock.store.manifest import ChunkEntry, Manifest, RedirectEntry
-from penstock.store.metadata import decode_metadata, encode_metadata
-from penstock.store.nullable import nullable_numbers
-from penstock.store.places import Places
-from penstock.store.redirect import encode_redirects
+from penstock.store.manifest_json import decode_metadata, encode_metadata
+from penstock.store.row_map import RowMap, encode_redirects
 from penstock.store.storage import Claim, Storage
 
 __all__ = ["Progress", "Writer"]
@@ -72,7 +68,7 @@ class Writer:
     # What the user calls
 
     def __len__(self) -> int:
-        return self._places.length
+        return self._row_map.length
 
     def __bool__(self) -> bool:
         return True  # an empty store has a writer too
@@ -81,6 +77,21 @@ class Writer:
     def generation(self) -> int:
         """The generation committed last; 0 before the first commit of a new store."""
         return 0 if self._is_new else self._base.generation
+
+    @property
+    def location(self) -> Location:
+        """Where the store is."""
+        return self._files.location
+
+    @property
+    def base(self) -> Manifest:
+        """The generation that this transaction changes."""
+        return self._base
+
+    @property
+    def identity(self) -> str:
+        """The writer's part of the names of its files."""
+        return self._chunks.identity
 
     @property
     def last_range(self) -> range | None:
@@ -116,7 +127,7 @@ class Writer:
         for name, number in self._base.numbers.items():
             if number not in columns:
                 columns[number] = missing_column(self._base.fields[name], rows)
-        return self._places.append(self._place(dict(sorted(columns.items()))))
+        return self._row_map.append(self._place(dict(sorted(columns.items()))))
 
     def append(self, record: Mapping[str, Any]) -> int:
         """Append one record; a field left out or None is missing. Returns its id."""
@@ -131,7 +142,7 @@ class Writer:
         if rows != wanted.size:
             raise ValueError(f"expected {wanted.size} records, one per id, got {rows}")
         if rows:
-            self._places.redirect(columns, wanted, self._place(dict(sorted(columns.items()))))
+            self._row_map.redirect(columns, wanted, self._place(dict(sorted(columns.items()))))
             self._changed, self._only_appends = True, False
 
     def delete(self, ids: npt.ArrayLike) -> dict[int, int]:
@@ -141,7 +152,7 @@ class Writer:
         if gone.size == 0:
             return {}
         self._changed, self._only_appends = True, False
-        return self._places.delete(gone, sorted(self._base.numbers.values()))
+        return self._row_map.delete(gone, sorted(self._base.numbers.values()))
 
     def commit(self) -> int:
         """Publish everything since the last commit, durably; returns the generation. Does nothing if nothing changed."""
@@ -186,7 +197,7 @@ class Writer:
 
     def _begin(self) -> None:
         """A new transaction on the last commit. No I/O: what was committed stays committed whatever happens here."""
-        self._places = Places(self._base.length, self._base.segments, self._redirects)
+        self._row_map = RowMap(self._base.length, self._base.segments, self._redirects)
         self._chunks.begin(self._base.next_chunk)
         self._missing: set[int] = set()  # fields of which a record of this transaction misses the value
         self._metadata = decode_metadata(self._base.metadata)
@@ -194,9 +205,9 @@ class Writer:
         self._rewrites = False
         self._only_appends = True
 
-    def _start_over(self) -> None:
+    def start_over(self) -> None:
         """Begin a transaction that replaces all records (rebalance)."""
-        self._places = Places(0, (), {})
+        self._row_map = RowMap(0, (), {})
         self._rewrites = self._changed = True
         self._only_appends = False
 
@@ -260,7 +271,7 @@ class Writer:
 
     # Chunks that one writer writes and another one commits; see fragment.py
 
-    def _release(self) -> tuple[ChunkEntry, ...]:
+    def release_chunks(self) -> tuple[ChunkEntry, ...]:
         """Write what was appended and give its chunks away, in order: they are no longer this writer's to remove."""
         self._check()
         with self._or_discard():
@@ -270,15 +281,15 @@ class Writer:
         self._begin()
         return given
 
-    def _keep(self) -> list[ChunkEntry]:
+    def keep_chunks(self) -> list[ChunkEntry]:
         """The chunks of this transaction that were written since the last call. They stay even if it ends without a commit."""
         kept: list[ChunkEntry] = []
         while self._chunks.fresh:  # threads add to it
             kept.append(self._chunks.fresh.pop(0))
-            self._chunks.made.remove(f"{CHUNK_DIRECTORY}/{chunk_name(kept[-1].writer, kept[-1].serial)}")
+            self._chunks.made.remove(kept[-1].file)
         return kept
 
-    def _adopt(self, chunks: Sequence[ChunkEntry], missing: Iterable[int]) -> range:
+    def adopt_chunks(self, chunks: Sequence[ChunkEntry], missing: Iterable[int]) -> range:
         """Append the records of chunks of this data set that others have written; values are missing in those fields."""
         self._check()
         self._missing |= set(missing)
@@ -286,7 +297,7 @@ class Writer:
         self._chunks.entries |= numbered
         self._chunks.next_chunk += len(numbered)
         self._changed |= bool(numbered)
-        return self._places.append(Placement(number, 0, chunk.rows) for number, chunk in numbered.items())
+        return self._row_map.append(Placement(number, 0, chunk.rows) for number, chunk in numbered.items())
 
     # A commit
 
@@ -313,9 +324,9 @@ class Writer:
             raise ConflictError(f"{location}: another data set is here now; reopen the store")
         redirects = self._redirects if newest.redirects == base.redirects else load_redirects(self._files, newest)
         shift = newest.next_chunk - base.next_chunk
-        own = self._places.segments[len(base.segments) :]
-        self._places = Places(newest.length, newest.segments, redirects)
-        self._places.append(Placement(segment.chunk + shift, segment.first_row, segment.count) for segment in own)
+        own = self._row_map.segments[len(base.segments) :]
+        self._row_map = RowMap(newest.length, newest.segments, redirects)
+        self._row_map.append(Placement(segment.chunk + shift, segment.first_row, segment.count) for segment in own)
         self._chunks.renumber(shift)
         self._base, self._redirects = newest, redirects
         self._metadata = decode_metadata(newest.metadata)
@@ -331,21 +342,21 @@ class Writer:
             generation=self.generation + 1,
             parent=None if self._is_new else self._base.digest,
             write_id=new_identity(),
-            length=self._places.length,
+            length=self._row_map.length,
             fields=self._base.fields,
             numbers=self._base.numbers,
             chunk_bytes=self._base.chunk_bytes,
             chunk_records=self._base.chunk_records,
             next_chunk=self._chunks.next_chunk,
             chunks=self._named_chunks(),
-            segments=tuple(self._places.segments),
+            segments=tuple(self._row_map.segments),
             redirects=redirects,
             declared_nullable=self._base.declared_nullable,
             found_nullable=before | self._missing,
             metadata=self._metadata_text(),
         )
         draft = write_draft(self._files, manifest)
-        in_force = self._places.whole_tables()
+        in_force = self._row_map.whole_tables()
         # From here on the manifest may exist, whatever interrupts us: what it names is no longer ours to remove.
         made, self._chunks.made = self._chunks.made, []
         appended = self._base.length
@@ -368,9 +379,7 @@ class Writer:
         """The files that only this generation names, with their sizes."""
         chunks = (chunk for chunk in manifest.chunks if chunk.number in self._chunks.entries)
         redirects = (entry for entry in manifest.redirects if entry not in self._base.redirects)
-        return {f"{CHUNK_DIRECTORY}/{chunk_name(chunk.writer, chunk.serial)}": chunk.size for chunk in chunks} | {
-            f"{REDIRECT_DIRECTORY}/{redirect_name(entry.writer, entry.serial)}": entry.size for entry in redirects
-        }
+        return {chunk.file: chunk.size for chunk in chunks} | {entry.file: entry.size for entry in redirects}
 
     def _metadata_text(self) -> str:
         """The metadata as JSON, to the letter what it was if nothing was changed."""
@@ -378,25 +387,25 @@ class Writer:
         return self._base.metadata if text == encode_metadata(decode_metadata(self._base.metadata)) else text
 
     def _write_redirects(self) -> tuple[RedirectEntry, ...]:
-        changed = self._places.changed_tables()
+        changed = self._row_map.changed_tables()
         kept = () if self._rewrites else self._base.redirects
         if not changed:
             return kept
         if len(kept) >= MAX_REDIRECT_FILES:
-            changed, kept = self._places.whole_tables(), ()
+            changed, kept = self._row_map.whole_tables(), ()
             if not changed:
                 return ()
         data = encode_redirects(self._base.dataset, changed)
         writer, serial = self._chunks.identity, self._chunks.next_serial()
-        name = f"{REDIRECT_DIRECTORY}/{redirect_name(writer, serial)}"
+        name = redirect_file(writer, serial)
         self._chunks.made.append(name)
         self._files.write_new(name, [(0, data)])
         return (*kept, RedirectEntry(writer, serial, len(data), _core.crc32c(np.frombuffer(data, np.uint8))))
 
     def _named_chunks(self) -> tuple[ChunkEntry, ...]:
         """The chunks this generation still refers to."""
-        tables = self._places.whole_tables()
-        used = {segment.chunk for segment in self._places.segments}.union(
+        tables = self._row_map.whole_tables()
+        used = {segment.chunk for segment in self._row_map.segments}.union(
             *(set(np.unique(t["chunk"]).tolist()) for t in tables.values())
         )
         older = {entry.number: entry for entry in self._base.chunks}

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from penstock.store.generation import load_redirects
-from penstock.store.location import storage_of
-from penstock.store.maintenance import _live_rows
-from penstock.store.snapshot import Store
+from penstock.store.generation import load_redirects, storage_of
+from penstock.store.reader import Store
+from penstock.store.row_map import live_rows
 
 __all__ = ["MOST_CHUNKS", "chunk_map"]
 
@@ -15,12 +14,12 @@ MOST_CHUNKS = 2000
 
 def chunk_map(store: Store) -> dict[str, Any]:
     """One entry a chunk. Of fields with records of varying size, live bytes are taken in proportion to rows."""
-    manifest = store._manifest
-    live_rows = _live_rows(manifest, load_redirects(store.path, manifest))
+    manifest = store.manifest
+    rows = live_rows(manifest, load_redirects(store.path, manifest))
     shown = manifest.chunks[:MOST_CHUNKS]
     found = []
-    for chunk, fields in zip(shown, storage_of(store.path).each(store._chunk_fields, range(len(shown))), strict=True):
-        live = sum(size * live_rows.get((chunk.number, number), 0) // max(1, chunk.rows) for number, size, _ in fields)
+    for chunk, fields in zip(shown, storage_of(store.path).each(store.chunks.chunk_fields, range(len(shown))), strict=True):
+        live = sum(size * rows.get((chunk.number, number), 0) // max(1, chunk.rows) for number, size, _ in fields)
         full = max(chunk.decoded / manifest.chunk_bytes, chunk.rows / manifest.chunk_records)
         stored = sum(size for _, size, _ in fields)
         found.append({"number": chunk.number, "rows": chunk.rows, "stored": stored, "live": live, "full": round(min(1.0, full), 3)})

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.records import Source
 from penstock.schema import Field
 from penstock.store.generation import generations
-from penstock.store.snapshot import Store
+from penstock.store.reader import Store
 from penstock.view.picture import edges
 
 __all__ = ["DataSet", "describe", "place_of", "without_paths"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.errors import MissingError, PenstockError
 from penstock.records import Source
-from penstock.store.snapshot import Store
+from penstock.store.reader import Store
 from penstock.view import ordering
 from penstock.view.answer import Answer, RefusedError, as_json
 from penstock.view.cell import LONG, SHORT

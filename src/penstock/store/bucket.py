@@ -2,7 +2,7 @@
 
 ::
 
-    1  put the new chunk objects and the redirect object, each under a key that nobody else uses
+    1  put the new chunk objects and the redirect object, each under a key of its own
     2  put manifest/<G + 1> if it is absent
     3  if that did not plainly succeed, read it back: mine, absent (again from 2) or another's (ConflictError)
 """
@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import UrlPath
 from penstock.store.filesystem import Piece
-from penstock.store.layout import MANIFEST_DIRECTORY, MAX_MANIFEST_BYTES, generation_of, manifest_name
+from penstock.store.format import MANIFEST_DIRECTORY, MAX_MANIFEST_BYTES, generation_of, manifest_file
 from penstock.store.manifest import decode_manifest
 from penstock.store.storage import Claim, Found, Item, Result, Storage
 
@@ -40,9 +40,9 @@ MAX_GAPS = 1000
 
 
 class ObjectStorage(Storage):
-    """The objects of one store. Whoever comes second at a commit learns it from the server."""
+    """The objects of one store. A writer that comes second at a commit learns it from the server."""
 
-    keep_hours = 7 * 24.0  # nobody knows who reads or writes: only age tells a leftover from a commit under way
+    keep_hours = 7 * 24.0  # readers and writers are unknown: only age tells a leftover from a commit under way
     read_tries = 3
     many_writers = True
 
@@ -116,7 +116,7 @@ class ObjectStorage(Storage):
     def publish(self, temporary: str, final: str, data: bytes, needs: Mapping[str, int]) -> None:
         """Put the manifest if it is absent; whatever is unclear is settled by reading it back.
 
-        Nobody looks at the files that it needs: they stay for as long as gc keeps files, and a transaction may take no longer.
+        The files that it needs are not checked: they stay for as long as gc keeps files, and a transaction may take no longer.
         """
         for tries in range(COMMIT_TRIES):
             try:
@@ -128,7 +128,7 @@ class ObjectStorage(Storage):
                 if tries == 0:
                     raise
                 raise self._unknown(final) from error
-            # A plain refusal is no proof: somebody between here and the server may have sent the request twice.
+            # A plain refusal is no proof: a proxy between here and the server may have sent the request twice.
             if self._is_mine(final, data):
                 return
             self.pause(tries)
@@ -171,7 +171,7 @@ class ObjectStorage(Storage):
         if generation == 0:
             return not any(generation_of(name) is not None for name in self.names(MANIFEST_DIRECTORY))
         try:
-            data = self.read(f"{MANIFEST_DIRECTORY}/{manifest_name(generation)}", MAX_MANIFEST_BYTES)
+            data = self.read(manifest_file(generation), MAX_MANIFEST_BYTES)
         except MissingError:
             return False
         return hashlib.sha256(data).hexdigest() == digest
@@ -188,7 +188,7 @@ class ObjectStorage(Storage):
 
     def _exists(self, generation: int) -> bool:
         try:
-            self._objects.head(self._key(f"{MANIFEST_DIRECTORY}/{manifest_name(generation)}"))
+            self._objects.head(self._key(manifest_file(generation)))
         except MissingError:
             return False
         return True
@@ -212,7 +212,7 @@ class ObjectStorage(Storage):
         self._objects.delete(self._key(name))
 
     def discard(self, names: Sequence[str]) -> None:
-        """Delete objects that nobody needs; gc finds them if the server does not answer."""
+        """Delete objects that are not needed; gc finds them if the server does not answer."""
         try:
             for name in names:
                 self.remove(name)

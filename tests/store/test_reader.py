@@ -331,7 +331,7 @@ def test_generations_can_be_listed_opened_and_refreshed(tmp_path: Path) -> None:
 
 def test_refresh_keeps_how_the_store_was_opened(path: Path) -> None:
     newer = pen.open(path, io="pread", threads=3, verify=False).refresh()
-    assert (newer._how.io, newer._how.threads, newer._how.verify) == ("pread", 3, False)
+    assert (newer.chunks.how.io, newer.chunks.how.threads, newer.chunks.how.verify) == ("pread", 3, False)
 
 
 def test_fingerprint_names_the_generation(tmp_path: Path) -> None:
@@ -396,7 +396,12 @@ def test_pickle_opens_the_same_generation_again(tmp_path: Path) -> None:
         out.append(RECORDS[5])
     again = pickle.loads(data)
     assert_store(again, RECORDS[:5])
-    assert (again.generation, again.fingerprint, again._how.io, again._how.threads) == (1, store.fingerprint, "pread", 3)
+    assert (again.generation, again.fingerprint, again.chunks.how.io, again.chunks.how.threads) == (
+        1,
+        store.fingerprint,
+        "pread",
+        3,
+    )
     pen.gc(tmp_path / "a.pen", keep=1, keep_hours=0)
     with pytest.raises(SnapshotExpiredError):
         pickle.loads(data)
@@ -430,4 +435,4 @@ def test_a_batch_beyond_the_limit_is_refused_before_it_is_read(tmp_path: Path) -
         with pytest.raises(BatchTooLargeError, match=r"a\.pen.* the limit for a batch"):
             store.read(ids, [field])
     assert store.read(np.zeros(100_000, np.int64), ["x"])["x"].nbytes == 100_000_000
-    assert pickle.loads(pickle.dumps(store))._how == store._how == store.refresh()._how
+    assert pickle.loads(pickle.dumps(store)).chunks.how == store.chunks.how == store.refresh().chunks.how
