@@ -9,10 +9,9 @@ from penstock import _core
 from penstock.codec import Raw, Zstd
 from penstock.errors import CorruptError, ObjectChangedError, WindowTooSmallError
 from penstock.interfaces import IntArray
-from penstock.remote.hold import Hold
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import UrlPath
-from penstock.remote.window import RemoteFiles, RemoteOptions
+from penstock.remote.window import Hold, RemoteFiles, RemoteOptions
 from penstock.store.layout import CHUNK_DIRECTORY, chunk_name
 from penstock.store.manifest import ChunkEntry, Manifest
 
