@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from penstock.errors import ReadError
-from penstock.remote.aside import in_thread, interruptible
 from penstock.remote.explain import NOWHERE, explain, first_line
+from penstock.remote.interruptible import in_thread, interruptible
 from penstock.remote.retry import FailedError, Failure, Policy
 from penstock.remote.web import HttpClient
 

@@ -23,7 +23,7 @@ from penstock.errors import (
     UnsafePathError,
 )
 from penstock.remote.account import Account
-from penstock.remote.aside import first_of
+from penstock.remote.interruptible import first_of
 from penstock.remote.retry import Clock, FailedError, Failure, Policy, Tries
 
 __all__ = ["Answer", "FirstBytes", "Means", "Submit", "Wanted", "Write", "check_encoding", "fetch", "given_up", "read_error"]

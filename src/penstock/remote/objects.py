@@ -20,10 +20,10 @@ from penstock.errors import (
     WriteRefusedError,
 )
 from penstock.remote.account import Account
-from penstock.remote.aside import end_threads, in_thread
 from penstock.remote.client import AnyClient, Client
 from penstock.remote.connection import Connection
 from penstock.remote.fetch import Answer, FirstBytes, Means, Wanted, Write, check_encoding, fetch, given_up, read_error
+from penstock.remote.interruptible import end_threads, in_thread
 from penstock.remote.retry import Clock, FailedError, Failure, Policy, Tries
 
 __all__ = ["ObjectInfo", "Objects", "close_all", "shared_objects"]
