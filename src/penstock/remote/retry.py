@@ -1,14 +1,14 @@
-"""How often and how long an object store is asked again, and the clock by which that is measured."""
+"""How often and how long a failed request is retried; the clock that measures it, and the counters of requests and retries."""
 
 import math
 import random
+import re
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
-from penstock.remote.account import Account
-
-__all__ = ["Clock", "FailedError", "Failure", "Policy", "Tries"]
+__all__ = ["Account", "Clock", "Counts", "FailedError", "Failure", "LoggedRequest", "Policy", "Tries", "status_failure"]
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,79 @@ class Failure:
         return self.text if self.request_id is None else f"{self.text} (request id {self.request_id})"
 
 
+_REQUEST_ID = re.compile(r"<RequestId>([\w.:=/+-]{1,100})</RequestId>", re.IGNORECASE | re.ASCII)
+_CODE = re.compile(r"<Code>(\w{1,100})</Code>", re.ASCII)
+_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
+_BY_STATUS = {401: "denied", 403: "denied", 404: "missing", 412: "changed", 416: "range"}
+_BY_STATUS |= dict.fromkeys((408, 429, 500, 502, 503, 504), "again")
+
+
+def status_failure(status: int, text: str, body: str) -> Failure:
+    """What a status other than 2xx means, with the code and the id of the request that a store like S3 has in the body."""
+    code, request_id = _CODE.search(body), _REQUEST_ID.search(body)
+    kind = "expired" if code and code[1] in _EXPIRED else _BY_STATUS.get(status, "refused")
+    return Failure(kind, f"{text} ({code[1]})" if code else text, status, request_id[1] if request_id else None)
+
+
 class FailedError(Exception):
     """One request failed; ``failure`` says how. Never leaves this package."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure))
         self.failure = failure
+
+
+LoggedRequest = tuple[str, str, int | None, int | None]
+"""Method, key, and the range [start, stop) that was asked for, if any."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The counters at one moment."""
+
+    requests: int = 0
+    bytes: int = 0
+    retries: int = 0
+    hedges: int = 0
+    errors: int = 0
+    cache_hits: int = 0
+    cache_bytes: int = 0
+
+    def __sub__(self, earlier: "Counts") -> "Counts":
+        """What happened since an earlier moment."""
+        return Counts(*(getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)))
+
+
+class Account:
+    """Counters of what was asked of an object store. Safe to use from several threads.
+
+    ``log``: None, or a list to which every request is appended; set it to a list to switch it on.
+    """
+
+    def __init__(self) -> None:
+        self.log: list[LoggedRequest] | None = None
+        self._counts = Counts()
+        self._lock = threading.Lock()
+
+    def add(self, **amounts: int) -> None:
+        """Add to counters, by name."""
+        with self._lock:
+            self._counts = replace(self._counts, **{name: getattr(self._counts, name) + n for name, n in amounts.items()})
+
+    def request(self, method: str, key: str, start: int | None = None, stop: int | None = None) -> None:
+        """Count one request."""
+        self.add(requests=1)
+        if self.log is not None:
+            self.log.append((method, key, start, stop))
+
+    def snapshot(self) -> Counts:
+        """The counters now."""
+        with self._lock:
+            return self._counts
+
+    def after_fork(self) -> None:
+        """A lock that no thread of the parent holds."""
+        self._lock = threading.Lock()
 
 
 class Tries:
