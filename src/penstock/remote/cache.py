@@ -277,7 +277,7 @@ class Cache:
         return used
 
     def _here(self) -> "_State":
-        """The state of this process. A forked child begins anew: a thread of the parent may have held the lock."""
+        """The state of this process. A forked child has a new one: a thread of the parent may have held the lock."""
         if self._state.process != os.getpid():
             self._state = _State()
         return self._state

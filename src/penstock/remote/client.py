@@ -1,4 +1,4 @@
-"""The clients of one bucket or host: options checked, made when first needed, and made anew after a fork."""
+"""The clients of one bucket or host: options checked, opened when first needed, and again after a fork."""
 
 import os
 import threading
@@ -22,7 +22,7 @@ OUR_OPTIONS = frozenset({"allow_redirects", "max_listed"})
 
 AnyClient = ObstoreClient | HttpClient
 
-_inherited: list[object] = []  # clients of a parent process: to drop one would end connections that are not ours
+_inherited: list[object] = []  # clients of a parent process: to free one would end connections of the parent
 
 
 class Clients:
@@ -49,7 +49,7 @@ class Clients:
 
     def _known(self, policy: Policy, write: bool) -> AnyClient | None:
         pid, made_for, client = self._clients.get(write, (0, policy, None))
-        # The bytes of a memory store are in its client: it goes with the process, through a fork too.
+        # The bytes of a memory store are in its client: it lasts as long as the process, and stays after a fork.
         fits = self.scheme == "memory" or (pid == os.getpid() and made_for is policy)
         return client if client is not None and fits and not client.expired else None
 

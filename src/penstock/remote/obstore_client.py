@@ -217,7 +217,7 @@ def open_obstore(scheme: str, host: str, options: Mapping[str, Any], policy: Pol
     client |= _no_redirects(scheme, endpoint, config, client) | {
         "connect_timeout": datetime.timedelta(seconds=policy.connect_s),
         "read_timeout": datetime.timedelta(seconds=policy.write_s if write else policy.read_s),
-        "timeout": datetime.timedelta(seconds=seconds),  # what was read before counts: the rest is asked for anew
+        "timeout": datetime.timedelta(seconds=seconds),  # what was read until then counts: the rest is requested again
     }
     common: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
     return ObstoreClient(native, _store(native, scheme, host, config, common), is_quick=scheme == "memory")

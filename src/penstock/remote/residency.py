@@ -16,12 +16,15 @@ from penstock import _core
 from penstock.interfaces import IntArray
 from penstock.remote.ranges import merge
 
-__all__ = ["NOTHING", "PAGE", "PIECE_BYTES", "Range", "Residency", "Wanted"]
+__all__ = ["GAP_BYTES", "NOTHING", "PAGE", "PIECE_BYTES", "Range", "Residency", "Wanted"]
 
 PAGE = 4096
 
 PIECE_BYTES = 8 << 20
 """The most bytes of one request."""
+
+GAP_BYTES = 64 << 10
+"""Two ranges with at most this many bytes between them are fetched together."""
 
 FEW = 64
 """Fewer ranges than this are looked up one by one."""

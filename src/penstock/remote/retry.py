@@ -15,14 +15,14 @@ __all__ = ["Account", "Clock", "Counts", "FailedError", "Failure", "LoggedReques
 class Policy:
     """Limits of one operation on an object store. Times are seconds.
 
-    * tries, total_s: so many tries, and so long, without a single new byte; then the store counts as unavailable
+    * tries, total_s: the most tries, and the most time, without a new byte; then the store counts as unavailable
     * first_wait_s, longest_wait_s: a wait is drawn between zero and a limit that doubles from the first to the longest
-    * wrong_tries: so many answers that are not what was asked for, such as another range
+    * wrong_tries: the most answers that are not what was asked for, such as another range
     * connect_s, read_s: for a connection; for the first byte and between any two bytes
-    * request_s: for a whole request to read something; what came until then counts, and the rest is asked for anew
+    * request_s: for a whole request to read something; what came until then counts, and the rest is requested again
     * least_bytes_per_s: a body that comes more slowly is not waited for, once total_s are over
     * write_s: from the first byte sent to the answer
-    * hedge_s: a range of which no byte has come after so long (and longer than 99 of 100 recent ones took) is asked for twice
+    * hedge_s: a range without a first byte after this time (and longer than 99 of 100 recent ones took) is hedged: requested twice
     * piece_bytes: bytes that are handed on together while a body streams in
     * part_bytes: bytes above which an object is written in parts, of a quarter of that each
     """
@@ -42,7 +42,7 @@ class Policy:
     part_bytes: int = 64_000_000
 
     def wait_s(self, failures: int, jitter: float) -> float:
-        """The wait after so many failures in a row; ``jitter`` in [0, 1)."""
+        """The wait after ``failures`` failures in a row; ``jitter`` in [0, 1)."""
         return jitter * min(self.longest_wait_s, self.first_wait_s * 2.0 ** min(failures - 1, 60))
 
 
@@ -50,7 +50,7 @@ class Clock:
     """Time, waiting and chance. A test replaces them."""
 
     def __init__(self) -> None:
-        # The system's generator has no state: forked processes do not draw the same, and nobody's seed is disturbed.
+        # The system's generator has no state: forked processes do not draw the same, and no seed of the user is disturbed.
         self._random = random.SystemRandom()
 
     def now(self) -> float:
@@ -185,7 +185,7 @@ class Tries:
         return self._clock.now() - self._since > self._policy.total_s
 
     def progress(self, num_bytes: float = math.inf) -> None:
-        """New bytes came: start counting anew, unless they come too slowly."""
+        """New bytes came: start counting again, unless they come too slowly."""
         now, policy = self._clock.now(), self._policy
         self._waited += min(now - self._since, policy.read_s)  # more is no wait for the server: this process was stopped, or busy
         self._bytes += num_bytes

@@ -28,13 +28,10 @@ from penstock.remote.cache import Cache
 from penstock.remote.download import Downloader, join_all
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.ranges import merge, slices_of
-from penstock.remote.residency import NOTHING, PAGE, Range, Residency, Wanted
+from penstock.remote.residency import GAP_BYTES, NOTHING, PAGE, Range, Residency, Wanted
 from penstock.remote.url import UrlPath
 
-__all__ = ["GAP_BYTES", "ROOM_S", "Hold", "Prefetcher", "RemoteFiles", "RemoteOptions", "is_changing"]
-
-GAP_BYTES = 64 << 10
-"""Two ranges with at most this many bytes between them are fetched together."""
+__all__ = ["ROOM_S", "Hold", "Prefetcher", "RemoteFiles", "RemoteOptions", "is_changing"]
 
 ROOM_S = 600.0
 """The longest wait of a reader for memory that others hold."""
@@ -114,6 +111,14 @@ class RemoteFiles:
         """Threads that wait for memory: nothing is prefetched meanwhile."""
         self._holders: Counter[int] = Counter()  # holds by thread
         self._bad: set[int] = set()  # files that are about to be fetched again: no new hold on them
+
+    def begin_anew(self) -> None:
+        """In a forked child: the threads are the parent's, and locks may be held by them."""
+        self._begin()
+        for number, landing in enumerate(self.landings):
+            if self._on_release is not None and landing.is_mapped:
+                self._on_release(number)
+            landing.drop()
 
     # For readers
 
@@ -436,14 +441,9 @@ def _close_all() -> None:
         files.close()
 
 
-def _begin_anew() -> None:
-    """In a forked child: the threads are the parent's, and locks may be held by them."""
+def _after_fork() -> None:
     for files in list(_open):
-        files._begin()
-        for number, landing in enumerate(files.landings):
-            if files._on_release is not None and landing.is_mapped:
-                files._on_release(number)
-            landing.drop()
+        files.begin_anew()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_after_fork)
