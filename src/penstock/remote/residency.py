@@ -16,7 +16,7 @@ from penstock import _core
 from penstock.interfaces import IntArray
 from penstock.remote.ranges import merge
 
-__all__ = ["GAP_BYTES", "NOTHING", "PAGE", "PIECE_BYTES", "Range", "Residency", "Wanted"]
+__all__ = ["GAP_BYTES", "NOTHING", "PAGE", "PIECE_BYTES", "Extents", "Range", "Residency"]
 
 PAGE = 4096
 
@@ -29,10 +29,10 @@ GAP_BYTES = 64 << 10
 FEW = 64
 """Fewer ranges than this are looked up one by one."""
 
-Wanted = tuple[IntArray, IntArray, IntArray]
+Extents = tuple[IntArray, IntArray, IntArray]
 """Byte ranges: files, starts and stops; sorted, none overlapping another."""
 
-NOTHING: Wanted = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+NOTHING: Extents = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @dataclass(eq=False, slots=True)
@@ -184,12 +184,12 @@ class Residency:
 
     # What is in memory
 
-    def overlapping(self, wanted: Wanted) -> list[Range]:
+    def overlapping(self, wanted: Extents) -> list[Range]:
         """The ranges, in memory or being fetched, that have bytes of the wanted ones."""
         parts = ((self._files.get(number), starts, stops) for number, starts, stops in _by_file(wanted))
         return [one for there, starts, stops in parts if there is not None for one in there.overlapping(starts, stops)]
 
-    def missing(self, wanted: Wanted, gap: int) -> list[Range]:
+    def missing(self, wanted: Extents, gap: int) -> list[Range]:
         """The rest of the wanted bytes as new ranges, each of the size of a request; holes of up to ``gap`` bytes are included."""
         lost = self._missing(wanted)
         if lost and gap > 0:
@@ -197,7 +197,7 @@ class Residency:
         columns = _merged(lost, 0)
         return [Range(*piece) for piece in zip(*(column.tolist() for column in columns), strict=True)]
 
-    def _missing(self, wanted: Wanted) -> list[tuple[int, int, int]]:
+    def _missing(self, wanted: Extents) -> list[tuple[int, int, int]]:
         nothing = _FileRanges()
         return [
             (number, *part)
@@ -346,13 +346,13 @@ def _runs(ranges: Sequence[Range]) -> list[tuple[int, int, int]]:
     return runs
 
 
-def _merged(parts: Sequence[tuple[int, int, int]], gap: int) -> Wanted:
+def _merged(parts: Sequence[tuple[int, int, int]], gap: int) -> Extents:
     """Parts, coalesced, and cut to the size of a request."""
     table = np.array(parts, np.int64).reshape(-1, 3)
     return merge(table[:, 0], table[:, 1], table[:, 2], gap, PIECE_BYTES)
 
 
-def _by_file(wanted: Wanted) -> Iterator[tuple[int, IntArray, IntArray]]:
+def _by_file(wanted: Extents) -> Iterator[tuple[int, IntArray, IntArray]]:
     """The ranges of one file after the other."""
     numbers, starts, stops = wanted
     edges = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]

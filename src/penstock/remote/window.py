@@ -28,7 +28,7 @@ from penstock.remote.cache import Cache
 from penstock.remote.download import Downloader, join_all
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.ranges import merge, slices_of
-from penstock.remote.residency import GAP_BYTES, NOTHING, PAGE, Range, Residency, Wanted
+from penstock.remote.residency import GAP_BYTES, NOTHING, PAGE, Extents, Range, Residency
 from penstock.remote.url import UrlPath
 
 __all__ = ["ROOM_S", "Hold", "Prefetcher", "RemoteFiles", "RemoteOptions", "is_changing"]
@@ -210,7 +210,7 @@ class RemoteFiles:
             raise ValueError("the source is closed")
 
     def admit(
-        self, wanted: Wanted, *, holds: int = 0, plans: int = 0, spare: Prefetcher | None = None, urgent: bool = False
+        self, wanted: Extents, *, holds: int = 0, plans: int = 0, spare: Prefetcher | None = None, urgent: bool = False
     ) -> list[Range] | None:
         """Keep the wanted ranges, and fetch those that are missing; None, and nothing done, if there is no memory.
 
@@ -248,7 +248,7 @@ class RemoteFiles:
 
     # For holds, with the lock held
 
-    def acquire(self, wanted: Wanted) -> list[Range]:
+    def acquire(self, wanted: Extents) -> list[Range]:
         """Keep the wanted ranges until ``release``; waits only for memory, and fails if none can come."""
         until = time.monotonic() + ROOM_S
         while self._must_wait_for_refetch(wanted) and time.monotonic() < until:
@@ -311,7 +311,7 @@ class RemoteFiles:
     def _is_holder(self) -> bool:
         return self._holders[threading.get_ident()] > 0
 
-    def _must_wait_for_refetch(self, wanted: Wanted) -> bool:
+    def _must_wait_for_refetch(self, wanted: Extents) -> bool:
         """Whether one of the files is about to be fetched again; not if that may wait for this thread."""
         return bool(self._bad) and not self._is_holder() and not self._bad.isdisjoint(wanted[0].tolist())
 
@@ -329,7 +329,7 @@ class RemoteFiles:
         for one in ranges:
             self._residency.change(one, holds=holds, plans=plans)
 
-    def _new(self, wanted: Wanted, spare: Prefetcher | None, urgent: bool) -> list[Range] | None:
+    def _new(self, wanted: Extents, spare: Prefetcher | None, urgent: bool) -> list[Range] | None:
         """The ranges that are missing, if there is memory for them now."""
         cost = 0
         for gap in (GAP_BYTES, 0):
@@ -369,7 +369,7 @@ class RemoteFiles:
 class Hold:
     """Byte ranges that are in memory, and stay there, while the hold is entered."""
 
-    def __init__(self, files: RemoteFiles, wanted: Wanted, held: Sequence[Range] | None = None) -> None:
+    def __init__(self, files: RemoteFiles, wanted: Extents, held: Sequence[Range] | None = None) -> None:
         self._files, self._wanted = files, wanted
         self._held = list(held or ())
         self._thread = None if held is None else threading.get_ident()
