@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.remote.http_client import HttpClient
-from penstock.remote.obstore_client import ObstoreClient, check_unconfigured, first_line, open_obstore
+from penstock.remote.obstore_client import ObstoreClient, first_line, open_obstore
 from penstock.remote.retry import Policy
 
 __all__ = ["SCHEMES", "AnyClient", "Clients", "open_client"]
@@ -19,6 +19,29 @@ _WEB = ("http", "https")
 
 OUR_OPTIONS = frozenset({"allow_redirects", "max_listed"})
 """Storage options that are penstock's own."""
+
+CLIENT_OPTIONS = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "default_content_type",
+        "default_headers",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "root_certificate",
+        "user_agent",
+    }
+)
+"""Storage options of an HTTP client; everything else configures the store."""
 
 AnyClient = ObstoreClient | HttpClient
 
@@ -76,11 +99,13 @@ def open_client(scheme: str, host: str, options: Mapping[str, Any], policy: Poli
     """A new client; ValueError if one of the options is unknown or has a bad value."""
     try:
         _check_ours(scheme, options)
-        theirs = {name: value for name, value in options.items() if name not in OUR_OPTIONS}
+        config = {name: value for name, value in options.items() if name not in OUR_OPTIONS | CLIENT_OPTIONS}
+        if config and scheme in ("memory", *_WEB):
+            raise ValueError(f"unknown option {min(config)!r} (a store of this kind has no configuration)")
         if scheme in _WEB and not write:
-            check_unconfigured(theirs)
             return HttpClient(f"{scheme}://{host}", options, policy)
-        return open_obstore(scheme, host, theirs, policy, write=write)
+        client_options = {name: value for name, value in options.items() if name in CLIENT_OPTIONS}
+        return open_obstore(scheme, host, config, client_options, policy, write=write)
     except Exception as error:
         refused = f"storage_options of {scheme}://{host} were not accepted: {first_line(str(error))}"
     raise ValueError(refused)

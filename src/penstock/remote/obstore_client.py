@@ -26,35 +26,12 @@ from penstock.errors import ReadError
 from penstock.remote.interruptible import in_thread, interruptible
 from penstock.remote.retry import FailedError, Failure, Policy, status_failure
 
-__all__ = ["ObstoreClient", "check_unconfigured", "first_line", "open_obstore"]
+__all__ = ["ObstoreClient", "first_line", "open_obstore"]
 
 T = TypeVar("T")
 
 _NATIVE = "obstore._obstore"
 _WEB = ("http", "https")
-
-# Options of the HTTP client; everything else configures the store.
-_CLIENT_OPTIONS = frozenset(
-    {
-        "allow_http",
-        "allow_invalid_certificates",
-        "default_content_type",
-        "default_headers",
-        "http1_only",
-        "http2_keep_alive_interval",
-        "http2_keep_alive_timeout",
-        "http2_keep_alive_while_idle",
-        "http2_only",
-        "pool_idle_timeout",
-        "pool_max_idle_per_host",
-        "proxy_ca_certificate",
-        "proxy_excludes",
-        "proxy_url",
-        "randomize_addresses",
-        "root_certificate",
-        "user_agent",
-    }
-)
 
 _home = os.getpid()
 _lock = threading.Lock()
@@ -205,11 +182,11 @@ async def _next(stream: Any, seconds: float) -> Any:
 # Opening
 
 
-def open_obstore(scheme: str, host: str, options: Mapping[str, Any], policy: Policy, *, write: bool) -> ObstoreClient:
-    """A new client of this process, with the deadlines of reads or of writes."""
-    native = _native()
-    config = {name: value for name, value in options.items() if name not in _CLIENT_OPTIONS}
-    client = {name: value for name, value in options.items() if name in _CLIENT_OPTIONS}
+def open_obstore(
+    scheme: str, host: str, config: Mapping[str, Any], client_options: Mapping[str, Any], policy: Policy, *, write: bool
+) -> ObstoreClient:
+    """A new client of this process, with the deadlines of reads or of writes, from options of the store and of its HTTP client."""
+    native, client = _native(), dict(client_options)
     endpoint = f"{scheme}://{host}" if scheme in _WEB else _endpoint(scheme, config)
     if endpoint.startswith("http://") and (scheme == "http" or _may_be_plain(scheme, config)):
         client.setdefault("allow_http", True)
@@ -220,25 +197,17 @@ def open_obstore(scheme: str, host: str, options: Mapping[str, Any], policy: Pol
         "timeout": datetime.timedelta(seconds=seconds),  # what was read until then counts: the rest is requested again
     }
     common: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
-    return ObstoreClient(native, _store(native, scheme, host, config, common), is_quick=scheme == "memory")
+    return ObstoreClient(native, _store(native, scheme, host, dict(config), common), is_quick=scheme == "memory")
 
 
 def _store(native: Any, scheme: str, host: str, config: dict[str, Any], common: dict[str, Any]) -> Any:
     stores = native._store
     if scheme in ("memory", *_WEB):
-        check_unconfigured(config)
         return stores.MemoryStore() if scheme == "memory" else stores.HTTPStore.from_url(f"{scheme}://{host}", **common)
     provider = config.pop("credential_provider", None)
     if provider is not None:
         common["credential_provider"] = provider
     return {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[scheme](host, config=config, **common)
-
-
-def check_unconfigured(options: Mapping[str, Any]) -> None:
-    """ValueError unless all options are for the HTTP client: memory and web servers have no other ones."""
-    unknown = options.keys() - _CLIENT_OPTIONS
-    if unknown:
-        raise ValueError(f"unknown option {min(unknown)!r} (a store of this kind has no configuration)")
 
 
 # Redirects. obstore follows them with all headers, also those with secrets, and has no option against it. But hosts that a proxy
