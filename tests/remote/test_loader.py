@@ -364,3 +364,4 @@ def test_an_iterator_collected_as_garbage_while_a_window_changes_is_closed_behin
             if thread.name == "penstock-close":
                 thread.join(60)
         assert window.prefetchers == []
+        list(pen.Loader(source, 1000, threads=0))  # its end, in the main thread, puts the program's handler of SIGINT back
