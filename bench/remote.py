@@ -22,8 +22,9 @@ from obstore.store import S3Store
 import penstock as pen
 from loader_report import finish, judged, rates
 from measure import Spread, interleave, machine, seconds, versions
+from penstock.remote.download import CONNECTIONS
+from penstock.remote.residency import PIECE_BYTES
 from penstock.remote.url import url_path
-from penstock.remote.window import CONNECTIONS, PIECE_BYTES
 from penstock.report.machine import Others
 from penstock.source import write_rows, write_tokens
 

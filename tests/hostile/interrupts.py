@@ -37,7 +37,7 @@ import numpy as np
 from tests.remote.double import Double
 
 import penstock as pen
-from penstock.remote import aside
+from penstock.remote import interruptible
 from penstock.remote.url import url_path
 from penstock.source.tokens_writer import write_tokens
 
@@ -198,13 +198,13 @@ def check(loader: pen.Loader, batch: Any, expected: list[list[float]]) -> None:
 
 def threads() -> list[str]:
     """Threads of this process that are not kept for later calls."""
-    crew = {thread for thread, _ in aside._crew.threads}
+    crew = {thread for thread, _ in interruptible._crew.threads}
     return sorted(thread.name for thread in threading.enumerate() if thread not in crew)
 
 
 def tasks() -> list[str]:
     """The same, with native threads; they have no names."""
-    return ["thread"] * (len(os.listdir("/proc/self/task")) - len(aside._crew.threads))
+    return ["thread"] * (len(os.listdir("/proc/self/task")) - len(interruptible._crew.threads))
 
 
 def files() -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.remote.cache import Cache
-from penstock.remote.cache_entry import entry_bytes
+from penstock.remote.cache_files import entry_bytes
 
 URL, ETAG, SIZE = "s3://bucket/dir/key", '"abc"', 10_000_000
 DATA = np.random.default_rng(1).bytes(SIZE)

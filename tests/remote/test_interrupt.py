@@ -88,7 +88,7 @@ def test_an_interrupted_command_says_so_in_one_line(server: socket.socket) -> No
 
 
 LATE = """
-from penstock.remote.aside import in_thread, interruptible
+from penstock.remote.interruptible import in_thread, interruptible
 class Late:
     def __init__(self):
         self.calls = in_thread, interruptible
@@ -100,7 +100,7 @@ keep = Late()
 
 HANDLER = """
 import signal
-from penstock.remote.aside import interruptible
+from penstock.remote.interruptible import interruptible
 seen = []
 def handle(*_):
     if not busy:

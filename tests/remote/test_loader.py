@@ -355,12 +355,13 @@ def test_an_iterator_collected_as_garbage_while_a_window_changes_is_closed_behin
             next(batches)
             batches.itself = batches  # only the garbage collection finds it
             del batches
-            with window._change:
+            with window.lock:
                 gc.collect()
-                assert len(window._plans) == 1
+                assert len(window.prefetchers) == 1
         finally:
             gc.enable()
         for thread in threading.enumerate():
             if thread.name == "penstock-close":
                 thread.join(60)
-        assert window._plans == []
+        assert window.prefetchers == []
+        list(pen.Loader(source, 1000, threads=0))  # its end, in the main thread, puts the program's handler of SIGINT back

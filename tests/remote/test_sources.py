@@ -28,7 +28,7 @@ from penstock.errors import (
     WindowTooSmallError,
 )
 from penstock.records import DENSE, FEW
-from penstock.remote.account import LoggedRequest
+from penstock.remote.retry import LoggedRequest
 from penstock.remote.url import UrlPath, url_path
 from penstock.source import encode_rows, write_collection, write_rows, write_tokens
 from penstock.source.npy import NpySource, open_npy

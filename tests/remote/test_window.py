@@ -271,7 +271,7 @@ def test_options_are_sizes_in_words(data: Data) -> None:
 
 def idle(window: RemoteFiles) -> bool:
     """Whether nobody keeps anything."""
-    return window._room._idle_bytes == window.used_bytes and window._room.under_way == 0
+    return window._residency.idle_bytes == window.used_bytes and window._residency.fetching == 0
 
 
 def test_a_plan_over_scattered_ranges_lets_go_of_everything(data: Data) -> None:
@@ -290,7 +290,7 @@ def test_a_plan_over_scattered_ranges_lets_go_of_everything(data: Data) -> None:
         plan.passed(step)
     plan.close()
     until = time.monotonic() + 20
-    while window._room.under_way and time.monotonic() < until:
+    while window._residency.fetching and time.monotonic() < until:
         time.sleep(0.001)
     assert idle(window)
     window.close()

@@ -16,7 +16,8 @@ from penstock.order import BlockShuffle, Sequential
 from penstock.records import Blocks, Source
 from penstock.remote.plan import Need, Plan
 from penstock.remote.ranges import merge
-from penstock.remote.window import GAP_BYTES, PIECE_BYTES, RemoteFiles
+from penstock.remote.residency import GAP_BYTES, PIECE_BYTES
+from penstock.remote.window import RemoteFiles
 from penstock.stream import DocumentStream, MixedStream, RecordStream, Stream
 from penstock.stream.picks import RecordPicks, SpanPicks
 from penstock.stream.sequence import SequenceStream

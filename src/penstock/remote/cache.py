@@ -1,13 +1,7 @@
 """A bounded directory of byte ranges of objects, shared by all processes of a host.
 
-::
-
-    penstock-cache-1         says that the directory is a cache; its lock, and the bytes that are taken
-    incoming/<random>        ranges that are being written; each is locked by its writer
-    <object>/<start>-<stop>  a range of an object; <object> is a digest of address, version and size
-
-Whoever adds a range takes the bytes for it under the lock, writes a file in ``incoming`` and renames it. The figure in the first
-file is never below what is there: bytes are taken before a file is made, and given back by counting all files when the limit is
+To add a range, a process reserves its bytes under the lock, writes a file in ``incoming`` and renames it. The figure in the ledger
+is never below what is on disk: bytes are reserved before a file is created, and freed by counting all files when the limit is
 reached. Readers take no lock: a file that is removed while it is read stays whole for them.
 """
 
@@ -25,38 +19,43 @@ import numpy as np
 
 from penstock.argument import whole_number
 from penstock.errors import CacheTooSmallError
-from penstock.remote.cache_directory import (
+from penstock.remote.cache_files import (
+    Bytes,
+    DamagedError,
+    Extent,
     Ledger,
-    Range,
     claim,
+    entry_bytes,
+    entry_extent,
     entry_name,
-    entry_range,
     exists,
     files,
     folder_files,
     incoming_file,
     locked,
+    make_head,
     opened,
     opened_file,
+    pieces,
     publish,
     remove,
     sweep,
+    write_all,
 )
-from penstock.remote.cache_entry import Bytes, DamagedError, entry_bytes, make_head, pieces, write_all
 
 __all__ = ["Cache", "CacheStatistics"]
 
 SETTLED_NS = 100_000_000
-"""The times of directories are coarse: a listing is remembered only if the directory had not been changed for so long."""
+"""The times of directories are coarse: a listing is remembered only if the directory has not changed for this long."""
 MOST_LISTINGS = 4096
 MOST_SPARE_BYTES = 1 << 30
 PAUSE_S = 60.0
-"""After the lock could not be had, nothing is kept for so long, so that readers do not wait again and again."""
+"""After a timeout of the lock, nothing is added for this long, so that readers do not wait again and again."""
 
 
 @dataclass(frozen=True)
 class CacheStatistics:
-    """What became of ranges since this process opened the cache. Every range that was added counts as a miss."""
+    """Counts since this process opened the cache. Every range that was added counts as a miss."""
 
     hits: int = 0
     misses: int = 0
@@ -78,7 +77,7 @@ class Cache:
         self._directory = os.path.realpath(directory)
         self._limit = whole_number("cache_bytes", limit, least=1)
         claim(self._directory)
-        self._mine = _Mine()
+        self._state = _State()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Cache, (self._directory, self._limit)
@@ -107,7 +106,7 @@ class Cache:
         return self._here().statistics
 
     def need(self, largest: int) -> None:
-        """CacheTooSmallError unless a range of so many bytes can be kept."""
+        """CacheTooSmallError unless a range of ``largest`` bytes can be kept."""
         if entry_bytes(largest) > self._limit:
             raise CacheTooSmallError(
                 f"{self._directory}: a range of {largest} bytes takes {entry_bytes(largest)} bytes on disk, and the cache may have "
@@ -116,9 +115,9 @@ class Cache:
 
     # Reading
 
-    def covered(self, url: str, etag: str | None, size: int, start: int, stop: int) -> list[Range]:
-        """The parts of [start, stop) that are there: disjoint, in order. They may be gone a moment later."""
-        entries, found = self._entries(_identity(url, etag, size)), list[Range]()
+    def covered(self, url: str, etag: str | None, size: int, start: int, stop: int) -> list[Extent]:
+        """The parts of [start, stop) in the cache: disjoint, in order. They may be evicted a moment later."""
+        entries, found = self._entries(_identity(url, etag, size)), list[Extent]()
         first = bisect_right(entries, start, key=lambda entry: entry[1])
         last = bisect_left(entries, stop, key=lambda entry: entry[0])
         for low, high in entries[first:last] if start < stop else []:
@@ -146,7 +145,7 @@ class Cache:
         self._here().count(hits=1, served_bytes=stop - start)
         return True
 
-    def _serve(self, identity: bytes, entry: Range, low: int, high: int, write: Callable[[int, memoryview], None]) -> bool:
+    def _serve(self, identity: bytes, entry: Extent, low: int, high: int, write: Callable[[int, memoryview], None]) -> bool:
         with contextlib.ExitStack() as stack:
             try:
                 root = stack.enter_context(opened(self._directory, os.O_DIRECTORY))
@@ -168,7 +167,7 @@ class Cache:
                 os.utime(file)
         return True
 
-    def _entries(self, identity: bytes) -> list[Range]:
+    def _entries(self, identity: bytes) -> list[Extent]:
         """The ranges of an object, rising; those within others are left out, so that the stops rise as well."""
         listings = self._here().listings
         path = os.path.join(self._directory, identity.hex())
@@ -180,8 +179,8 @@ class Cache:
                 names = os.listdir(folder)
         except OSError:
             return []
-        found = sorted((entry for name in names if (entry := entry_range(name))), key=lambda entry: (entry[0], -entry[1]))
-        entries: list[Range] = []
+        found = sorted((entry for name in names if (entry := entry_extent(name))), key=lambda entry: (entry[0], -entry[1]))
+        entries: list[Extent] = []
         for entry in found:
             if not entries or entry[1] > entries[-1][1]:
                 entries.append(entry)
@@ -194,9 +193,9 @@ class Cache:
     # Keeping
 
     def add(self, url: str, etag: str | None, size: int, start: int, data: bytes | bytearray | memoryview | Bytes) -> None:
-        """Keep the bytes of an object from ``start`` on; others may have to go for them.
+        """Keep the bytes of an object from ``start`` on; others may be evicted for them.
 
-        Never raises for a full disk, a directory that cannot be written or a lock that cannot be had: then they are not kept.
+        Never raises for a full disk, a directory that cannot be written or a timeout of the lock: then they are not kept.
         """
         array, here = np.frombuffer(data, np.uint8), self._here()
         kept = False
@@ -210,7 +209,7 @@ class Cache:
         here.count(misses=1, kept_bytes=array.size * kept, not_kept=not kept)
 
     def drop(self, url: str, etag: str | None, size: int, start: int, stop: int) -> None:
-        """What lies within [start, stop) is no longer needed: it is the first to go."""
+        """Files within [start, stop) are not needed any more: they are the first to be evicted."""
         identity = _identity(url, etag, size)
         within = [entry for entry in self._entries(identity) if start <= entry[0] and entry[1] <= stop]
         with (
@@ -223,11 +222,11 @@ class Cache:
                     os.utime(entry_name(entry), ns=(time.time_ns(), 0), dir_fd=folder, follow_symlinks=False)
 
     def remove(self, url: str, etag: str | None, size: int, start: int, stop: int) -> None:
-        """What overlaps [start, stop) turned out to be wrong: it goes at once."""
+        """Files that overlap [start, stop) turned out to be wrong: they are removed at once."""
         identity = _identity(url, etag, size)
         with contextlib.suppress(OSError), opened(self._directory, os.O_DIRECTORY) as root:
             for file in folder_files(root, identity.hex()):
-                entry = entry_range(file.name)
+                entry = entry_extent(file.name)
                 if entry is not None and entry[0] < stop and start < entry[1]:
                     remove(root, file.folder, file.name)
         self._here().listings.pop(identity, None)
@@ -242,7 +241,7 @@ class Cache:
             with locked(root) as ledger:
                 if exists(root, folder, name):
                     return True
-                if not self._take(root, ledger, total):
+                if not self._reserve(root, ledger, total):
                     return False
                 incoming, descriptor = stack.enter_context(incoming_file(root, total))
             write_all(descriptor, [head, data])
@@ -250,8 +249,8 @@ class Cache:
                 publish(root, incoming, folder, name)
         return True
 
-    def _take(self, root: int, ledger: Ledger, total: int) -> bool:
-        """Whether so many bytes could be taken, be it that others had to go. Under the lock."""
+    def _reserve(self, root: int, ledger: Ledger, total: int) -> bool:
+        """Whether ``total`` bytes could be reserved, after eviction if necessary. Under the lock."""
         here, used = self._here(), ledger.used
         if used is None or not here.counted or used + total > self._limit:
             # Once in every process also below the limit: after a power cut the figure may be too low.
@@ -263,12 +262,12 @@ class Cache:
         return True
 
     def _make_room(self, root: int, total: int) -> int:
-        """Remove what was dropped, then what was used longest ago, until there is room; the bytes that remain."""
+        """Evict until ``total`` bytes fit: dropped files, then least recently used; the bytes that remain."""
         sweep(root)
         kept, coming = files(root)
         used = coming + sum(file.size for file in kept)
         if used + total > self._limit:
-            spare = min(self._limit // 16, MOST_SPARE_BYTES)  # so that not every range that is added counts all files
+            spare = min(self._limit // 16, MOST_SPARE_BYTES)  # so that not every addition counts all files
             for file in sorted(kept, key=lambda file: file.order):
                 if used + total + spare <= self._limit:
                     break
@@ -277,20 +276,20 @@ class Cache:
                     self._here().count(evictions=1)
         return used
 
-    def _here(self) -> "_Mine":
-        """What belongs to this process. A forked child begins anew: a thread that is not here may have held the lock."""
-        if self._mine.process != os.getpid():
-            self._mine = _Mine()
-        return self._mine
+    def _here(self) -> "_State":
+        """The state of this process. A forked child has a new one: a thread of the parent may have held the lock."""
+        if self._state.process != os.getpid():
+            self._state = _State()
+        return self._state
 
 
-class _Mine:
-    """What one process knows of a cache."""
+class _State:
+    """The state of one process."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
         self.statistics = CacheStatistics()
-        self.listings: dict[bytes, tuple[int, list[Range]]] = {}
+        self.listings: dict[bytes, tuple[int, list[Extent]]] = {}
         self.counted = False
         self.paused_until = 0.0
         self._lock = threading.Lock()

@@ -1,43 +1,26 @@
-"""obstore, behind one seam: a client per process, and its errors told apart.
+"""The clients of one bucket or host: options checked, opened when first needed, and again after a fork."""
 
-obstore keeps its threads in a global of its native module. In a forked child they do not exist, and every request would wait for
-them for ever; a new client does not help. So a child loads its own copy of the native module, with globals of its own.
-"""
-
-import asyncio
-import datetime
-import importlib.machinery
-import importlib.util
 import os
-import sys
 import threading
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from functools import partial
-from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
-from penstock.errors import ReadError
-from penstock.remote.aside import in_thread, interruptible
-from penstock.remote.explain import NOWHERE, explain, first_line
-from penstock.remote.retry import FailedError, Failure, Policy
-from penstock.remote.web import HttpClient
+from penstock.remote.http_client import HttpClient
+from penstock.remote.obstore_client import ObstoreClient, first_line, open_obstore
+from penstock.remote.retry import Policy
 
-__all__ = ["SCHEMES", "Client", "open_client"]
-
-T = TypeVar("T")
+__all__ = ["SCHEMES", "AnyClient", "Clients", "open_client"]
 
 SCHEMES = ("s3", "gs", "az", "http", "https", "memory")
 """The schemes of URLs that are object stores."""
 
-_NATIVE = "obstore._obstore"
 _WEB = ("http", "https")
 
-# Options of the HTTP client; everything else configures the store.
-_CLIENT_OPTIONS = frozenset(
+OUR_OPTIONS = frozenset({"allow_redirects", "max_listed"})
+"""Storage options that are penstock's own."""
+
+CLIENT_OPTIONS = frozenset(
     {
         "allow_http",
         "allow_invalid_certificates",
@@ -58,168 +41,71 @@ _CLIENT_OPTIONS = frozenset(
         "user_agent",
     }
 )
+"""Storage options of an HTTP client; everything else configures the store."""
 
-OUR_OPTIONS = frozenset({"allow_redirects", "max_listed"})
-"""Storage options that are penstock's own."""
+AnyClient = ObstoreClient | HttpClient
 
-_home = os.getpid()
-_lock = threading.Lock()
-_loaded: tuple[int, ModuleType] | None = None
+_inherited: list[object] = []  # clients of a parent process: to free one would end connections of the parent
 
 
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
+class Clients:
+    """One client for reading, and one for writing: their deadlines differ."""
 
+    def __init__(self, scheme: str, host: str, options: Mapping[str, Any]) -> None:
+        self.scheme, self.host, self.options = scheme, host, MappingProxyType(dict(options))
+        self._clients: dict[bool, tuple[int, Policy, AnyClient]] = {}
+        self._lock = threading.Lock()
 
-os.register_at_fork(after_in_child=_after_fork)
+    def client(self, policy: Policy, *, write: bool = False) -> AnyClient:
+        """The client of this process; ValueError if the options are not accepted."""
+        write = write and self.scheme != "memory"
+        known = self._known(policy, write)
+        if known is not None:
+            return known
+        with self._lock:
+            known = self._known(policy, write)
+            if known is None:
+                self._drop(write)
+                known = open_client(self.scheme, self.host, self.options, policy, write=write)
+                self._clients[write] = os.getpid(), policy, known
+            return known
 
-
-def _native() -> ModuleType:
-    """obstore's native module, of this process."""
-    global _loaded
-    with _lock:
-        if _loaded is None or _loaded[0] != os.getpid():
-            inherited = _NATIVE in sys.modules and (os.getpid() != _home or not _has_threads())
-            _loaded = os.getpid(), _load_copy() if inherited else _load()
-        return _loaded[1]
-
-
-def _has_threads() -> bool:
-    """Whether the threads of some obstore run in this process: penstock may be imported only after a fork."""
-    return any("tokio" in Path(f"/proc/self/task/{task}/comm").read_text() for task in os.listdir("/proc/self/task"))
-
-
-def _load() -> ModuleType:
-    import obstore._obstore
-
-    return obstore._obstore
-
-
-def _load_copy() -> ModuleType:
-    """The native module once more: the loader takes a file of another inode for another library."""
-    original = str(sys.modules[_NATIVE].__file__)
-    ours = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "obstore"}
-    copy = os.memfd_create("obstore", os.MFD_CLOEXEC)
-    try:
-        with open(original, "rb") as file:
-            size, done = os.fstat(file.fileno()).st_size, 0
-            while done < size:
-                done += os.sendfile(copy, file.fileno(), done, size - done)
-        loader = importlib.machinery.ExtensionFileLoader(_NATIVE, f"/proc/self/fd/{copy}")
-        spec = importlib.util.spec_from_loader(_NATIVE, loader)
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-    except (OSError, ImportError) as error:
-        raise ReadError(
-            f"object stores cannot be read in this forked process: a second copy of obstore could not be loaded ({error}); "
-            "start processes with the method 'spawn' or 'forkserver'"
-        ) from error
-    finally:
-        os.close(copy)
-        sys.modules.update(ours)
-    return module
-
-
-class Client:
-    """A store of obstore and the native module it belongs to. What they raise becomes a FailedError.
-
-    ``expired``: its credentials were refused as too old; a new client asks for new ones.
-    ``is_quick``: its calls never wait for anybody.
-    """
-
-    def __init__(self, native: Any, store: Any, *, is_quick: bool = False) -> None:
-        self._native, self._store, self._is_quick = native, store, is_quick
-        self.expired = False
-
-    def do(self, action: Callable[[], T]) -> T:
-        """Do something with this client that may wait for a server. An interrupt ends the wait."""
-        return action() if self._is_quick else interruptible(action)
-
-    def call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """Call a function of obstore with this store."""
-        try:
-            return self.do(partial(getattr(self._native, name), self._store, *arguments, **options))
-        except Exception as error:
-            failure = self._explained(error)
-        raise FailedError(failure)  # here, so that it does not keep obstore's error, which has all that a server sent
-
-    def items(self, stream: Any) -> Iterator[Any]:
-        """What a stream of obstore gives."""
-        following = partial(next, iter(stream))
-        while True:
-            try:
-                item = self.do(following)
-            except StopIteration:
-                return
-            except Exception as error:
-                failure = self._explained(error)
-                break
-            yield item
-        raise FailedError(failure)
-
-    def pages(self, seconds: float, prefix: str | None, offset: str | None) -> Iterator[Any]:
-        """A listing, page by page. TimeoutError if one with something on it takes longer: obstore reads empty ones without end."""
-        stream = self.call("list", prefix, offset=offset, chunk_size=1000)
-        if self._is_quick:
-            yield from self.items(stream)
-            return
-        while True:
-            try:
-                # In a thread of its own: this one may have a loop that runs.
-                page = self.do(lambda: in_thread(partial(_next_in_time, stream, seconds)).result())
-            except TimeoutError:
-                raise
-            except Exception as error:
-                failure = self._explained(error)
-                break
-            if page is None:
-                return
-            yield page
-        raise FailedError(failure)
+    def _known(self, policy: Policy, write: bool) -> AnyClient | None:
+        pid, made_for, client = self._clients.get(write, (0, policy, None))
+        # The bytes of a memory store are in its client: it lasts as long as the process, and stays after a fork.
+        fits = self.scheme == "memory" or (pid == os.getpid() and made_for is policy)
+        return client if client is not None and fits and not client.expired else None
 
     def close(self) -> None:
-        """Connections end with the client."""
+        """End connections; the next request makes new ones. A memory store stays."""
+        with self._lock:
+            if self.scheme != "memory":
+                for write in list(self._clients):
+                    self._drop(write)
 
-    def _explained(self, error: Exception) -> Failure:
-        failure = explain(error)
-        self.expired = self.expired or failure.kind == "expired"
-        return failure
+    def _drop(self, write: bool) -> None:
+        old = self._clients.pop(write, None)
+        if old is not None and old[0] == os.getpid():
+            old[2].close()
+        elif old is not None:
+            _inherited.append(old)
 
-
-def _next_in_time(stream: Any, seconds: float) -> Any:
-    with asyncio.Runner(loop_factory=_Loop) as runner:
-        return runner.run(_next(stream, seconds))
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """A loop that ignores what comes after its end: obstore may have an answer just when the wait for it is over."""
-
-    def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Any = None) -> Any:  # type: ignore[override]
-        with suppress(RuntimeError):  # the loop is closed
-            return super().call_soon_threadsafe(callback, *arguments, context=context)
-        return None
-
-
-async def _next(stream: Any, seconds: float) -> Any:
-    """What comes next from a stream of obstore, None at its end. Unlike a call that blocks, this one can be ended."""
-    async with asyncio.timeout(seconds):
-        return await anext(stream, None)
-
-
-AnyClient = Client | HttpClient
+    def after_fork(self) -> None:
+        """Forget a lock that a thread of the parent may hold."""
+        self._lock = threading.Lock()
 
 
 def open_client(scheme: str, host: str, options: Mapping[str, Any], policy: Policy, *, write: bool = False) -> AnyClient:
     """A new client; ValueError if one of the options is unknown or has a bad value."""
     try:
         _check_ours(scheme, options)
-        theirs = {name: value for name, value in options.items() if name not in OUR_OPTIONS}
+        config = {name: value for name, value in options.items() if name not in OUR_OPTIONS | CLIENT_OPTIONS}
+        if config and scheme in ("memory", *_WEB):
+            raise ValueError(f"unknown option {min(config)!r} (a store of this kind has no configuration)")
         if scheme in _WEB and not write:
-            _check_web(theirs)
             return HttpClient(f"{scheme}://{host}", options, policy)
-        return _open_obstore(scheme, host, theirs, policy, write=write)
+        client_options = {name: value for name, value in options.items() if name in CLIENT_OPTIONS}
+        return open_obstore(scheme, host, config, client_options, policy, write=write)
     except Exception as error:
         refused = f"storage_options of {scheme}://{host} were not accepted: {first_line(str(error))}"
     raise ValueError(refused)
@@ -231,95 +117,3 @@ def _check_ours(scheme: str, options: Mapping[str, Any]) -> None:
         raise ValueError("expected allow_redirects to be a bool, and True only for http:// and https://")
     if not isinstance(listed, int) or isinstance(listed, bool) or listed < 1:
         raise ValueError(f"expected max_listed to be a whole number of at least 1, got {ascii(listed)[:100]}")
-
-
-def _check_web(options: Mapping[str, Any]) -> None:
-    unknown = options.keys() - _CLIENT_OPTIONS
-    if unknown:
-        raise ValueError(f"unknown option {min(unknown)!r} (a store of this kind has no configuration)")
-
-
-def _open_obstore(scheme: str, host: str, options: Mapping[str, Any], policy: Policy, *, write: bool) -> Client:
-    native = _native()
-    config = {name: value for name, value in options.items() if name not in _CLIENT_OPTIONS}
-    client = {name: value for name, value in options.items() if name in _CLIENT_OPTIONS}
-    endpoint = f"{scheme}://{host}" if scheme in _WEB else _endpoint(scheme, config)
-    if endpoint.startswith("http://") and (scheme == "http" or _may_be_plain(scheme, config)):
-        client.setdefault("allow_http", True)
-    seconds = policy.write_s + policy.part_bytes / policy.least_bytes_per_s if write else policy.request_s
-    client |= _no_redirects(scheme, endpoint, config, client) | {
-        "connect_timeout": datetime.timedelta(seconds=policy.connect_s),
-        "read_timeout": datetime.timedelta(seconds=policy.write_s if write else policy.read_s),
-        "timeout": datetime.timedelta(seconds=seconds),  # what was read before counts: the rest is asked for anew
-    }
-    common: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
-    return Client(native, _store(native, scheme, host, config, common), is_quick=scheme == "memory")
-
-
-def _store(native: Any, scheme: str, host: str, config: dict[str, Any], common: dict[str, Any]) -> Any:
-    stores = native._store
-    if scheme in ("memory", *_WEB):
-        _check_web(config)
-        return stores.MemoryStore() if scheme == "memory" else stores.HTTPStore.from_url(f"{scheme}://{host}", **common)
-    provider = config.pop("credential_provider", None)
-    if provider is not None:
-        common["credential_provider"] = provider
-    return {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}[scheme](host, config=config, **common)
-
-
-# Redirects. obstore follows them with all headers, also those with secrets, and has no option against it. But hosts that a proxy
-# is for can be told apart from those it is not for: with a proxy at an address where nothing can listen, only the server itself
-# is reached.
-
-_PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-_ENDPOINTS = (
-    *("aws_endpoint_url_s3", "endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url"),
-    *("base_url", "google_base_url", "azure_storage_endpoint", "azure_endpoint"),
-)
-_LOGINS = {
-    "s3": ("amazonaws.com", "amazonaws.com.cn", "169.254.169.254", "169.254.170.2", "169.254.170.23", "fd00:ec2::254"),
-    "gs": ("googleapis.com", "metadata.google.internal", "metadata", "169.254.169.254"),
-    "az": ("login.microsoftonline.com", "login.microsoftonline.us", "login.chinacloudapi.cn", "169.254.169.254"),
-}
-"""Hosts that give out credentials, which obstore asks through the same client."""
-
-
-def _endpoint(scheme: str, config: Mapping[str, Any]) -> str:
-    """The URL of the server, if the options or the environment name one: otherwise it is the provider's own."""
-    given = {name.lower(): value for name, value in config.items()}
-    known = {name.lower(): value for name, value in os.environ.items() if name.startswith(_PREFIXES.get(scheme, "?"))}
-    found = [place[name] for place in (given, known) for name in _ENDPOINTS if place.get(name)]
-    return str(found[0]) if found else ""
-
-
-def _may_be_plain(scheme: str, config: Mapping[str, Any]) -> bool:
-    """Whether requests may go without encryption: the user wrote such an endpoint, or the environment allows it."""
-    is_given = any(name.lower() in _ENDPOINTS for name in config)
-    return is_given or os.environ.get(f"{_PREFIXES[scheme]}ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on", "y", "t")
-
-
-def _no_redirects(scheme: str, endpoint: str, config: Mapping[str, Any], client: Mapping[str, Any]) -> dict[str, str]:
-    """Options with which no host but the server's own is reached; none where the server is the provider's or a proxy is in use."""
-    hosts, logs_in = [urllib.parse.urlsplit(endpoint).hostname or ""], scheme not in _WEB and not _has_keys(scheme, config)
-    if not endpoint or "proxy_url" in client or _is_proxied(hosts[0], logs_in=logs_in):
-        return {}
-    if logs_in:
-        prefix = _PREFIXES[scheme]
-        named = [*config.values(), *(value for name, value in os.environ.items() if name.startswith(prefix))]
-        hosts += [urllib.parse.urlsplit(url).hostname or "" for url in named if isinstance(url, str) and "://" in url]
-        hosts += _LOGINS[scheme]
-    return {"proxy_url": f"http://{NOWHERE}", "proxy_excludes": ",".join(filter(None, hosts))}
-
-
-def _is_proxied(host: str, *, logs_in: bool) -> bool:
-    """Whether the environment has a proxy for this host, or any where other hosts are asked too."""
-    known = urllib.request.getproxies_environment()
-    return bool(known) and (logs_in or not urllib.request.proxy_bypass_environment(host, known))  # type: ignore[attr-defined]
-
-
-def _has_keys(scheme: str, config: Mapping[str, Any]) -> bool:
-    """Whether credentials are given, so that no host has to be asked for them."""
-    given = {name.lower().removeprefix("aws_") for name in config}
-    known = {name.lower().removeprefix("aws_") for name in os.environ if name.startswith("AWS_")}
-    keys = {"access_key_id", "secret_access_key"}
-    return (scheme == "s3" and (keys <= given or keys <= known)) or bool(given & {"skip_signature", "credential_provider"})

@@ -22,9 +22,8 @@ from penstock.errors import (
     TruncatedError,
     UnsafePathError,
 )
-from penstock.remote.account import Account
-from penstock.remote.aside import first_of
-from penstock.remote.retry import Clock, FailedError, Failure, Policy, Tries
+from penstock.remote.interruptible import first_of
+from penstock.remote.retry import Account, Clock, FailedError, Failure, Policy, Tries
 
 __all__ = ["Answer", "FirstBytes", "Means", "Submit", "Wanted", "Write", "check_encoding", "fetch", "given_up", "read_error"]
 

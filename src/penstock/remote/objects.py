@@ -19,12 +19,11 @@ from penstock.errors import (
     TruncatedError,
     WriteRefusedError,
 )
-from penstock.remote.account import Account
-from penstock.remote.aside import end_threads, in_thread
-from penstock.remote.client import AnyClient, Client
-from penstock.remote.connection import Connection
+from penstock.remote.client import AnyClient, Clients
 from penstock.remote.fetch import Answer, FirstBytes, Means, Wanted, Write, check_encoding, fetch, given_up, read_error
-from penstock.remote.retry import Clock, FailedError, Failure, Policy, Tries
+from penstock.remote.interruptible import end_threads, in_thread
+from penstock.remote.obstore_client import ObstoreClient
+from penstock.remote.retry import Account, Clock, FailedError, Failure, Policy, Tries
 
 __all__ = ["ObjectInfo", "Objects", "close_all", "shared_objects"]
 
@@ -55,8 +54,8 @@ class Objects:
     """
 
     def __init__(self, scheme: str, host: str, options: Mapping[str, Any]) -> None:
-        self._connection = Connection(scheme, host, options)
-        self.scheme, self.host, self.options = scheme, host, self._connection.options
+        self._clients = Clients(scheme, host, options)
+        self.scheme, self.host, self.options = scheme, host, self._clients.options
         self.url = f"{scheme}://{host}"
         self.account, self.policy, self.clock = Account(), Policy(), Clock()
         self._first_bytes = FirstBytes()
@@ -307,22 +306,22 @@ class Objects:
     # The connection
 
     def _client(self) -> AnyClient:
-        return self._connection.client(self.policy)
+        return self._clients.client(self.policy)
 
-    def _obstore(self, *, write: bool = False) -> Client:
+    def _obstore(self, *, write: bool = False) -> ObstoreClient:
         """The client for whatever is not read from a web server."""
-        client = self._connection.client(self.policy, write=write)
-        assert isinstance(client, Client)
+        client = self._clients.client(self.policy, write=write)
+        assert isinstance(client, ObstoreClient)
         return client
 
     def close(self) -> None:
         """End threads and connections; the next request makes new ones. Objects in memory stay."""
         end_threads()
-        self._connection.close()
+        self._clients.close()
 
     def after_fork(self) -> None:
         """Forget what only the parent has: its threads, and locks that they may hold."""
-        self._connection.after_fork()
+        self._clients.after_fork()
         self._first_bytes = FirstBytes()
         self.account.after_fork()
 

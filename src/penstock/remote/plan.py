@@ -1,4 +1,4 @@
-"""Plans: what a run is going to need, fetched ahead and kept in the window until it was read for the last time."""
+"""Plans: the byte ranges a run is going to need, prefetched and kept in the window until they were read for the last time."""
 
 import heapq
 import itertools
@@ -12,26 +12,25 @@ import numpy as np
 
 from penstock.errors import WindowTooSmallError
 from penstock.interfaces import IntArray
-from penstock.remote.hold import ROOM_S, Hold
 from penstock.remote.ranges import merge
-from penstock.remote.resident import Range
-from penstock.remote.window import RemoteFiles
+from penstock.remote.residency import Range
+from penstock.remote.window import ROOM_S, Hold, RemoteFiles
 
 __all__ = ["Need", "Plan"]
 
 MOST_NEEDS = 64
-"""So many needs are looked at together."""
+"""Needs that are reserved at once, before other threads get the lock."""
 
 MOST_AHEAD = 1 << 16
-"""Nothing is fetched more than so many steps ahead."""
+"""The most steps between the last one read and one that is prefetched."""
 
 UNKNOWN = 1 << 62
 
 
 @dataclass(eq=False)
 class Need:
-    """Byte ranges that are read from step ``first`` on. Needs come in the order of their first steps. Whoever gives them out sets
-    ``last`` when it is known, at the latest before giving out a need of a later step. ``block`` is the number by which it is found.
+    """Byte ranges that are read from step ``first`` on. Needs come in the order of their first steps. The iterator that yields them
+    sets ``last`` when it is known, at the latest before it yields a need of a later step. ``block`` is the key for ``Plan.hold``.
     """
 
     first: int
@@ -51,8 +50,8 @@ class _Kept:
     is_over: bool = False
 
 
-class Pumped(Enum):
-    """What came of an attempt to go further."""
+class Progress(Enum):
+    """The outcome of a prefetch."""
 
     MOVED = 1
     FULL = 2
@@ -60,24 +59,27 @@ class Pumped(Enum):
 
 
 class Plan:
-    """What a run is going to need, kept in the window from before its first use until after its last. For one thread."""
+    """What a run is going to need, kept in the window from before its first use until after its last. For one thread.
+
+    The window calls ``prefetch`` and ``give_up`` (its Prefetcher), from any thread, with its lock held.
+    """
 
     def __init__(self, files: RemoteFiles, needs: Iterator[Need]) -> None:
         self._files, self._needs = files, needs
-        self._next: deque[Need] = deque()  # the next one, behind those that were given up
-        self._kept: list[_Kept] = []  # in the order of their first steps; those that are over go now and then
+        self._next: deque[Need] = deque()  # those that were given up, then the next one of the iterator
+        self._kept: list[_Kept] = []  # in the order of their first steps; those that are over are removed in bulk
         self._ends: list[tuple[int, int, _Kept]] = []  # a heap, by the last step
-        self._unsure: list[_Kept] = []  # whose last step is not known yet
+        self._unsure: list[_Kept] = []  # with a last step that is not known yet
         self._blocks: dict[int, _Kept] = {}
         self._order = itertools.count()
         self._tried = -1
         self._passed = -1
-        with files._change:
-            files._check()
+        with files.lock:
+            files.check_open()
             self._look()
             self._passed = self._next[0].first - 1 if self._next else -1
-            files._plans.append(self)
-            self.pump()
+            files.prefetchers.append(self)
+            self.prefetch()
 
     def _look(self) -> None:
         """See what comes next."""
@@ -94,30 +96,27 @@ class Plan:
 
     @property
     def whole_files(self) -> bool:
-        """Whether the window lets go of whole files only."""
+        """Whether the window evicts whole files only."""
         return self._files.whole_files
 
     def reached(self, step: int) -> bool:
-        """Whether everything up to a step is here or on its way."""
-        with self._files._change:
-            self._files._check()
+        """Whether everything up to a step is in memory or being fetched."""
+        with self._files.lock:
+            self._files.check_open()
             while not self._is_at(step):
-                if self.pump() is not Pumped.MOVED:
+                if self.prefetch() is not Progress.MOVED:
                     return False
             return True
 
     def wait(self, step: int) -> None:
         """Wait until that is so. To be called only when all steps before were passed."""
         files = self._files
-        with files._change:
-            files._check()
+        with files.lock:
+            files.check_open()
             until = time.monotonic() + ROOM_S
             while not self._is_at(step):
-                if self.pump(urgent=True) is Pumped.MOVED:
-                    continue
-                if not files._is_waiting_useful() or time.monotonic() > until:
+                if self.prefetch(urgent=True) is not Progress.MOVED and not files.wait_for_room(until):
                     self._refuse(step)
-                files._wait()
 
     def _refuse(self, step: int) -> None:
         kept = sum(one.cost for kept in self._kept if not kept.is_over for one in kept.ranges)
@@ -129,15 +128,15 @@ class Plan:
 
     def hold(self, blocks: Iterable[int]) -> Hold | None:
         """A hold on all bytes of blocks; None if the plan does not keep one of them now."""
-        with self._files._change:
+        with self._files.lock:
             kept = [self._blocks.get(block) for block in blocks]
             if any(one is None for one in kept):
                 return None
-            return Hold.on(self._files, [part for one in kept if one is not None for part in one.ranges])
+            return self._files.hold_kept([part for one in kept if one is not None for part in one.ranges])
 
     def passed(self, step: int) -> None:
         """All steps up to this one were read."""
-        with self._files._change:
+        with self._files.lock:
             self._passed = step
             for kept in [kept for kept in self._unsure if kept.need.last < UNKNOWN]:
                 self._unsure.remove(kept)
@@ -148,44 +147,44 @@ class Plan:
                 over += () if kept.is_over else kept.ranges
                 self._end(kept)
             if over:
-                self._files._change.notify_all()
-            self._files._pump()
+                self._files.lock.notify_all()
+            self._files.prefetch()
         self._files.spent(over)
 
     def close(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Release everything. Idempotent."""
         files = self._files
-        with files._change:
-            if self in files._plans:
-                files._plans.remove(self)
+        with files.lock:
+            if self in files.prefetchers:
+                files.prefetchers.remove(self)
                 self._next.clear()
                 self._needs = iter(())
                 for kept in self._kept:
                     self._end(kept)
-                files._change.notify_all()
+                files.lock.notify_all()
 
     # With the window's lock held
 
-    def pump(self, *, urgent: bool = False) -> Pumped:
-        """Set some needs on their way, as long as there is room and they are not too far ahead."""
+    def prefetch(self, *, urgent: bool = False) -> Progress:
+        """Reserve the next needs, as long as there is memory and they are not too far ahead."""
         files = self._files
-        if not urgent and (self._tried == files._room.changes or files._waiting):
-            return Pumped.FULL
-        moved = Pumped.DONE
+        if not urgent and (self._tried == files.changes or files.num_waiting):
+            return Progress.FULL
+        moved = Progress.DONE
         for _ in range(MOST_NEEDS):
             self._look()
-            if not self._next or files._closed or self._next[0].first > self._passed + MOST_AHEAD:
+            if not self._next or files.is_closed or self._next[0].first > self._passed + MOST_AHEAD:
                 return moved
             need = self._next[0]
             if need.numbers.size:
                 wanted = merge(need.numbers, need.starts, need.stops, 0, 1 << 62)
-                ranges = files._admit(wanted, plans=1, spare=self, urgent=urgent)
+                ranges = files.admit(wanted, plans=1, spare=self, urgent=urgent)
                 if ranges is None:
-                    self._tried = files._room.changes
-                    return Pumped.FULL if moved is Pumped.DONE else moved
+                    self._tried = files.changes
+                    return Progress.FULL if moved is Progress.DONE else moved
                 self._keep(need, ranges)
             self._next.popleft()
-            moved = Pumped.MOVED
+            moved = Progress.MOVED
         return moved
 
     def _keep(self, need: Need, ranges: list[Range]) -> None:
@@ -206,13 +205,13 @@ class Plan:
         if self._blocks.get(kept.need.block) is kept:
             del self._blocks[kept.need.block]
         for one in kept.ranges:
-            self._files._give_back(one)
+            self._files.give_back(one)
 
     def give_up(self) -> bool:
-        """Give up what is needed last of that which can go now, because somebody needs the room. It is fetched again in time."""
+        """Release what is needed last of that which can be evicted now: a reader needs the memory. It is fetched again in time."""
         for place in range(len(self._kept) - 1, -1, -1):
             kept = self._kept[place]
-            if not kept.is_over and any(_can_go(one) for one in kept.ranges):
+            if not kept.is_over and any(one.is_evictable for one in kept.ranges):
                 del self._kept[place]
                 self._unsure = [one for one in self._unsure if one is not kept]
                 self._end(kept)
@@ -220,8 +219,3 @@ class Plan:
                 self._next = deque([*later, kept.need, *(need for need in self._next if need.first >= kept.need.first)])
                 return True
         return False
-
-
-def _can_go(one: Range) -> bool:
-    """Whether a range would leave the window if no plan needed it."""
-    return one.holds == 0 and (one.is_ready or not one.is_begun)

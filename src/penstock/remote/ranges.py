@@ -6,7 +6,7 @@ import numpy as np
 
 from penstock.interfaces import IntArray
 
-__all__ = ["merge"]
+__all__ = ["merge", "slices_of"]
 
 
 def merge(numbers: IntArray, starts: IntArray, stops: IntArray, gap: int, most: int) -> tuple[IntArray, IntArray, IntArray]:
@@ -96,3 +96,14 @@ def _cut(numbers: IntArray, starts: IntArray, stops: IntArray, most: int) -> tup
     nth = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
     begins = np.repeat(starts, counts) + nth * most
     return np.repeat(numbers, counts), begins, np.minimum(begins + most, np.repeat(stops, counts))
+
+
+def slices_of(sizes: IntArray, most: int) -> Iterator[slice]:
+    """Consecutive slices of at most ``most`` bytes each, or of one item where that is larger."""
+    ends = np.cumsum(sizes)
+    low = 0
+    while low < len(sizes):
+        before = int(ends[low - 1]) if low else 0
+        high = max(low + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield slice(low, high)
+        low = high

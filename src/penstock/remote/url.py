@@ -94,7 +94,7 @@ class UrlPath:
         return UrlPath(self.objects, self.key.rpartition("/")[0])
 
     def with_name(self, name: str) -> "UrlPath":
-        """Another place beside this one."""
+        """Another place with the same parent."""
         return self.parent / name
 
     def __truediv__(self, name: str) -> "UrlPath":

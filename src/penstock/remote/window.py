@@ -1,9 +1,9 @@
-"""The window: byte ranges of remote objects in memory, a bounded number of them, fetched when they are read or ahead of that.
+"""The window: a bounded number of bytes of remote objects in memory, fetched when they are read or prefetched.
 
-A range is in one of three hands. A *hold* keeps it while it is read. A *plan* keeps it until the last batch that needs it was
-read. What neither keeps stays as long as there is room, and goes when there is none.
+A *hold* keeps byte ranges in memory while they are read. A *plan* (plan.py) keeps them until the last batch that needs them was
+read. A range that neither keeps stays until its memory is needed.
 
-Nobody waits for ever: a thread that holds something never waits for room, so whoever waits is waited for by nobody.
+No deadlock: a thread that holds ranges never waits for memory, so the wait graph has no cycle.
 """
 
 import atexit
@@ -11,39 +11,30 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Protocol
 
 import numpy as np
 
 from penstock import _core
 from penstock.argument import byte_size
-from penstock.errors import ReadError
+from penstock.errors import WindowTooSmallError
 from penstock.interfaces import IntArray
 from penstock.interrupt import check, patience, shielded
 from penstock.remote.cache import Cache
-from penstock.remote.hold import ROOM_S, Hold
+from penstock.remote.download import Downloader, join_all
 from penstock.remote.objects import ObjectInfo
-from penstock.remote.ranges import merge
-from penstock.remote.resident import PAGE, Range
-from penstock.remote.room import PIECE_BYTES, Room, Wanted
+from penstock.remote.ranges import merge, slices_of
+from penstock.remote.residency import GAP_BYTES, NOTHING, PAGE, Extents, Range, Residency
 from penstock.remote.url import UrlPath
 
-if TYPE_CHECKING:
-    from penstock.remote.plan import Plan
+__all__ = ["ROOM_S", "Hold", "Prefetcher", "RemoteFiles", "RemoteOptions", "is_changing"]
 
-__all__ = ["CONNECTIONS", "GAP_BYTES", "PIECE_BYTES", "RemoteFiles", "RemoteOptions", "is_changing"]
-
-CONNECTIONS = 16
-"""So many requests are under way at once."""
-
-GAP_BYTES = 64 << 10
-"""Two ranges with no more bytes than this between them are fetched together."""
-
-CLOSE_S = 30.0
-"""So long the end of requests that are under way is waited for."""
+ROOM_S = 600.0
+"""The longest wait of a reader for memory that others hold."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +64,21 @@ class RemoteOptions:
         )
 
 
+class Prefetcher(Protocol):
+    """What reserves ranges before they are read. The window calls it with its lock held."""
+
+    def prefetch(self) -> object:
+        """Reserve more, if there is memory for it."""
+
+    def give_up(self) -> bool:
+        """Release what is needed last of that which can be evicted now; False if there is nothing."""
+
+
 class RemoteFiles:
     """The files of one source and the window on them. Safe to use from several threads; a forked child begins with an empty one.
 
-    With ``whole_files`` the memory of a file goes all at once, after ``on_release(number)`` was told. ``identities`` say for the
-    cache which version of a file it is; their etags unless given.
+    With ``whole_files`` the memory of a file is freed as a whole; ``on_release(number)`` is called before. ``identities`` are the
+    versions of the files for the cache; their etags unless given.
     """
 
     def __init__(
@@ -90,152 +91,133 @@ class RemoteFiles:
         on_release: Callable[[int], None] | None = None,
         identities: Sequence[str] | None = None,
     ) -> None:
-        self.files, self.window_bytes, self.cache = list(files), window_bytes, cache
+        self.files, self.window_bytes = list(files), window_bytes
         self.whole_files, self._on_release = whole_files, on_release
-        self._identities = [info.etag for _, info in files] if identities is None else list(identities)
         self.landings = [_core.Landing(info.size) for _, info in files]
-        self.fetched_bytes = self.requests = self.cached_bytes = self.cache_hits = 0
-        self._closed = False
-        if cache is not None:
-            cache.need(min(PIECE_BYTES, max((info.size for _, info in files), default=0)))
+        self._downloader = Downloader(self.files, self.landings, cache, identities)
+        self.is_closed = False
         self._begin()
         _open.add(self)
 
     def _begin(self) -> None:
-        self._change = threading.Condition()
+        self.lock = threading.Condition()
+        """Guards everything that changes; notified when memory or bytes may have come."""
         sizes = [info.size for _, info in self.files]
-        self._room = Room(self.landings, sizes, self.window_bytes, self.whole_files, self._on_release)
-        self._queue: deque[Range] = deque()
-        self._threads: set[threading.Thread] = set()
-        self._plans: list[Plan] = []
-        self._holders: Counter[int] = Counter()  # threads that hold something
-        self._waiting = 0  # threads that wait for room: plans stand back
-        self._bad: set[int] = set()  # files whose bytes are wrong: nobody begins to read them
+        self._residency = Residency(self.landings, sizes, self.window_bytes, self.whole_files, self._on_release)
+        self._downloader.reset(self.lock)
+        self.prefetchers: list[Prefetcher] = []
+        """The plans, that prefetch when memory may be free."""
+        self.num_waiting = 0
+        """Threads that wait for memory: nothing is prefetched meanwhile."""
+        self._holders: Counter[int] = Counter()  # holds by thread
+        self._bad: set[int] = set()  # files that are about to be fetched again: no new hold on them
 
-    @property
-    def _is_changing(self) -> bool:
-        """Whether this thread has the lock."""
-        try:
-            self._change.notify(0)
-        except RuntimeError:
-            return False
-        return True
+    def begin_anew(self) -> None:
+        """In a forked child: the threads are the parent's, and locks may be held by them."""
+        self._begin()
+        for number, landing in enumerate(self.landings):
+            if self._on_release is not None and landing.is_mapped:
+                self._on_release(number)
+            landing.drop()
 
-    def _check(self) -> None:
-        if self._closed:
-            raise ValueError("the source is closed")
+    # For readers
 
-    # What readers do
-
-    def hold(self, numbers: IntArray, starts: IntArray, stops: IntArray) -> Hold:
+    def hold(self, numbers: IntArray, starts: IntArray, stops: IntArray) -> "Hold":
         """A hold on byte ranges of files, in any order."""
         return Hold(self, merge(numbers, starts, stops, 0, 1 << 62))
 
     def holds_whole(self, number: int) -> bool:
         """Whether all bytes of a file are in memory at this moment."""
-        with self._change:
-            return self._room.is_whole(number)
+        with self.lock:
+            return self._residency.is_whole(number)
 
     def slices(self, starts: IntArray, stops: IntArray) -> Iterator[slice]:
         """Runs of byte ranges, in the order given, of which each can be held at once."""
-        sizes = stops - starts + 2 * PAGE
-        most = max(1, self.window_bytes // 2)
-        ends = np.cumsum(sizes)
-        low = 0
-        while low < len(sizes):
-            before = int(ends[low - 1]) if low else 0
-            high = max(low + 1, int(np.searchsorted(ends, before + most, side="right")))
-            yield slice(low, high)
-            low = high
+        return slices_of(stops - starts + 2 * PAGE, max(1, self.window_bytes // 2))
 
     def refetch(self, number: int) -> None:
-        """Fetch all bytes of a file once more, because they are not what they should be; those on disk are removed.
+        """Fetch all bytes of a file again, because they are wrong; those in the cache are removed.
 
-        To be called by a thread that holds nothing. Waits until others have ended reading the file.
+        To be called by a thread that holds nothing. Waits until other threads have read what they hold of the file.
         """
-        with self._change:
-            self._check()
+        with self.lock:
+            self.check_open()
             self._bad.add(number)
             try:
                 until = time.monotonic() + ROOM_S
-                while self._room.is_held(number) and not self._holders[threading.get_ident()] and time.monotonic() < until:
+                while self._residency.is_held(number) and not self._is_holder() and time.monotonic() < until:
                     self._wait()
-                ranges = self._room.of(number)
-                if not self._room.is_held(number) and all(one.is_ready for one in ranges):
+                ranges = self._residency.ranges_of(number)
+                if not self._residency.is_held(number) and all(one.is_ready for one in ranges):
                     self._fetch_again(number, ranges)
             finally:
                 self._bad.discard(number)
-                self._change.notify_all()
+                self.lock.notify_all()
 
     def _fetch_again(self, number: int, ranges: Sequence[Range]) -> None:
-        url, info = self.files[number]
-        self._room.release(number)
+        self._residency.announce_release(number)
         for one in ranges:
-            self._room.change(one, is_ready=False)
+            self._residency.change(one, is_ready=False)
             one.is_begun = False
-            if self.cache is not None:
-                self.cache.remove(str(url), self._identities[number], info.size, one.start, one.stop)
-        self._send(ranges)
+            self._downloader.forget(one)
+        self._downloader.send(ranges, self._arrived)
 
     @property
     def used_bytes(self) -> int:
-        """Bytes in memory or on their way."""
-        return self._room.used
+        """Bytes in memory or being fetched."""
+        return self._residency.used
 
     @property
     def most_bytes(self) -> int:
-        """The most bytes that ever were."""
-        return self._room.most
+        """The maximum of ``used_bytes`` so far."""
+        return self._residency.most
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes that came from the object store."""
+        return self._downloader.fetched_bytes
+
+    @property
+    def requests(self) -> int:
+        """Ranges that came from the object store."""
+        return self._downloader.requests
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes that came from the disk cache."""
+        return self._downloader.cached_bytes
+
+    @property
+    def cache_hits(self) -> int:
+        """Ranges that came from the disk cache."""
+        return self._downloader.cache_hits
 
     def close(self) -> None:
-        """Let go of all memory that nobody reads, and of the rest when that ends. What is on its way is given up. Idempotent."""
-        with self._change:
-            self._closed = True
-            self._queue.clear()
-            self._change.notify_all()
-            threads = [thread for thread in self._threads if thread is not threading.current_thread()]
-        until = time.monotonic() + CLOSE_S
-        for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
-        with self._change:
-            self._room.drop_unheld()
+        """Free all memory that is not being read, and the rest when that ends. Requests under way are abandoned. Idempotent."""
+        with self.lock:
+            self.is_closed = True
+            threads = self._downloader.stop()
+            self.lock.notify_all()
+        join_all(threads)
+        with self.lock:
+            self._residency.drop_unheld()
 
-    def spent(self, ranges: Sequence[Range]) -> None:
-        """Tell the cache which ranges a plan has no more use for: in an order that comes again, they are needed last."""
-        cache = self.cache
-        if cache is None:
-            return
-        for one in ranges:
-            url, info = self.files[one.number]
-            cache.drop(str(url), self._identities[one.number], info.size, one.start, one.stop)
+    # For holds and plans, with the lock held
 
-    # Room. All with the lock held
+    def check_open(self) -> None:
+        """ValueError if the window is closed."""
+        if self.is_closed:
+            raise ValueError("the source is closed")
 
-    def _wait(self) -> None:
-        """Wait until something changes; plans stand back meanwhile."""
-        self._waiting += 1
-        try:
-            self._change.wait(patience())
-            check()
-        finally:
-            self._waiting -= 1
-        self._check()
-
-    def _is_waiting_useful(self) -> bool:
-        """Whether room may come: from another thread, or from a request that is under way. Who holds something never waits."""
-        if self._holders[threading.get_ident()]:
-            return False
-        return bool(self._holders.total()) or self._room.under_way > 0
-
-    def _admit(
-        self, wanted: Wanted, *, holds: int = 0, plans: int = 0, spare: "Plan | None" = None, urgent: bool = False
+    def admit(
+        self, wanted: Extents, *, holds: int = 0, plans: int = 0, spare: Prefetcher | None = None, urgent: bool = False
     ) -> list[Range] | None:
-        """Have the wanted ranges kept, and those that are absent set on their way; None, and nothing done, if there is no room.
+        """Keep the wanted ranges, and fetch those that are missing; None, and nothing done, if there is no memory.
 
         If it is urgent, plans other than ``spare`` give up what they need last.
         """
-        room = self._room
-        there = room.over(wanted)
+        residency = self._residency
+        there = residency.overlapping(wanted)
         self._keep(there, holds, plans)
         new = None
         try:
@@ -243,139 +225,195 @@ class RemoteFiles:
             if new is not None:
                 self._begin_fetch(new)
         finally:
-            if new is None or not all(map(room.has, new)):
+            if new is None or not all(map(residency.has, new)):
                 self._keep(there, -holds, -plans)
         if new is not None:
             self._keep(new, holds, plans)
             return [*there, *new]
         # A small part of a large idle range may be wanted: better fetched again than kept whole.
-        if urgent and room.let_go_of_idle(there):
-            return self._admit(wanted, holds=holds, plans=plans, spare=spare, urgent=urgent)
+        if urgent and residency.evict_idle(there):
+            return self.admit(wanted, holds=holds, plans=plans, spare=spare, urgent=urgent)
         return None
+
+    def wait_for_room(self, until: float) -> bool:
+        """Wait for a change; False, without waiting, if none can free memory or it is later than ``until``.
+
+        Memory comes from other threads that hold something, or from a request that ends. A thread that holds something never waits.
+        """
+        can_come = not self._is_holder() and (bool(self._holders.total()) or self._residency.fetching > 0)
+        if not can_come or time.monotonic() > until:
+            return False
+        self._wait()
+        return True
+
+    # For holds, with the lock held
+
+    def acquire(self, wanted: Extents) -> list[Range]:
+        """Keep the wanted ranges until ``release``; waits only for memory, and fails if none can come."""
+        until = time.monotonic() + ROOM_S
+        while self._must_wait_for_refetch(wanted) and time.monotonic() < until:
+            self._wait()
+        while (held := self.admit(wanted, holds=1, urgent=True)) is None:
+            if not self.wait_for_room(until):
+                size = int(np.sum(wanted[2] - wanted[1]))
+                raise WindowTooSmallError(
+                    f"{self.files[0][0]}: {size} bytes are needed at once, more than window_bytes={self.window_bytes} can "
+                    "hold beside what is being read; read fewer records at a time, or open with a larger window"
+                )
+        self._holders[threading.get_ident()] += 1
+        return held
+
+    def release(self, held: Sequence[Range], thread: int) -> None:
+        """What a thread held was read."""
+        self._holders[thread] -= 1
+        self._holders += Counter()  # drops threads without holds
+        self._keep(held, -1, 0)
+        if self.is_closed:
+            self._residency.drop_unheld()
+        self.prefetch()
+        self.lock.notify_all()
+
+    # For plans, with the lock held; ``spent`` without it
+
+    @property
+    def changes(self) -> int:
+        """A count that grows whenever memory may have been freed."""
+        return self._residency.changes
+
+    def give_back(self, one: Range) -> None:
+        """A plan does not need a range any more: it is evicted, or its fetch canceled if not begun, unless others keep it."""
+        self._residency.change(one, plans=-1)
+        if one.holds or one.plans:
+            return
+        if one.is_ready:
+            self._residency.evict_idle([one])
+        elif not one.is_begun and self._residency.has(one):
+            self._cancel([one])
+
+    def hold_kept(self, ranges: Sequence[Range]) -> "Hold":
+        """A hold on ranges that a plan keeps, begun."""
+        self._keep(ranges, 1, 0)
+        self._holders[threading.get_ident()] += 1
+        return Hold(self, NOTHING, ranges)
+
+    def prefetch(self) -> None:
+        """Let plans use the memory that may be free."""
+        if not self.is_closed and not self.num_waiting:
+            for prefetcher in self.prefetchers:
+                prefetcher.prefetch()
+
+    def spent(self, ranges: Sequence[Range]) -> None:
+        """Tell the cache which ranges a plan is done with: their next use is furthest away."""
+        self._downloader.evict_first(ranges)
+
+    # With the lock held
+
+    def _is_holder(self) -> bool:
+        return self._holders[threading.get_ident()] > 0
+
+    def _must_wait_for_refetch(self, wanted: Extents) -> bool:
+        """Whether one of the files is about to be fetched again; not if that may wait for this thread."""
+        return bool(self._bad) and not self._is_holder() and not self._bad.isdisjoint(wanted[0].tolist())
+
+    def _wait(self) -> None:
+        """Wait until something changes; nothing is prefetched meanwhile."""
+        self.num_waiting += 1
+        try:
+            self.lock.wait(patience())
+            check()
+        finally:
+            self.num_waiting -= 1
+        self.check_open()
 
     def _keep(self, ranges: Sequence[Range], holds: int, plans: int) -> None:
         for one in ranges:
-            self._room.change(one, holds=holds, plans=plans)
+            self._residency.change(one, holds=holds, plans=plans)
 
-    def _new(self, wanted: Wanted, spare: "Plan | None", urgent: bool) -> list[Range] | None:
-        """The ranges that are absent, for which there is room now."""
+    def _new(self, wanted: Extents, spare: Prefetcher | None, urgent: bool) -> list[Range] | None:
+        """The ranges that are missing, if there is memory for them now."""
         cost = 0
         for gap in (GAP_BYTES, 0):
-            new = self._room.absent(wanted, gap)
+            new = self._residency.missing(wanted, gap)
             cost = sum(one.cost for one in new)
-            if self._room.make(cost):
+            if self._residency.make_room(cost):
                 return new
-        for plan in self._plans if urgent else ():
-            while plan is not spare and not self._room.would_fit(cost) and plan.give_up():
+        for prefetcher in self.prefetchers if urgent else ():
+            while prefetcher is not spare and not self._residency.would_fit(cost) and prefetcher.give_up():
                 pass
-        return self._room.absent(wanted, 0) if self._room.make(cost) else None
+        return self._residency.missing(wanted, 0) if self._residency.make_room(cost) else None
 
     def _begin_fetch(self, new: Sequence[Range]) -> None:
-        """Set new ranges on their way; if that fails, they are as if they had never been."""
-        for number, start, stop in _runs(new):
-            self.landings[number].expect(start, stop)
-        self._room.add(new)
+        """Send new ranges to be fetched; if that fails, nothing has changed."""
+        self._residency.add(new)
         try:
-            self._send(new)
+            self._downloader.send(new, self._arrived)
         except BaseException:
             self._cancel(new)
             raise
 
     def _cancel(self, ranges: Sequence[Range]) -> None:
-        """Take ranges out that nobody has begun to fetch."""
+        """Remove ranges whose fetch has not begun."""
         for one in ranges:
-            if one in self._queue:
-                self._queue.remove(one)
-            self._room.remove(one)
-
-    def _give_back(self, one: Range) -> None:
-        """A plan no longer needs a range: it leaves the window, unless others keep it; if it was not begun, it is not fetched."""
-        self._room.change(one, plans=-1)
-        if one.holds or one.plans:
-            return
-        if one.is_ready:
-            self._room.let_go_of_idle([one])
-        elif not one.is_begun and self._room.has(one):
-            self._cancel([one])
-
-    # Fetching, in threads that live as long as there is something to do
-
-    def _send(self, ranges: Sequence[Range]) -> None:
-        """Let ranges be fetched."""
-        self._queue.extend(ranges)
-        for _ in range(min(len(ranges), CONNECTIONS - len(self._threads))):
-            thread = threading.Thread(target=self._serve, name="penstock-fetch", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # no more threads: those that there are do the work, if there are any
-                if not self._threads:
-                    raise
-                return
-            self._threads.add(thread)
-
-    def _serve(self) -> None:
-        while True:
-            with self._change:
-                if self._closed or not self._queue:
-                    self._threads.discard(threading.current_thread())
-                    return
-                one = self._queue.popleft()
-                one.is_begun = True
-            error: BaseException | None = None
-            try:
-                self._fetch(one)
-            except BaseException as failure:  # whoever waits for the range is told, whatever it is
-                error = failure
-            with self._change:
-                self._arrived(one, error)
-                self._change.notify_all()
+            self._downloader.cancel(one)
+            self._residency.remove(one)
 
     def _arrived(self, one: Range, error: BaseException | None) -> None:
-        """A range that could not be fetched is as if it had never been asked for; those who wait for it are told."""
+        """A range that could not be fetched is removed; its readers find the error."""
         if error is not None:
-            self._room.remove(one)
-        self._room.change(one, is_ready=True)
+            self._residency.remove(one)
+        self._residency.change(one, is_ready=True)
         one.error = error
-        self._pump()
-
-    def _pump(self) -> None:
-        """Let plans use the room that there may be."""
-        if not self._closed and not self._waiting:
-            for plan in self._plans:
-                plan.pump()
-
-    def _fetch(self, one: Range) -> None:
-        url, info = self.files[one.number]
-        landing = self.landings[one.number]
-
-        def write(offset: int, data: Any) -> None:
-            if self._closed:
-                raise ReadError(f"{url}: closed while it was read")
-            landing.write(offset, data)
-
-        kind = self._identities[one.number]
-        if self.cache is not None and self.cache.read_into(str(url), kind, info.size, one.start, one.stop, write):
-            with self._change:
-                self.cached_bytes += one.stop - one.start
-                self.cache_hits += 1
-            return
-        url.objects.read_into(info, one.start, one.stop, write)
-        with self._change:
-            self.fetched_bytes += one.stop - one.start
-            self.requests += 1
-        if self.cache is not None:
-            self.cache.add(str(url), kind, info.size, one.start, landing.read(one.start, one.stop))
+        self.prefetch()
 
 
-def _runs(ranges: Sequence[Range]) -> list[tuple[int, int, int]]:
-    """Sorted ranges, those that touch put together."""
-    runs: list[tuple[int, int, int]] = []
-    for one in ranges:
-        if runs and (runs[-1][0], runs[-1][2]) == (one.number, one.start):
-            runs[-1] = one.number, runs[-1][1], one.stop
-        else:
-            runs.append((one.number, one.start, one.stop))
-    return runs
+class Hold:
+    """Byte ranges that are in memory, and stay there, while the hold is entered."""
+
+    def __init__(self, files: RemoteFiles, wanted: Extents, held: Sequence[Range] | None = None) -> None:
+        self._files, self._wanted = files, wanted
+        self._held = list(held or ())
+        self._thread = None if held is None else threading.get_ident()
+
+    def begin(self) -> None:
+        """Begin to fetch what is missing; waits only for memory."""
+        files = self._files
+        with files.lock:
+            files.check_open()
+            if self._thread is None:
+                self._held = files.acquire(self._wanted)
+                self._thread = threading.get_ident()
+
+    def wait(self) -> None:
+        """Wait for what is being fetched; the first failure is raised."""
+        files = self._files
+        with files.lock:
+            while not all(one.is_ready for one in self._held):
+                files.lock.wait(patience())
+                check()
+                files.check_open()
+        failed = next((one.error for one in self._held if one.error is not None), None)
+        if failed is not None:
+            raise failed
+
+    def end(self) -> None:
+        """Keep nothing any more. Idempotent."""
+        with self._files.lock:
+            thread, held = self._thread, self._held
+            if thread is not None:
+                self._thread, self._held = None, []
+                self._files.release(held, thread)
+
+    def __enter__(self) -> "Hold":
+        self.begin()
+        try:
+            self.wait()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.end()
 
 
 _open: "weakref.WeakSet[RemoteFiles]" = weakref.WeakSet()
@@ -383,25 +421,29 @@ _open: "weakref.WeakSet[RemoteFiles]" = weakref.WeakSet()
 
 def is_changing() -> bool:
     """Whether this thread is in the middle of a change of a window, as only a finalizer may find it."""
-    return any(files._is_changing for files in list(_open))
+    return any(_has(files.lock) for files in list(_open))
+
+
+def _has(lock: threading.Condition) -> bool:
+    """Whether this thread has a lock."""
+    try:
+        lock.notify(0)
+    except RuntimeError:
+        return False
+    return True
 
 
 @atexit.register
 @shielded
 def _close_all() -> None:
-    """No thread may be in a request when the interpreter goes."""
+    """No thread may be in a request when the interpreter ends."""
     for files in list(_open):
         files.close()
 
 
-def _begin_anew() -> None:
-    """In a forked child: the threads are the parent's, and locks may be held for ever."""
+def _after_fork() -> None:
     for files in list(_open):
-        files._begin()
-        for number, landing in enumerate(files.landings):
-            if files._on_release is not None and landing.is_mapped:
-                files._on_release(number)
-            landing.drop()
+        files.begin_anew()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_after_fork)

@@ -13,7 +13,7 @@ from penstock.argument import byte_size, whole_number
 from penstock.errors import BatchTooLargeError, CorruptError
 from penstock.interfaces import IntArray
 from penstock.records import Recipe, Sampling
-from penstock.remote.resident import PAGE
+from penstock.remote.residency import PAGE
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.source.arrow_column import Column
 from penstock.source.arrow_group import CACHE_BYTES, Decoding, Group, GroupSource, Recent

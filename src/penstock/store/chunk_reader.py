@@ -20,10 +20,9 @@ from penstock.errors import (
 )
 from penstock.interfaces import IntArray
 from penstock.records import Outputs, fixed_output
-from penstock.remote.hold import Hold
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import UrlPath
-from penstock.remote.window import RemoteFiles, RemoteOptions
+from penstock.remote.window import Hold, RemoteFiles, RemoteOptions
 from penstock.store.column import Column, join_columns
 from penstock.store.format import Location
 from penstock.store.generation import generations, load_redirects

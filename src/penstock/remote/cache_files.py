@@ -1,7 +1,17 @@
-"""The directory of a cache: its names, its lock, and the only places where something in it is made or removed.
+"""The files of a disk cache: their names, their format, the lock, and all operations that create or remove one.
 
-Every name is opened relative to a directory that is open already, and links are never followed: whatever lies about, nothing
-outside of the cache is touched.
+::
+
+    penstock-cache-1         marks the directory as a cache; its lock, and the bytes in use
+    incoming/<random>        ranges that are being written; each is locked by its writer
+    <object>/<start>-<stop>  a range of an object; <object> is a digest of address, version and size
+
+The file of a range is a header (magic, digest of the object, start and stop of the range, crc32c of the header and the table), a
+table with the crc32c of every page of the range, so that parts can be read and checked, and the bytes of the range. All numbers are
+little-endian.
+
+Every name is opened relative to a directory that is open already, and links are never followed: nothing outside of the cache is
+touched.
 """
 
 import contextlib
@@ -9,30 +19,45 @@ import fcntl
 import os
 import re
 import stat
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+from penstock import _core
+
 __all__ = [
+    "Bytes",
+    "DamagedError",
+    "Extent",
     "File",
     "Ledger",
-    "Range",
     "claim",
+    "entry_bytes",
+    "entry_extent",
     "entry_name",
-    "entry_range",
     "exists",
     "files",
     "folder_files",
     "incoming_file",
     "locked",
+    "make_head",
     "opened",
     "opened_file",
+    "pieces",
     "publish",
     "remove",
     "sweep",
+    "write_all",
 ]
 
-Range = tuple[int, int]
+Bytes = npt.NDArray[np.uint8]
+
+Extent = tuple[int, int]
+"""The bytes [start, stop) of an object."""
 
 MARK = "penstock-cache-1"
 INCOMING = "incoming"
@@ -40,23 +65,29 @@ INCOMING_NAME = re.compile(r"[0-9a-f]{32}")
 OBJECT_NAME = re.compile(r"[0-9a-f]{64}")
 ENTRY_NAME = re.compile(r"(0|[1-9][0-9]{0,18})-([1-9][0-9]{0,18})")
 
+MAGIC = b"PENRANGE"
+FIXED = struct.Struct("<8s32sQQ")
+CRC = struct.Struct("<I")
+PAGE_BYTES = 1 << 16
+PIECE_BYTES = 16 * PAGE_BYTES
+
 LOCK_WAIT_S = 2.0
-"""A process that was stopped while it held the lock must not stop the others: they go on without keeping anything."""
+"""A process that was stopped while it held the lock must not block the others: they go on without the cache."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A range that is kept."""
+    """The file of a range."""
 
     folder: str
     name: str
     size: int
     order: tuple[int, int]
-    """Files go in this order: dropped ones, the last one of them first, because it comes again last; then by their last use."""
+    """The order of eviction: dropped files, the latest first (its next use is furthest away); then least recently used."""
 
 
 def claim(directory: str) -> None:
-    """Make a directory a cache; ValueError if it has other things in it and is none."""
+    """Make a directory a cache; ValueError if it has other files in it."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     mark = os.path.join(directory, MARK)
     if os.listdir(directory) and not os.path.lexists(mark):  # in this order: another process may be making it a cache
@@ -92,14 +123,14 @@ def opened_file(name: str, folder: int) -> Iterator[int]:
 
 
 class Ledger:
-    """The bytes that are taken, as the first file says. It is read and written under the lock."""
+    """The bytes in use, a figure in the first file. It is read and written under the lock."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @property
     def used(self) -> int | None:
-        """None if nobody has counted yet."""
+        """None if the files were not counted yet."""
         text = os.pread(self._descriptor, 21, 0)
         return int(text) if re.fullmatch(rb"[0-9]{20}\n", text) else None
 
@@ -110,7 +141,7 @@ class Ledger:
 
 @contextlib.contextmanager
 def locked(root: int) -> Iterator[Ledger]:
-    """The lock of the cache; TimeoutError if it cannot be had for long."""
+    """The lock of the cache; TimeoutError after LOCK_WAIT_S."""
     with opened(MARK, os.O_RDWR, root) as descriptor:
         _lock(descriptor)
         try:
@@ -132,12 +163,12 @@ def _lock(descriptor: int) -> None:
             pause = min(2 * pause, 0.02)
 
 
-# Making and removing: under the lock
+# Creating and removing: under the lock
 
 
 @contextlib.contextmanager
 def incoming_file(root: int, size: int) -> Iterator[tuple[str, int]]:
-    """A new file of that size to write into: its name and a descriptor. At the end it is removed if it was not published.
+    """A new file of that size to write to: its name and a descriptor. At the end it is removed if it was not published.
 
     The lock is needed at the beginning only.
     """
@@ -146,8 +177,8 @@ def incoming_file(root: int, size: int) -> Iterator[tuple[str, int]]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(name, flags, 0o600, dir_fd=folder)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # says that its writer lives
-            os.truncate(descriptor, size)  # whoever counts sees what is taken
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its writer is alive
+            os.truncate(descriptor, size)  # so that it is counted in full
             yield name, descriptor
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -156,7 +187,7 @@ def incoming_file(root: int, size: int) -> Iterator[tuple[str, int]]:
 
 
 def publish(root: int, incoming: str, folder: str, name: str) -> None:
-    """Give a file that was written its place, unless there is something already."""
+    """Rename a complete file to its name, unless that exists."""
     if exists(root, folder, name):
         return
     with contextlib.suppress(FileExistsError):
@@ -166,7 +197,7 @@ def publish(root: int, incoming: str, folder: str, name: str) -> None:
 
 
 def remove(root: int, folder: str, name: str) -> bool:
-    """Remove a range, and its folder if that was the last one; whether it is gone now. This may also be done without the lock."""
+    """Remove a range, and its folder if that was the last one; whether it is gone now. The lock is not needed."""
     try:
         with opened(folder, os.O_DIRECTORY, root) as descriptor:
             os.unlink(name, dir_fd=descriptor)
@@ -180,7 +211,7 @@ def remove(root: int, folder: str, name: str) -> bool:
 
 
 def sweep(root: int) -> None:
-    """Remove what writers that are no more left half-written."""
+    """Remove incomplete files of writers that have ended."""
     with opened(INCOMING, os.O_DIRECTORY, root) as folder:
         for file in _regular_files(folder, INCOMING, INCOMING_NAME):
             with contextlib.suppress(OSError), opened_file(file.name, folder) as descriptor:
@@ -188,11 +219,11 @@ def sweep(root: int) -> None:
                 os.unlink(file.name, dir_fd=folder)
 
 
-# Looking
+# Listing
 
 
 def files(root: int) -> tuple[list[File], int]:
-    """All ranges that are kept, and the bytes of those that are being written."""
+    """All ranges in the cache, and the bytes of those that are being written."""
     kept: list[File] = []
     coming = 0
     for folder in os.listdir(root):
@@ -206,7 +237,7 @@ def files(root: int) -> tuple[list[File], int]:
 
 
 def folder_files(root: int, folder: str) -> list[File]:
-    """The ranges of one object that are kept; OSError if there is no folder for it."""
+    """The ranges of one object; OSError if there is no folder for it."""
     with opened(folder, os.O_DIRECTORY, root) as descriptor:
         return list(_regular_files(descriptor, folder, ENTRY_NAME))
 
@@ -223,7 +254,7 @@ def _regular_files(descriptor: int, folder: str, pattern: re.Pattern[str]) -> It
 
 
 def exists(root: int, folder: str, name: str) -> bool:
-    """Whether there is something of that name, be it a link that leads nowhere."""
+    """Whether the name exists, be it as a broken link."""
     try:
         os.stat(f"{folder}/{name}", dir_fd=root, follow_symlinks=False)
     except FileNotFoundError:
@@ -231,12 +262,98 @@ def exists(root: int, folder: str, name: str) -> bool:
     return True
 
 
-def entry_name(entry: Range) -> str:
+def entry_name(entry: Extent) -> str:
     """The name of the file of a range."""
     return f"{entry[0]}-{entry[1]}"
 
 
-def entry_range(name: str) -> Range | None:
-    """The range that a name stands for, if it does."""
+def entry_extent(name: str) -> Extent | None:
+    """The range of a file, by its name; None if it is not the name of one."""
     match = ENTRY_NAME.fullmatch(name)
     return (int(match[1]), int(match[2])) if match and int(match[1]) < int(match[2]) else None
+
+
+# The file of a range
+
+
+class DamagedError(Exception):
+    """A file does not hold the bytes that its name says. Never leaves the cache."""
+
+
+def entry_bytes(length: int) -> int:
+    """Bytes on disk of a range of ``length`` bytes."""
+    return FIXED.size + CRC.size * (1 + _num_pages(length)) + length
+
+
+def make_head(identity: bytes, start: int, data: Bytes) -> bytes:
+    """The header and the table of a range."""
+    fixed, table = FIXED.pack(MAGIC, identity, start, start + data.size), _page_crcs(data).tobytes()
+    return fixed + _crc_of(fixed + table) + table
+
+
+def write_all(descriptor: int, parts: Sequence[bytes | Bytes]) -> None:
+    """Write parts one after the other, across short writes."""
+    for part in parts:
+        view = memoryview(part) if isinstance(part, bytes) else part.data
+        while len(view) > 0:
+            view = view[os.write(descriptor, view) :]
+
+
+def pieces(descriptor: int, identity: bytes, entry: Extent, low: int, high: int) -> Iterator[tuple[int, memoryview]]:
+    """The bytes [low, high) of an object out of the file of the range ``entry``: offsets and checked bytes, valid until the next.
+
+    DamagedError if the file does not hold exactly that range of that object, or the bytes are not those that were written.
+    """
+    start, stop = entry
+    table = _read_table(descriptor, identity, start, stop)
+    begin = entry_bytes(stop - start) - (stop - start)
+    first, last = (low - start) // PAGE_BYTES * PAGE_BYTES, min(stop - start, _num_pages(high - start) * PAGE_BYTES)
+    buffer = np.empty(min(PIECE_BYTES, last - first), np.uint8)
+    for place in range(first, last, PIECE_BYTES):
+        piece = buffer[: min(PIECE_BYTES, last - place)]
+        _read_exactly(descriptor, piece, begin + place)
+        page = place // PAGE_BYTES
+        found = _page_crcs(piece)
+        if not np.array_equal(found, table[page : page + found.size]):
+            raise DamagedError(f"bytes {start + place} to {start + place + piece.size} changed on the disk")
+        skip = max(0, low - start - place)
+        yield start + place + skip, piece[skip : high - start - place].data
+
+
+def _read_table(descriptor: int, identity: bytes, start: int, stop: int) -> npt.NDArray[np.uint32]:
+    size = os.fstat(descriptor).st_size
+    if size != entry_bytes(stop - start):
+        raise DamagedError(f"expected {entry_bytes(stop - start)} bytes, found {size}")
+    head = np.empty(size - (stop - start), np.uint8)
+    _read_exactly(descriptor, head, 0)
+    fixed, crc, table = np.split(head, [FIXED.size, FIXED.size + CRC.size])
+    if fixed.tobytes() != FIXED.pack(MAGIC, identity, start, stop) or crc.tobytes() != _crc_of(fixed.tobytes() + table.tobytes()):
+        raise DamagedError("expected another object or range")
+    return table.view("<u4")
+
+
+def _read_exactly(descriptor: int, into: Bytes, offset: int) -> None:
+    view = into.data
+    while len(view) > 0:
+        try:
+            count = os.preadv(descriptor, [view], offset)
+        except OSError as error:
+            raise DamagedError(f"the disk does not give it back: {error.strerror}") from error
+        if count == 0:
+            raise DamagedError("the file was cut")
+        view, offset = view[count:], offset + count
+
+
+def _num_pages(length: int) -> int:
+    return -(-length // PAGE_BYTES)
+
+
+def _page_crcs(data: Bytes) -> npt.NDArray[np.uint32]:
+    ends = np.minimum(np.arange(1, _num_pages(data.size) + 1, dtype=np.uint64) * np.uint64(PAGE_BYTES), np.uint64(data.size))
+    crcs = np.empty(ends.size, np.uint32)
+    _core.crc32c_spans(data, ends, crcs)
+    return crcs.astype("<u4", copy=False)
+
+
+def _crc_of(data: bytes) -> bytes:
+    return CRC.pack(_core.crc32c(np.frombuffer(data, np.uint8)))

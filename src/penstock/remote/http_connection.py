@@ -1,4 +1,4 @@
-"""Connections to one web server: a deadline on every read, idle ones kept for the next request, proxies, TLS."""
+"""The connections of the HTTP client: a deadline on every read, idle ones pooled for the next request, proxies, TLS."""
 
 import base64
 import http.client
@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.remote.retry import FailedError, Failure, Policy
 
-__all__ = ["Origin", "Pool", "Wire"]
+__all__ = ["Connection", "Origin", "Pool"]
 
 _PORTS = {"http": 80, "https": 443}
 _MOST_IDLE = 64
@@ -48,7 +48,7 @@ class Origin:
         return f"{self.scheme}://{self.netloc}"
 
 
-class Wire:
+class Connection:
     """A connection. ``deadline`` bounds all that is read until it is set again."""
 
     def __init__(self, stream: socket.socket, idle_s: float, *, names_origin: bool) -> None:
@@ -72,7 +72,7 @@ class Wire:
         return response
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """What comes, as HTTPResponse wants it."""
+        """The stream that HTTPResponse reads from."""
         return io.BufferedReader(_Timed(self))
 
     @property
@@ -88,64 +88,64 @@ class Wire:
 
 
 class _Timed(io.RawIOBase):
-    """What comes through a wire, until its deadline. Closing it leaves the wire open."""
+    """Reads from a connection until its deadline. Closing it leaves the connection open."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, connection: Connection) -> None:
         super().__init__()
-        self._wire = wire
+        self._connection = connection
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        left = self._wire.deadline - time.monotonic()
+        left = self._connection.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        self._wire.stream.settimeout(min(self._wire.idle_s, left))
-        return self._wire.stream.recv_into(buffer)
+        self._connection.stream.settimeout(min(self._connection.idle_s, left))
+        return self._connection.stream.recv_into(buffer)
 
 
 class Pool:
-    """Connections that wait for their next request, by origin. Safe to use from several threads."""
+    """Idle connections, by origin. Safe to use from several threads."""
 
     def __init__(self, options: Mapping[str, Any], policy: Policy) -> None:
         self._options, self._policy = options, policy
-        self._idle: dict[Origin, list[Wire]] = {}
+        self._idle: dict[Origin, list[Connection]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
         self._tls: ssl.SSLContext | None = None
 
-    def take(self, origin: Origin) -> Wire:
-        """A connection that nothing else uses."""
+    def take(self, origin: Origin) -> Connection:
+        """A connection that nothing else uses, idle or new."""
         while True:
             with self._lock:
                 idle = self._idle.get(origin)
-                wire = idle.pop() if idle else None
-            if wire is None:
+                connection = idle.pop() if idle else None
+            if connection is None:
                 return self._dial(origin)
-            if wire.is_fresh:
-                return wire
-            wire.close()
+            if connection.is_fresh:
+                return connection
+            connection.close()
 
-    def give_back(self, origin: Origin, wire: Wire) -> None:
+    def give_back(self, origin: Origin, connection: Connection) -> None:
         """Keep a connection whose last answer was read to its end."""
         with self._lock:
             idle = self._idle.setdefault(origin, [])
             if not self._is_closed and len(idle) < _MOST_IDLE:
-                idle.append(wire)
+                idle.append(connection)
                 return
-        wire.close()
+        connection.close()
 
     def close(self) -> None:
         """End the idle connections, and the others when they are given back."""
         with self._lock:
             self._is_closed = True
-            wires = [wire for idle in self._idle.values() for wire in idle]
+            connections = [connection for idle in self._idle.values() for connection in idle]
             self._idle.clear()
-        for wire in wires:
-            wire.close()
+        for connection in connections:
+            connection.close()
 
-    def _dial(self, origin: Origin) -> Wire:
+    def _dial(self, origin: Origin) -> Connection:
         proxy = _proxy(origin, self._options)
         try:
             return self._through(origin, proxy) if proxy else self._straight(origin)
@@ -156,30 +156,30 @@ class Pool:
             failure = Failure("again", text, sent=False)
         raise FailedError(failure)
 
-    def _straight(self, origin: Origin) -> Wire:
+    def _straight(self, origin: Origin) -> Connection:
         stream = _connected(origin.host, origin.port, self._policy.connect_s)
-        return Wire(self._secured(stream, origin), self._policy.read_s, names_origin=False)
+        return Connection(self._secured(stream, origin), self._policy.read_s, names_origin=False)
 
-    def _through(self, origin: Origin, proxy: str) -> Wire:
+    def _through(self, origin: Origin, proxy: str) -> Connection:
         parts = urllib.parse.urlsplit(proxy)
         if parts.scheme != "http" or not parts.hostname:
             raise FailedError(Failure("refused", "expected a proxy at http://host:port", sent=False))
         stream = _connected(parts.hostname, parts.port or 80, self._policy.connect_s)
-        wire = Wire(stream, self._policy.read_s, names_origin=origin.scheme == "http")
+        connection = Connection(stream, self._policy.read_s, names_origin=origin.scheme == "http")
         if origin.scheme == "https":
             host = f"{origin.netloc}:443" if origin.port == 443 else origin.netloc
-            wire.deadline = time.monotonic() + self._policy.connect_s
+            connection.deadline = time.monotonic() + self._policy.connect_s
             try:
-                wire.send(f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n{proxy_login(parts)}\r\n".encode())
-                status = wire.answer("CONNECT").status
+                connection.send(f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n{proxy_login(parts)}\r\n".encode())
+                status = connection.answer("CONNECT").status
             except BaseException:
-                wire.close()
+                connection.close()
                 raise
             if status != 200:
-                wire.close()
+                connection.close()
                 raise FailedError(Failure("again", f"the proxy answered with status {status}", status, sent=False))
-            wire.stream = self._secured(stream, origin)
-        return wire
+            connection.stream = self._secured(stream, origin)
+        return connection
 
     def login(self, origin: Origin) -> str:
         """The header that a proxy for this origin wants with every request, or nothing."""

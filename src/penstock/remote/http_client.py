@@ -1,4 +1,4 @@
-"""Reading from web servers, none of which is trusted.
+"""An HTTP client for reading from web servers, none of which is trusted.
 
 obstore would read the body of an error to its end, follow redirects with the headers of the user, and wait as long as one byte
 comes now and then. Here every answer is bounded by bytes and by a deadline, nothing of it but its status is shown, and a redirect
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from penstock.remote.retry import FailedError, Failure, Policy
-from penstock.remote.wire import Origin, Pool, Wire
+from penstock.remote.http_connection import Connection, Origin, Pool
+from penstock.remote.retry import FailedError, Failure, Policy, status_failure
 
-__all__ = ["HttpClient", "status_failure"]
+__all__ = ["HttpClient"]
 
 T = TypeVar("T")
 
@@ -28,22 +28,10 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _PIECE_BYTES = 1 << 16
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,20})-(\d{1,20})/(\d{1,20})")
-_REQUEST_ID = re.compile(r"<RequestId>([\w.:=/+-]{1,100})</RequestId>", re.IGNORECASE | re.ASCII)
-_CODE = re.compile(r"<Code>(\w{1,100})</Code>", re.ASCII)
-_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
-_BY_STATUS = {401: "denied", 403: "denied", 404: "missing", 412: "changed", 416: "range"}
-_BY_STATUS |= dict.fromkeys((408, 429, 500, 502, 503, 504), "again")
-
-
-def status_failure(status: int, text: str, body: str) -> Failure:
-    """What a status other than 2xx means, with the code and the id of the request that a store like S3 has in the body."""
-    code, request_id = _CODE.search(body), _REQUEST_ID.search(body)
-    kind = "expired" if code and code[1] in _EXPIRED else _BY_STATUS.get(status, "refused")
-    return Failure(kind, f"{text} ({code[1]})" if code else text, status, request_id[1] if request_id else None)
 
 
 class HttpClient:
-    """Reads from one web server, as ``Client`` does from other stores. Safe to use from several threads."""
+    """Reads from one web server, as ``ObstoreClient`` does from other stores. Safe to use from several threads."""
 
     expired = False
 
@@ -98,23 +86,23 @@ class HttpClient:
 
     def _ask(self, method: str, url: str, asked: Mapping[str, Any], deadline: float) -> "_Exchange":
         origin = Origin.of(url)
-        wire = self._pool.take(origin)
-        wire.deadline = deadline
+        connection = self._pool.take(origin)
+        connection.deadline = deadline
         try:
-            wire.send(self._request(method, url, origin, asked, wire))
-            return _Exchange(self._pool, origin, wire, wire.answer(method))
+            connection.send(self._request(method, url, origin, asked, connection))
+            return _Exchange(self._pool, origin, connection, connection.answer(method))
         except BaseException:
-            wire.close()
+            connection.close()
             raise
 
-    def _request(self, method: str, url: str, origin: Origin, asked: Mapping[str, Any], wire: Wire) -> bytes:
+    def _request(self, method: str, url: str, origin: Origin, asked: Mapping[str, Any], connection: Connection) -> bytes:
         parts = urllib.parse.urlsplit(url)
         target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-        if wire.names_origin:
+        if connection.names_origin:
             target = f"{origin}{target}"
         ours = self._headers if _is_same(self._origin, origin) else _PLAIN
         lines = [f"{method} {target} HTTP/1.1", f"Host: {origin.netloc}", *ours, *_conditions(asked)]
-        login = self._pool.login(origin) if wire.names_origin else ""
+        login = self._pool.login(origin) if connection.names_origin else ""
         return ("\r\n".join(lines) + f"\r\n{login}\r\n").encode("latin-1")
 
     def _location(self, url: str, exchange: "_Exchange") -> str:
@@ -177,8 +165,8 @@ def _conditions(asked: Mapping[str, Any]) -> Iterator[str]:
 class _Exchange:
     """An answer and the connection it comes through, which is kept if the answer is read to its end."""
 
-    def __init__(self, pool: Pool, origin: Origin, wire: Wire, response: http.client.HTTPResponse) -> None:
-        self._pool, self._origin, self._wire, self.response = pool, origin, wire, response
+    def __init__(self, pool: Pool, origin: Origin, connection: Connection, response: http.client.HTTPResponse) -> None:
+        self._pool, self._origin, self._connection, self.response = pool, origin, connection, response
         self._is_done = False
 
     def read(self, least: int) -> bytes:
@@ -201,14 +189,14 @@ class _Exchange:
             return self.close()
         self._is_done = True
         response.close()
-        self._pool.give_back(self._origin, self._wire)
+        self._pool.give_back(self._origin, self._connection)
 
     def close(self) -> None:
         """End the connection, unless it was given back. Idempotent."""
         if not self._is_done:
             self._is_done = True
             self.response.close()
-            self._wire.close()
+            self._connection.close()
 
     def __del__(self) -> None:
         self.close()

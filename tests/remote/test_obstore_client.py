@@ -8,9 +8,8 @@ from tests.hostile.server import Hostile, ever_more_keys, hurried
 from tests.remote.double import Double
 
 from penstock.errors import CorruptError
-from penstock.remote.client import _no_redirects
-from penstock.remote.explain import NOWHERE, first_line
 from penstock.remote.objects import Objects
+from penstock.remote.obstore_client import NOWHERE, _no_redirects, first_line
 from penstock.remote.url import url_path
 
 KEYS = {"access_key_id": "k", "secret_access_key": "s"}

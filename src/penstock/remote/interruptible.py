@@ -1,7 +1,7 @@
-"""Calls that an interrupt leaves behind.
+"""Blocking calls that an interrupt can abandon.
 
-While obstore waits for a server, no signal is heard. So the main thread lets another thread call it and waits for that one. The
-interpreter does not wait at its end for a thread that was left behind in a call, and obstore does not return from it then.
+obstore handles no signals while it waits for a server. So the main thread lets a daemon thread call it, and waits for that thread.
+An interrupt ends the wait and abandons the thread, which the interpreter does not join when it ends.
 """
 
 import math
@@ -26,7 +26,7 @@ _Jobs: TypeAlias = SimpleQueue[_Job | None]
 
 
 class _Crew:
-    """The threads of ``in_thread`` with what each has to do, and which of them have nothing."""
+    """The threads of ``in_thread``, each with its queue of jobs, and the queues of those that are idle."""
 
     def __init__(self) -> None:
         self.threads: list[tuple[threading.Thread, _Jobs]] = []
@@ -45,13 +45,13 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def is_main_thread() -> bool:
-    """Whether this is the thread that interrupts reach."""
+    """Whether this is the thread in which signal handlers run."""
     return threading.current_thread() is threading.main_thread()
 
 
 @exposed
 def interruptible(action: Callable[[], T]) -> T:
-    """Do something. Where it is the main thread that waits, an interrupt ends the wait at once."""
+    """Call ``action``. In the main thread, an interrupt ends the wait for it at once."""
     if not is_main_thread() or sys.is_finalizing():  # other threads do not run any more then
         return action()
     done: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()  # unlike a Future, it takes an interrupt at any point
@@ -69,7 +69,7 @@ def interruptible(action: Callable[[], T]) -> T:
 
 
 def in_thread(action: Callable[[], T]) -> "Future[T]":
-    """Run something in a thread that can be left behind; right here if there are no more threads."""
+    """Call ``action`` in a thread that can be abandoned; in this one if no more threads can be started."""
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()
     _hand_over(lambda: _finish(done, *_outcome(action)))
@@ -91,7 +91,7 @@ def first_of(
 ) -> "tuple[set[Future[T]], set[Future[T]]]":
     """Those of several calls that are done, as soon as one is or the time is over, and the others.
 
-    An interrupt ends the wait, and so does what ``meanwhile`` raises, which is called now and then.
+    An interrupt ends the wait, and so does an exception of ``meanwhile``, which is called every HEARD_S seconds.
     """
     until = time.monotonic() + seconds
     while True:
@@ -115,7 +115,7 @@ def end_threads() -> None:
 
 
 def _idle_thread(crew: _Crew) -> _Jobs | None:
-    """What a thread that has nothing to do waits for; None if there are no more threads."""
+    """The queue of an idle thread, started if there is none; None if no more threads can be started."""
     if crew.idle:
         return crew.idle.pop()
     jobs: _Jobs = SimpleQueue()
@@ -132,7 +132,7 @@ def _serve(jobs: _Jobs, crew: _Crew) -> None:
     while (job := jobs.get()) is not None:
         job()
         crew.idle.append(jobs)
-        del job  # nothing is kept alive while there is nothing to do
+        del job  # an idle thread keeps nothing alive
 
 
 def _outcome(action: Callable[[], T]) -> tuple[T | None, BaseException | None]:
