@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -227,9 +226,12 @@ std::shared_ptr<const File> File::open(const std::string& path, std::uint64_t by
     return file;
   }
   file->map(descriptor.get());
-  // The copy of the last page is right if the file was whole after it was made; that it grew meanwhile changes nothing.
+  // The copy of the last page is right if the file was whole after it was made.
   if (fstat(descriptor.get(), &info) != 0) throw SystemError(errno, path, "the file could not be looked at");
-  need_size(path, bytes, std::min(bytes, static_cast<std::uint64_t>(info.st_size)));
+  if (static_cast<std::uint64_t>(info.st_size) > bytes) {
+    throw ChangedError(path + ": the file was written to while it was opened; open the data again");
+  }
+  need_size(path, bytes, static_cast<std::uint64_t>(info.st_size));
   return file;
 }
 
@@ -290,14 +292,20 @@ void File::fail(const std::byte* fault) const {
 
 void File::need_unwritten() const {
   if (is_landed()) return;
-  // The system changes the time of a file before it appends to it: a new time alone is believed only if the size stays.
+  // The system changes the time of a file before it appends to it: where the new time was seen with the old size, it was an
+  // append if the file then grows and has that time still.
+  std::uint64_t seen_ns = 0;
   for (int looks = 0; looks < kAppendLooks; ++looks) {
     struct stat info = {};
     const int failed = descriptor_ >= 0 ? fstat(descriptor_, &info) : ::stat(path_.c_str(), &info);
     if (failed != 0) return;
     const FileVersion now = version_of(info);
     if (!is_same_file(now, version_) || now.written_ns == version_.written_ns) return;
-    if (static_cast<std::uint64_t>(info.st_size) != bytes_) return;  // appended to; or cut, which a read finds out
+    const bool is_same_write = seen_ns == 0 || now.written_ns == seen_ns;
+    const auto size = static_cast<std::uint64_t>(info.st_size);
+    if (size < bytes_ || (size > bytes_ && is_same_write)) return;  // cut, which a read finds out; or appended to
+    if (!is_same_write) break;
+    seen_ns = now.written_ns;
     std::this_thread::sleep_for(kAppendPause);
   }
   throw ChangedError(path_ + ": the file was written to since it was opened; open the data again");

@@ -193,16 +193,19 @@ class Source(ABC):
 
         Equal for equal records in every format: that of files, and of the store they were converted into. ``progress`` is a
         function called with records and bytes done, or ``True`` for a bar in the terminal. A source remembers its digest until a
-        file changes its size, times or inode.
+        file changes its size, times or inode (which stores through a memory map may do late).
         """
         from penstock.source.reading import digest_all
 
-        versions = self.file_versions()
-        if versions is None or versions != self._digested[0]:
-            self._digested = versions, digest_all(self, progress)
-        return self._digested[1]
-
-    _digested: tuple[Hashable, str] = (None, "")
+        try:
+            versions = self.file_versions()
+        except OSError:  # a file that is open and has no name any more can still be read
+            versions = None
+        known, found = self.__dict__.get("_digested", (None, ""))
+        if versions is None or versions != known:
+            found = digest_all(self, progress)
+            self.__dict__["_digested"] = versions, found
+        return str(found)
 
     def file_versions(self) -> Hashable | None:
         """Sizes, times and inodes of all files that hold the records, or versions of objects: equal as long as the records are.

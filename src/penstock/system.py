@@ -15,6 +15,7 @@ from penstock.errors import AccessDeniedError, MissingError, PenstockError, Read
 
 __all__ = [
     "SIZE",
+    "WRITTEN",
     "file_version",
     "file_versions",
     "is_directory",
@@ -109,8 +110,8 @@ def names_in(path: str | os.PathLike[str]) -> list[str]:
 
 # Versions of files
 
-SIZE = 2
-"""Where a version has the size."""
+SIZE, WRITTEN = 2, 4
+"""Where a version has the size, and the end of what only writing changes."""
 
 SETTLED_NS = 2 * 10**9
 """A version can be trusted if the file was changed longer ago than this: clocks of file systems can be coarse."""

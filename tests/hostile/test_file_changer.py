@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.effort import count, every
 from tests.hostile.file_changer import CHANGES, FORMATS, HARMLESS, Trial, attack
@@ -34,17 +36,37 @@ def test_changes_at_any_moment_in_any_engine() -> None:
     assert attack([Trial.drawn(rng) for _ in range(count(30, 2000))], lambda text: None) == []
 
 
-def test_a_file_gets_its_new_time_before_it_grows_and_is_read_as_it_was(tmp_path: Path) -> None:
-    """A look at it between the two finds the new time and the old size, as if it had been written to in place."""
+def test_a_file_that_is_rewritten_in_place_and_then_grows_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     np.save(path, np.arange(5000))
     with pen.open(path, io="pread") as source:
         source[0]
         os.utime(path, ns=(1, 1))
-        grow = threading.Timer(0.02, lambda: os.truncate(path, path.stat().st_size + 8))
+
+        def append() -> None:
+            with path.open("ab") as file:
+                file.write(b"more")
+
+        grow = threading.Timer(0.02, append)  # which gives it another time
         grow.start()
-        assert source[:]["data"].tolist() == list(range(5000))
+        with pytest.raises(SourceChangedError, match="written to since"):
+            source[:]
         grow.join()
+
+
+@pytest.mark.parametrize("how", ["replaced", "in place"])
+def test_a_parquet_file_that_was_replaced_by_one_of_the_same_layout_is_refused(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": np.arange(1000)}), path, row_group_size=100)
+    pq.write_table(pa.table({"x": np.arange(1000)[::-1].copy()}), tmp_path / "b.parquet", row_group_size=100)
+    with pen.open(path, cache_bytes=1) as source:
+        assert source[0]["x"] == 0
+        if how == "replaced":
+            (tmp_path / "b.parquet").replace(path)
+        else:
+            path.write_bytes((tmp_path / "b.parquet").read_bytes())
+        with pytest.raises(SourceChangedError, match="since it was opened"):
+            source[500]
 
 
 def answer_of_child(work: Callable[[], object]) -> str:

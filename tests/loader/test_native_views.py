@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import penstock as pen
+from penstock.errors import BatchError
 from penstock.loader.native_field import native_groups
 from penstock.records import Source
 from penstock.source import write_collection
@@ -119,3 +120,51 @@ def test_disk_ranges_of_views_are_those_of_their_leaves(data: dict[str, Source])
     assert list(whole.select(slice(10, None)).disk_ranges(range(5))) == list(a.disk_ranges(range(10, 15)))
     assert list(a.select([3, 1, 2]).disk_ranges(range(3))) == []
     assert list(a.disk_ranges(range(10, 15))) != []
+
+
+@pytest.mark.parametrize("ids", [range(-3, 2), range(38, 43), range(5, -2, -1), range(60, 61)])
+def test_a_range_is_taken_as_a_list_of_the_same_ids_is(data: dict[str, Source], ids: range) -> None:
+    """Also where it is outside of the records: natively, memory behind them was read."""
+    small = data["a.pen"].select(slice(40))
+    if max(ids) >= 40:
+        with pytest.raises(IndexError):
+            small.select(ids)
+        return
+    found = [batch["x"].tolist() for batch in pen.Loader(small.select(ids), 99, threads=2)]
+    assert found == [small[list(ids)]["x"].tolist()]
+
+
+class Interrupted:
+    """A ring, before the first take of which a handler of a signal raises."""
+
+    def __init__(self, ring: Any) -> None:
+        self._ring, self._is_first = ring, True
+
+    def take(self) -> Any:
+        if self._is_first:
+            self._is_first = False
+            raise TimeoutError("from a handler")
+        return self._ring.take()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ring, name)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_ring_whose_batch_was_not_taken_does_not_fall_behind(data: dict[str, Source], number: int) -> None:
+    stream = SOURCES["dict of other rows"](data).in_order()
+    expected = [plain(batch) for batch in pen.Loader(stream, 4, threads=0)]
+    batches = iter(pen.Loader(stream, 4, threads=2))
+    found = [plain(next(batches))]
+    rings = batches._opened.engine._rings  # type: ignore[union-attr]
+    rings[number] = Interrupted(rings[number])
+    assert found + [plain(batch) for batch in batches] == expected
+
+
+def test_a_part_that_is_gone_fails_the_batch_that_needs_it(data: dict[str, Source], tmp_path: Path) -> None:
+    with pen.open(tmp_path / "both.json") as whole:
+        (tmp_path / "b.pen").rename(tmp_path / "gone.pen")
+        batches = iter(pen.Loader(whole, 12, threads=2))
+        assert [len(next(batches)["x"]) for _ in range(5)] == [12] * 5
+        with pytest.raises(BatchError, match=r"step 5.*b\.pen"):
+            next(batches)

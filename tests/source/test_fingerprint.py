@@ -386,3 +386,11 @@ def test_a_digest_of_all_records_is_remembered_until_a_file_changes(
         except SourceChangedError:  # a map of the file is no longer trusted at all
             read += [0] * once
         assert len(read) == 4 * once
+
+
+def test_a_file_without_a_name_has_a_digest_as_long_as_it_is_open(tmp_path: Path) -> None:
+    path = npy(tmp_path)
+    with pen.open(path) as source:
+        expected = source.digest()
+        path.unlink()
+        assert source.digest() == expected

@@ -65,7 +65,8 @@ class NativeEngine(Engine):
         self._is_plain = not bans and not any(isinstance(leaf.order, Design) for leaf in self._leaves)
 
     def _make_rings(self) -> list[_core.BatchRing]:
-        return [_core.BatchRing([(f.readers, f.stride) for f in group.fields], self._threads) for group in self._groups]
+        threads = -(-self._threads // len(self._groups))
+        return [_core.BatchRing([(f.readers, f.stride) for f in group.fields], threads) for group in self._groups]
 
     def _start_over(self, step: int) -> None:
         """Forget all that is under way, and go on with a step."""
@@ -172,19 +173,20 @@ class NativeEngine(Engine):
             raise StopIteration
         stretch = self._stretches[0]
         place = stretch.next()
-        began = time.perf_counter()
+        began, has_failed = time.perf_counter(), False
         try:
             values, present = _wait_for_batch(self._rings)
         except Exception:
-            stretch.is_good = False
+            stretch.is_good, has_failed = False, True
         finally:
             if stretch.taken == stretch.count:
                 self._stretches.popleft()
                 stretch.hold.close()
                 self._ahead.passed(place.step)
         if not stretch.is_good:
-            if self._leaves[0].source.remote is not None:
-                self._start_over(place.step + 1)  # so that bytes that are held can be fetched again
+            # Bytes that are held must be fetched again; and a ring whose batch was not taken is a step behind the others.
+            if has_failed or self._leaves[0].source.remote is not None:
+                self._start_over(place.step + 1)
             return place, self._work.make(place)  # again, by the way that knows what to do about errors
         self._meter.wait_s += time.perf_counter() - began
         count, length = place.num_samples, place.seq_len

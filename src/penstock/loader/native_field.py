@@ -82,7 +82,7 @@ def native_groups(stream: Stream) -> list[NativeGroup] | None:
             if field is None:
                 return None
             groups.setdefault(tuple(_rows_key(own[name][0]) for own in tables), []).append(field)
-    except ValueError:  # a source is closed, which is said when a batch of it is made
+    except Exception:  # a source is closed, or a part of it is gone: said by the batch that needs it
         return None
     return [NativeGroup(fields, [own[fields[0].name][0] for own in tables]) for fields in groups.values()] or None
 

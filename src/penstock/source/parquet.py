@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock.argument import byte_size, whole_number
-from penstock.errors import BatchTooLargeError, CorruptError
+from penstock.errors import BatchTooLargeError, CorruptError, SourceChangedError
 from penstock.interfaces import IntArray
 from penstock.records import Recipe, Sampling
 from penstock.remote.residency import PAGE
@@ -18,13 +18,14 @@ from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.source.arrow_column import Column
 from penstock.source.arrow_group import CACHE_BYTES, Decoding, Group, GroupSource, Recent
 from penstock.source.arrow_type import Fields, Leaf, need_agreement, plain_fields, with_nullable
-from penstock.source.files import File, Names, RemoteFile, find_files
+from penstock.source.files import File, LocalFile, Names, RemoteFile, find_files
 from penstock.source.limit import MAX_BLOCK_BYTES, check_block
 from penstock.source.optional import need
 from penstock.source.parquet_file import Plan, make_plan, read_extents, read_footer, read_head
 from penstock.source.parquet_page import ReadRange
 from penstock.source.range_file import RangeFile
 from penstock.source.rows_in_files import default_threads
+from penstock.system import WRITTEN, file_version
 
 __all__ = ["ParquetSource", "RemoteParquetSource", "open_parquet"]
 
@@ -70,6 +71,7 @@ class ParquetSource(GroupSource):
         self._files, self._fields = find_files(what, SUFFIXES), fields
         self._file_named = {str(file): file for file in self._files}
         self._footers, self._plans = Recent(FOOTER_BYTES), Recent(PLAN_BYTES)
+        self._versions = {str(file): _version_of(file) for file in self._files}
         heads, names = self._look(decoding.threads), [str(file) for file in self._files]
         for name, (leaves, _) in zip(names, heads, strict=True):
             need_agreement(heads[0][0], leaves, (names[0], name), exact=False)
@@ -119,11 +121,17 @@ class ParquetSource(GroupSource):
                 batches = file.iter_batches(rows, row_groups=[group.number], columns=[name], use_threads=False)
                 _check_batches(f"{group.path}: group {group.number}", batches, plan.stored_bytes, limit)
             found = file.read_row_group(group.number, [name], use_threads=False).to_batches()
+        self._need_unchanged(self._file_named[group.path])
         for batch in found:
             batch.validate(full=leaf.is_json)  # of nested columns Arrow itself makes texts, and trusts them
         return [batch.column(leaf.path[0]) for batch in found]
 
+    def _need_unchanged(self, file: File) -> None:
+        if _version_of(file) != self._versions[str(file)]:
+            raise SourceChangedError(f"{file}: the file was written to or replaced since it was opened; open the data again")
+
     def _footer(self, file: File) -> Any:
+        self._need_unchanged(file)
         return self._footers.get((str(file), None), lambda: _with_size(read_footer(file)))
 
     @contextmanager
@@ -249,6 +257,11 @@ def _check_batches(where: str, batches: Iterable[Any], stored: int, limit: int) 
     for batch in batches:
         total += batch.get_total_buffer_size()
         check_block(where, total, stored, limit)
+
+
+def _version_of(file: File) -> tuple[int, ...]:
+    """Inode, size and time of a file on disk, which is opened anew for every group; an object at a URL is known by its version."""
+    return file_version(file.path)[:WRITTEN] if isinstance(file, LocalFile) else ()
 
 
 def _with_size(footer: Any) -> tuple[Any, int]:

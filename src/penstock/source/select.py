@@ -24,7 +24,7 @@ class Selection(Source):
         self._ids: range | IntArray
         if isinstance(ids, slice):
             self._ids = range(*ids.indices(len(source)))
-        elif isinstance(ids, range):
+        elif isinstance(ids, range) and _is_inside(ids, len(source)):
             self._ids = ids
         else:
             self._ids = as_ids(ids, len(source)).copy()
@@ -118,3 +118,8 @@ class Selection(Source):
 
     def _recipe(self) -> Recipe:
         return (Selection, (self._source, self._ids))
+
+
+def _is_inside(ids: range, count: int) -> bool:
+    """Whether all of them are numbers of records, none counted from the end."""
+    return len(ids) == 0 or (min(ids[0], ids[-1]) >= 0 and max(ids[0], ids[-1]) < count)
