@@ -25,6 +25,7 @@ from penstock.errors import (
     PenstockError,
     SchemaMismatchError,
     SizeOverflowError,
+    SourceChangedError,
     TruncatedError,
     UnsupportedTypeError,
 )
@@ -390,7 +391,7 @@ def test_a_file_cut_or_gone_while_open_is_an_error(tmp_path: Path) -> None:
     source = open_parquet(tmp_path / "a.parquet")
     assert_batch(source[[3]], [{"x": np.int64(3)}])
     os.truncate(tmp_path / "a.parquet", 100_000)
-    with pytest.raises(CorruptError, match=r"a\.parquet"):
+    with pytest.raises(SourceChangedError, match=r"a\.parquet"):
         source[99_999]
     (tmp_path / "a.parquet").unlink()
     with pytest.raises(MissingError, match=r"a\.parquet"):
