@@ -404,7 +404,9 @@ def fault(case: Case, answer: dict[str, Any]) -> str:
     if status not in (0, 3, 130, -signal.SIGINT) or OTHER_ERROR.search(said):
         return "error"
     lost = said.partition("Exception ignored in: ")[2]  # not one in an atexit callback: the program is ending anyway
-    if re.search("/penstock/(?!interrupt.py)", lost):
+    # The tracer is called at the end of ``__del__`` too, and Python looks for signals in every call; without it, not there.
+    of_tracer = case.lines and re.search(r"in look\n\s+def look\(.*\n[\s^]*KeyboardInterrupt", lost)
+    if re.search("/penstock/(?!interrupt.py)", lost) and not of_tracer:
         return "swallowed"
     if status == 3:
         return "leak"

@@ -166,7 +166,7 @@ def test_threads_end_when_an_engine_is_lost_without_being_closed(options: dict[s
     stream = source.shuffle(seed=7, block=10, window=4) if options.pop("block", False) else source.shuffle(seed=7)
     before = threading.active_count()
     one = pen.Loader(stream, 10, threads=2, **options)
-    engine = one._start(0, 100)
+    engine = one._start(0, None)  # without an end, so that the thread that reads ahead has none either
     engine.take()
     late = set(threading.enumerate())
     assert len(late) > before
