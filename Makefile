@@ -132,6 +132,7 @@ bench: setup build
 	$(PY) bench/store.py --json out/store.json
 	$(PY) bench/sources.py --json out/sources.json
 	$(PY) bench/loader.py --json out/loader.json
+	$(PY) bench/varying.py --json out/varying.json
 	$(PY) bench/compose.py --json out/compose.json
 	$(PY) bench/remote.py --json out/remote.json
 

@@ -20,7 +20,7 @@ import numpy as np
 
 import penstock as pen
 from measure import Spread, interleave, machine, progress, table, versions, write_json
-from penstock.report.machine import Others
+from penstock.report.doctor import Others
 from penstock.source import write_collection
 from penstock.stream import Stream
 

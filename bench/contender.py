@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from measure import seconds
-from penstock.interfaces import IntArray, Order
-from penstock.order import BlockShuffle, Mixture, Random, Shuffle
+from penstock.argument import IntArray
+from penstock.order import BlockShuffle, Mixture, Order, Random, Shuffle
 
 __all__ = ["BATCH", "ORDERS", "WHOLES", "OrderTrial", "WholeTrial", "make_whole"]
 

@@ -20,7 +20,7 @@ import numpy as np
 
 import penstock as pen
 from measure import interleave, machine, seconds, table, versions, write_json
-from penstock.report.machine import Others
+from penstock.report.doctor import Others
 from penstock.source import BatchMap
 
 GOAL, TASKS = 1.6, 16

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import Spread, progress, table, write_json
-from penstock.report.machine import Others
+from penstock.report.doctor import Others
 
 __all__ = ["finish", "judged", "rates"]
 

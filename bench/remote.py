@@ -22,10 +22,10 @@ from obstore.store import S3Store
 import penstock as pen
 from loader_report import finish, judged, rates
 from measure import Spread, interleave, machine, seconds, versions
-from penstock.remote.download import CONNECTIONS
 from penstock.remote.residency import PIECE_BYTES
 from penstock.remote.url import url_path
-from penstock.report.machine import Others
+from penstock.remote.window import CONNECTIONS
+from penstock.report.doctor import Others
 from penstock.source import write_rows, write_tokens
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from measure import progress, table
-from penstock.interfaces import IntArray
-from penstock.testing.battery import Candidate, Plan, ShuffleCandidate, Size, Verdict, run_battery
+from penstock.argument import IntArray
+from penstock.testing.battery import BatteryPlan, Candidate, ShuffleCandidate, Size, Verdict, run_battery
 from worker import Worker
 
 __all__ = ["PINNED", "GrainWorker", "judge", "make_environment", "report_lines"]
@@ -32,7 +32,7 @@ PRODUCTION, RECOMMENDED = 4, 8
 DUPLICATES = (Size(4**8 + 1, 3), Size(4**9 + 1, 2), Size(4**10 + 1, 1))
 """Lengths with max_index = 4**k, where Grain's domain is one too small."""
 
-PLAN = Plan(  # Grain needs 32 ms for any permutation shorter than 65,536 (its smallest domain), 4.4 us per index above
+PLAN = BatteryPlan(  # Grain needs 32 ms for any permutation shorter than 65,536 (its smallest domain), 4.4 us per index above
     bijection=(1_000, 4_095, 4_096, 4_097, 16_385, 65_535, 65_536, 2**18, 2**16 + 1, 2**18 + 1),
     bijection_seeds=1,
     inverse=(),
@@ -103,7 +103,7 @@ def _name(rounds: int, n: int, seed: int, step: int, count: int) -> str:
     return f"r{rounds}-n{n}-s{seed}-{step}x{count}.npy"
 
 
-def _needed(plan: Plan) -> set[tuple[int, int, int, int]]:
+def _needed(plan: BatteryPlan) -> set[tuple[int, int, int, int]]:
     """(n, seed, step, count) of all that the battery will ask for."""
     sizes = [*plan.orders, *plan.places, *plan.steps, *plan.ranks, *plan.lags, *plan.descents, *plan.tables]
     sizes += [*DUPLICATES, *(Size(n, plan.bijection_seeds) for n in plan.bijection)]

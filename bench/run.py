@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import machine, progress, versions, write_json
-from penstock.report.machine import Others
+from penstock.report.doctor import Others
 from rivals.contest import Effort, Place, heats, order_of, run_cold, run_epochs, run_heat
 from rivals.plot import draw
 from rivals.report import insert, markdown, merge, plain_text, short_markdown

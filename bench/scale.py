@@ -23,12 +23,12 @@ from loader_child import resident_mb
 from measure import Spread, machine, progress, run_child, seconds, table, versions, write_json
 from penstock.order import Shuffle
 from penstock.remote.url import url_path
-from penstock.report.machine import Others
+from penstock.report.doctor import Others
 from penstock.store.chunk import encode_chunk
 from penstock.store.column import make_column
-from penstock.store.format import manifest_file
 from penstock.store.generation import load_manifest
 from penstock.store.manifest import SegmentEntry, encode_manifest
+from penstock.store.storage import manifest_file
 
 BATCH, ROUNDS = 256, 5
 GOAL_S = 1.0

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from contender import ORDERS, WHOLES, OrderTrial, WholeTrial
 from measure import Spread, interleave, machine, progress, run_child, seconds, versions, write_json
 from penstock import _core
-from penstock.report.machine import Others
+from penstock.report.doctor import Others
 from shuffle_report import FAR, FULL, GRAIN, NUMPY, QUICK, TRILLION, Result, Settings, judge_goals, text
 
 COLD = Path(__file__).with_name("cold.py")

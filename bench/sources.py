@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 import penstock as pen
 from measure import Spread, interleave, machine, progress, table, versions, write_json
-from penstock.report.machine import Others
+from penstock.report.doctor import Others
 from penstock.source import write_rows
 from store_case import Ids, Trial, touch_all
 from store_limit import Crew

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import interleave, machine, progress, versions, write_json
-from penstock.report.machine import Others
+from penstock.report.doctor import Others
 from penstock.store import open_store, stats
 from store_case import Fixed, Ids, Text, Trial, disk_bytes, first_touch
 from store_limit import Crew

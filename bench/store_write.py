@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 import penstock as pen
 from measure import Spread, interleave, progress, seconds
-from penstock.store.format import manifest_file
 from penstock.store.generation import load_manifest
 from penstock.store.manifest import SegmentEntry, encode_manifest
+from penstock.store.storage import manifest_file
 from store_case import Text
 from store_limit import Crew
 

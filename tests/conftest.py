@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock.formats.hdf5 import shared_process
 from penstock.remote.url import url_path
-from penstock.source.hdf5_layout import shared_process
 
 # A shell that starts the tests in the background has SIGINT ignored, and every program that they start would inherit that.
 # A signal that is handled here has its default in programs started from here.

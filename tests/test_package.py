@@ -24,7 +24,6 @@ def test_import_loads_no_framework_and_prints_nothing() -> None:
     [
         "penstock",
         "penstock.errors",
-        "penstock.interfaces",
         "penstock.loader",
         "penstock.order",
         "penstock.report",

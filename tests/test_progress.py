@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.progress import Meter, reporting
+from penstock.progress import ProgressMeter, reporting
 
 
 def test_a_function_of_the_users_is_called_as_it_is() -> None:
@@ -19,8 +19,8 @@ def test_nobody_is_told(progress: bool | None) -> None:
         assert report is None
 
 
-@pytest.mark.parametrize("progress", [True, Meter()])
-def test_without_a_terminal_nothing_is_drawn(progress: bool | Meter, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("progress", [True, ProgressMeter()])
+def test_without_a_terminal_nothing_is_drawn(progress: bool | ProgressMeter, capfd: pytest.CaptureFixture[str]) -> None:
     with reporting(progress, "work", 10) as report:
         assert report is not None
         report(10, 100)
@@ -45,7 +45,7 @@ def test_a_bar_goes_to_stderr_and_its_title_is_harmless(
 
 def test_a_meter_is_told_where_work_begins_and_counts() -> None:
     begun = []
-    meter = Meter(lambda done, records: begun.append((done, records)))
+    meter = ProgressMeter(lambda done, records: begun.append((done, records)))
     with reporting(meter, "work", 10, done=4) as report:
         assert begun == [(4, 10)]
         assert report is not None

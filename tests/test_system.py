@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import AccessDeniedError, MissingError, ReadError
-from penstock.source.paths import matching
+from penstock.formats.files import matching_paths
 from penstock.system import is_directory, is_file, is_there, names_in, read_error, reading, status
 
 
@@ -94,4 +94,4 @@ def test_patterns_match_what_glob_matches(tmp_path: Path, monkeypatch: pytest.Mo
     for pattern in PATTERNS:
         text = f"{tmp_path}/{pattern}" if is_absolute else pattern
         expected = sorted(map(os.path.normpath, glob.glob(text, recursive=True)))
-        assert sorted(map(os.path.normpath, matching(text))) == expected, text
+        assert sorted(map(os.path.normpath, matching_paths(text))) == expected, text

@@ -49,7 +49,7 @@ nb::bytes read(const BoundLanding& self, std::uint64_t start, std::uint64_t stop
 void bind_landing(nb::module_& m) {
   nb::class_<BoundLanding>(
       m, "Landing",
-      "Memory for ranges of an object of so many bytes; costs nothing before the first write. Safe to use from "
+      "Memory for ranges of an object of ``size`` bytes; costs nothing before the first write. Safe to use from "
       "several threads for different ranges.")
       .def(
           "__init__", [](BoundLanding* self, std::uint64_t bytes) { new (self) BoundLanding{std::make_shared<Landing>(bytes)}; },
@@ -70,14 +70,14 @@ void bind_landing(nb::module_& m) {
             const nb::gil_scoped_release free;
             self.landing->release(start, stop);
           },
-          "start"_a, "stop"_a, "Give whole pages back to the system; nobody may read them meanwhile, and they are zeros then.")
+          "start"_a, "stop"_a, "Give whole pages back to the system; no thread may read them meanwhile, and they are zeros then.")
       .def(
           "drop",
           [](const BoundLanding& self) {
             const nb::gil_scoped_release free;
             self.landing->drop();
           },
-          "Give everything back to the system; nobody may read meanwhile, and the next write begins anew.")
+          "Give everything back to the system; no thread may read meanwhile, and the next write begins anew.")
       .def("read", &read, "start"_a, "stop"_a, "A copy of the bytes [start, stop); zeros where none were written.")
       .def(
           "resident",

@@ -1,5 +1,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include "bind/array.h"
 #include "bind/buffer.h"
 #include "bind/rows.h"
+#include "bind/varying.h"
 #include "core/batch_ring.h"
 #include "core/fork_local.h"
 #include "core/store_reader.h"
@@ -33,45 +35,46 @@ class BoundRing {
  public:
   using Reader = std::pair<nb::object, std::int64_t>;
   using Fields = std::vector<std::pair<std::vector<Reader>, std::uint64_t>>;
-  BoundRing(const Fields& fields, std::size_t threads) : forks_(fork_count()) {
-    if (fields.empty()) throw std::invalid_argument("expected at least one field");
-    std::vector<RingField> made;
-    for (const auto& [readers, stride] : fields) {
-      if (readers.empty() || readers.size() != fields.front().first.size()) {
-        throw std::invalid_argument("expected every field to have the same number of readers, and at least one");
-      }
-      made.push_back({stride, {}});
-      strides_.push_back(stride);
-      for (const auto& [reader, number] : readers) {
-        kept_.push_back(reader);
-        made.back().sources.push_back(
-            number >= 0 ? of_store(nb::cast<const StoreReader&>(reader), static_cast<std::uint32_t>(number), stride)
-                        : of_rows(nb::cast<const BoundRows&>(reader).reader));
-      }
-    }
-    sources_ = fields.front().first.size();
-    ring_ = std::make_unique<BatchRing>(std::move(made), threads);
+  using Varying = std::vector<std::tuple<std::vector<BoundVarying>, std::uint64_t, std::uint8_t>>;
+  BoundRing(const Fields& fields, std::size_t threads, Varying varying, std::size_t room_batches, std::uint64_t room_bytes)
+      : forks_(fork_count()), varying_(std::move(varying)) {
+    if (fields.empty() && varying_.empty()) throw std::invalid_argument("expected at least one field");
+    const std::size_t sources = fields.empty() ? std::get<0>(varying_.front()).size() : fields.front().first.size();
+    lengths_.assign(sources, ~std::uint64_t{0});
+    ring_ = std::make_shared<BatchRing>(fixed_fields(fields), varying_fields(), threads, RingRoom{room_batches, room_bytes});
   }
-  ~BoundRing() {
-    if (fork_count() != forks_) (void)ring_.release();
+  ~BoundRing() { leave_to_parent(); }
+
+  // The threads end: what they read may go away afterwards, however long this object lives.
+  void close() {
+    leave_to_parent();
+    if (ring_ == nullptr) return;
+    const std::shared_ptr<BatchRing> ring = ring_;  // another thread may be in take()
+    {
+      const nb::gil_scoped_release free;
+      ring->close();
+    }
+    ring_.reset();
   }
 
   using Which = std::optional<Array<const std::int32_t>>;
   void put(Ints ids, std::size_t batch, const Which& which) {
-    check(ids, which);
+    need_open();
+    check(ids, which, {});
     for (std::size_t low = 0; low < ids.size() || low == 0; low += std::max<std::size_t>(batch, 1)) {
       const std::size_t high = std::min(ids.size(), low + batch);
       ring_->put({part(ids, low, high), which ? part(*which, low, high) : std::vector<std::int32_t>{}, {}});
     }
   }
   void put_runs(Ints starts, Ints offsets, Ints cuts, const Which& which) {
-    check(starts, which);
+    need_open();
     need_same_length(starts.size() + 1, offsets.size());
     const std::span<const std::int64_t> edges = span(cuts);
     if (!std::is_sorted(offsets.data(), offsets.data() + offsets.size()) || !std::is_sorted(edges.begin(), edges.end()) ||
         edges.empty() || edges.front() < 0 || static_cast<std::size_t>(edges.back()) > starts.size()) {
       throw std::invalid_argument("expected rising offsets, and rising cuts among the runs");
     }
+    check(starts, which, span(offsets));
     for (std::size_t i = 0; i + 1 < edges.size(); ++i) {
       const auto low = static_cast<std::size_t>(edges[i]);
       const auto high = static_cast<std::size_t>(edges[i + 1]);
@@ -80,16 +83,19 @@ class BoundRing {
       ring_->put({part(starts, low, high), which ? part(*which, low, high) : std::vector<std::int32_t>{}, std::move(own)});
     }
   }
-  std::size_t size() const { return ring_->size(); }
+  std::size_t size() const { return ring_ == nullptr ? 0 : ring_->size(); }
 
-  using Values = nb::typed<nb::list, OwnArray<std::uint8_t>>;
+  using Values = nb::typed<nb::list, nb::object>;
   using Flags = nb::typed<nb::list, std::optional<OwnArray<bool>>>;
   std::pair<Values, Flags> take() {
+    need_open();
     if (ring_->size() == 0) throw std::invalid_argument("the ring is empty");
     std::unique_ptr<RingBatch> batch;
+    const std::shared_ptr<BatchRing> ring = ring_;
     while (batch == nullptr) {
+      need_open();
       PyThreadState* const thread = PyEval_SaveThread();
-      batch = ring_->take(100);
+      batch = ring->take(100);
       while (is_ending()) sleep(1);  // to come back now would end this thread in the middle of C++, and with it the program
       PyEval_RestoreThread(thread);
       if (batch == nullptr && PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -100,67 +106,180 @@ class BoundRing {
     Values values;
     Flags present;
     bool some_missing = false;
-    for (std::size_t i = 0; i < batch->values.size(); ++i) {
-      const auto* flags = reinterpret_cast<const std::uint8_t*>(batch->present[i].get());
-      const bool all = std::memchr(flags, 0, flagged) == nullptr;
+    const auto add_flags = [&](Buffer flags) {
+      const bool all = std::memchr(flags.get(), 0, flagged) == nullptr;
       some_missing |= !all;
-      const std::size_t bytes = records * strides_[i];
-      values.append(as_array<std::uint8_t>(std::move(batch->values[i]), bytes));
-      present.append(all ? nb::none() : nb::cast(as_array<bool>(std::move(batch->present[i]), flagged)));
+      present.append(all ? nb::none() : nb::cast(as_array<bool>(std::move(flags), flagged)));
+    };
+    for (std::size_t i = 0; i < batch->values.size(); ++i) {
+      values.append(as_array<std::uint8_t>(std::move(batch->values[i]), records * strides_[i]));
+      add_flags(std::move(batch->present[i]));
+    }
+    for (std::size_t i = 0; i < batch->varying.size(); ++i) {
+      VaryingValues& one = batch->varying[i];
+      const std::size_t ndim = std::get<2>(varying_[i]);
+      values.append(nb::make_tuple(
+          as_array<std::uint8_t>(std::move(one.values), one.bytes), as_array<std::int64_t>(std::move(one.offsets), records + 1),
+          ndim == 0 ? nb::none() : nb::cast(as_array<std::uint32_t, 2>(std::move(one.shapes), {records, ndim}))));
+      add_flags(std::move(one.present));
     }
     return {values, some_missing ? present : Flags()};
   }
 
  private:
+  // A forked child has none of the threads, and must not wait for them.
+  void leave_to_parent() {
+    if (ring_ == nullptr || fork_count() == forks_) return;
+    (void)new std::shared_ptr<BatchRing>(std::move(ring_));
+    ring_.reset();
+  }
+  void need_open() const {
+    if (ring_ == nullptr) throw std::invalid_argument("the ring is closed");
+  }
   template <class T>
   static std::vector<T> part(const Array<const T>& values, std::size_t low, std::size_t high) {
     return {values.data() + low, values.data() + high};
   }
-  void check(const Ints& ids, const Which& which) const {
-    if (!which) return;
-    need_same_length(ids.size(), which->size());
-    for (const std::int32_t one : span(*which)) {
-      if (static_cast<std::size_t>(one) >= sources_) throw std::invalid_argument("a record is of a source that is not there");
+  // The records must exist: readers do not look. With offsets, they begin runs.
+  void check(const Ints& ids, const Which& which, std::span<const std::int64_t> offsets) const {
+    if (which) need_same_length(ids.size(), which->size());
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto source = which ? static_cast<std::size_t>(which->data()[i]) : std::size_t{0};
+      if (source >= lengths_.size()) throw std::invalid_argument("a record is of a source that is not there");
+      const auto first = static_cast<std::uint64_t>(ids.data()[i]);
+      const std::uint64_t count = offsets.empty() ? 1 : static_cast<std::uint64_t>(offsets[i + 1] - offsets[i]);
+      if (first > lengths_[source] || count > lengths_[source] - first) {
+        throw nb::index_error(("expected records of source " + std::to_string(source) + " in [0, " +
+                               std::to_string(lengths_[source]) + "), got " + std::to_string(count) + " from " +
+                               std::to_string(ids.data()[i]))
+                                  .c_str());
+      }
     }
   }
 
+  void need_sources(std::size_t count) const {
+    if (count == 0 || count != lengths_.size()) {
+      throw std::invalid_argument("expected every field to have the same number of readers, and at least one");
+    }
+  }
+  // No more records of a source may be asked for than its shortest reader has.
+  void bound(std::size_t source, std::uint64_t length) { lengths_[source] = std::min(lengths_[source], length); }
+  std::vector<RingField> fixed_fields(const Fields& fields) {
+    std::vector<RingField> made;
+    for (const auto& [readers, stride] : fields) {
+      need_sources(readers.size());
+      made.push_back({stride, {}});
+      strides_.push_back(stride);
+      for (const auto& [reader, number] : readers) {
+        const std::size_t source = made.back().sources.size();
+        kept_.push_back(reader);
+        if (nb::isinstance<BoundDocuments>(reader)) {
+          const auto& documents = nb::cast<const BoundDocuments&>(reader);
+          const std::span<const std::int64_t> bounds = span(documents.bounds);
+          bound(source, bounds.empty() ? 0 : static_cast<std::uint64_t>(bounds.back()));
+          made.back().sources.push_back(of_documents(*documents.line));
+        } else if (number >= 0) {
+          const auto& store = nb::cast<const StoreReader&>(reader);
+          bound(source, store.length());
+          made.back().sources.push_back(of_store(store, static_cast<std::uint32_t>(number), stride));
+        } else {
+          const RowReader& rows = nb::cast<const BoundRows&>(reader).reader;
+          if (rows.stride() != stride) throw std::invalid_argument("expected rows of as many bytes as the field has");
+          bound(source, rows.length());
+          made.back().sources.push_back(of_rows(rows));
+        }
+      }
+    }
+    return made;
+  }
+  std::vector<RingVarying> varying_fields() {
+    std::vector<RingVarying> made;
+    for (const auto& [readers, item_bytes, ndim] : varying_) {
+      need_sources(readers.size());
+      if (item_bytes == 0) throw std::invalid_argument("expected items of at least one byte");
+      made.push_back({item_bytes, ndim, {}});
+      for (const BoundVarying& one : readers) {
+        bound(made.back().sources.size(), one.length);
+        made.back().sources.push_back(one.reader.get());
+      }
+    }
+    return made;
+  }
+
   RingFill of_store(const StoreReader& reader, std::uint32_t number, std::uint64_t stride) {
-    return [this, &reader, number, stride](std::span<const std::int64_t> ids, std::span<const std::int64_t> offsets,
-                                           std::byte* out, std::uint8_t* present) {
-      if (!offsets.empty()) throw std::logic_error("records of a store are not read in runs");
-      reader.read_fixed(number, stride, ids, out, present, alone_);
+    return [this, &reader, number, stride](const RingRead& read) {
+      if (!read.offsets.empty()) throw std::logic_error("records of a store are not read in runs");
+      reader.read_fixed(number, stride, read.ids, read.out, read.present, alone_, read.places);
+    };
+  }
+  static RingFill of_documents(const DocumentLine& line) {
+    return [&line](const RingRead& read) {
+      if (!read.offsets.empty()) {
+        line.read(read.ids, read.offsets, read.out);
+      } else if (!read.ids.empty()) {
+        throw std::logic_error("the tokens of documents are read in runs");
+      }
     };
   }
   RingFill of_rows(const RowReader& reader) {
-    return
-        [this, &reader](std::span<const std::int64_t> ids, std::span<const std::int64_t> offsets, std::byte* out, std::uint8_t*) {
-          offsets.empty() ? reader.read(ids, 1, out, alone_) : reader.read_spans(ids, offsets, out, alone_);
-        };
+    return [this, &reader](const RingRead& read) {
+      if (read.offsets.empty()) {
+        reader.read(read.ids, 1, read.out, alone_, read.places);
+      } else {
+        reader.read_spans(read.ids, read.offsets, read.out, alone_);
+      }
+    };
   }
 
   std::uint32_t forks_;
   ThreadPool alone_{1};  // a piece is read by the thread that claimed it
   std::vector<nb::object> kept_;
+  Varying varying_;
   std::vector<std::uint64_t> strides_;
-  std::size_t sources_ = 1;
-  std::unique_ptr<BatchRing> ring_;
+  std::vector<std::uint64_t> lengths_;  // records of each source
+  std::shared_ptr<BatchRing> ring_;
 };
+
+void make_documents(BoundDocuments* self, std::vector<BoundVarying> readers, Ints bounds, BoundDocuments::Whiches which,
+                    BoundDocuments::Rows rows, std::uint64_t token_bytes, Array<const std::uint8_t> separator) {
+  const std::span<const std::byte> ends = std::as_bytes(span(separator));
+  std::vector<const VaryingReader*> plain;
+  for (const BoundVarying& one : readers) plain.push_back(one.reader.get());
+  const DocumentPlaces places{span(bounds), which ? span(*which) : std::span<const std::int32_t>{},
+                              rows ? span(*rows) : std::span<const std::int64_t>{}};
+  auto line = std::make_unique<DocumentLine>(std::move(plain), places, token_bytes, std::vector(ends.begin(), ends.end()));
+  new (self) BoundDocuments{std::move(readers), std::move(bounds), std::move(which), std::move(rows), std::move(line)};
+}
 
 }  // namespace
 
 void bind_loader(nb::module_& m) {
-  nb::class_<BoundRing>(m, "BatchRing", "Batches of fixed records read ahead, in order. For one thread; not for forked children.")
-      .def(nb::init<const BoundRing::Fields&, std::size_t>(), "fields"_a, "threads"_a,
-           "Fields as ([(reader, number of the field or -1 for rows) of each source], bytes of a record).")
+  nb::class_<BoundDocuments>(m, "DocumentLine", "Documents as one line of tokens, for a ring. Safe to use from several threads.")
+      .def("__init__", &make_documents, "readers"_a, "bounds"_a.noconvert(), "which"_a.noconvert().none(),
+           "rows"_a.noconvert().none(), "token_bytes"_a, "separator"_a.noconvert(),
+           "Document i has the tokens [bounds[i], bounds[i + 1]), of which the last are the separator; it is row rows[i] of "
+           "reader "
+           "which[i] (row i of the first).");
+  nb::class_<BoundRing>(m, "BatchRing", "Batches of records read ahead, in order. For one thread; not for forked children.")
+      .def(nb::init<const BoundRing::Fields&, std::size_t, BoundRing::Varying, std::size_t, std::uint64_t>(), "fields"_a,
+           "threads"_a, "varying"_a = BoundRing::Varying{}, "room_batches"_a = RingRoom{}.batches,
+           "room_bytes"_a = RingRoom{}.bytes,
+           "Fields as ([(reader, number of the field or -1 for rows) of each source], bytes of a record); fields of varying "
+           "length "
+           "as ([reader of each source], bytes of an item, dimensions or 0). Batches with such fields are in memory before they "
+           "are taken as far as they fit room_bytes, but at least room_batches.")
       .def("put", &BoundRing::put, "ids"_a.noconvert(), "batch"_a, "which"_a.noconvert().none() = nb::none(),
-           "Ask for batches of so many ids each; ``which`` says of which source each is. The ids must exist.")
+           "Ask for batches of ``batch`` ids each; ``which`` says of which source each is. IndexError if one does not exist.")
       .def("put_runs", &BoundRing::put_runs, "starts"_a.noconvert(), "offsets"_a.noconvert(), "cuts"_a.noconvert(),
            "which"_a.noconvert().none() = nb::none(),
            "Ask for batches of runs of rows: run i has those from starts[i] on, offsets[i + 1] - offsets[i] of them; batch b has "
-           "the runs from cuts[b] up to cuts[b + 1]. The rows must exist.")
+           "the runs from cuts[b] up to cuts[b + 1]. IndexError if a row does not exist.")
       .def("take", &BoundRing::take,
            "The oldest batch asked for: the bytes of each field, and what is present of each (nothing if all is; None for a "
-           "field of which all is).")
+           "field of which all is). Behind the fixed fields are those of varying length: (bytes, offsets in items, shapes or "
+           "None).")
+      .def("close", &BoundRing::close,
+           "End the threads of the ring, and wait for that. What they read may go away then. Idempotent.")
       .def_prop_ro("size", &BoundRing::size);
 }
 

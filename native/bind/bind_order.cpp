@@ -1,7 +1,10 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind/array.h"
 #include "core/block_shuffle.h"
+#include "core/mixed_order.h"
 #include "core/mixture.h"
 #include "core/random.h"
 #include "core/systematic.h"
@@ -94,15 +97,74 @@ void bind_mixture(nb::module_& m) {
           "before"_a.noconvert())
       .def(
           "at",
-          [](const MixtureLine& self, std::uint64_t root, Ints positions, Array<std::int32_t> which, IntsOut element) {
+          [](const MixtureLine& self, std::uint64_t root, Ints positions, Array<std::int32_t> which, IntsOut element,
+             const std::optional<Ints>& before) {
             need_same_length(positions.size(), which.size());
             need_same_length(positions.size(), element.size());
             const nb::gil_scoped_release free;
             need_below(span(positions), kMaxLength);
-            self.at(root, span(positions), span(which), span(element));
+            self.at(root, span(positions), span(which), span(element), before ? span(*before) : std::span<const std::int64_t>{});
           },
           "root"_a, "positions"_a.noconvert(), "which"_a.noconvert(), "element"_a.noconvert(),
-          "Fill which and element with the data set and first element at each position.");
+          "before"_a.noconvert().none() = nb::none(),
+          "Fill which and element with the data set and first element at each position, with before[k] added for data set k.")
+      .def(
+          "given_before",
+          [](const MixtureLine& self, std::uint64_t position) {
+            if (position >= kMaxLength) throw nb::index_error("expected a position below 2**62");
+            return self.given_before(position);
+          },
+          "position"_a, "Elements that each data set has given before the period of a position.");
+}
+
+// A node of a tree of orders, and the objects it computes with.
+struct BoundOrder {
+  std::shared_ptr<const OrderNode> node;
+  std::vector<nb::object> kept;
+};
+
+using BoundPart = std::tuple<nb::object, std::int64_t, std::int64_t>;
+
+BoundOrder order_leaf(nb::object epoch, std::int32_t leaf) {
+  OrderLeaf::Forward forward;
+  if (nb::isinstance<Permutation>(epoch)) {
+    forward = [&order = nb::cast<const Permutation&>(epoch)](auto positions, auto out) { order.forward(positions, out); };
+  } else if (nb::isinstance<BlockEpoch>(epoch)) {
+    forward = [&order = nb::cast<BlockEpoch&>(epoch)](auto positions, auto out) { order.forward(positions, out); };
+  } else if (!epoch.is_none()) {
+    throw nb::type_error("expected a Permutation, a BlockEpoch or None");
+  }
+  return {std::make_shared<OrderLeaf>(std::move(forward), leaf), {std::move(epoch)}};
+}
+
+BoundOrder order_mix(nb::object line, std::uint64_t root, std::vector<std::int64_t> before, const std::vector<BoundPart>& parts) {
+  std::vector<MixedPart> made;
+  std::vector<nb::object> kept{line};
+  for (const auto& [order, base, length] : parts) {
+    made.push_back({nb::cast<const BoundOrder&>(order).node, base, length});
+    kept.push_back(order);
+  }
+  return {std::make_shared<OrderMix>(nb::cast<const MixtureLine&>(line), root, std::move(before), std::move(made)),
+          std::move(kept)};
+}
+
+void bind_order_tree(nb::module_& m) {
+  nb::class_<BoundOrder>(m, "OrderNode", "Mixtures, also in mixtures, as a tree. Safe to use from several threads.")
+      .def_static("leaf", &order_leaf, "epoch"_a.none(), "leaf"_a,
+                  "An epoch of an order (None: in sequence) of a leaf's records.")
+      .def_static("mix", &order_mix, "line"_a, "root"_a, "before"_a, "parts"_a,
+                  "A mixture: (order, first element of its epoch, elements of its epoch) of every data set.")
+      .def(
+          "at",
+          [](const BoundOrder& self, Ints positions, Array<std::int32_t> leaves, IntsOut ids) {
+            need_same_length(positions.size(), leaves.size());
+            need_same_length(positions.size(), ids.size());
+            const nb::gil_scoped_release free;
+            need_below(span(positions), kMaxLength);
+            return self.node->at(span(positions), leaves.data(), ids.data());
+          },
+          "positions"_a.noconvert(), "leaves"_a.noconvert(), "ids"_a.noconvert(),
+          "Fill leaves and ids with what is at positions; False if one of them is in an epoch that the tree does not have.");
 }
 
 }  // namespace
@@ -110,6 +172,7 @@ void bind_mixture(nb::module_& m) {
 void bind_order(nb::module_& m) {
   bind_block_epoch(m);
   bind_mixture(m);
+  bind_order_tree(m);
   m.def(
       "random_run",
       [](std::uint64_t n, std::uint64_t key, std::uint64_t start, std::uint64_t step, IntsOut out) {

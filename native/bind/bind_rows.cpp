@@ -1,3 +1,4 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -9,6 +10,7 @@
 #include "bind/landing.h"
 #include "bind/rows.h"
 #include "core/documents.h"
+#include "core/row_lookup.h"
 
 namespace penstock::bind {
 
@@ -85,7 +87,7 @@ void read_spans(const BoundRows& self, Ints starts, Ints offsets, Array<std::uin
 }
 
 // Where records lie whose runs lie one after the other, each with rows of one size: run r has the ids up to ends[r], and id i of
-// it lies at bases[r] + i * stride.
+// it is at bases[r] + i * stride.
 void row_addresses(Ints ids, Ints ends, Ints bases, std::int64_t stride, IntsOut out) {
   need_same_length(ids.size(), out.size());
   need_same_length(ends.size(), bases.size());
@@ -108,9 +110,49 @@ void mark(Array<const std::uint8_t> tokens, std::size_t item, std::size_t length
                  position.data());
 }
 
+using RunTable = nb::ndarray<const std::int64_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+
+void make_lookup(RowLookup* self, const std::vector<RunTable>& streams) {
+  std::vector<std::vector<RowRun>> runs(streams.size());
+  for (std::size_t s = 0; s < streams.size(); ++s) {
+    for (std::size_t i = 0; i < streams[s].shape(0); ++i) {
+      const std::int64_t* const run = streams[s].data() + 4 * i;
+      runs[s].push_back({run[0], run[1], run[2], static_cast<std::int32_t>(run[3])});
+    }
+  }
+  new (self) RowLookup(runs);
+}
+
+void find_rows(const RowLookup& self, Ints ids, const std::optional<Array<const std::int32_t>>& streams,
+               Array<std::int32_t> which, IntsOut rows) {
+  need_same_length(ids.size(), which.size());
+  need_same_length(ids.size(), rows.size());
+  if (streams) need_same_length(ids.size(), streams->size());
+  const nb::gil_scoped_release free;
+  self.find(span(ids), streams ? span(*streams) : std::span<const std::int32_t>{}, which.data(), rows.data());
+}
+
+void bind_lookup(nb::module_& m) {
+  nb::class_<RowLookup>(m, "RowLookup", "Records of streams as rows of leaves. Immutable; safe to use from several threads.")
+      .def("__init__", &make_lookup, "streams"_a,
+           "Of each stream its runs, (end, base, step, leaf) each: record i below end is row base + i * step of that leaf.")
+      .def("find", &find_rows, "ids"_a.noconvert(), "streams"_a.noconvert().none(), "which"_a.noconvert(), "rows"_a.noconvert(),
+           "Fill which and rows with the leaf and row of each record; ``streams`` has the stream of each (None: the first).");
+  m.def(
+      "group_by",
+      [](Array<const std::int32_t> which, IntsOut order, IntsOut ends) {
+        need_same_length(which.size(), order.size());
+        const nb::gil_scoped_release free;
+        group_by(span(which), span(order), span(ends));
+      },
+      "which"_a.noconvert(), "order"_a.noconvert(), "ends"_a.noconvert(),
+      "Fill order with the places of each group's members, group by group, and ends with where each group ends there.");
+}
+
 }  // namespace
 
 void bind_rows(nb::module_& m) {
+  bind_lookup(m);
   nb::class_<BoundRows>(m, "RowReader",
                         "Rows of one size, in files, in memory or in landings. Safe to use from several threads and after fork.")
       .def(nb::new_(&of_files), "paths"_a, "facts"_a.noconvert(), "stride"_a, "pread"_a)

@@ -12,6 +12,7 @@
 #include "bind/array.h"
 #include "bind/buffer.h"
 #include "bind/landing.h"
+#include "bind/varying.h"
 #include "core/codec.h"
 #include "core/store_reader.h"
 
@@ -95,7 +96,7 @@ std::unique_ptr<StoreReader> make_reader(const std::string& path, std::uint64_t 
                                        FieldNames(names.begin(), names.end()));
 }
 
-// Where a plain record lies, and what keeps it there; nothing if it is missing.
+// Where a plain record is, and what keeps it there; nothing if it is missing.
 struct View {
   const std::byte* data = nullptr;
   std::shared_ptr<const void> owner;
@@ -186,7 +187,7 @@ VariableRecords read_variable(const StoreReader& self, std::uint32_t field, std:
     self.add_up(sizes, at);
     bytes = static_cast<std::size_t>(at[count]);
     values = take_buffer(bytes);
-    if (count > 0) self.read_variable(field, is_text, span(ids), at, values.get(), pool);
+    if (count > 0) self.read_variable(field, is_text, span(ids), at, sizes.data(), values.get(), pool);
   }
   std::optional<OwnArray<bool>> present;
   if (missing > 0) {
@@ -243,6 +244,13 @@ void bind_reader(nb::module_& m) {
            "Records of varying length: their bytes, where each begins and the last ends, which are present (None: all), and ndim "
            "dimensions of each.")
       .def(
+          "varying",
+          [](nb::handle_t<StoreReader> self, std::uint32_t field, bool is_text) {
+            const auto& store = nb::cast<const StoreReader&>(self);
+            return BoundVarying{std::make_shared<StoreField>(store, field, is_text), nb::borrow(self), store.length()};
+          },
+          "field"_a, "is_text"_a, "A field of varying length, for a ring.")
+      .def(
           "verify_chunk",
           [](const StoreReader& self, std::uint32_t index) {
             std::vector<std::pair<std::uint32_t, std::string>> problems;
@@ -281,10 +289,10 @@ void bind_reader(nb::module_& m) {
           },
           "index"_a, "Number and stored bytes of each field of a chunk, and whether it says which records are missing.")
       .def("view", &view_record, "field"_a, "stride"_a, "id"_a,
-           "A plain record where it lies in the map (a copy if it lies in a landing); None if it is missing.")
+           "A plain record where it is in the map (a copy if it is in a landing); None if it is missing.")
       .def("places", &places, "field"_a, "ids"_a.noconvert(), "The chunk and the row of each record of a field.")
       .def("page_extents", &page_extents, "field"_a, "ids"_a.noconvert(),
-           "The chunk of each record of a field, and from where to where the page that holds the record lies in its file (0 and "
+           "The chunk of each record of a field, and from where to where the page that holds the record is in its file (0 and "
            "0 for "
            "a missing record). Only the indices of the chunks need to be in memory.")
       .def(
@@ -300,6 +308,7 @@ void bind_reader(nb::module_& m) {
 
 void bind_store(nb::module_& m) {
   nb::register_exception_translator(translate);
+  nb::class_<BoundVarying>(m, "VaryingReader", "Records of one field that have different lengths, as a ring reads them.");
   bind_reader(m);
   m.def(
       "chunk_index_start",

@@ -17,7 +17,7 @@ struct BlockEpoch::Group {
   std::uint64_t num_blocks;
   std::uint64_t swapped;  // the short block's rank in the group, which changes places with the last; num_blocks - 1 if none
   Permutation permutation;
-  std::vector<std::int64_t> shift;  // shift[q] + x is the id of item x if it lies in block q; empty for very wide groups
+  std::vector<std::int64_t> shift;  // shift[q] + x is the id of item x if it is in block q; empty for very wide groups
 
   std::uint64_t unswap(std::uint64_t q) const { return q == swapped ? num_blocks - 1 : q == num_blocks - 1 ? swapped : q; }
   std::size_t memory_bytes() const {
@@ -75,7 +75,7 @@ std::uint64_t BlockEpoch::lane_records(std::uint64_t lane) const {
   return lane_blocks(lane) * geometry_.block - (lane == short_lane_ ? missing_ : 0);
 }
 
-// How much of the tail lies in the lanes before this one.
+// How much of the tail is in the lanes before this one.
 std::uint64_t BlockEpoch::tail_before(std::uint64_t lane) const {
   const std::uint64_t plain = num_blocks_ / geometry_.lanes * geometry_.block - even_;
   const std::uint64_t all = lane * plain + std::min(lane, extra_lanes_) * geometry_.block;
@@ -224,7 +224,7 @@ void BlockEpoch::run_lane(LanePlace from, std::size_t count, Steps steps, std::i
 
 void BlockEpoch::run(std::uint64_t start, std::uint64_t step, std::span<std::int64_t> out) {
   const std::uint64_t common = std::gcd(geometry_.lanes, step);
-  // So many positions later comes the same lane (or, in the tail, the same run) again, so many of its records further on.
+  // `stride` positions later comes the same lane (or, in the tail, the same run) again, `delta` of its records further on.
   const Steps steps{step / common, geometry_.lanes / common};
   for (std::uint64_t first = 0; first < std::min<std::uint64_t>(steps.stride, out.size()); ++first) {
     for (std::uint64_t i = first; i < out.size();) {

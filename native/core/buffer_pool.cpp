@@ -37,7 +37,7 @@ std::byte* allocate(std::size_t capacity) {
   return static_cast<std::byte*>(made);
 }
 
-// Buffers nobody uses, the last one returned last.
+// Unused buffers, the last one returned last.
 class Pool {
  public:
   ~Pool() {

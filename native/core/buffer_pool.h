@@ -15,12 +15,12 @@ struct ReturnBuffer {
 using Buffer = std::unique_ptr<std::byte, ReturnBuffer>;
 
 // At least `bytes` bytes at a multiple of 64 (of 4,096 from 32 KiB on), with whatever they held before. Safe to call from several
-// threads and after fork. The pool keeps at most kept_buffer_limit() bytes that nobody uses.
+// threads and after fork. The pool keeps at most kept_buffer_limit() unused bytes.
 Buffer take_buffer(std::size_t bytes);
 
 constexpr std::size_t kept_buffer_limit() { return std::size_t{48} << 20; }
 
-// Bytes in the pool that nobody uses, for tests and statistics.
+// Unused bytes in the pool, for tests and statistics.
 std::size_t kept_buffer_bytes();
 
 }  // namespace penstock

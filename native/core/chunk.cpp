@@ -140,11 +140,11 @@ void Chunk::parse_entry(std::span<const std::byte> entry, std::uint64_t limit) {
   field.rows_per_page = load_le<std::uint32_t>(&entry[32]);
   const bool again =
       std::any_of(fields_.begin(), fields_.end(), [&](const ChunkField& other) { return other.number == field.number; });
-  need(!again && field.number < kMaxFields, path(), "a field stands twice in the entries, or has a number out of range");
+  need(!again && field.number < kMaxFields, path(), "a field is there twice in the entries, or has a number out of range");
   need(codec < kNumCodecs && flags <= kHasValidity && field.rows_per_page > 0, path(), "an entry has an unknown codec or flag");
   field.codec = static_cast<Codec>(codec);
   need(field.data_offset <= limit && field.data_bytes <= limit - field.data_offset && field.data_offset % kRegionAlignment == 0,
-       path(), "a field's region lies outside the file");
+       path(), "a field's region is outside the file");
   const std::uint64_t rows = rows_;
   field.num_pages = static_cast<std::uint32_t>((rows + field.rows_per_page - 1) / field.rows_per_page);
   const auto reference = [&](std::size_t i) { return array_reference(entry, i); };
@@ -179,7 +179,7 @@ const std::byte* Chunk::load_array(std::span<const std::byte> reference, std::ui
   const auto bytes = load_le<std::uint64_t>(&reference[8]);
   const auto crc = load_le<std::uint32_t>(&reference[16]);
   if (bytes != expected_bytes || offset > limit || bytes > limit - offset || offset % 8 != 0) {
-    corrupt(path(), std::string("the array of ") + name + " lies outside the file or has another size than its rows need");
+    corrupt(path(), std::string("the array of ") + name + " is outside the file or has another size than its rows need");
   }
   array_bytes_ += bytes;
   if (array_bytes_ > limit) corrupt(path(), "the index arrays overlap");
@@ -214,7 +214,7 @@ ChunkField::Extent Chunk::page_extent(const ChunkField& field, std::uint64_t pag
   ChunkField::Extent head{};
   ChunkField::Extent end{};
   const bool placed = field.extent(first, head) && field.extent(last, end) && end.offset + end.bytes >= head.offset;
-  if (!placed) corrupt(path(), where(field, page) + ": a record lies outside the field's region");
+  if (!placed) corrupt(path(), where(field, page) + ": a record is outside the field's region");
   return {head.offset, end.offset + end.bytes - head.offset};
 }
 
@@ -248,7 +248,7 @@ std::uint64_t chunk_index_start(std::span<const std::byte> end, std::uint64_t fi
     const auto reference = array_reference(footer.subspan(i / kNumArrays * kChunkEntryBytes), i % kNumArrays);
     const auto offset = load_le<std::uint64_t>(&reference[0]);
     const auto bytes = load_le<std::uint64_t>(&reference[8]);
-    need(offset <= limit && bytes <= limit - offset, path, "an index array lies outside the file");
+    need(offset <= limit && bytes <= limit - offset, path, "an index array is outside the file");
     if (bytes > 0) start = std::min(start, offset);
   }
   return start;

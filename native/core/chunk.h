@@ -149,7 +149,7 @@ class Chunk {
   std::vector<std::unique_ptr<std::byte[]>> loaded_;  // index arrays of files that are not mapped
 };
 
-// Where the index of a chunk begins, of which `end` are the last bytes: what Chunk::open reads lies there and after, but for the
+// Where the index of a chunk begins, of which `end` are the last bytes: what Chunk::open reads is there and after, but for the
 // header. An answer before the bytes given asks for more of them, from there on; then to be called again.
 std::uint64_t chunk_index_start(std::span<const std::byte> end, std::uint64_t file_bytes, const std::string& path);
 

@@ -57,7 +57,7 @@ class Encoder {
   std::unique_ptr<Context> context_;
 };
 
-// The most bytes that so many stored bytes can decode to: a longer record is a lie, and not worth its memory.
+// The most bytes that this number of stored bytes can decode to: a longer record is a lie, and not worth its memory.
 std::uint64_t most_decoded(Codec codec, std::uint64_t stored);
 
 // Decompresses any codec. For one thread; keeps its working memory between records.

@@ -1,4 +1,4 @@
-// Copying records of a few bytes without a call.
+// Copying records of a few bytes without a call, to places one after the other or to others.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,31 @@
 #include <span>
 
 namespace penstock {
+
+// Where records go in a batch: record i to place first + i, or to the i-th of a list of places.
+class Places {
+ public:
+  Places() = default;
+  explicit Places(const std::uint32_t* list) : list_(list) {}
+
+  std::size_t operator[](std::size_t i) const { return list_ == nullptr ? first_ + i : list_[i]; }
+  bool in_a_row() const { return list_ == nullptr; }
+
+  // Of the records from `skipped` on.
+  Places behind(std::size_t skipped) const {
+    Places rest = *this;
+    if (list_ == nullptr) {
+      rest.first_ += skipped;
+    } else {
+      rest.list_ += skipped;
+    }
+    return rest;
+  }
+
+ private:
+  const std::uint32_t* list_ = nullptr;
+  std::size_t first_ = 0;
+};
 
 inline void copy_record_bytes(std::byte* out, const std::byte* from, std::uint64_t bytes) {
   switch (bytes) {
@@ -34,6 +59,15 @@ inline void copy_records(std::byte* out, std::span<const std::byte* const> from,
     for (std::size_t i = 0; i < from.size(); ++i) copy_record_bytes(out + i * stride, from[i], stride);
   } else {
     for (std::size_t i = 0; i < from.size(); ++i) std::memcpy(out + i * stride, from[i], stride);
+  }
+}
+
+// The same, to any places of `out`.
+inline void copy_records(std::byte* out, std::span<const std::byte* const> from, std::uint64_t stride, const Places& places) {
+  if (places.in_a_row()) {
+    copy_records(out + places[0] * stride, from, stride);
+  } else {
+    for (std::size_t i = 0; i < from.size(); ++i) copy_record_bytes(out + places[i] * stride, from[i], stride);
   }
 }
 

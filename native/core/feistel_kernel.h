@@ -37,7 +37,7 @@ struct FeistelKernelOf {
     return V::scale((z ^ V::splat(key.middle)) * V::splat(kRoundMultiplier2), modulus);
   }
 
-  // With x, y < m <= 2^31 exactly one of s and s - m (or s + m) lies in [0, m), and it is the smaller one as an unsigned number.
+  // With x, y < m <= 2^31 exactly one of s and s - m (or s + m) is in [0, m), and it is the smaller one as an unsigned number.
   [[gnu::always_inline]] static V add_mod(V x, V y, V m) { return V::min(x + y, x + y - m); }
   [[gnu::always_inline]] static V sub_mod(V x, V y, V m) { return V::min(x - y, x - y + m); }
 

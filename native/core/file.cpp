@@ -50,7 +50,7 @@ void pass_on(int signal, siginfo_t* info, void* context) {
 void on_bus_error(int signal, siginfo_t* info, void* context) {
   if (guard_exit == nullptr) return pass_on(signal, info, context);
   guard_fault = info->si_code > 0 ? info->si_addr : nullptr;  // a signal that was raised by a call has no address
-  // Whoever called this handler (the thread sanitizer does) may have blocked signals for the time it takes; it never returns.
+  // The caller of this handler (the thread sanitizer) may have blocked signals for the time it takes; it never returns.
   pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
   siglongjmp(*guard_exit, 1);
 }
@@ -59,7 +59,7 @@ bool is_ours(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == on_bus_error;
 }
 
-// Two threads at once do the same thing twice, which does no harm; a lock could be held for ever in a forked child.
+// Two threads at once do the same thing twice, which does no harm; a lock could stay held in a forked child.
 void install_handler() {
   struct sigaction current = {};
   sigaction(SIGBUS, nullptr, &current);

@@ -25,6 +25,7 @@ struct FileVersion {
   std::uint64_t inode = 0;
   std::uint64_t written_ns = 0;
   bool is_known() const { return inode != 0; }
+  friend bool operator==(const FileVersion&, const FileVersion&) = default;
 };
 
 // Whether the directory of a file may be a link: that of a store's own files may not, for it could lead to another store.

@@ -18,8 +18,8 @@ inline std::uint32_t fork_count() {
   return count.load(std::memory_order_relaxed);
 }
 
-// Threads and locks do not survive fork(): the child has none of the parent's threads, and a lock one of them held stays locked
-// for ever. get() therefore makes a fresh T in every process; the copy inherited from the parent is neither used nor destroyed.
+// Threads and locks do not survive fork(): the child has none of the parent's threads, and a lock one of them held stays
+// locked. get() therefore makes a fresh T in every process; the copy inherited from the parent is neither used nor destroyed.
 // Safe to use from several threads.
 template <class T>
 class ForkLocal {

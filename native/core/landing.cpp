@@ -51,7 +51,7 @@ void Landing::expect(std::uint64_t start, std::uint64_t stop) {
   if (low >= high) return;
   madvise(reinterpret_cast<void*>(low), high - low, MADV_HUGEPAGE);  // advice only: a failure changes nothing
   const std::unique_lock lock(change_, std::try_to_lock);
-  if (!lock.owns_lock()) return;  // only in a forked child, whose parent's thread holds it for ever
+  if (!lock.owns_lock()) return;  // only in a forked child, whose parent's thread held it
   bool spare = true;
   for (std::uintptr_t at = low; at < high; at += kFrameBytes) {
     spare = spare && SpareFrames::shared().take(reinterpret_cast<std::byte*>(at));

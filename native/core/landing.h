@@ -12,7 +12,7 @@
 namespace penstock {
 
 // Costs nothing before the first write. Safe to use from several threads for different ranges; a range is released, and all is
-// dropped, only when nobody reads or writes there. A forked child has a copy of its own.
+// dropped, only when no thread reads or writes there. A forked child has a copy of its own.
 class Landing {
  public:
   explicit Landing(std::uint64_t bytes) : bytes_(bytes) {}

@@ -55,24 +55,47 @@ struct Period {
   }
 };
 
+const MixtureSegment& segment_of(const std::vector<MixtureSegment>& segments, std::uint64_t position) {
+  const auto after = std::upper_bound(segments.begin(), segments.end(), position,
+                                      [](std::uint64_t p, const MixtureSegment& s) { return p < s.start; });
+  return *std::prev(after);
+}
+
 }  // namespace
 
 void MixtureLine::at(std::uint64_t root, std::span<const std::int64_t> positions, std::span<std::int32_t> which,
-                     std::span<std::int64_t> element) const {
-  std::optional<Period> period;
+                     std::span<std::int64_t> element, std::span<const std::int64_t> before) const {
+  std::optional<Period> kept[2];  // positions that a mixture around this one has shuffled jump to and fro between two periods
+  std::size_t current = 0;
   for (std::size_t i = 0; i < positions.size(); ++i) {
     const auto position = static_cast<std::uint64_t>(positions[i]);
-    if (!period || !period->holds(position)) {
-      const auto after = std::upper_bound(segments_.begin(), segments_.end(), position,
-                                          [](std::uint64_t p, const MixtureSegment& s) { return p < s.start; });
-      const MixtureSegment& segment = *std::prev(after);
-      period.emplace(segment, (position - segment.start) / segment.period, root);
+    if (!kept[current] || !kept[current]->holds(position)) {
+      current ^= 1;
+      if (!kept[current] || !kept[current]->holds(position)) {
+        const MixtureSegment& segment = segment_of(segments_, position);
+        kept[current].emplace(segment, (position - segment.start) / segment.period, root);
+        std::vector<std::int64_t>& given = kept[current]->before;
+        if (!before.empty() && before.size() != given.size()) throw std::invalid_argument("expected a number for every data set");
+        for (std::size_t k = 0; k < before.size(); ++k) given[k] += before[k];
+      }
     }
+    const std::optional<Period>& period = kept[current];
     const std::uint64_t slot = period->slots.forward(position - period->first);
     const std::size_t k = period->owner_of(slot);
     which[i] = static_cast<std::int32_t>(k);
     element[i] = period->before[k] + static_cast<std::int64_t>((slot - period->edges[k]) * period->segment->unit);
   }
+}
+
+std::vector<std::int64_t> MixtureLine::given_before(std::uint64_t position) const {
+  const MixtureSegment& segment = segment_of(segments_, position);
+  if (segment.counted) return segment.before;
+  std::vector<std::int64_t> given = segment.before;
+  const std::uint64_t from = (position - segment.start) / segment.period * segment.period;
+  for (std::size_t k = 0; k < given.size(); ++k) {
+    given[k] += static_cast<std::int64_t>((share(from, segment.edges[k + 1]) - share(from, segment.edges[k])) * segment.unit);
+  }
+  return given;
 }
 
 }  // namespace penstock

@@ -34,9 +34,13 @@ class MixtureLine {
 
   // The data set and the first element of the item at each position. Positions in rising order cost least: the tables of a period
   // are kept until another period is asked for. A period's key is absorb(root, its first position).
+  // before[k] is added to the elements of data set k; it is empty, or has a number for each.
   // Throws std::invalid_argument where the edges of a segment do not fill a period.
   void at(std::uint64_t root, std::span<const std::int64_t> positions, std::span<std::int32_t> which,
-          std::span<std::int64_t> element) const;
+          std::span<std::int64_t> element, std::span<const std::int64_t> before = {}) const;
+
+  // Elements that each data set has given before the period of a position.
+  std::vector<std::int64_t> given_before(std::uint64_t position) const;
 
  private:
   std::vector<MixtureSegment> segments_;

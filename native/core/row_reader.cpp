@@ -52,7 +52,7 @@ void copy_mapped(const File& file, std::uint64_t offset, std::span<std::byte> ou
 
 }  // namespace
 
-// Where a row lies. file is null for memory and landings; from is null for a file that is not mapped.
+// Where a row is. file is null for memory and landings; from is null for a file that is not mapped.
 struct RowReader::Piece {
   const std::byte* from;
   const File* file;
@@ -75,7 +75,10 @@ RowReader::RowReader(std::vector<RowPart> parts, std::uint64_t stride, FileAcces
     if (part.rows == 0) continue;
     std::uint64_t next = 0;
     if (__builtin_add_overflow(length_, part.rows, &next) || next > INT64_MAX) throw CorruptError("too many rows");
-    parts_.push_back({length_, std::move(part)});
+    const bool is_same = !parts_.empty() && !part.path.empty() && parts_.back().where.path == part.path &&
+                         parts_.back().where.file_bytes == part.file_bytes && parts_.back().where.version == part.version;
+    if (!is_same) ++num_files_;
+    parts_.push_back({length_, num_files_ - 1, std::move(part)});
     length_ = next;
   }
   if (parts_.empty()) return;
@@ -92,8 +95,7 @@ std::size_t RowReader::part_of(std::uint64_t row) const {
 }
 
 RowReader::Piece RowReader::locate(Files& files, std::uint64_t row) const {
-  const std::size_t number = part_of(row);
-  const Part& part = parts_[number];
+  const Part& part = parts_[part_of(row)];
   const std::uint64_t local = row - part.first_row;
   const std::uint64_t left = part.where.rows - local;
   if (part.where.memory != nullptr) return {part.where.memory + local * stride_, nullptr, 0, left};
@@ -101,7 +103,7 @@ RowReader::Piece RowReader::locate(Files& files, std::uint64_t row) const {
     return {first_row(*part.where.landing, part.where.offset) + local * stride_, nullptr, 0, left};
   }
   const File& file =
-      files.get(number, [&] { return File::open(part.where.path, part.where.file_bytes, access_, part.where.version); });
+      files.get(part.file, [&] { return File::open(part.where.path, part.where.file_bytes, access_, part.where.version); });
   const std::uint64_t offset = part.where.offset + local * stride_;
   return {file.data() == nullptr ? nullptr : file.data() + offset, &file, offset, left};
 }
@@ -164,7 +166,7 @@ void RowReader::read_pieces(Files& files, std::span<const Span> spans) const {
 // Single rows of files that are mapped, or of memory, a tile at a time: locate and prefetch, copy, see whether the files are
 // still whole. Returns how far it came: to a tile with a row in a file that is not mapped.
 std::size_t RowReader::read_mapped(Files& files, std::span<const std::int64_t> rows, std::size_t low, std::size_t high,
-                                   std::byte* out) const {
+                                   std::byte* out, const Places& places) const {
   const std::byte* from[kTile];
   const File* used[kTile];
   for (std::size_t done = low, size = 0; done < high; done += size) {
@@ -189,7 +191,7 @@ std::size_t RowReader::read_mapped(Files& files, std::span<const std::int64_t> r
     }
     bool whole = true;
     auto work = [&] {
-      copy_records(out + done * stride_, {from, size}, stride_);
+      copy_records(out, {from, size}, stride_, places.behind(done));
       for (std::size_t i = 0; i < num_used; ++i) whole &= used[i] == nullptr || used[i]->is_whole();
     };
     const Fault fault = run_guarded(work);
@@ -218,12 +220,13 @@ void RowReader::read_run(Files& files, std::uint64_t start, std::uint64_t run, s
   }
 }
 
-void RowReader::read(std::span<const std::int64_t> starts, std::uint64_t run, std::byte* out, ThreadPool& pool) const {
+void RowReader::read(std::span<const std::int64_t> starts, std::uint64_t run, std::byte* out, ThreadPool& pool,
+                     Places places) const {
   if (run == 0 || starts.empty()) return;
   const std::uint64_t bytes = run * stride_;
-  const auto span_of = [=](std::size_t i) { return Span{static_cast<std::uint64_t>(starts[i]), run, out + i * bytes}; };
+  const auto span_of = [=](std::size_t i) { return Span{static_cast<std::uint64_t>(starts[i]), run, out + places[i] * bytes}; };
   read_all(starts.size(), bytes, pool, [=, this](Files& files, std::size_t low, std::size_t high) {
-    if (run == 1) low = read_mapped(files, starts, low, high, out);
+    if (run == 1) low = read_mapped(files, starts, low, high, out, places);
     read_tiles(files, low, high, span_of);
   });
 }
@@ -242,9 +245,9 @@ void RowReader::read_spans(std::span<const std::int64_t> starts, std::span<const
 
 template <class Read>
 void RowReader::read_all(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const Read& read) const {
-  Files& files = files_.get(parts_.size());
+  Files& files = files_.get(num_files_);
   keep_guard();
-  in_slices(count, parts_.size(), open_files_, [&](std::size_t first, std::size_t size) {
+  in_slices(count, num_files_, open_files_, [&](std::size_t first, std::size_t size) {
     {
       const Files::Use use = files.use();
       in_pieces(size, bytes_each, pool, [&](std::size_t low, std::size_t high) { read(files, first + low, first + high); });

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/copy.h"
 #include "core/divider.h"
 #include "core/file.h"
 #include "core/fork_local.h"
@@ -38,8 +39,9 @@ class RowReader {
   std::uint64_t length() const { return length_; }
   std::uint64_t stride() const { return stride_; }
 
-  // For each start, rows [start, start + run) go to out + i * run * stride. Runs may cross parts, and must end by length().
-  void read(std::span<const std::int64_t> starts, std::uint64_t run, std::byte* out, ThreadPool& pool) const;
+  // For each start, rows [start, start + run) go to out + places[i] * run * stride. Runs may cross parts, and must end by
+  // length().
+  void read(std::span<const std::int64_t> starts, std::uint64_t run, std::byte* out, ThreadPool& pool, Places places = {}) const;
   // Runs of different lengths: rows [start, start + offsets[i + 1] - offsets[i]) go to out + offsets[i] * stride.
   void read_spans(std::span<const std::int64_t> starts, std::span<const std::int64_t> offsets, std::byte* out,
                   ThreadPool& pool) const;
@@ -47,6 +49,7 @@ class RowReader {
  private:
   struct Part {
     std::uint64_t first_row;
+    std::size_t file;  // number of its file: parts of one path, one after the other, share it
     RowPart where;
   };
   struct Piece;
@@ -59,14 +62,15 @@ class RowReader {
   void read_all(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, const Read& read) const;
   template <class SpanOf>
   void read_tiles(Files& files, std::size_t low, std::size_t high, const SpanOf& span_of) const;
-  std::size_t read_mapped(Files& files, std::span<const std::int64_t> rows, std::size_t low, std::size_t high,
-                          std::byte* out) const;
+  std::size_t read_mapped(Files& files, std::span<const std::int64_t> rows, std::size_t low, std::size_t high, std::byte* out,
+                          const Places& places) const;
   void read_pieces(Files& files, std::span<const Span> spans) const;
   void read_run(Files& files, std::uint64_t start, std::uint64_t run, std::byte* out) const;
 
   std::vector<Part> parts_;  // those with rows
   std::uint64_t stride_;
   std::uint64_t length_ = 0;
+  std::size_t num_files_ = 0;
   std::optional<Divider> even_rows_;  // rows of every part but the last, if they are all alike
   FileAccess access_;
   std::uint64_t open_files_;

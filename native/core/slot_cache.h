@@ -11,7 +11,7 @@
 
 namespace penstock {
 
-// Slots are filled under a mutex and read without it; they are emptied only when nobody holds a Use. Safe to use from several
+// Slots are filled under a mutex and read without it; they are emptied only when no thread holds a Use. Safe to use from several
 // threads.
 template <class T>
 class SlotCache {
@@ -21,7 +21,7 @@ class SlotCache {
   // While one exists, nothing that was found goes away.
   using Use = std::shared_lock<std::shared_mutex>;
   Use use() {
-    if (is_closing_.load()) {  // wait for it: as long as new uses begin before old ones end, nobody is alone
+    if (is_closing_.load()) {  // wait for it: as long as new uses begin before old ones end, no thread is ever alone
       const std::lock_guard turn(closing_);
     }
     return Use(use_);
@@ -62,14 +62,11 @@ class SlotCache {
     }
   }
 
-  // To be called without a Use: when more than `most` slots are full, waits until nobody holds one, and empties some until half
-  // of that is left, telling gone(slot) before each. Does nothing while somebody else is at it.
+  // To be called without a Use: when more than `most` slots are full, waits until no thread holds one, and empties some until
+  // half of that is left, telling gone(slot) before each. Does nothing while somebody else is at it.
   template <class Gone>
   void trim(std::size_t most, const Gone& gone) {
-    {
-      const std::lock_guard lock(change_);
-      if (count_ <= most) return;
-    }
+    if (count_.load(std::memory_order_relaxed) <= most) return;
     const std::unique_lock turn(closing_, std::try_to_lock);
     if (!turn.owns_lock()) return;
     is_closing_.store(true);
@@ -80,7 +77,7 @@ class SlotCache {
     is_closing_.store(false);
   }
 
-  // To be called without a Use: waits until nobody holds one, then empties the slot, telling gone(slot) before, if it is full.
+  // To be called without a Use: waits until no thread holds one, then empties the slot, telling gone(slot) before, if it is full.
   template <class Gone>
   void close(std::size_t slot, const Gone& gone) {
     const std::lock_guard turn(closing_);
@@ -93,7 +90,7 @@ class SlotCache {
   }
 
  private:
-  // Nobody may hold a Use.
+  // No thread may hold a Use.
   template <class Gone>
   void empty(std::size_t slot, const Gone& gone) {
     const std::lock_guard lock(change_);
@@ -110,9 +107,9 @@ class SlotCache {
   std::mutex change_;
   std::vector<std::atomic<const T*>> slots_;
   std::vector<std::shared_ptr<const T>> owners_;
-  std::size_t count_ = 0;
-  std::size_t hand_ = 0;              // where the next eviction begins
-  std::atomic<std::size_t> look_{0};  // where the next look begins
+  std::atomic<std::size_t> count_{0};  // changed under the mutex
+  std::size_t hand_ = 0;               // where the next eviction begins
+  std::atomic<std::size_t> look_{0};   // where the next look begins
 };
 
 }  // namespace penstock

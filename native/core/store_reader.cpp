@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "core/buffer_pool.h"
 #include "core/copy.h"
 #include "core/little_endian.h"
 #include "core/pieces.h"
@@ -21,8 +22,10 @@ struct alignas(64) Plain {
   const std::byte* validity = nullptr;
   const std::byte* tail = nullptr;  // kTailWord unless the file was cut
   std::uint64_t rows = 0;
+  std::uint64_t stride = 0;
   Divider rows_per_page{1};
 };
+static_assert(sizeof(Plain) == 64);
 
 }  // namespace
 
@@ -31,8 +34,22 @@ struct StoreReader::Open {
   explicit Open(std::size_t num_chunks) : chunks(num_chunks) {}
 
   SlotCache<Chunk> chunks;
+  // Of a field, one entry per chunk. A list that only grows, and is read without a lock: every read of a few records begins here.
+  struct PlainField {
+    std::uint32_t field;
+    std::vector<Plain> chunks;
+    std::unique_ptr<PlainField> next;
+  };
+
+  std::vector<Plain>* find_plain(std::uint32_t field) const {
+    PlainField* one = plain.load(std::memory_order_acquire);
+    while (one != nullptr && one->field != field) one = one->next.get();
+    return one == nullptr ? nullptr : &one->chunks;
+  }
+
   std::mutex change;
-  std::unordered_map<std::uint32_t, std::vector<Plain>> plain;  // by field, then chunk
+  std::atomic<PlainField*> plain{nullptr};
+  std::unique_ptr<PlainField> plain_owner;  // of the first
 };
 
 namespace {
@@ -50,6 +67,8 @@ struct Source {
   std::uint64_t id;
 
   bool missing() const { return field == nullptr || !field->present(row); }
+  // Whether the stored bytes are the record itself, whatever the codec: they are if there are as many.
+  bool is_stored_raw() const { return extent.bytes == decoded; }
   const std::byte* mapped() const { return chunk->file()->data() + field->data_offset + extent.offset; }
 };
 
@@ -140,11 +159,11 @@ class StoreReader::Session {
     return source;
   }
 
-  // Fills in where the record lies; to be called under guard.
+  // Fills in where the record is; to be called under guard.
   void place_bytes(Source& source) const {
     if (source.field == nullptr) return;
     if (!source.field->extent(source.row, source.extent))
-      corrupt_record(source, field_, "the record lies outside the field's region");
+      corrupt_record(source, field_, "the record is outside the field's region");
     source.decoded = source.field->decoded_bytes(source.row, source.extent);
     const std::uint64_t stored = source.extent.bytes;
     if (source.decoded != stored && source.decoded > most_decoded(source.field->codec, stored)) {
@@ -161,10 +180,14 @@ class StoreReader::Session {
 
   // The table of the fast path, one entry per chunk.
   std::vector<Plain>& plain() const {
+    if (std::vector<Plain>* const known = open_.find_plain(field_); known != nullptr) return *known;
     const std::lock_guard lock(open_.change);
-    std::vector<Plain>& table = open_.plain[field_];
-    if (table.empty()) table = std::vector<Plain>(reader_.chunks_.size());
-    return table;
+    if (std::vector<Plain>* const known = open_.find_plain(field_); known != nullptr) return *known;
+    auto made =
+        std::make_unique<Open::PlainField>(field_, std::vector<Plain>(reader_.chunks_.size()), std::move(open_.plain_owner));
+    open_.plain_owner = std::move(made);
+    open_.plain.store(open_.plain_owner.get(), std::memory_order_release);
+    return open_.plain_owner->chunks;
   }
 
   // Opens a chunk and fills its entry; false if its records are not plain ones of this size.
@@ -178,6 +201,7 @@ class StoreReader::Session {
     entry.validity = field->validity;
     entry.tail = found.tail();
     entry.rows = found.rows();
+    entry.stride = stride;
     entry.rows_per_page = Divider(field->rows_per_page);
     entry.records.store(found.file()->data() + field->data_offset, std::memory_order_release);
     return true;
@@ -210,7 +234,8 @@ class StoreReader::Session {
 
  private:
   static void leave_plain(Open& open, std::size_t slot) {
-    for (auto& [field, chunks] : open.plain) chunks[slot].records.store(nullptr);
+    for (Open::PlainField* one = open.plain.load(); one != nullptr; one = one->next.get())
+      one->chunks[slot].records.store(nullptr);
   }
 
   // Says which of the files failed, and why.
@@ -328,13 +353,18 @@ void StoreReader::need_chunk(std::uint32_t index) const {
 
 std::shared_ptr<const Chunk> StoreReader::chunk(std::uint32_t index) const {
   need_chunk(index);
-  return Session(*this, 0).share(index);
+  std::shared_ptr<const Chunk> found = Session(*this, 0).share(index);
+  Session::trim(*this);
+  return found;
 }
 
 void StoreReader::look_at(std::uint32_t index, const std::function<void(const Chunk&)>& look) const {
   need_chunk(index);
-  const Session session(*this, 0);
-  look(session.chunk(index));
+  {
+    const Session session(*this, 0);
+    look(session.chunk(index));
+  }
+  Session::trim(*this);
 }
 
 void StoreReader::forget(std::uint32_t index) const {
@@ -353,7 +383,7 @@ void StoreReader::page_extents(std::uint32_t field, std::span<const std::int64_t
       if (source.missing()) return;
       const ChunkField::Extent page = source.chunk->page_extent(*source.field, source.row / source.field->rows_per_page);
       if (source.extent.offset < page.offset || source.extent.offset + source.extent.bytes > page.offset + page.bytes)
-        corrupt_record(source, field, "the record lies outside its page");
+        corrupt_record(source, field, "the record is outside its page");
       out[1] = source.field->data_offset + page.offset;
       out[2] = out[1] + page.bytes;
     });
@@ -379,53 +409,55 @@ void StoreReader::locate_tile(const Redirects* redirects, const std::int64_t* id
 // on it has read; it stops at the first tile that holds anything else. (Record by record through Source took 100 ns for 128 bytes
 // and 70 ns for 4 bytes on one thread; this takes 31 and 13.)
 std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride, std::span<const std::int64_t> ids,
-                                    std::size_t low, std::size_t high, std::byte* out, std::uint8_t* present) const {
+                                    std::size_t low, std::size_t high, std::byte* out, std::uint8_t* present,
+                                    const Places& places) const {
   Plain* const table = session.plain().data();
   const Redirects* const redirects = this->redirects(session.field());
   std::size_t done = low;
   auto work = [&] {
-    Place places[kPlainTile];
+    Place rows[kPlainTile];
     const std::byte* from[kPlainTile];
     for (std::size_t size = 0; done < high; done += size) {
       size = std::min(kPlainTile, high - done);
       bool some_missing = false;
-      locate_tile(redirects, ids.data() + done, size, places);
+      locate_tile(redirects, ids.data() + done, size, rows);
       for (std::size_t i = 0; i < size; ++i) {
-        Plain& chunk = table[places[i].chunk];
+        Plain& chunk = table[rows[i].chunk];
         const std::byte* records = chunk.records.load(std::memory_order_acquire);
         if (records == nullptr) [[unlikely]] {
-          if (!session.make_plain(chunk, places[i].chunk, stride)) return;
+          if (!session.make_plain(chunk, rows[i].chunk, stride)) return;
           records = chunk.records.load(std::memory_order_acquire);
         }
-        if (places[i].row >= chunk.rows) [[unlikely]]
+        if (rows[i].row >= chunk.rows || chunk.stride != stride) [[unlikely]]
           return;
-        from[i] = records + places[i].row * stride;
+        from[i] = records + rows[i].row * stride;
         __builtin_prefetch(chunk.tail);
         prefetch_record(from[i], stride);
       }
       for (std::size_t i = 0; i < size; ++i) {
-        const Plain& chunk = table[places[i].chunk];
-        const std::uint64_t row = places[i].row;
+        const Plain& chunk = table[rows[i].chunk];
+        const std::uint64_t row = rows[i].row;
         if (chunk.validity != nullptr) [[unlikely]] {
-          present[done + i] = static_cast<unsigned>(chunk.validity[row / 8]) >> (row % 8) & 1;
-          if (present[done + i] == 0) {  // its page is not needed, and may not be in its landing
+          const auto bit = static_cast<std::uint8_t>(static_cast<unsigned>(chunk.validity[row / 8]) >> (row % 8) & 1);
+          present[places[done + i]] = bit;
+          if (bit == 0) {  // its page is not needed, and may not be in its landing
             some_missing = true;
             continue;
           }
         }
         const std::uint64_t page = chunk.rows_per_page.quotient(row);
         if (limits_.verify && (chunk.verified[page / 64].load(std::memory_order_relaxed) >> (page % 64) & 1) == 0) [[unlikely]] {
-          const Chunk& owner = session.chunk(places[i].chunk);
+          const Chunk& owner = session.chunk(rows[i].chunk);
           owner.verify_page(*owner.field(session.field()), page, static_cast<std::uint64_t>(ids[done + i]));
         }
       }
-      std::byte* to = out + done * stride;
-      copy_records(to, {from, size}, stride);
+      copy_records(out, {from, size}, stride, places.behind(done));
       for (std::size_t i = 0; some_missing && i < size; ++i) {
-        if (present[done + i] == 0) std::memset(to + i * stride, 0, stride);
+        const std::size_t at = places[done + i];
+        if (present[at] == 0) std::memset(out + at * stride, 0, stride);
       }
       for (std::size_t i = 0; i < size; ++i) {
-        if (*reinterpret_cast<const volatile std::uint64_t*>(table[places[i].chunk].tail) != kTailWord) [[unlikely]]
+        if (*reinterpret_cast<const volatile std::uint64_t*>(table[rows[i].chunk].tail) != kTailWord) [[unlikely]]
           return;
       }
     }
@@ -435,7 +467,7 @@ std::size_t StoreReader::read_plain(const Session& session, std::uint64_t stride
 }
 
 std::uint64_t StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride, std::span<const std::int64_t> all_ids,
-                                      std::byte* all_out, std::uint8_t* all_present, ThreadPool& pool) const {
+                                      std::byte* out, std::uint8_t* present, ThreadPool& pool, Places all_places) const {
   if (stride > kMaxRecordBytes) {
     throw CorruptError(where() + field_in_words(names_.get(), field) + " has more bytes than a record can have");
   }
@@ -447,37 +479,44 @@ std::uint64_t StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride,
         throw CorruptError(where() + field_in_words(names_.get(), field) + ", record " + std::to_string(all_ids[i]) +
                            ": the record has another size than its field");
       }
-      all_present[i] = sizes[i] < 0 ? 0 : 1;
+      present[all_places[i]] = sizes[i] < 0 ? 0 : 1;
     }
     return missing;
   }
   if (all_ids.empty()) return 0;
-  std::memset(all_present, 1, all_ids.size());
+  if (all_places.in_a_row()) {
+    std::memset(present + all_places[0], 1, all_ids.size());
+  } else {
+    for (std::size_t i = 0; i < all_ids.size(); ++i) present[all_places[i]] = 1;
+  }
   in_slices(all_ids.size(), [&](std::size_t first, std::size_t count) {
     const std::span<const std::int64_t> ids = all_ids.subspan(first, count);
-    std::byte* const out = all_out + first * stride;
-    std::uint8_t* const present = all_present + first;
+    const Places places = all_places.behind(first);
     const Session session(*this, field);
     in_pieces(ids.size(), stride, pool, [&](std::size_t low, std::size_t high) {
-      if (access_ == FileAccess::map) low = read_plain(session, stride, ids, low, high, out, present);
+      if (access_ == FileAccess::map) low = read_plain(session, stride, ids, low, high, out, present, places);
       session.for_each(ids, low, high, [&](std::size_t i, const Source& source) {
         const bool missing = source.missing();
-        present[i] = missing ? 0 : 1;
+        const std::size_t at = places[i];
+        std::byte* const to = out + at * stride;
+        present[at] = missing ? 0 : 1;
         if (missing) {
-          std::memset(out + i * stride, 0, stride);
+          std::memset(to, 0, stride);
           return;
         }
         if (source.decoded != stride) corrupt_record(source, field, "the record has another size than its field");
         if (session.verifies()) verify(source);
         if (source.field->is_plain() && source.chunk->file()->data() != nullptr) {
-          std::memcpy(out + i * stride, source.mapped(), stride);
-        } else if (!copy_record(source, out + i * stride)) {
+          std::memcpy(to, source.mapped(), stride);
+        } else if (!copy_record(source, to)) {
           corrupt_record(source, field, "the stored bytes do not decode");
         }
       });
     });
   });
-  return static_cast<std::uint64_t>(std::count(all_present, all_present + all_ids.size(), std::uint8_t{0}));
+  std::uint64_t num_missing = 0;
+  for (std::size_t i = 0; i < all_ids.size(); ++i) num_missing += present[all_places[i]] == 0 ? 1 : 0;
+  return num_missing;
 }
 
 std::uint64_t StoreReader::measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> all_ids,
@@ -517,22 +556,65 @@ void StoreReader::add_up(std::span<const std::int64_t> sizes, std::int64_t* offs
 }
 
 void StoreReader::read_variable(std::uint32_t field, bool is_text, std::span<const std::int64_t> all_ids,
-                                const std::int64_t* all_offsets, std::byte* out, ThreadPool& pool) const {
+                                const std::int64_t* all_starts, const std::int64_t* all_sizes, std::byte* out,
+                                ThreadPool& pool) const {
   in_slices(all_ids.size(), [&](std::size_t first, std::size_t count) {
     const std::span<const std::int64_t> ids = all_ids.subspan(first, count);
-    const std::int64_t* const offsets = all_offsets + first;
+    const std::int64_t* const starts = all_starts + first;
+    const std::int64_t* const sizes = all_sizes + first;
     const Session session(*this, field);
-    const std::uint64_t mean = static_cast<std::uint64_t>(offsets[count] - offsets[0]) / count;
-    in_pieces(count, 4 * mean, pool, [&](std::size_t low, std::size_t high) {  // decoding costs more than copying
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < count; ++i) total += static_cast<std::uint64_t>(std::max<std::int64_t>(sizes[i], 0));
+    in_pieces(count, 4 * total / count, pool, [&](std::size_t low, std::size_t high) {  // decoding costs more than copying
       session.for_each(ids, low, high, [&](std::size_t i, const Source& source) {
-        const auto room = static_cast<std::uint64_t>(offsets[i + 1] - offsets[i]);
         const bool missing = source.missing();
-        if ((missing ? 0 : source.decoded) != room) corrupt_record(source, field, "the record changed while it was read");
+        if ((missing ? -1 : static_cast<std::int64_t>(source.decoded)) != sizes[i])
+          corrupt_record(source, field, "the record changed while it was read");
         if (missing) return;
         if (session.verifies()) verify(source);
-        if (!copy_record(source, out + offsets[i])) corrupt_record(source, field, "the stored bytes do not decode");
-        if (is_text && !is_utf8({out + offsets[i], room})) corrupt_record(source, field, "the text is not UTF-8");
+        if (!copy_record(source, out + starts[i])) corrupt_record(source, field, "the stored bytes do not decode");
+        if (is_text && !is_utf8({out + starts[i], source.decoded})) corrupt_record(source, field, "the text is not UTF-8");
       });
+    });
+  });
+}
+
+void StoreReader::read_parts(std::uint32_t field, bool is_text, std::span<const RecordPart> all_parts, std::byte* out) const {
+  in_slices(all_parts.size(), [&](std::size_t first, std::size_t count) {
+    const std::span<const RecordPart> parts = all_parts.subspan(first, count);
+    std::vector<std::int64_t> ids(count);
+    std::transform(parts.begin(), parts.end(), ids.begin(), [](const RecordPart& part) { return part.row; });
+    const Session session(*this, field);
+    Buffer decoded;
+    std::int64_t in_buffer = -1;  // the record that is decoded there
+    std::int64_t checked = -1;    // the record that was last seen to be UTF-8
+    session.for_each(ids, 0, count, [&](std::size_t i, const Source& source) {
+      const RecordPart& part = parts[i];
+      const auto size = static_cast<std::uint64_t>(part.size);
+      if (source.missing() || source.decoded != size) corrupt_record(source, field, "the record changed while it was read");
+      if (session.verifies()) verify(source);
+      const auto check_text = [&](const std::byte* text) {
+        if (!is_text || checked == part.row) return;
+        if (!is_utf8({text, size})) corrupt_record(source, field, "the text is not UTF-8");
+        checked = part.row;
+      };
+      std::byte* const to = out + part.start;
+      if (part.count == part.size) {
+        if (!copy_record(source, to)) corrupt_record(source, field, "the stored bytes do not decode");
+        check_text(to);
+      } else if (source.is_stored_raw() && source.chunk->file()->data() != nullptr) {
+        check_text(source.mapped());
+        std::memcpy(to, source.mapped() + part.skip, static_cast<std::size_t>(part.count));
+      } else {
+        if (in_buffer != part.row) {
+          in_buffer = -1;
+          if (decoded == nullptr || decoded.get_deleter().capacity < size) decoded = take_buffer(size);
+          if (!copy_record(source, decoded.get())) corrupt_record(source, field, "the stored bytes do not decode");
+          check_text(decoded.get());
+          in_buffer = part.row;
+        }
+        std::memcpy(to, decoded.get() + part.skip, static_cast<std::size_t>(part.count));
+      }
     });
   });
 }

@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "core/chunk.h"
+#include "core/copy.h"
 #include "core/divider.h"
 #include "core/fork_local.h"
 #include "core/pieces.h"
 #include "core/thread_pool.h"
+#include "core/varying_reader.h"
 
 namespace penstock {
 
@@ -35,11 +37,11 @@ struct Redirect {
 };
 
 struct StoreLimits {
-  // A compressed record may decode to at most so many bytes, or to 64 times its stored ones: a few bytes of a stranger must not
+  // A compressed record may decode to at most this many bytes, or to 64 times its stored ones: a few bytes of a stranger must not
   // claim gigabytes. Records that are stored as they are have the bytes of their file, and no other limit than kMaxRecordBytes.
   std::uint64_t record_bytes = std::uint64_t{1} << 30;
   std::uint64_t open_chunks = kOpenFiles;               // chunks mapped at once
-  std::uint64_t batch_bytes = std::uint64_t{16} << 30;  // a batch of a field of varying length may have at most so many bytes
+  std::uint64_t batch_bytes = std::uint64_t{16} << 30;  // the most bytes of a batch of a field of varying length
   bool verify = true;                                   // check a page's crc when it is first touched
 };
 
@@ -56,20 +58,23 @@ class StoreReader {
 
   std::uint64_t length() const { return length_; }
 
-  // Fixed records: record i goes to out + i * stride; missing ones are zeros, present[i] says which, and their number is
-  // returned.
+  // Fixed records: record i goes to out + places[i] * stride; missing ones are zeros, present[places[i]] says which, and their
+  // number is returned.
   std::uint64_t read_fixed(std::uint32_t field, std::uint64_t stride, std::span<const std::int64_t> ids, std::byte* out,
-                           std::uint8_t* present, ThreadPool& pool) const;
+                           std::uint8_t* present, ThreadPool& pool, Places places = {}) const;
 
-  // Variable records in two passes: sizes first, then bytes at offsets[i] (offsets[n] is the end).
+  // Variable records in two passes: sizes first, then bytes at starts[i], as many as sizes[i] says.
   // Texts are checked to be UTF-8. sizes[i] is -1 for a missing record; their number is returned. dims (may be null) gets ndim
   // numbers per record.
   std::uint64_t measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> ids, std::int64_t* sizes,
                         std::uint32_t* dims, ThreadPool& pool) const;
   // Ends of records one after the other, from 0 on, by their sizes; refused if they are more than the limit for a batch.
   void add_up(std::span<const std::int64_t> sizes, std::int64_t* offsets) const;
-  void read_variable(std::uint32_t field, bool is_text, std::span<const std::int64_t> ids, const std::int64_t* offsets,
-                     std::byte* out, ThreadPool& pool) const;
+  void read_variable(std::uint32_t field, bool is_text, std::span<const std::int64_t> ids, const std::int64_t* starts,
+                     const std::int64_t* sizes, std::byte* out, ThreadPool& pool) const;
+  // Parts of records; all of a record is checked, whatever is wanted of it.
+  void read_parts(std::uint32_t field, bool is_text, std::span<const RecordPart> parts, std::byte* out) const;
+  std::uint64_t batch_bytes() const { return limits_.batch_bytes; }
 
   // The chunk and row of a record's field, for questions.
   struct Place {
@@ -78,11 +83,11 @@ class StoreReader {
   };
   Place place(std::uint32_t field, std::uint64_t id) const;
   std::shared_ptr<const Chunk> chunk(std::uint32_t index) const;
-  // Calls look(chunk), and lets nobody close it meanwhile.
+  // Calls look(chunk), and keeps it open meanwhile.
   void look_at(std::uint32_t index, const std::function<void(const Chunk&)>& look) const;
 
   // What must be in memory before records of a field of chunks in landings are read, three numbers each: the chunk, and from
-  // where to where the page of the record lies in it (0 and 0 for a missing record). The indices of the chunks must be in memory.
+  // where to where the page of the record is in it (0 and 0 for a missing record). The indices of the chunks must be in memory.
   void page_extents(std::uint32_t field, std::span<const std::int64_t> ids, std::uint64_t* out) const;
   // Closes a chunk after the reads under way, so that its landing may be dropped; the next read opens it anew and checks it
   // again.
@@ -94,7 +99,7 @@ class StoreReader {
   using Redirects = std::unordered_map<std::uint64_t, Place>;
 
   std::size_t read_plain(const Session& session, std::uint64_t stride, std::span<const std::int64_t> ids, std::size_t low,
-                         std::size_t high, std::byte* out, std::uint8_t* present) const;
+                         std::size_t high, std::byte* out, std::uint8_t* present, const Places& places) const;
   std::string where() const;
   void need_chunk(std::uint32_t index) const;
   Place locate(const Redirects* redirects, std::uint64_t id) const;
@@ -115,6 +120,30 @@ class StoreReader {
   std::unordered_map<std::uint32_t, Redirects> redirects_;
   mutable ForkLocal<Open> open_;
   mutable Interval look_;  // at files that may have been written to
+};
+
+// A field of varying length of a store, read in the calling thread. The store must outlive it.
+class StoreField final : public VaryingReader {
+ public:
+  StoreField(const StoreReader& store, std::uint32_t field, bool is_text) : store_(store), field_(field), is_text_(is_text) {}
+
+  void sizes(std::span<const std::int64_t> rows, std::uint8_t ndim, std::int64_t* sizes, std::uint32_t* dims) const override {
+    store_.measure(field_, ndim, rows, sizes, ndim > 0 ? dims : nullptr, alone_);
+  }
+  void read(std::span<const std::int64_t> rows, const std::int64_t* starts, const std::int64_t* sizes,
+            std::byte* out) const override {
+    store_.read_variable(field_, is_text_, rows, starts, sizes, out, alone_);
+  }
+  void read_parts(std::span<const RecordPart> parts, std::byte* out) const override {
+    store_.read_parts(field_, is_text_, parts, out);
+  }
+  std::uint64_t batch_bytes() const override { return store_.batch_bytes(); }
+
+ private:
+  const StoreReader& store_;
+  std::uint32_t field_;
+  bool is_text_;
+  mutable ThreadPool alone_{1};
 };
 
 }  // namespace penstock

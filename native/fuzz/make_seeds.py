@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import penstock as pen
-from penstock import _core
+from penstock.native import _core
 
 WORDS = ["a few words, again and again, " * (i % 5) for i in range(9)]
 DICTIONARY = pen.train_dictionary([f"sample {i} of a text that is like all others, number {i * i}" for i in range(2000)], size=1024)

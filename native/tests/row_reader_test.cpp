@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <numeric>
 #include <thread>
 
@@ -37,12 +38,17 @@ class RowFile {
 
 void check_rows(const RowReader& reader, const std::vector<std::int64_t>& starts, std::uint64_t run, ThreadPool& pool) {
   std::vector<std::byte> out(starts.size() * run * kStride);
+  std::vector<std::uint32_t> turned(starts.size());  // from the last place to the first
+  for (std::size_t n = 0; n < starts.size(); ++n) turned[n] = static_cast<std::uint32_t>(starts.size() - 1 - n);
+  reader.read(starts, run, out.data(), pool, Places(turned.data()));
+  const std::vector<std::byte> backwards = out;
   reader.read(starts, run, out.data(), pool);
   for (std::size_t n = 0; n < starts.size(); ++n) {
     for (std::uint64_t r = 0; r < run; ++r) {
       for (std::uint64_t i = 0; i < kStride; ++i) {
-        check(out[(n * run + r) * kStride + i] == value_of(static_cast<std::uint64_t>(starts[n]) + r, i),
-              say("row ", starts[n] + r));
+        const std::byte expected = value_of(static_cast<std::uint64_t>(starts[n]) + r, i);
+        check(out[(n * run + r) * kStride + i] == expected, say("row ", starts[n] + r));
+        check(backwards[(turned[n] * run + r) * kStride + i] == expected, say("row ", starts[n] + r, " in another place"));
       }
     }
   }
@@ -98,6 +104,33 @@ void many_parts_need_few_files(FileAccess access) {
   std::vector<std::int64_t> ids;
   for (std::int64_t i = 0; i < 900; ++i) ids.push_back(i * 7 % 300);
   check_rows(reader, ids, 1, pool);
+}
+
+// Pieces of one file, in any order, are parts that share it.
+void pieces_of_a_file_open_it_once(FileAccess access) {
+  const RowFile file("p", 5, 0, 400);
+  const RowPart whole = file.part();
+  std::vector<RowPart> parts;
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    parts.push_back({whole.path, whole.file_bytes, whole.offset + (99 - i) * 4 * kStride, 4});
+  }
+  const auto num_open = [] {
+    std::size_t count = 0;
+    for ([[maybe_unused]] const auto& one : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+    return count;
+  };
+  const std::size_t before = num_open();
+  const RowReader reader(parts, kStride, access);
+  ThreadPool pool(3);
+  std::vector<std::byte> out(400 * kStride);
+  std::vector<std::int64_t> ids(400);
+  std::iota(ids.begin(), ids.end(), 0);
+  reader.read(ids, 1, out.data(), pool);
+  for (std::uint64_t row = 0; row < 400; ++row) {
+    const std::uint64_t in_file = (99 - row / 4) * 4 + row % 4;
+    for (std::uint64_t i = 0; i < kStride; ++i) check(out[row * kStride + i] == value_of(in_file, i), say("row ", row));
+  }
+  check(num_open() <= before + 1, "one descriptor at most");
 }
 
 void memory_is_read_like_files() {
@@ -289,6 +322,7 @@ int main() {
     rows_and_runs_come_from_their_files(access, 16'384);
     rows_and_runs_come_from_their_files(access, 1);
     many_parts_need_few_files(access);
+    pieces_of_a_file_open_it_once(access);
     spans_have_lengths_of_their_own(access);
     a_file_cut_while_it_is_read_is_an_error(access);
     rows_of_a_file_that_was_written_to_are_an_error_before_long(access);

@@ -61,21 +61,29 @@ template <class Where>
 void check_reads(const StoreReader& reader, const std::vector<std::int64_t>& ids, ThreadPool& pool, const Where& where) {
   std::vector<std::byte> out(ids.size() * kStride);
   std::vector<std::uint8_t> present(ids.size());
-  reader.read_fixed(0, kStride, ids, out.data(), present.data(), pool);
+  std::vector<std::uint32_t> turned(ids.size());  // from the last place to the first
+  for (std::size_t n = 0; n < ids.size(); ++n) turned[n] = static_cast<std::uint32_t>(ids.size() - 1 - n);
+  const std::uint64_t num_missing = reader.read_fixed(0, kStride, ids, out.data(), present.data(), pool, Places(turned.data()));
+  const std::vector<std::byte> backwards = out;
+  const std::vector<std::uint8_t> present_backwards = present;
+  check_equal(reader.read_fixed(0, kStride, ids, out.data(), present.data(), pool), num_missing, "missing records");
   std::vector<std::int64_t> sizes(ids.size());
   reader.measure(1, 0, ids, sizes.data(), nullptr, pool);
   std::vector<std::int64_t> offsets{0};
   for (const std::int64_t size : sizes) offsets.push_back(offsets.back() + std::max<std::int64_t>(size, 0));
   std::vector<std::byte> other(static_cast<std::size_t>(offsets.back()));
   other.reserve(1);
-  reader.read_variable(1, false, ids, offsets.data(), other.data(), pool);
+  reader.read_variable(1, false, ids, offsets.data(), sizes.data(), other.data(), pool);
   for (std::size_t n = 0; n < ids.size(); ++n) {
     const StoreReader::Place place = where(ids[n]);
     const bool missing = is_missing(place.row);
     check_equal(present[n] == 0, missing, say("record ", ids[n], " missing"));
+    check_equal(present_backwards[turned[n]], present[n], say("presence of record ", ids[n]));
     check_equal(sizes[n], missing ? -1 : static_cast<std::int64_t>(place.row % 5), say("size of record ", ids[n]));
     for (std::uint64_t i = 0; i < kStride; ++i) {
-      check(out[n * kStride + i] == (missing ? std::byte{} : value_of(place.chunk, place.row, i)), say("record ", ids[n]));
+      const std::byte expected = missing ? std::byte{} : value_of(place.chunk, place.row, i);
+      check(out[n * kStride + i] == expected, say("record ", ids[n]));
+      check(backwards[turned[n] * kStride + i] == expected, say("record ", ids[n], " in another place"));
     }
     for (std::int64_t i = 0; i < sizes[n]; ++i) {
       check(other[static_cast<std::size_t>(offsets[n] + i)] == value_of(place.chunk, place.row, static_cast<std::uint64_t>(i)),

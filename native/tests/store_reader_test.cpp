@@ -174,8 +174,10 @@ void a_field_of_another_size_is_refused() {
   std::uint32_t dims[2];
   std::int64_t size = 0;
   check_throws<CorruptError>([&] { reader.measure(1, 2, {&id, 1}, &size, dims, pool); });
-  const std::int64_t offsets[2] = {0, 63};
-  check_throws<CorruptError>([&] { reader.read_variable(1, false, {&id, 1}, offsets, out.data(), pool); });
+  const std::int64_t start = 0;
+  for (const std::int64_t wrong : {-1, 1, 63}) {
+    check_throws<CorruptError>([&] { reader.read_variable(1, false, {&id, 1}, &start, &wrong, out.data(), pool); });
+  }
 }
 
 }  // namespace

@@ -12,13 +12,15 @@ The public surface is small; see the reference for the whole of it:
 * ``penstock.testing``  conformance suites for your own orders and sources
 """
 
+from penstock import source as source
+from penstock import version1 as version1
+from penstock.batch import Ragged
+from penstock.conversion.convert import convert
 from penstock.errors import PenstockError
+from penstock.formats.open import open
 from penstock.loader import Loader, verify_resume
 from penstock.order import Phase, Shard
-from penstock.ragged import Ragged
 from penstock.records import Source
-from penstock.source.convert import convert
-from penstock.source.opening import open
 from penstock.store import LZ4, Deflate, Field, Raw, Zstd, create, gc, rebalance, train_dictionary, verify
 from penstock.stream import Stream, mix
 

@@ -70,9 +70,32 @@ class MixtureLine:
 
     def __init__(self, starts: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], periods: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], units: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], counted: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], edges: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], before: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None: ...
 
-    def at(self, root: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], element: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    def at(self, root: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], element: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], before: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
         """
-        Fill which and element with the data set and first element at each position.
+        Fill which and element with the data set and first element at each position, with before[k] added for data set k.
+        """
+
+    def given_before(self, position: int) -> list[int]:
+        """Elements that each data set has given before the period of a position."""
+
+class OrderNode:
+    """
+    Mixtures, also in mixtures, as a tree. Safe to use from several threads.
+    """
+
+    @staticmethod
+    def leaf(epoch: object | None, leaf: int) -> OrderNode:
+        """An epoch of an order (None: in sequence) of a leaf's records."""
+
+    @staticmethod
+    def mix(line: object, root: int, before: Sequence[int], parts: Sequence[tuple[object, int, int]]) -> OrderNode:
+        """
+        A mixture: (order, first element of its epoch, elements of its epoch) of every data set.
+        """
+
+    def at(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], leaves: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> bool:
+        """
+        Fill leaves and ids with what is at positions; False if one of them is in an epoch that the tree does not have.
         """
 
 def random_run(n: int, key: int, start: int, step: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
@@ -120,7 +143,7 @@ class ThreadPool:
 
 class Landing:
     """
-    Memory for ranges of an object of so many bytes; costs nothing before the first write. Safe to use from several threads for different ranges.
+    Memory for ranges of an object of ``size`` bytes; costs nothing before the first write. Safe to use from several threads for different ranges.
     """
 
     def __init__(self, bytes: int) -> None: ...
@@ -139,12 +162,12 @@ class Landing:
 
     def release(self, start: int, stop: int) -> None:
         """
-        Give whole pages back to the system; nobody may read them meanwhile, and they are zeros then.
+        Give whole pages back to the system; no thread may read them meanwhile, and they are zeros then.
         """
 
     def drop(self) -> None:
         """
-        Give everything back to the system; nobody may read meanwhile, and the next write begins anew.
+        Give everything back to the system; no thread may read meanwhile, and the next write begins anew.
         """
 
     def read(self, start: int, stop: int) -> bytes:
@@ -152,6 +175,26 @@ class Landing:
 
     def resident(self) -> int:
         """Bytes of the pages that are in memory."""
+
+class RowLookup:
+    """
+    Records of streams as rows of leaves. Immutable; safe to use from several threads.
+    """
+
+    def __init__(self, streams: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None, 4), order='C', device='cpu', writable=False)]]) -> None:
+        """
+        Of each stream its runs, (end, base, step, leaf) each: record i below end is row base + i * step of that leaf.
+        """
+
+    def find(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], streams: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """
+        Fill which and rows with the leaf and row of each record; ``streams`` has the stream of each (None: the first).
+        """
+
+def group_by(which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], order: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Fill order with the places of each group's members, group by group, and ends with where each group ends there.
+    """
 
 class RowReader:
     """
@@ -198,6 +241,11 @@ def empty(rows: int, stride: int) -> Annotated[NDArray[numpy.uint8], dict(shape=
 def kept_buffer_bytes() -> int:
     """Bytes kept for the next arrays of empty()."""
 
+class VaryingReader:
+    """
+    Records of one field that have different lengths, as a ring reads them.
+    """
+
 class StoreReader:
     """
     One generation of a store. Safe to use from several threads and after fork.
@@ -223,6 +271,9 @@ class StoreReader:
         Records of varying length: their bytes, where each begins and the last ends, which are present (None: all), and ndim dimensions of each.
         """
 
+    def varying(self, field: int, is_text: bool) -> VaryingReader:
+        """A field of varying length, for a ring."""
+
     def verify_chunk(self, index: int) -> list[tuple[int, str]]:
         """
         Check every page of a chunk; returns the first 1000 things that are wrong, by the number of the field.
@@ -235,7 +286,7 @@ class StoreReader:
 
     def view(self, field: int, stride: int, id: int) -> object:
         """
-        A plain record where it lies in the map (a copy if it lies in a landing); None if it is missing.
+        A plain record where it is in the map (a copy if it is in a landing); None if it is missing.
         """
 
     def places(self, field: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.uint64], dict(shape=(None, None))]:
@@ -243,7 +294,7 @@ class StoreReader:
 
     def page_extents(self, field: int, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.uint64], dict(shape=(None, None))]:
         """
-        The chunk of each record of a field, and from where to where the page that holds the record lies in its file (0 and 0 for a missing record). Only the indices of the chunks need to be in memory.
+        The chunk of each record of a field, and from where to where the page that holds the record is in its file (0 and 0 for a missing record). Only the indices of the chunks need to be in memory.
         """
 
     def forget(self, chunk: int) -> None:
@@ -270,29 +321,44 @@ def is_network_filesystem(path: str) -> bool:
     Whether files there come over a network (NFS, SMB, FUSE, Lustre, 9p, Ceph, AFS), where maps are unsafe.
     """
 
-class BatchRing:
+class DocumentLine:
     """
-    Batches of fixed records read ahead, in order. For one thread; not for forked children.
+    Documents as one line of tokens, for a ring. Safe to use from several threads.
     """
 
-    def __init__(self, fields: Sequence[tuple[Sequence[tuple[object, int]], int]], threads: int) -> None:
+    def __init__(self, readers: Sequence[VaryingReader], bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, token_bytes: int, separator: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
         """
-        Fields as ([(reader, number of the field or -1 for rows) of each source], bytes of a record).
+        Document i has the tokens [bounds[i], bounds[i + 1]), of which the last are the separator; it is row rows[i] of reader which[i] (row i of the first).
+        """
+
+class BatchRing:
+    """
+    Batches of records read ahead, in order. For one thread; not for forked children.
+    """
+
+    def __init__(self, fields: Sequence[tuple[Sequence[tuple[object, int]], int]], threads: int, varying: Sequence[tuple[Sequence[VaryingReader], int, int]] = [], room_batches: int = 1, room_bytes: int = 18446744073709551615) -> None:
+        """
+        Fields as ([(reader, number of the field or -1 for rows) of each source], bytes of a record); fields of varying length as ([reader of each source], bytes of an item, dimensions or 0). Batches with such fields are in memory before they are taken as far as they fit room_bytes, but at least room_batches.
         """
 
     def put(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], batch: int, which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
         """
-        Ask for batches of so many ids each; ``which`` says of which source each is. The ids must exist.
+        Ask for batches of ``batch`` ids each; ``which`` says of which source each is. IndexError if one does not exist.
         """
 
     def put_runs(self, starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], cuts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
         """
-        Ask for batches of runs of rows: run i has those from starts[i] on, offsets[i + 1] - offsets[i] of them; batch b has the runs from cuts[b] up to cuts[b + 1]. The rows must exist.
+        Ask for batches of runs of rows: run i has those from starts[i] on, offsets[i + 1] - offsets[i] of them; batch b has the runs from cuts[b] up to cuts[b + 1]. IndexError if a row does not exist.
         """
 
-    def take(self) -> tuple[list[Annotated[NDArray[numpy.uint8], dict(shape=(None,))]], list[Annotated[NDArray[numpy.bool_], dict(shape=(None,))] | None]]:
+    def take(self) -> tuple[list[object], list[Annotated[NDArray[numpy.bool_], dict(shape=(None,))] | None]]:
         """
-        The oldest batch asked for: the bytes of each field, and what is present of each (nothing if all is; None for a field of which all is).
+        The oldest batch asked for: the bytes of each field, and what is present of each (nothing if all is; None for a field of which all is). Behind the fixed fields are those of varying length: (bytes, offsets in items, shapes or None).
+        """
+
+    def close(self) -> None:
+        """
+        End the threads of the ring, and wait for that. What they read may go away then. Idempotent.
         """
 
     @property

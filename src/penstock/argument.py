@@ -1,28 +1,33 @@
-"""Checks of arguments, so that bad input is refused in the same words everywhere."""
+"""Checks of arguments and indices, so that bad input is refused in the same words everywhere."""
 
 import operator
 import re
 import reprlib
 from collections.abc import Collection, Sized
 from fractions import Fraction
-from typing import SupportsIndex
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.interfaces import IntArray
+from penstock.native import _core
 
 __all__ = [
     "MAX_LENGTH",
+    "IntArray",
+    "as_ids",
     "as_positions",
     "byte_size",
     "check_positions",
     "check_run",
     "exact_fraction",
+    "is_single",
     "set_whole",
     "shown",
     "whole_number",
 ]
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
 
 MAX_LENGTH = 2**63 - 1
 """The largest number of records or positions."""
@@ -113,6 +118,8 @@ def check_run(start: SupportsIndex, stop: SupportsIndex, step: SupportsIndex, le
 
 def as_positions(run: range) -> IntArray:
     """The positions of a run. (numpy.arange computes its length in floats and loses the last one of very long spans.)"""
+    if run.step == 1 and run.start >= 0 and run.stop < 1 << 52:  # exact in floats
+        return np.arange(run.start, run.stop, dtype=np.int64)
     return np.arange(len(run), dtype=np.int64) * np.int64(run.step) + np.int64(run.start) if len(run) else np.empty(0, np.int64)
 
 
@@ -124,6 +131,8 @@ def exact_fraction(value: float | Fraction) -> Fraction:
 def check_positions(name: str, values: npt.ArrayLike, length: int) -> IntArray:
     """``values`` as a contiguous one-dimensional int64 array, every one in [0, length)."""
     array = np.asarray(values)
+    if array.dtype == np.int64 and array.ndim == 1 and array.flags.c_contiguous and _core.all_below(array, length):
+        return array
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
     if array.size == 0:
@@ -134,3 +143,44 @@ def check_positions(name: str, values: npt.ArrayLike, length: int) -> IntArray:
     if low < 0 or high >= length:
         raise IndexError(f"{name} must be in [0, {length}), got {low if low < 0 else high}")
     return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def is_single(key: Any) -> bool:
+    """Whether a key names one record rather than a batch."""
+    if isinstance(key, np.ndarray):
+        return key.ndim == 0 and key.dtype.kind in "iu"
+    return isinstance(key, int | np.integer) and not isinstance(key, bool | np.bool_)
+
+
+def as_ids(key: Any, length: int) -> IntArray:
+    """Record ids of a slice, a boolean mask, or any whole numbers (negative ones count from the end), in the order given."""
+    if (
+        isinstance(key, np.ndarray)
+        and key.dtype == np.int64
+        and key.ndim == 1
+        and key.flags.c_contiguous
+        and _core.all_below(key, length)
+    ):
+        return key  # what a sampler gives: one quick look, no copy
+    if isinstance(key, slice):
+        return np.arange(*key.indices(length), dtype=np.int64)
+    if isinstance(key, tuple):
+        raise IndexError(f"records have one index, got {len(key)}")
+    array = np.asarray(key)
+    if is_single(key):
+        array = array.reshape(1)
+    if array.ndim != 1:
+        raise IndexError(f"ids must be one-dimensional, got shape {array.shape}")
+    if array.dtype == np.bool_:
+        if array.size != length:
+            raise IndexError(f"a mask must have one value per record, {length}, got {array.size}")
+        return np.flatnonzero(array)
+    if array.size == 0:
+        return np.empty(0, np.int64)
+    if array.dtype.kind not in "iu":
+        raise IndexError(f"ids must be whole numbers, a mask or a slice, got {array.dtype}")
+    low, high = int(array.min()), int(array.max())
+    if low < -length or high >= length:
+        raise IndexError(f"ids must be in [{-length}, {length}), got {low if low < -length else high}")
+    ids = np.ascontiguousarray(array, dtype=np.int64)
+    return np.where(ids < 0, ids + length, ids) if low < 0 else ids

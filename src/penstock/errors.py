@@ -96,7 +96,7 @@ class PenstockError(Exception):
 
 
 class FullPassError(PenstockError, ValueError):
-    """A full pass as an estimator over so many rows that a designed sample is the right tool."""
+    """A full pass as an estimator over so large a data set that a designed sample is the right tool."""
 
 
 class StateError(PenstockError, ValueError):

@@ -1,25 +1,26 @@
-"""Interrupts (Ctrl-C) that come while a loader is at work wait until its code can be left.
+"""Interrupts (Ctrl-C) that arrive while a loader runs are deferred to a point where its code can be left.
 
 Python runs the handler of SIGINT between any two bytecodes of the main thread, and the usual one raises KeyboardInterrupt there. In
-the middle of a loader that does harm which no ``try`` can undo: a thread is started and not yet stored, a lock of
+the middle of a loader that does damage which no ``try`` can undo: a thread is started and not yet stored, a lock of
 ``threading.Condition`` is taken and not yet inside the ``with``, the accounts of a window are half changed; in ``__del__`` the
 interrupt is printed and lost; at the end of the program a thread stays in native code, and the process aborts.
 
 So while the main thread has an engine open, SIGINT has the handler of this module (as trio has one while it runs). It looks at the
 stack that it interrupts, from the innermost frame outwards. The first function that is marked decides:
 
-* ``@shielded``: the handler returns, and a thread sends the interrupt again a little later, until it comes at a better moment;
+* ``@shielded``: the handler returns, and a thread sends the interrupt again RESEND_S later, until it arrives in exposed code;
 * ``@exposed``, or none is marked: the handler that was there before is called, which raises.
 
 Why nothing can leak. Threads, holds and plans of an engine are made and ended only inside of shielded functions, where no interrupt
 is raised but by :func:`check`, and what calls that can be left. Exposed functions inside of them only wait, or call functions of
 the user's; whatever they raise passes through the shielded code, which closes the engine and is not interrupted while it does. The
-handler is in place before an engine is made (``signal.signal`` is atomic), and goes when the last one was closed, when nothing is
-left to protect. Marks cost nothing: they are looked at when a signal comes. Outside of shielded functions there is only ``with`` of
-a plain lock, which CPython does not interrupt between ``__enter__`` and the block, nor between the block and ``__exit__``.
+handler is in place before an engine is made (``signal.signal`` is atomic), and is removed when the last one was closed and nothing
+is left to protect. Marks cost nothing: they are looked up when a signal arrives. Outside of shielded functions there is only
+``with`` of a plain lock, which CPython does not interrupt between ``__enter__`` and the block, nor between the block and
+``__exit__``.
 
-An interrupt is kept for MOST_S at most, then it is raised wherever it is: nothing that hangs can make a program deaf. Where SIGINT
-is ignored, or left to the system, nothing is done. Other threads are never interrupted, and need no shield.
+An interrupt is deferred for MOST_S at most, then it is raised in any code: a hang cannot block it. Where SIGINT is ignored, or left
+to the system, nothing is done. Other threads are never interrupted, and need no shield.
 """
 
 import _signal  # type: ignore[import-not-found]  # getsignal of signal looks for an enum first, which costs microseconds
@@ -39,13 +40,13 @@ __all__ = ["HEARD_S", "check", "exposed", "lower", "patience", "shield", "shield
 F = TypeVar("F", bound=Callable[..., Any])
 
 HEARD_S = 0.1
-"""Where shielded code of the main thread waits, it looks this often for an interrupt."""
+"""Shielded code of the main thread that waits checks for an interrupt this often."""
 
 RESEND_S = 0.005
 MOST_S = 10.0
 
 _marks: dict[CodeType, bool] = {}
-_kept_since: float | None = None  # an interrupt is being sent again and again since then
+_kept_since: float | None = None  # when the interrupt that is deferred arrived
 _current: "_Handler | None" = None
 _owners: set[int] = set()
 
@@ -94,8 +95,8 @@ def _send_again() -> None:
 
 
 def shield(owner: object) -> None:
-    """Put the handler in place, if this is the main thread, and keep it there until ``lower(owner)``. Again it is cheap: it looks
-    whether another one was set meanwhile.
+    """Put the handler in place, if this is the main thread, and keep it there until ``lower(owner)``. Calling it again is
+    cheap: it only checks whether another handler was set meanwhile.
     """
     _owners.add(id(owner))
     if _signal.getsignal(2) is not _current or _current is None:
@@ -113,7 +114,7 @@ def _put_in_place() -> None:
 
 @shielded
 def lower(owner: object) -> None:
-    """The last owner puts the handler before it in place again, if this is the main thread and no other was set meanwhile."""
+    """The last owner restores the previous handler, if this is the main thread and no other was set meanwhile."""
     global _current, _kept_since
     _owners.discard(id(owner))
     handler = _current
@@ -129,7 +130,7 @@ def lower(owner: object) -> None:
 
 @exposed
 def check() -> None:
-    """Raise the interrupt that is being kept, if there is one: called where shielded code waits, with everything in order."""
+    """Raise the deferred interrupt, if there is one. Called where shielded code waits, in a consistent state."""
     global _kept_since
     if _kept_since is None or threading.current_thread() is not threading.main_thread():
         return
@@ -141,13 +142,13 @@ def check() -> None:
 
 
 def patience() -> float:
-    """How long shielded code may wait at a time: in the main thread, until it has to look for an interrupt."""
+    """The longest wait of shielded code at a time: in the main thread, until it has to check for an interrupt."""
     is_main = threading.current_thread() is threading.main_thread() and not sys.is_finalizing()
     return HEARD_S if is_main else 60.0
 
 
 def _after_fork() -> None:
-    """What is kept is the parent's, which has the thread that sends it."""
+    """A deferred interrupt is the parent's, which has the thread that sends it."""
     global _kept_since
     _kept_since = None
 

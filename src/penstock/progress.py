@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import ProgressColumn
 
-__all__ = ["Meter", "Progress", "reporting"]
+__all__ = ["Progress", "ProgressMeter", "reporting"]
 
 Progress = Callable[[int, int], None]
 """Called with the records and the bytes done since the last call."""
@@ -19,7 +19,7 @@ NARROW = 70
 
 
 @dataclass
-class Meter:
+class ProgressMeter:
     """Progress that shows a bar, and tells before the work begins how much of it was done already."""
 
     began: Callable[[int, int], None] | None = None
@@ -38,7 +38,7 @@ def reporting(progress: Progress | bool | None, title: str, records: int, *, don
 
     The bar is drawn on stderr, and only if that is a terminal (or in a notebook).
     """
-    if isinstance(progress, Meter):
+    if isinstance(progress, ProgressMeter):
         if progress.began is not None:
             progress.began(done, records)
         with _bar(title, records, done) as advance:

@@ -4,24 +4,21 @@ A class of your own gives ``schema``, ``fingerprint``, ``__len__``, ``_read`` an
 ``penstock.testing.SourceSuite`` checks that it keeps the promises made here.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.ma  # numpy imports it late, which a signal handler that saves a state must not run into
 import numpy.typing as npt
 
-from penstock import _core
-from penstock.errors import SchemaMismatchError, SourceChangedError
-from penstock.index import as_ids, is_single
-from penstock.interfaces import IntArray
-from penstock.ragged import Ragged
+from penstock.argument import IntArray, as_ids, is_single
+from penstock.batch import Batch, Outputs, Ragged, only, typed
+from penstock.errors import SourceChangedError
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
 
@@ -34,39 +31,28 @@ if TYPE_CHECKING:
 __all__ = [
     "DENSE",
     "FEW",
+    "NOWHERE",
     "NO_METADATA",
     "SAMPLINGS",
-    "Batch",
     "Blocks",
-    "DiskRange",
+    "Extents",
     "FieldView",
-    "Outputs",
+    "Leaf",
     "Recipe",
     "Sampling",
     "Source",
     "common_metadata",
-    "empty",
-    "fixed_output",
     "is_same_data",
-    "masked",
-    "typed",
-    "unmasked",
+    "provide",
 ]
-
-RECYCLED_BYTES = 32 << 10
-"""Arrays from this size on come from the pool of buffers."""
 
 ITERATED_BYTES = 1 << 20
 """What ``for value in data["x"]`` reads at a time, about."""
 
-Batch = dict[str, Any]
-"""Arrays, masked ones where values may be missing, and :class:`~penstock.Ragged` by field name."""
+Extents = tuple[IntArray, IntArray, IntArray]
+"""Numbers of files, and the bytes from and to in them."""
 
-Outputs = Mapping[str, npt.NDArray[Any]]
-"""Arrays to be filled instead of new ones, by field name."""
-
-DiskRange = tuple[str, int, int]
-"""A file, and the bytes from and to in it."""
+NOWHERE: Extents = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
 
 Recipe = tuple[Callable[..., "Source"], tuple[Any, ...]]
 """A function and the arguments with which it opens an equal source in another process."""
@@ -89,7 +75,7 @@ class Blocks:
 
     @classmethod
     def of_counts(cls, counts: npt.ArrayLike) -> "Blocks":
-        """Blocks of so many records each; those of none are left out."""
+        """Blocks of these numbers of records; those of none are left out."""
         sizes = np.asarray(counts, np.int64)
         sizes = sizes[sizes > 0]
         if sizes.size == 0:
@@ -127,7 +113,7 @@ class Sampling:
     """Whether objects at URLs are looked at, each page a request."""
 
     def shared(self, parts: int) -> "Sampling":
-        """What each of so many parts gives."""
+        """What each of a number of parts gives."""
         return replace(self, pages=max(self.least, self.pages // max(1, parts)))
 
 
@@ -149,6 +135,41 @@ def is_same_data(
         if digest is not None:
             return digest == known[sampling.name]
     return own_fingerprint() == fingerprint
+
+
+class Leaf(Protocol):
+    """Rows that own bytes, and say where they are: a source, or the tokens of one. Prefetch, windows and the ring use it."""
+
+    def __len__(self) -> int:
+        """The number of rows."""
+
+    @property
+    def behind(self) -> "Source | None":
+        """See :attr:`Source.behind`; the same for all of these."""
+
+    @property
+    def blocks(self) -> Blocks:
+        """The runs of rows that are best read together."""
+
+    @property
+    def remote(self) -> "RemoteFiles | None":
+        """The files at a URL."""
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The files on a disk."""
+
+    def extents(self, starts: IntArray, stops: IntArray) -> Extents:
+        """Where rows are in those."""
+
+    def edges(self, starts: IntArray, stops: IntArray) -> Extents:
+        """See :meth:`Source.edges`."""
+
+    def hold(self, starts: IntArray, stops: IntArray) -> AbstractContextManager[object]:
+        """Keeps rows in memory."""
+
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        """Reads a field of rows."""
 
 
 class Source(ABC):
@@ -195,15 +216,13 @@ class Source(ABC):
         function called with records and bytes done, or ``True`` for a bar in the terminal. A source remembers its digest until a
         file changes its size, times or inode (which stores through a memory map may do late).
         """
-        from penstock.source.reading import digest_all
-
         try:
             versions = self.file_versions()
         except OSError:  # a file that is open and has no name any more can still be read
             versions = None
         known, found = self.__dict__.get("_digested", (None, ""))
         if versions is None or versions != known:
-            found = digest_all(self, progress)
+            found = str(_provided["digest"](self, progress))
             self.__dict__["_digested"] = versions, found
         return str(found)
 
@@ -269,9 +288,14 @@ class Source(ABC):
         batch = self.read(as_ids(key, len(self)))
         return {name: only(column) for name, column in batch.items()} if is_single(key) else batch
 
+    @property
+    def max_batch_bytes(self) -> int | None:
+        """The most bytes of a field that one read gives; None if there is no limit."""
+        return None
+
     def native_reader(self, field: str) -> tuple[Any, int] | None:
-        """A native reader of a fixed field and the field's number in it (-1: it has only one), for the loader; None if there is
-        none, and the loader then calls ``read``.
+        """A native reader of a field and the field's number in it (-1: it has only one), for the loader; None if there is none,
+        and the loader then calls ``read``. That of a field of varying length is a ``VaryingReader``.
         """
         return None
 
@@ -282,6 +306,10 @@ class Source(ABC):
         own = OwnRows(self)
         return {name: (own, name) for name in self.schema}
 
+    def tables(self) -> Sequence[RowTable]:
+        """The tables of all fields, each once."""
+        return list({id(table): table for table, _ in self.row_tables().values()}.values())
+
     def lengths(self, field: str, ids: Any) -> IntArray:
         """Elements of records of a field of varying length; 0 for missing ones. Sources that know them do not read the records."""
         lengths: IntArray = self.read(ids, [field])[field].lengths
@@ -291,60 +319,68 @@ class Source(ABC):
         """Whether each record of a text or ragged field is a document, and not a piece of a longer line, as a token block is."""
         return True
 
-    def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
-        """Where on a disk of this machine the bytes of records [ids.start, ids.stop) lie, as far as is known without reading them:
-        so that they can be asked for ahead of time. Nothing depends on it but speed.
-        """
-        return ()
+    # Where the bytes are: what a source that owns bytes says of them, for prefetch, the network and forecasts
 
-    # Data at a URL
+    @property
+    def behind(self) -> "Source | None":
+        """The source whose records this one passes through a function; None if the bytes are its own."""
+        return None
 
     @property
     def remote(self) -> "RemoteFiles | None":
-        """The files of this source at a URL and the window on them; None for a source on this machine."""
+        """The files of this source at a URL, in their window; None for a source on this machine."""
         return None
 
-    def byte_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Where in the files of a remote source the bytes of records lie: file, start and stop; in any order, merged or not."""
-        raise TypeError(f"{type(self).__name__} is not read by byte ranges")
+    @property
+    def paths(self) -> Sequence[str]:
+        """The files of this source on a disk of this machine, as :meth:`extents` numbers them; none where that is not known."""
+        return ()
 
-    def hold(self, ids: IntArray) -> AbstractContextManager[object]:
-        """Keeps the bytes of records in memory while it is entered, which waits for them; needed where native readers are used
-        beside :meth:`read`.
+    def extents(self, starts: IntArray, stops: IntArray) -> Extents:
+        """Where records [start, stop) are in :attr:`remote` or :attr:`paths`, as far as is known without reading them: numbers of
+        files, and bytes from and to in them; in any order, merged or not. Nothing depends on it but speed.
         """
-        return nullcontext() if self.remote is None else self.remote.hold(*self.byte_ranges(ids))
+        return NOWHERE
 
-    # Streams: this source in an order. They live in higher layers, which is why they are imported late.
+    def edges(self, starts: IntArray, stops: IntArray) -> Extents:
+        """What of :attr:`remote` is worth fetching for records [start, stop), in addition to :meth:`extents`, where there is memory
+        for it: files of which they are a small part.
+        """
+        return NOWHERE
+
+    def hold(self, starts: IntArray, stops: IntArray) -> AbstractContextManager[object]:
+        """Keeps the bytes of records [start, stop) in memory while it is entered, which waits for them. Native readers of remote
+        files need that; :meth:`read` does it by itself.
+        """
+        return nullcontext() if self.remote is None else self.remote.hold(*self.extents(starts, stops))
+
+    # Streams: this source in an order. They live in higher layers, which provide them.
 
     def in_order(self) -> "RecordStream":
         """Record after record."""
-        from penstock.stream.stream import in_order
-
-        return in_order(self)
+        stream: RecordStream = _provided["in_order"](self)
+        return stream
 
     def shuffle(self, *, seed: int, block: int | None = None, window: int | None = None, lanes: int = 1) -> "RecordStream":
         """Every record once per epoch, in a fresh random order each time.
 
-        Where single records are cheap to read the shuffle is global. Where they are dear (compressed HDF5 chunks, row groups), or
-        if ``block``, ``window`` or ``lanes`` is given, blocks of ``block`` records are permuted, ``window`` of them at a time are
-        shuffled together (16 unless given), and ``lanes`` of such groups are read side by side, so that ranks need not read the
+        Where single records are cheap to read the shuffle is global. Where they are expensive (compressed HDF5 chunks, row groups),
+        or if ``block``, ``window`` or ``lanes`` is given, blocks of ``block`` records are permuted, ``window`` of them at a time
+        are shuffled together (16 unless given), and ``lanes`` of such groups are read side by side, so that ranks need not read the
         same blocks.
         """
-        from penstock.stream.stream import shuffled
-
-        return shuffled(self, seed, block, window, lanes)
+        stream: RecordStream = _provided["shuffle"](self, seed, block, window, lanes)
+        return stream
 
     def slide(self, window: int, stride: int | None = None) -> "RecordStream":
         """Windows of ``window`` records, each ``stride`` after the one before (``window`` unless given), around the data."""
-        from penstock.stream.stream import sliding
-
-        return sliding(self, window, stride)
+        stream: RecordStream = _provided["slide"](self, window, stride)
+        return stream
 
     def sample(self, *, seed: int) -> "RecordStream":
         """Records drawn at random with replacement: one in three does not come in an epoch."""
-        from penstock.stream.stream import sampled
-
-        return sampled(self, seed)
+        stream: RecordStream = _provided["sample"](self, seed)
+        return stream
 
     def design(
         self,
@@ -358,39 +394,35 @@ class Source(ABC):
     ) -> "RecordStream":
         """A sample with known probabilities, for estimates: batches have a field ``weight``, one over the probability.
 
-        ``size`` records, or a ``fraction`` of them; spread evenly over ``strata`` (blocks of so many records, or their lengths), or
-        in proportion to ``masses`` (of records, or of strata). See :class:`penstock.order.Design`.
+        ``size`` records, or a ``fraction`` of them; spread evenly over ``strata`` (blocks of that many records, or their lengths),
+        or in proportion to ``masses`` (of records, or of strata). See :class:`penstock.order.Design`.
         """
-        from penstock.stream.stream import designed
+        stream: RecordStream = _provided["design"](self, seed, size, fraction, strata, masses, full_pass)
+        return stream
 
-        return designed(self, seed, size, fraction, strata, masses, full_pass)
-
-    # Other sources made of this one. They live in higher layers, which is why they are imported late.
+    # Other sources made of this one. They live in higher layers, which provide them.
 
     def select(self, ids: Any) -> "Source":
         """The records of a slice, a mask or a list of ids, in that order, as a source. Nothing is read."""
-        from penstock.source.select import Selection
-
-        return Selection(self, ids)
+        selected: Source = _provided["select"](self, ids)
+        return selected
 
     def pick(self, *fields: str) -> "Source":
         """These fields, as a source; the others are not read."""
-        from penstock.source.picked import Picked
-
-        return Picked(self, fields)
+        picked: Source = _provided["pick"](self, fields)
+        return picked
 
     def map(self, fn: Callable[[dict[str, Any]], Mapping[str, Any]], *, schema: Mapping[str, Field] | None = None) -> "Source":
         """Every record passed through ``fn`` when it is read. ``schema`` says what comes out; it is found out from record 0 if
         left out, so records of other shapes need it.
         """
-        from penstock.source.mapped import Mapped
-
-        return Mapped(self, fn, schema)
+        mapped: Source = _provided["map"](self, fn, schema)
+        return mapped
 
     # Life
 
     def close(self) -> None:  # noqa: B027 - not every source holds something
-        """Let go of files. Arrays already given out stay valid. Idempotent."""
+        """Close files. Arrays already given out stay valid. Idempotent."""
 
     def __enter__(self) -> "Self":
         return self
@@ -409,6 +441,16 @@ class Source(ABC):
 
     def __repr__(self) -> str:
         return f"<penstock {type(self).__name__}: {len(self)} records, fields {dict(self.schema)}>"
+
+
+_provided: dict[str, Callable[..., Any]] = {}
+
+
+def provide(**methods: Callable[..., Any]) -> None:
+    """What methods of :class:`Source` do, from the higher layers that own it: they call this when they are imported, which
+    ``import penstock`` sees to.
+    """
+    _provided.update(methods)
 
 
 def _reopen(
@@ -441,6 +483,8 @@ class FieldView:
         """Record after record, read many at a time."""
         field = self._source.schema[self._name]
         step = max(1, min(1024, ITERATED_BYTES // max(1, field.stride))) if field.is_fixed else 256
+        if 0 in field.shape:
+            step = 1  # more cannot tell which of them is missing
         for low in range(0, len(self), step):
             column = self[low : low + step]
             yield from column if isinstance(column, Ragged) else (only(column[i : i + 1]) for i in range(len(column)))
@@ -461,99 +505,7 @@ class FieldView:
         return f"<field {self._name!r} of {self._source!r}>"
 
 
-def only(column: Any) -> Any:
-    """The one record of a batch of one."""
-    if isinstance(column, Ragged):
-        return column[0]
-    if isinstance(column, np.ma.MaskedArray):
-        if _has_missing(column):
-            return None
-        column = column.data
-    item = column[0]
-    return item if isinstance(item, np.ndarray) else item[()]
-
-
-def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A new array, as numpy.empty gives it; large ones in memory that was used before, which saves the page faults."""
-    rows = shape[0] if shape else 1
-    stride = math.prod(shape[1:]) * dtype.itemsize
-    if rows * stride < RECYCLED_BYTES:
-        return np.empty(shape, dtype)
-    array = _core.empty(rows, stride).view(dtype)
-    return array if array.shape == shape else array.reshape(shape)
-
-
-def fixed_output(name: str, field: Field, count: int, out: Outputs) -> npt.NDArray[Any]:
-    """The array for ``count`` records of a fixed field: the one in ``out``, checked, or a new one."""
-    whole = (count, *field.shape)
-    array = out.get(name)
-    if array is None:
-        return empty(whole, field.dtype)
-    if array.shape != whole or array.dtype != field.dtype or not array.flags.c_contiguous or not array.flags.writeable:
-        raise ValueError(
-            f"out[{name!r}] must be a writable, contiguous {field.dtype} array of {whole}, got {array.dtype} {array.shape}"
-        )
-    return array
-
-
-def typed(batch: Batch, nullable: frozenset[str]) -> Batch:
-    """A batch whose types follow from the schema alone, whatever happens to be missing in it; changes ``batch``.
-
-    SchemaMismatchError if a value of a field that is not nullable is missing. (Below 1 us for 4 fields of which none is nullable.)
-    """
-    for name, column in batch.items():
-        if type(column) is np.ndarray:
-            if name in nullable:
-                batch[name] = masked(column, None, nullable=True)
-        elif isinstance(column, Ragged):
-            if name in nullable:
-                if column.present is None:
-                    batch[name] = replace(column, present=np.ones(len(column), np.bool_))
-            elif column.present is not None:
-                if not column.present.all():
-                    raise _missing(name)
-                batch[name] = replace(column, present=None)
-        elif isinstance(column, np.ma.MaskedArray):
-            if name not in nullable:
-                if _has_missing(column):
-                    raise _missing(name)
-                batch[name] = column.data
-        elif name in nullable and isinstance(column, np.ndarray):
-            batch[name] = masked(column, None, nullable=True)
-    return batch
-
-
-def _has_missing(column: np.ma.MaskedArray[Any, Any]) -> bool:
-    """Whether a record is missing. Records of no elements have a mask only if one of them is."""
-    mask = column.mask
-    return mask is not np.ma.nomask and (bool(mask.any()) or (mask.size == 0 and len(column) > 0))
-
-
-def _missing(name: str) -> SchemaMismatchError:
-    return SchemaMismatchError(
-        f"field {name!r}: a value is missing, and the schema says that none can be: declare the field with nullable=True"
-    )
-
-
-def unmasked(column: Any) -> Any:
-    """The plain array of a masked one in which nothing is missing; anything else as it is."""
-    return column.data if isinstance(column, np.ma.MaskedArray) and not _has_missing(column) else column
-
-
 def common_metadata(parts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """What all parts say alike."""
     first, others = parts[0], parts[1:]
     return {key: value for key, value in first.items() if all(key in other and other[key] == value for other in others)}
-
-
-def masked(array: npt.NDArray[Any], present: npt.NDArray[Any] | None, *, nullable: bool = False) -> npt.NDArray[Any]:
-    """Records of a fixed field, masked where ``present`` is false. ``None`` says that all are there: the array has a mask only if
-    it is of a nullable field.
-    """
-    if present is None:
-        if not nullable:
-            return array
-        has_elements = array.size > 0 or len(array) == 0
-        return np.ma.MaskedArray(array, mask=np.zeros(array.shape, np.bool_) if has_elements else np.ma.nomask)
-    mask = np.broadcast_to(np.logical_not(present).reshape(-1, *([1] * (array.ndim - 1))), array.shape)
-    return np.ma.MaskedArray(array, mask=mask.copy())

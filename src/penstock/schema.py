@@ -1,8 +1,9 @@
-"""Field: the type of one named part of a record, and its form in the manifest."""
+"""Field and codec: the type of one named part of a record, how it is compressed, and the form of both in the manifest."""
 
+import base64
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,9 +12,25 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.argument import whole_number
-from penstock.codec import Codec, Raw, codec_from_json, codec_to_json
+from penstock.native import _core
 
-__all__ = ["LARGE_RECORD_BYTES", "MAX_RECORD_BYTES", "Field", "Schema", "field_from_json", "field_to_json", "is_plain_name"]
+__all__ = [
+    "LARGE_RECORD_BYTES",
+    "LZ4",
+    "MAX_RECORD_BYTES",
+    "Codec",
+    "Deflate",
+    "Field",
+    "Raw",
+    "Schema",
+    "Zstd",
+    "codec_from_json",
+    "codec_to_json",
+    "field_from_json",
+    "field_to_json",
+    "is_plain_name",
+    "train_dictionary",
+]
 
 MAX_NAME = 128
 MAX_NDIM = 32
@@ -24,6 +41,124 @@ LARGE_RECORD_BYTES = 2**30
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 """Unicode categories without a visible form: controls, format characters, surrogates, private use, separators of lines."""
+
+# Codecs: every record is compressed alone
+
+
+@dataclass(frozen=True)
+class Raw:
+    """No compression. Fixed-size records are then a plain array, read at the speed of memory.
+
+    >>> from penstock import Field, Raw
+    >>> Field("f4", (3,)).codec == Raw()
+    True
+    """
+
+    name = "raw"
+    number = 0
+    level = 0
+
+
+@dataclass(frozen=True)
+class Deflate:
+    """Deflate (as in zip and png), level 1 to 12.
+
+    >>> from penstock import Deflate, Field
+    >>> Field.bytes(codec=Deflate(9))
+    Field.bytes(codec=Deflate(level=9))
+    """
+
+    level: int = 6
+    name = "deflate"
+    number = 1
+
+    def __post_init__(self) -> None:
+        whole_number("level", self.level, least=1, most=12)
+
+
+@dataclass(frozen=True)
+class Zstd:
+    """Zstandard, level 1 to 22. A ``dictionary`` (see :func:`train_dictionary`) helps records of a few hundred bytes most.
+
+    >>> from penstock import Field, Zstd
+    >>> Field.text(codec=Zstd(10))
+    Field.text(codec=Zstd(10))
+    """
+
+    level: int = 3
+    dictionary: bytes | None = None
+    name = "zstd"
+    number = 2
+
+    def __post_init__(self) -> None:
+        whole_number("level", self.level, least=1, most=22)
+        if self.dictionary is not None and not isinstance(self.dictionary, bytes):
+            raise TypeError(f"dictionary must be bytes, got {type(self.dictionary).__name__}")
+
+    def __repr__(self) -> str:
+        return f"Zstd({self.level})" if self.dictionary is None else f"Zstd({self.level}, dictionary={len(self.dictionary)} bytes)"
+
+
+@dataclass(frozen=True)
+class LZ4:
+    """LZ4: level 1 is fast, 2 to 12 compress better and read as fast.
+
+    >>> from penstock import LZ4, Field
+    >>> Field("u1", (224, 224, 3), codec=LZ4())
+    Field('u1', (224, 224, 3), codec=LZ4(level=1))
+    """
+
+    level: int = 1
+    name = "lz4"
+    number = 3
+
+    def __post_init__(self) -> None:
+        whole_number("level", self.level, least=1, most=12)
+
+
+Codec = Raw | Deflate | Zstd | LZ4
+
+_BY_NAME: dict[str, type[Deflate] | type[Zstd] | type[LZ4]] = {"deflate": Deflate, "zstd": Zstd, "lz4": LZ4}
+
+
+def codec_to_json(codec: Codec) -> dict[str, object]:
+    """Name, level and dictionary: what the next chunk is written with. Chunks carry the dictionary they were written with."""
+    if isinstance(codec, Raw):
+        return {"name": codec.name}
+    made: dict[str, object] = {"name": codec.name, "level": codec.level}
+    if isinstance(codec, Zstd) and codec.dictionary is not None:
+        made["dictionary"] = base64.b64encode(codec.dictionary).decode()
+    return made
+
+
+def codec_from_json(value: object) -> Codec:
+    """The codec of :func:`codec_to_json`; ValueError if it is not one."""
+    if isinstance(value, dict):
+        if value == {"name": "raw"}:
+            return Raw()
+        if set(value) == {"name", "level"} and value["name"] in _BY_NAME:
+            return _BY_NAME[value["name"]](whole_number("level", value["level"]))
+        if set(value) == {"name", "level", "dictionary"} and value["name"] == "zstd" and isinstance(value["dictionary"], str):
+            return Zstd(whole_number("level", value["level"]), base64.b64decode(value["dictionary"], validate=True))
+    raise ValueError(f"expected a codec, got {str(value)[:200]}")
+
+
+def train_dictionary(samples: Sequence[bytes | str], *, size: int = 65_536) -> bytes:
+    """A zstd dictionary from sample records: a few thousand typical ones, together about a hundred times ``size``.
+
+    >>> from penstock import Zstd, train_dictionary
+    >>> samples = [f"user {number} logged in from host {number % 7} at hour {number % 24}" for number in range(2000)]
+    >>> codec = Zstd(3, dictionary=train_dictionary(samples, size=1024))
+    >>> len(codec.dictionary) <= 1024
+    True
+    """
+    whole_number("size", size, least=256)
+    encoded = [sample.encode() if isinstance(sample, str) else bytes(sample) for sample in samples]
+    ends = np.cumsum([len(sample) for sample in encoded]).astype(np.uint64)
+    return _core.train_dictionary(np.frombuffer(b"".join(encoded), np.uint8), ends, size)
+
+
+# Fields
 
 # The whole list of element types; nothing else in a manifest is accepted. Values are numpy names, or attributes of ml_dtypes.
 _NUMPY = {
@@ -85,37 +220,23 @@ class Field:
     ) -> None:
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         dimensions = tuple(whole_number("a dimension", size) for size in sizes)
-        self._set("fixed", _name_of(dtype), dimensions, len(sizes), codec=codec, nullable=nullable)
+        _fill(self, "fixed", _name_of(dtype), dimensions, len(sizes), codec=codec, nullable=nullable)
 
     @classmethod
     def ragged(cls, dtype: npt.DTypeLike, ndim: int = 1, *, codec: Codec | None = None, nullable: bool = False) -> "Field":
         """Arrays of one ``dtype`` and number of dimensions, each of its own shape."""
         dimensions = whole_number("ndim", ndim, least=1, most=MAX_NDIM)
-        return cls.__new__(cls)._set("ragged", _name_of(dtype), (), dimensions, codec=codec, nullable=nullable)
+        return _fill(cls.__new__(cls), "ragged", _name_of(dtype), (), dimensions, codec=codec, nullable=nullable)
 
     @classmethod
     def bytes(cls, *, codec: Codec | None = None, nullable: bool = False) -> "Field":
         """Byte strings: encoded images, audio, anything."""
-        return cls.__new__(cls)._set("bytes", "u1", (), 1, codec=codec, nullable=nullable)
+        return _fill(cls.__new__(cls), "bytes", "u1", (), 1, codec=codec, nullable=nullable)
 
     @classmethod
     def text(cls, *, codec: Codec | None = None, nullable: bool = False) -> "Field":
         """Python strings, stored as UTF-8."""
-        return cls.__new__(cls)._set("text", "u1", (), 1, codec=codec, nullable=nullable)
-
-    def _set(self, kind: str, element: str, shape: tuple[int, ...], ndim: int, *, codec: Codec | None, nullable: bool) -> "Field":
-        if codec is not None and not isinstance(codec, Codec):
-            raise TypeError(f"codec must be Raw(), Deflate(), Zstd() or LZ4(), got {codec!r}")
-        if not isinstance(nullable, bool):
-            raise TypeError(f"nullable must be True or False, got {nullable!r}")
-        if len(shape) > MAX_NDIM:
-            raise ValueError(f"a shape has at most {MAX_NDIM} dimensions, got {len(shape)}")
-        values = {"kind": kind, "element": element, "shape": shape, "ndim": ndim, "codec": codec or Raw(), "nullable": nullable}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-        if kind == "fixed" and self.stride > MAX_RECORD_BYTES:
-            raise ValueError(f"a record of a field has at most {MAX_RECORD_BYTES} bytes, {shape} of {element} needs {self.stride}")
-        return self
+        return _fill(cls.__new__(cls), "text", "u1", (), 1, codec=codec, nullable=nullable)
 
     def with_codec(self, codec: Codec | None) -> "Field":
         """The same field with another codec; with its own if None."""
@@ -126,11 +247,10 @@ class Field:
         return self if nullable == self.nullable else self._with(self.codec, nullable)
 
     def _with(self, codec: Codec, nullable: bool) -> "Field":
-        return Field.__new__(Field)._set(self.kind, self.element, self.shape, self.ndim, codec=codec, nullable=nullable)
+        return _fill(Field.__new__(Field), self.kind, self.element, self.shape, self.ndim, codec=codec, nullable=nullable)
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """The element type."""
         return _dtype_of(self.element)
 
     @property
@@ -153,6 +273,22 @@ class Field:
             return f"Field({', '.join([repr(self.element), *([repr(self.shape)] if self.shape else []), *options])})"
         parts = [repr(self.element), *([f"ndim={self.ndim}"] if self.ndim > 1 else [])] if self.kind == "ragged" else []
         return f"Field.{self.kind}({', '.join([*parts, *options])})"
+
+
+def _fill(made: Field, kind: str, element: str, shape: tuple[int, ...], ndim: int, *, codec: Codec | None, nullable: bool) -> Field:
+    """Set the attributes of a new field, checked."""
+    if codec is not None and not isinstance(codec, Codec):
+        raise TypeError(f"codec must be Raw(), Deflate(), Zstd() or LZ4(), got {codec!r}")
+    if not isinstance(nullable, bool):
+        raise TypeError(f"nullable must be True or False, got {nullable!r}")
+    if len(shape) > MAX_NDIM:
+        raise ValueError(f"a shape has at most {MAX_NDIM} dimensions, got {len(shape)}")
+    values = {"kind": kind, "element": element, "shape": shape, "ndim": ndim, "codec": codec or Raw(), "nullable": nullable}
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    if kind == "fixed" and made.stride > MAX_RECORD_BYTES:
+        raise ValueError(f"a record of a field has at most {MAX_RECORD_BYTES} bytes, {shape} of {element} needs {made.stride}")
+    return made
 
 
 def is_plain_name(name: str) -> bool:

@@ -11,7 +11,15 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from penstock.errors import AccessDeniedError, MissingError, PenstockError, ReadError
+from penstock.errors import (
+    AccessDeniedError,
+    MissingError,
+    NoSpaceError,
+    PenstockError,
+    ReadError,
+    StoreError,
+    StorePermissionError,
+)
 
 __all__ = [
     "SIZE",
@@ -27,6 +35,7 @@ __all__ = [
     "reading",
     "reason",
     "status",
+    "writing",
 ]
 
 Path = str | bytes | os.PathLike[str]
@@ -70,6 +79,22 @@ def reading(path: Path, action: str = "reading") -> Iterator[None]:
         raise
     except OSError as error:
         raise read_error(error, path, action) from error
+
+
+@contextmanager
+def writing(path: Path, action: str) -> Iterator[None]:
+    """Errors of the system in this block are about writing this path."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except OSError as error:
+        kind: type[StoreError] = StoreError
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            kind = NoSpaceError
+        elif error.errno in (*_DENIED, errno.EROFS):
+            kind = StorePermissionError
+        raise kind(error.errno, f"{action} failed: {reason(error)}", os.fsdecode(path)) from error
 
 
 def status(path: Path, *, follow: bool = True) -> os.stat_result | None:

@@ -12,8 +12,8 @@ import pytest
 from tests.cli.conftest import PATIENCE_S, RECORDS, Run, Seen, finish, pictures, start
 
 import penstock as pen
-from penstock.cli.codec_option import parse_codecs
-from penstock.source import convert as library
+from penstock.cli.convert import parse_codecs
+from penstock.conversion import convert as library
 
 
 def test_arrays_become_a_store(run: Run, run_json: Callable[..., Any], images: Path, labels: Path, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def unfinished(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_same_command_goes_on(run: Run, images: Path, unfinished: Path) -> None:
     result = run("convert", images, unfinished, "--chunk-bytes", 8 * 576)
-    assert (result.exit_code, result.stderr) == (0, f"goes on from record 24 of {RECORDS}\n")
+    assert (result.exit_code, result.stderr) == (0, f"resumes from record 24 of {RECORDS}\n")
     with pen.open(unfinished) as data:
         assert np.array_equal(data["data"][:], pictures(RECORDS))
 
@@ -193,7 +193,7 @@ def interrupt(words: list[object], *lines: str) -> str:
 def test_an_interrupted_store_is_begun_anew(run: Run, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.random.default_rng(0).integers(0, 40, (6_000, 4096), np.uint8))
     words: list[object] = ["convert", tmp_path / "a.npy", tmp_path / "a.pen", "--codec", "zstd:9"]
-    assert interrupt(words, "6,000 records\n") == "penstock: interrupted; the same command begins anew\n"
+    assert interrupt(words, "6,000 records\n") == "penstock: interrupted; the same command starts over\n"
     assert not (tmp_path / "a.pen").exists()
     assert run(*words[:-1], "zstd:1").exit_code == 4  # what was begun is not forgotten
     assert run(*words).exit_code == 0
@@ -204,7 +204,7 @@ def test_an_interrupted_store_is_begun_anew(run: Run, tmp_path: Path) -> None:
 def test_an_interrupted_file_leaves_nothing(tmp_path: Path) -> None:
     pen.convert({"tokens": [[1, 2, 3]] * 200_000}, tmp_path / "a.pen")
     said = interrupt(["convert", tmp_path / "a.pen", tmp_path / "a.rox"], "200,000 records\n")
-    assert said == "penstock: interrupted; nothing of it is left to be seen, the same command begins anew\n"
+    assert said == "penstock: interrupted; nothing remains of it, the same command starts over\n"
     assert [path.name for path in tmp_path.iterdir()] == ["a.pen"]
 
 
@@ -227,9 +227,9 @@ def test_interrupted_tasks_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     words: list[object] = ["convert", tmp_path / "a.npy", tmp_path / "a.pen", "--map", "stuck:stop", "--chunk-bytes", "4KiB"]
     said = interrupt(words, "2,048 records\n", "half is done\n")
-    assert said == "penstock: interrupted; the same command goes on with what is left to do\n"
+    assert said == "penstock: interrupted; the same command does what is left to do\n"
     done = finish(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (0, "goes on from record 1,024 of 2,048\n")
+    assert (done.returncode, done.stderr) == (0, "resumes from record 1,024 of 2,048\n")
     with pen.open(tmp_path / "a.pen") as data:
         assert data["data"][:].tolist() == list(range(2048))
 

@@ -16,15 +16,13 @@ from typer.testing import CliRunner
 
 import penstock as pen
 from penstock.cli.main import app
-from penstock.demo.model import make_model
-from penstock.demo.shapes import CLASSES, EDGE, batches
-from penstock.demo.train import LOG, checkpoint
+from penstock.demo.train import CLASSES, EDGE, LOG, batches, checkpoint, make_model
 from penstock.demo.train import main as train
 
 
 @pytest.fixture
 def shapes(tmp_path: Path) -> Path:
-    from penstock.demo.shapes import FIELDS
+    from penstock.demo.train import FIELDS
 
     with pen.create(tmp_path / "shapes.pen", FIELDS) as out:
         for batch in batches(2000, seed=1):

@@ -12,9 +12,7 @@ from PIL import Image
 from tests.cli.conftest import RECORDS, Run, Seen, encode, pictures
 
 import penstock as pen
-from penstock.cli import picture
-from penstock.cli.picture import encoded, is_picture, small_pixels
-from penstock.cli.value import as_json, figures
+from penstock.cli.record import encoded, figures, is_picture, small_pixels, value_as_json
 
 
 def lines(output: str) -> dict[str, str]:
@@ -171,8 +169,7 @@ def test_without_pillow_pictures_are_arrays(run: Run, store: Path, tmp_path: Pat
         return real(name, *more, **options)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    monkeypatch.setattr(picture, "has_pillow", lambda: False)
-    monkeypatch.setattr("penstock.cli.save.has_pillow", lambda: False)
+    monkeypatch.setattr("penstock.cli.record.has_pillow", lambda: False)
     result = run("show", store, 30, "--save", tmp_path / "out", columns=120)
     assert lines(result.stdout)["png"].startswith("PNG, which cannot be decoded: this needs pillow: pip install 'penstock[image]'")
     assert np.array_equal(np.load(tmp_path / "out/30-image.npy"), pictures(RECORDS)[30])
@@ -247,4 +244,4 @@ def test_arrays_of_every_type_are_shown(run: Run, run_json: Callable[..., Any], 
     assert lines(run("head", tmp_path / "a.pen").stdout)["n"] == "300 float64, nan 300"
     found = run_json("head", tmp_path / "a.pen")[0]["fields"]
     assert (found["c"], found["b"]["true"]) == ({"shape": [300], "dtype": "complex64"}, 300)
-    assert as_json(np.arange(4)).tolist() == [0, 1, 2, 3]
+    assert value_as_json(np.arange(4)).tolist() == [0, 1, 2, 3]

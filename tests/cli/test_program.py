@@ -17,7 +17,7 @@ from tests.cli.conftest import PATIENCE_S, Run, Seen, command, finish
 
 import penstock as pen
 from penstock.cli.main import app
-from penstock.cli.safe import clip, safe
+from penstock.cli.terminal import clip, safe
 
 COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 

@@ -11,10 +11,11 @@ import pytest
 from tests.cli.conftest import RECORDS, Run, Seen, damage
 
 import penstock as pen
+from penstock.batch import Batch, Outputs
+from penstock.conversion import reading
+from penstock.conversion.reading import read_all
 from penstock.errors import CorruptError
-from penstock.records import Batch, Blocks, Outputs, Recipe, Source
-from penstock.source import reading
-from penstock.source.reading import read_all
+from penstock.records import Blocks, Recipe, Source
 
 
 def test_good_data_has_no_problem(run: Run, store: Path, images: Path, tokens: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.records import Batch
+from penstock.batch import Batch
 
 
 def words(batch: Batch) -> Mapping[str, Any]:

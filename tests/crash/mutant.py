@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.store import writer
-from penstock.store.filesystem import Filesystem
-from penstock.store.local import LocalStorage
+from penstock.store.local import Filesystem, LocalStorage
 
 Patch = Callable[[Path], None]
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_PTRACER = 0x59616D61
+_HANG_S = 240
+"""A child that takes longer is killed by a signal, which its exit code tells."""
 
 MODELLED = (
     "openat", "pwrite64", "write", "fsync", "fdatasync", "link", "linkat", "rename", "renameat", "renameat2",
@@ -89,6 +91,7 @@ def _in_child(work: Callable[[], object], printed: int, go: int) -> None:
         )  # let any process trace this one; EINVAL where nobody forbids it
         os.dup2(printed, 1)
         os.read(go, 1)
+        signal.alarm(_HANG_S)
         work()
         code = 0
     except BaseException:

@@ -15,7 +15,7 @@ from tests.crossing.model import NAMES, Job, Mix, NothingLeftError, PhasedJob, P
 
 from penstock import Loader, Ragged
 from penstock.order import BlockShuffle, Sequential, Shuffle
-from penstock.order.seed import Purpose, derive_key
+from penstock.order.permutation import Purpose, derive_key
 
 
 class WrongError(AssertionError):

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import penstock as pen
-from penstock.interfaces import IntArray
-from penstock.records import Batch, Outputs, Recipe, Source
+from penstock.argument import IntArray
+from penstock.batch import Batch, Outputs
+from penstock.records import Recipe, Source
 from penstock.remote.url import url_path
 from penstock.source import write_collection, write_tokens
 
@@ -207,9 +208,10 @@ def _plain_sets() -> list[Known]:
 
         def collection(values: Any = values, n: int = n) -> Source:
             parts = [_directory() / f"part{n}-{i}.npy" for i in range(3)]
-            for i, path in enumerate(parts):
-                np.save(path, np.array(values[n * i // 3 : n * (i + 1) // 3], "i8"))
-            write_collection(parts, _directory() / f"collection{n}.json")
+            if not (_directory() / f"collection{n}.json").exists():
+                for i, path in enumerate(parts):
+                    np.save(path, np.array(values[n * i // 3 : n * (i + 1) // 3], "i8"))
+                write_collection(parts, _directory() / f"collection{n}.json")
             return pen.open(_directory() / f"collection{n}.json")
 
         found.append(Known(f"npy{n}", form, {"data": values}, n, npy))
@@ -227,7 +229,8 @@ def _nullable_sets() -> list[Known]:
 
         def parquet(columns: Any = columns, n: int = n) -> Source:
             path = _directory() / f"nullable{n}.parquet"
-            pq.write_table(pa.table({"x": pa.array(columns["x"], pa.int64()), "name": columns["name"]}), path, row_group_size=5)
+            if not path.exists():
+                pq.write_table(pa.table({"x": pa.array(columns["x"], pa.int64()), "name": columns["name"]}), path, row_group_size=5)
             return pen.open(path)
 
         def remote(parquet: Any = parquet, n: int = n) -> Source:
@@ -302,8 +305,9 @@ def _document_sets() -> list[Known]:
 
         def parquet(some: Any = some, ragged: Any = ragged, n: int = n) -> Source:
             path = _directory() / f"documents{n}.parquet"
-            table = pa.table({"text": pa.array(some, pa.string()), "ids": pa.array(ragged, pa.list_(pa.uint16()))})
-            pq.write_table(table, path, row_group_size=4)
+            if not path.exists():
+                table = pa.table({"text": pa.array(some, pa.string()), "ids": pa.array(ragged, pa.list_(pa.uint16()))})
+                pq.write_table(table, path, row_group_size=4)
             return pen.open(path)
 
         def remote_parquet(parquet: Any = parquet, n: int = n) -> Source:

@@ -20,9 +20,8 @@ from tests.crossing.data import KNOWN, Form, data, doubled, reversed_text
 from tests.order.reference import Line, Shape, mixture_line, stages_by_phase, stages_by_step
 
 from penstock import Phase, _core
-from penstock.interfaces import Order
-from penstock.order import BlockShuffle, Design, Permutation, Random, Sequential, Shuffle, Sliding
-from penstock.order.seed import Purpose, derive_root
+from penstock.order import BlockShuffle, Design, Order, Permutation, Random, Sequential, Shuffle, Sliding
+from penstock.order.permutation import Purpose, derive_root
 
 LONGEST = 100_000  # draws of a period; those with an endless stream within, which is refused, are longer
 FAR = 400  # positions of an endless mixture that are looked at

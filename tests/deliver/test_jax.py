@@ -23,7 +23,7 @@ from tests.effort import every
 import penstock as pen
 from penstock.deliver.jax import deliver
 from penstock.errors import BatchError, StateError, StateMismatchError
-from penstock.loader.verify import verify_resume
+from penstock.loader.resume_check import verify_resume
 from penstock.source import write_tokens
 
 HERE = Path(__file__).parent

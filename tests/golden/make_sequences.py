@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.stream.tokens import make_tokens
 
+from penstock.formats.array import ArraySource
 from penstock.records import Source
-from penstock.source.array import ArraySource
 from penstock.stream import SequenceStream
 
 PATH = Path(__file__).parent / "sequences.json"

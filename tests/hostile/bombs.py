@@ -21,6 +21,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
+from tests.array_record import write_array_record
 
 from penstock.errors import PenstockError
 
@@ -296,12 +297,7 @@ def hdf5_unwritten(directory: Path) -> Path:
 
 
 def array_record_group(directory: Path) -> Path:
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    writer = ArrayRecordWriter(str(directory / "a.array_record"), "group_size:96,zstd")
-    for _ in range(96):
-        writer.write(bytes(1 << 24))
-    writer.close()
+    write_array_record(directory / "a.array_record", [bytes(1 << 24)] * 96, "group_size:96,zstd")
     return directory / "a.array_record"
 
 

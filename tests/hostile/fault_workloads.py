@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.ipc
 import pyarrow.parquet
-from array_record.python.array_record_module import ArrayRecordWriter
 from PIL import Image
+from tests.array_record import write_array_record
 
 import penstock as pen
 from penstock.cli.main import app
@@ -72,10 +72,7 @@ def make_data(root: Path) -> None:
         file["x"] = rows
     with h5py.File(root / "packed.h5", "w") as file:
         file.create_dataset("x", data=rows, chunks=(4, 3), compression="gzip")
-    array_record = ArrayRecordWriter(str(root / "r.array_record"), "group_size:1")
-    for number in range(COUNT):
-        array_record.write(bytes([number]) * 10)
-    array_record.close()
+    write_array_record(root / "r.array_record", [bytes([number]) * 10 for number in range(COUNT)])
     for number in range(8):
         for folder in ("files", "images"):
             (root / folder / f"label{number % 2}").mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 import penstock as pen
 from penstock.errors import CorruptError, MissingError, PenstockError, SourceChangedError, TruncatedError
-from penstock.source import rows, token_file
+from penstock.formats import rows, tokens
 
 WIDTH = 16
 ROWS = 2_000
@@ -63,7 +63,7 @@ def image(kind: str, version: int) -> bytes:
         return rows.HEADER.pack(rows.MAGIC, ROWS, WIDTH, 0, 0) + data.tobytes()
     if kind == "rox":
         ends = (np.arange(1, ROWS + 1) * WIDTH * 4).astype("<i8")
-        return data.tobytes() + ends.tobytes() + token_file.encode_footer(ROWS, data.nbytes, data.dtype)
+        return data.tobytes() + ends.tobytes() + tokens.encode_footer(ROWS, data.nbytes, data.dtype)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"a.{kind}")
         {"npy": np.save, "arrow": _write_arrow, "h5": _write_hdf5}[kind](path, data)

@@ -37,9 +37,9 @@ import numpy as np
 from tests.remote.double import Double
 
 import penstock as pen
-from penstock.remote import interruptible
+from penstock import process
+from penstock.formats.tokens_writer import write_tokens
 from penstock.remote.url import url_path
-from penstock.source.tokens_writer import write_tokens
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60
@@ -198,13 +198,13 @@ def check(loader: pen.Loader, batch: Any, expected: list[list[float]]) -> None:
 
 def threads() -> list[str]:
     """Threads of this process that are not kept for later calls."""
-    crew = {thread for thread, _ in interruptible._crew.threads}
+    crew = {thread for thread, _ in process._crew.threads}
     return sorted(thread.name for thread in threading.enumerate() if thread not in crew)
 
 
 def tasks() -> list[str]:
     """The same, with native threads; they have no names."""
-    return ["thread"] * (len(os.listdir("/proc/self/task")) - len(interruptible._crew.threads))
+    return ["thread"] * (len(os.listdir("/proc/self/task")) - len(process._crew.threads))
 
 
 def files() -> list[str]:

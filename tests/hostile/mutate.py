@@ -25,6 +25,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tests.array_record import write_array_record
 from tests.hostile.bombs import GIB, in_child
 
 from penstock.errors import PenstockError
@@ -88,12 +89,7 @@ def hdf5_varied(path: Path) -> None:
 
 
 def array_record(path: Path) -> None:
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    writer = ArrayRecordWriter(str(path), "group_size:4")
-    for i in range(N):
-        writer.write(TEXTS[i].encode() * 10)
-    writer.close()
+    write_array_record(path, [TEXTS[i].encode() * 10 for i in range(N)], "group_size:4")
 
 
 def image(path: Path) -> None:
@@ -175,9 +171,9 @@ def mutant(whole: bytes, seed: int) -> bytes:
 def read(path: Path, name: str) -> str:
     """What comes of reading a mutant: an error by name, "read", or a fault."""
     import penstock as pen
-    from penstock.source import hdf5_layout
+    from penstock.formats import hdf5
 
-    hdf5_layout.DEADLINE_S = DEADLINE_S
+    hdf5.DEADLINE_S = DEADLINE_S
     options = {"decode": "image", "suffixes": [".png"]} if name == "image" else {}
     try:
         with pen.open(path.parent if name == "image" else path, **options) as source:

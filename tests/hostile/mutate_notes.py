@@ -24,9 +24,9 @@ import numpy as np
 from tests.hostile.fault_workloads import make_data
 
 import penstock as pen
+from penstock.conversion import convert as convert_module
+from penstock.conversion import reading
 from penstock.errors import PenstockError
-from penstock.source import convert as convert_module
-from penstock.source import spans
 from penstock.store import Target, commit_fragments, write_fragment
 
 COUNT = 60
@@ -120,7 +120,7 @@ class Notes:
 
     def __init__(self, where: Path) -> None:
         self._where = where
-        convert_module.BATCH_BYTES, spans.FIRST_RECORDS = 200, 12  # so that there are receipts of several chunks
+        convert_module.BATCH_BYTES, reading.FIRST_RECORDS = 200, 12  # so that there are receipts of several chunks
         self._options: list[dict[str, Any]] = [{}, {"map": dict}]
         for number, options in enumerate(self._options):
             (where / f"begun{number}").mkdir()

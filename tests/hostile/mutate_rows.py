@@ -26,7 +26,7 @@ from tests.hostile import file_changer
 
 import penstock as pen
 from penstock.errors import PenstockError
-from penstock.source import rows, token_file
+from penstock.formats import rows, tokens
 
 KINDS = ("npy", "shard", "rox")
 CHILD_BYTES = 1 << 30
@@ -70,7 +70,7 @@ def image(kind: str) -> bytes:
         return rows.HEADER.pack(rows.MAGIC, 50, 16, 0, 0) + data.tobytes()
     if kind == "rox":
         ends = (np.arange(1, 51) * 64).astype("<i8")
-        return data.tobytes() + ends.tobytes() + token_file.encode_footer(50, data.nbytes, data.dtype)
+        return data.tobytes() + ends.tobytes() + tokens.encode_footer(50, data.nbytes, data.dtype)
     with tempfile.TemporaryDirectory() as folder:
         np.save(Path(folder, "a.npy"), data)
         return Path(folder, "a.npy").read_bytes()

@@ -26,7 +26,7 @@ from pathlib import Path
 from tests.crash.trace import run_traced
 from tests.hostile.fault_workloads import NOTHING, WORKLOADS, Ended, Workload, make_data, names_in
 
-import penstock.source
+import penstock.formats
 from penstock.errors import PenstockError
 
 HANG_S = 60
@@ -77,8 +77,8 @@ class Attack:
     def __init__(self, where: Path) -> None:
         self._where, self._data = where, where / "data"
         self._data.mkdir()
-        for module in pkgutil.iter_modules(penstock.source.__path__):  # what is imported late opens no files in the children
-            importlib.import_module(f"penstock.source.{module.name}")
+        for module in pkgutil.iter_modules(penstock.formats.__path__):  # what is imported late opens no files in the children
+            importlib.import_module(f"penstock.formats.{module.name}")
         _in_fork(lambda: make_data(self._data))
         self._clean: dict[str, tuple[Seen, str, list[str]]] = {}
 

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.array_record import write_array_record
 from tests.effort import is_campaign
+from tests.formats.arrow_table import write
 from tests.hostile.bombs import BOMBS
-from tests.source.arrow_table import write
 
 import penstock as pen
 from penstock.errors import BatchTooLargeError, ReadError
@@ -45,17 +46,12 @@ def test_a_bomb_is_a_typed_error_that_names_the_file_and_takes_little_memory(out
 
 
 def test_the_limit_can_be_set_for_every_format(tmp_path: Path) -> None:
-    from array_record.python.array_record_module import ArrayRecordWriter
-
     data = pa.table({"x": np.zeros(100_000, np.int64)})
     pq.write_table(data, tmp_path / "a.parquet")
     write(tmp_path / "a.arrow", data, rows=100_000, compression="zstd")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.zeros(100_000, np.int64), chunks=(100_000,), compression="gzip")
-    writer = ArrayRecordWriter(str(tmp_path / "a.array_record"), "group_size:100,zstd")
-    for _ in range(100):
-        writer.write(bytes(10_000))
-    writer.close()
+    write_array_record(tmp_path / "a.array_record", [bytes(10_000)] * 100, "group_size:100,zstd")
     for name in ("a.parquet", "a.arrow", "a.h5", "a.array_record"):
         with pytest.raises(BatchTooLargeError, match=rf"{name}.*more than the limit of 65536.*max_block_bytes"):
             pen.open(tmp_path / name, max_block_bytes="64KiB")[0]

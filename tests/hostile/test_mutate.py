@@ -16,8 +16,8 @@ from tests.hostile.mutate import FORMATS
 
 import penstock as pen
 from penstock.errors import CorruptError
-from penstock.source import hdf5_layout
-from penstock.source.hdf5_layout import shared_process
+from penstock.formats import hdf5
+from penstock.formats.hdf5 import shared_process
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 800
@@ -42,7 +42,7 @@ def test_an_hdf5_library_that_loops_or_crashes_is_a_typed_error_and_the_next_fil
 ) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["t"] = ["a", "b"]
-    monkeypatch.setattr(hdf5_layout, "DEADLINE_S", 1e-6)  # less than anything takes: the process ends as after a loop
+    monkeypatch.setattr(hdf5, "DEADLINE_S", 1e-6)  # less than anything takes: the process ends as after a loop
     with pytest.raises(CorruptError, match=r"a\.h5: the HDF5 library did not come to an end within"):
         pen.open(tmp_path / "a.h5")
     monkeypatch.undo()

@@ -8,15 +8,15 @@ from tests.hostile import mutate_notes
 from tests.hostile.mutate_notes import CHUNK, begin, data, is_right
 
 import penstock as pen
-from penstock.source import convert, spans
-from penstock.source.convert_note import records_noted
+from penstock.conversion import convert, reading
+from penstock.conversion.tasks import records_noted
 
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The batches of conversions are as they were when a test is over."""
     monkeypatch.setattr(convert, "BATCH_BYTES", 200)
-    monkeypatch.setattr(spans, "FIRST_RECORDS", 12)
+    monkeypatch.setattr(reading, "FIRST_RECORDS", 12)
 
 
 def test_mutants_lead_to_the_right_store_or_to_a_typed_error() -> None:

@@ -15,7 +15,7 @@ import pytest
 import penstock as pen
 from penstock.errors import CorruptError, PenstockError
 from penstock.store import Target, commit_fragments, write_fragment
-from penstock.store.format import DIRECTORIES
+from penstock.store.storage import DIRECTORIES
 
 FIELDS = {"x": pen.Field("i8"), "text": pen.Field.text()}
 

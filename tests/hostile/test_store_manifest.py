@@ -15,8 +15,8 @@ from tests.effort import count
 import penstock as pen
 from penstock import _core
 from penstock.errors import CorruptError
-from penstock.store.format import MAX_MANIFEST_BYTES
 from penstock.store.manifest import ChunkEntry, decode_manifest, encode_manifest
+from penstock.store.storage import MAX_MANIFEST_BYTES
 
 ROOT = Path(__file__).parents[2]
 IDENTITY = "0123456789abcdef" * 2

@@ -14,8 +14,8 @@ from tests.store.hostile import Case, Spec, build_redirects, crc, deflate, lz4_r
 
 import penstock as pen
 from penstock.errors import CorruptError
-from penstock.store.chunk_reader import ChunkReader
 from penstock.store.column import Column
+from penstock.store.reader import ChunkReader
 
 RECORDS: dict[str, tuple[int, int, Callable[[Spec], object]]] = {
     "zstd: no frame": (1, 0, lambda spec: set_record(spec, 1, 0, b"\x00" * 20, 200)),
@@ -105,7 +105,7 @@ def test_progress_and_executors_are_as_they_were(path: Path) -> None:
 
 
 def test_many_records_are_decoded_in_parts_each_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = sys.modules["penstock.store.verify"]
+    limits = sys.modules["penstock.store.maintenance"]
     monkeypatch.setattr(limits, "MOST_BYTES", 300)
     monkeypatch.setattr(limits, "MOST_RECORDS", 4)
     read: dict[str, list[int]] = {}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.array_record import write_array_record
 from tests.crash.trace import run_traced
 from tests.effort import every, is_campaign
 from tests.hostile.fault_workloads import WORKLOADS, command
@@ -157,3 +158,10 @@ def test_what_could_not_be_read_once_is_a_finding_even_if_it_can_be_read_again(t
         assert (seen.code, "Input/output error" in seen.printed) == (1, True), seen
 
     failing(check, "openat", "EIO", tmp_path / "x.npy", when="2")
+
+
+def test_an_array_record_that_cannot_be_mapped_is_named(tmp_path: Path, failing: Failing) -> None:
+    """The headers of its chunks are looked at through a map, whose failure was a bare PermissionError."""
+    path = tmp_path / "x.array_record"
+    write_array_record(path, [bytes([number]) for number in range(4)])
+    failing(raises(AccessDeniedError, r"x\.array_record", lambda: pen.open(path)[2]), "mmap", "EACCES", path)

@@ -13,10 +13,9 @@ from tests.loader.model import TAILS, WORLDS, make_orders, naive_batches
 from tests.stream.tokens import make_tokens, naive_line
 
 import penstock as pen
-from penstock.interfaces import Order
-from penstock.order import Mixture, Phase, Shard, Shuffle
-from penstock.order.mixture_plan import STOP_POLICIES
-from penstock.source.array import ArraySource
+from penstock.formats.array import ArraySource
+from penstock.order import Mixture, Order, Phase, Shard, Shuffle
+from penstock.order.mixture import STOP_POLICIES
 from penstock.stream import RecordStream
 from penstock.stream.stream import Stream
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.interfaces import IntArray
-from penstock.records import Batch, Outputs, Recipe
-from penstock.source.array import ArraySource
+from penstock.argument import IntArray
+from penstock.batch import Batch, Outputs
+from penstock.formats.array import ArraySource
+from penstock.records import Recipe
 
 
 class FaultySource(ArraySource):

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 import penstock as pen
-from penstock.interfaces import Order
-from penstock.order import BlockShuffle, Random, Sequential, Shuffle, Sliding
-from penstock.ragged import Ragged
-from penstock.source.array import ArraySource
+from penstock.batch import Ragged
+from penstock.formats.array import ArraySource
+from penstock.order import BlockShuffle, Order, Random, Sequential, Shuffle, Sliding
 from penstock.stream import RecordStream
 
 TAILS = ("keep", "drop", "pad", "wrap")
@@ -129,7 +128,7 @@ def unite(parts: list[list[Any]]) -> list[Any]:
 
 def assert_equal_batches(one: Any, other: Any) -> None:
     """Two batches must be equal, field by field, with their types."""
-    from penstock.loader.verify import fields_of
+    from penstock.batch import fields_of
 
     assert fields_of(one) == fields_of(other)
 

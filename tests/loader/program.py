@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import penstock as pen
-from penstock.source.array import ArraySource
+from penstock.formats.array import ArraySource
 
 
 def say(text: object) -> None:

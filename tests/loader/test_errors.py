@@ -1,9 +1,12 @@
 """What happens when a record cannot be read or a transform fails: the same thing, at the same step, every time."""
 
+import gc
+import os
 import pickle
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context, resource_tracker
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +16,9 @@ from tests.loader.model import TAILS, WORLDS, delivered_ids, make_stream, unite
 
 import penstock as pen
 from penstock.errors import BatchError
-from penstock.loader.verify import verify_resume
+from penstock.formats.array import ArraySource
+from penstock.loader.resume_check import verify_resume
 from penstock.order import Shard, Shuffle
-from penstock.source.array import ArraySource
 from penstock.stream import RecordStream
 
 N = 97
@@ -261,7 +264,7 @@ def test_l1_bad_records_of_a_mixture_are_replaced_too(threads: int) -> None:
 
 def test_l1_bad_sequences_raise_and_say_so() -> None:
     """There are no single records to be replaced in a line of tokens."""
-    from penstock.ragged import Ragged
+    from penstock.batch import Ragged
 
     class Bad(ArraySource):
         is_bad = False
@@ -308,3 +311,28 @@ def test_l1_worlds_agree_about_the_step_that_fails() -> None:
             except BatchError:
                 errors += 1
         assert errors >= 1
+
+
+def test_native_threads_end_when_their_batch_fails_whoever_keeps_the_traceback(tmp_path: Path) -> None:
+    """They would read bytes that were released: at a URL that was a segmentation fault. No garbage collection helps here."""
+    path = tmp_path / "damaged.pen"
+    with pen.create(path, {"x": pen.Field("f4", (64,))}, chunk_records=100) as out:
+        out.extend({"x": np.zeros((1000, 64), np.float32)})
+    for chunk in sorted((path / "chunk").iterdir())[2:8]:
+        data = bytearray(chunk.read_bytes())
+        data[len(data) // 3] ^= 1
+        chunk.write_bytes(data)
+    loader = pen.Loader(pen.open(path).in_order(), 50, threads=4, on_error="skip")
+    assert loader.engine == "native"
+    batches = iter(loader)
+    next(batches)
+    threads = len(os.listdir("/proc/self/task"))
+    gc.disable()
+    try:
+        for _ in range(15):
+            next(batches)
+            assert len(os.listdir("/proc/self/task")) <= threads
+    finally:
+        gc.enable()
+        batches.close()
+    assert loader.stats().skipped >= 6

@@ -1,19 +1,28 @@
 """Beginnings and ends: iterators that are dropped, interrupts, exits, forks, memory, several threads."""
 
 import gc
+import io
 import json
 import os
 import random
 import select
 import signal
 import threading
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.effort import count, every
 from tests.loader.child import DEADLINE_S, finish, heard, start
 from tests.loader.model import KINDS, delivered_ids, make_loader, naive_batches, naive_ids
+
+import penstock as pen
+from penstock.loader import native_engine
+from penstock.loader.lookahead import Lookahead
+from penstock.remote.url import url_path
 
 # L3: consumers that stop early
 
@@ -260,3 +269,65 @@ def test_l4_a_handler_of_signals_may_save_and_close(kind: str) -> None:
 def test_l5_the_interpreter_ends_while_a_thread_waits_for_a_batch(kind: str) -> None:
     code, out, error = finish(start("leave_in_a_thread", kind, options=("-X", "dev", "-W", "error")))
     assert (code, out, error) == (0, "done\n", "")
+
+
+def test_what_a_signal_handler_raises_reaches_the_caller_of_a_native_loader() -> None:
+    """It was taken for a batch that failed, which was read again: a watchdog was not heard."""
+
+    class AlarmError(Exception):
+        pass
+
+    def on_alarm(*_: object) -> None:
+        raise AlarmError
+
+    rows = np.zeros((64, 4 << 20), np.uint8)
+    loader = pen.Loader(pen.open(rows).in_order(), 64, threads=2)
+    assert loader.engine == "native"
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    try:
+        batches = loader.forever()
+        next(batches)
+        signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+        with pytest.raises(AlarmError):
+            deque(batches, maxlen=0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        batches.close()
+
+
+def test_interrupted_native_threads_end_before_their_bytes_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a URL they were evicted while a thread read them: a segmentation fault."""
+    npy = io.BytesIO()
+    np.save(npy, np.arange(1000))
+    place = url_path("memory://interrupted/x.npy")
+    place.objects.put(place.key, npy.getvalue())
+    with pen.open("memory://interrupted/x.npy") as data, pen.Loader(data.in_order(), 10, threads=2) as loader:
+        assert loader.engine == "native"
+        batches = iter(loader)
+        next(batches)
+        events: list[str] = []
+        close, passed = native_engine.NativeEngine._close_rings, Lookahead.passed
+
+        def interrupt(_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(native_engine, "_wait_for_batch", interrupt)
+        monkeypatch.setattr(native_engine.NativeEngine, "_close_rings", lambda self: (events.append("end"), close(self))[1])
+        monkeypatch.setattr(Lookahead, "passed", lambda self, step: (events.append("passed"), passed(self, step))[1])
+        monkeypatch.setattr(native_engine._Stretch, "next", _last_of(native_engine._Stretch.next))
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        assert events[0] == "end"
+        assert "passed" not in events
+
+
+def _last_of(following: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """As if every batch were the last of those that were asked for together, whose bytes are then released."""
+
+    def last(stretch: Any) -> Any:
+        place = following(stretch)
+        stretch.taken = stretch.count
+        return place
+
+    return last

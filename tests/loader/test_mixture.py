@@ -11,11 +11,12 @@ from tests.loader.model import TAILS, WORLDS, make_stream, naive_batches, unite
 from tests.stream.tokens import make_tokens, naive_line
 
 import penstock as pen
+from penstock.batch import fields_of
 from penstock.errors import BatchError
-from penstock.loader.native_field import native_groups
-from penstock.loader.verify import fields_of, verify_resume
+from penstock.loader.native_engine import native_groups
+from penstock.loader.resume_check import verify_resume
 from penstock.order import Shard, Shuffle
-from penstock.order.mixture_plan import STOP_POLICIES
+from penstock.order.mixture import STOP_POLICIES
 from penstock.stream.picks import join
 from penstock.stream.stream import Stream
 

@@ -9,7 +9,8 @@ import pytest
 
 import penstock as pen
 from penstock.errors import BatchError
-from penstock.loader.native_field import native_groups
+from penstock.loader.lookahead import StreamReads, disk_extents
+from penstock.loader.native_engine import native_groups
 from penstock.records import Source
 from penstock.source import write_collection
 from penstock.stream import Stream
@@ -114,12 +115,17 @@ def test_sequences_of_mixtures_in_mixtures_are_read_natively(tmp_path: Path) -> 
     assert_native(pen.mix({"inner": inner, "c": streams[2]}, seed=2))
 
 
-def test_disk_ranges_of_views_are_those_of_their_leaves(data: dict[str, Source]) -> None:
+def on_disk(source: Source, units: range) -> list[tuple[str, int, int]]:
+    return list(disk_extents(StreamReads(source.in_order()), units))
+
+
+def test_views_are_read_ahead_where_their_leaves_are(data: dict[str, Source]) -> None:
     a, b, whole = data["a.pen"], data["b.pen"], pen.open([data["a.pen"], data["b.pen"]])
-    assert list(whole.disk_ranges(range(50, 70))) == [*a.disk_ranges(range(50, 60)), *b.disk_ranges(range(10))]
-    assert list(whole.select(slice(10, None)).disk_ranges(range(5))) == list(a.disk_ranges(range(10, 15)))
-    assert list(a.select([3, 1, 2]).disk_ranges(range(3))) == []
-    assert list(a.disk_ranges(range(10, 15))) != []
+    assert on_disk(a, range(10, 15)) != []
+    assert on_disk(whole, range(50, 70)) == [*on_disk(a, range(50, 60)), *on_disk(b, range(10))]
+    assert on_disk(whole.select(slice(10, None)), range(5)) == on_disk(a, range(10, 15))
+    assert on_disk(a.select([3, 4, 5]).map(dict), range(3)) == on_disk(a, range(3, 6))
+    assert set(on_disk(a.select([3, 1, 2]), range(3))) <= {place for i in range(4) for place in on_disk(a, range(i, i + 1))}
 
 
 @pytest.mark.parametrize("ids", [range(-3, 2), range(38, 43), range(5, -2, -1), range(60, 61)])
@@ -151,14 +157,19 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_ring_whose_batch_was_not_taken_does_not_fall_behind(data: dict[str, Source], number: int) -> None:
+def test_after_an_exception_of_a_signal_handler_the_loader_goes_on_with_the_batch_that_was_not_taken(
+    data: dict[str, Source], number: int
+) -> None:
     stream = SOURCES["dict of other rows"](data).in_order()
     expected = [plain(batch) for batch in pen.Loader(stream, 4, threads=0)]
-    batches = iter(pen.Loader(stream, 4, threads=2))
+    loader = pen.Loader(stream, 4, threads=2)
+    batches = iter(loader)
     found = [plain(next(batches))]
     rings = batches._opened.engine._rings  # type: ignore[union-attr]
     rings[number] = Interrupted(rings[number])
-    assert found + [plain(batch) for batch in batches] == expected
+    with pytest.raises(TimeoutError, match="from a handler"):
+        next(batches)
+    assert found + [plain(batch) for batch in loader] == expected
 
 
 def test_a_part_that_is_gone_fails_the_batch_that_needs_it(data: dict[str, Source], tmp_path: Path) -> None:
@@ -168,3 +179,21 @@ def test_a_part_that_is_gone_fails_the_batch_that_needs_it(data: dict[str, Sourc
         assert [len(next(batches)["x"]) for _ in range(5)] == [12] * 5
         with pytest.raises(BatchError, match=r"step 5.*b\.pen"):
             next(batches)
+
+
+@pytest.mark.parametrize("names", [("a.pen", "b.pen"), ("b.pen", "a.pen")])
+def test_the_limit_of_any_store_in_a_dict_holds(data: dict[str, Source], tmp_path: Path, names: tuple[str, str]) -> None:
+    with pen.open(tmp_path / "b.pen", max_batch_bytes=200) as bounded:
+        stream = pen.open({name: bounded if name == "b.pen" else data[name] for name in names}).in_order()
+        assert_native(stream)  # 9 records of at most 12 bytes
+        for threads in (0, 2):
+            with pen.Loader(stream, 20, threads=threads) as loader, pytest.raises(BatchError, match="BatchTooLargeError"):
+                next(iter(loader))
+
+
+def test_the_limit_of_a_store_is_for_its_own_fields(data: dict[str, Source], tmp_path: Path) -> None:
+    with pen.open(tmp_path / "a.pen", max_batch_bytes=200) as bounded:
+        stream = pen.open({"x": bounded.pick("x"), "y": data["b.pen"].pick("y")}).in_order()
+        with pen.Loader(stream, 20, threads=2) as loader:  # 160 and 240 bytes
+            next(iter(loader))
+            assert loader.engine == "native"

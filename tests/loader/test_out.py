@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import penstock as pen
-from penstock.source.array import ArraySource
+from penstock.formats.array import ArraySource
 
 DATA = ArraySource(
     {"x": np.arange(97), "y": np.random.default_rng(0).random((97, 3), np.float32), "t": [str(i) for i in range(97)]}

@@ -9,10 +9,11 @@ from tests.loader.model import WORLDS, delivered_ids, make_orders, make_stream, 
 from tests.stream.tokens import make_tokens, shuffled_line
 
 import penstock as pen
+from penstock.batch import fields_of
 from penstock.errors import StateError, StateMismatchError
-from penstock.loader.verify import fields_of, verify_resume
+from penstock.loader.resume_check import verify_resume
 from penstock.order import Phase, Shard
-from penstock.order.mixture_plan import STOP_POLICIES
+from penstock.order.mixture import STOP_POLICIES
 from penstock.stream.stream import RecordStream, Stream
 
 PHASES = [Phase(5, 4, 8), Phase(3, 2, 16), Phase(2, 8, 4)]

@@ -7,9 +7,9 @@ import pytest
 from tests.loader.model import TAILS, WORLDS, delivered_ids, make_source, make_stream
 
 import penstock as pen
-from penstock.loader.verify import verify_resume
+from penstock.loader.resume_check import verify_resume
 from penstock.order import Phase, Shard, Shuffle
-from penstock.order.mixture_plan import STOP_POLICIES
+from penstock.order.mixture import STOP_POLICIES
 from penstock.stream import RecordStream
 from penstock.stream.stream import Stream
 

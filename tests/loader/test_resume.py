@@ -20,7 +20,7 @@ from tests.loader.model import (
 )
 
 import penstock as pen
-from penstock.loader.verify import verify_resume
+from penstock.loader.resume_check import verify_resume
 from penstock.order import Shard, Shuffle
 
 N = 97

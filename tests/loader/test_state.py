@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.loader.model import TAILS, assert_equal_batches, delivered_ids, make_source, make_stream
 
 import penstock as pen
+from penstock.batch import Ragged
 from penstock.errors import StateError, StateMismatchError
+from penstock.formats.array import ArraySource
 from penstock.order import Cursor, Phase
-from penstock.ragged import Ragged
-from penstock.source.array import ArraySource
 
 
 def make(n: int = 97, size: int = 8, **options: Any) -> pen.Loader:
@@ -278,3 +278,17 @@ def test_fields_of_the_source_do_not_change_the_order() -> None:
     assert (
         pen.Loader(make_source(20).shuffle(seed=1), 4).state_dict() == pen.Loader(make_source(20).shuffle(seed=1), 4).state_dict()
     )
+
+
+def test_a_state_of_another_batch_size_says_so_where_its_order_has_another_version() -> None:
+    """With batches of 6 an epoch of this mixture has none, and no weights that version 1 would have started over."""
+
+    def loader(batch_size: int) -> pen.Loader:
+        streams = {name: pen.open({"x": np.arange(n)}).shuffle(seed=n) for name, n in (("a", 4), ("b", 9))}
+        weights = [(0, {"a": 1, "b": 1}), (1, {"a": 2, "b": 1})]
+        return pen.Loader(pen.mix(streams, seed=3, weights=weights, unit="batch"), batch_size)
+
+    saved, other = loader(4), loader(6)
+    assert saved.stream.order_version > other.stream.order_version
+    with pytest.raises(StateMismatchError, match=r"another run.*batch_size"):
+        other.load_state_dict(saved.state_dict())

@@ -195,7 +195,7 @@ def test_a_whole_check_sees_one_record(tmp_path: Path) -> None:
 
 
 def _is_unseen(path: Path, label: int) -> bool:
-    from penstock.source.fingerprint import page_ranges
+    from penstock.fingerprint import page_ranges
 
     at = path.stat().st_size - LABELS.nbytes + 8 * label
     return not any(low <= at < high for low, high in page_ranges(path.stat().st_size, 512))

@@ -12,7 +12,7 @@ from tests.loader.model import KINDS, make_loader, make_stream
 from tests.loader.stress import close_meanwhile, hasty, share
 
 import penstock as pen
-from penstock.loader.verify import fields_of
+from penstock.batch import fields_of
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,8 +13,9 @@ from tests.loader.faulty import add_random, dawdle, die_on_40, double
 from tests.loader.model import TAILS, WORLDS, assert_equal_batches, delivered_ids, make_stream, unite
 
 import penstock as pen
+from penstock.batch import fields_of
 from penstock.errors import BatchError, WorkerDiedError
-from penstock.loader.verify import fields_of, verify_resume
+from penstock.loader.resume_check import verify_resume
 from penstock.order import Shard
 
 N = 97
@@ -141,7 +142,7 @@ def test_check_45_batches_are_not_overwritten_by_later_ones() -> None:
 
 def test_check_46_all_fields_come_from_the_same_records() -> None:
     from penstock.errors import SchemaMismatchError
-    from penstock.source.array import ArraySource
+    from penstock.formats.array import ArraySource
 
     for threads in (0, 1, 4):
         for batch in pen.Loader(make_stream(N, texts=True), 8, ids="id", threads=threads):
@@ -171,8 +172,8 @@ def test_executors_give_identical_batches(kind: str) -> None:
 
 
 def test_executors_and_mixtures_of_sequences() -> None:
-    from penstock.ragged import Ragged
-    from penstock.source.array import ArraySource
+    from penstock.batch import Ragged
+    from penstock.formats.array import ArraySource
 
     texts = ArraySource({"t": Ragged.from_items([f"text number {i}" for i in range(200)], dtype="u1", kind="text")})
     streams = {name: texts.shuffle(seed=i).sequences(16, separator=0, documents=True) for i, name in enumerate("ab")}

@@ -10,10 +10,10 @@ from tests.loader.faulty import FaultySource, add_random
 from tests.loader.model import make_source, make_stream
 
 import penstock as pen
+from penstock.batch import Ragged, fields_of
 from penstock.errors import StateError, StateMismatchError
-from penstock.loader.verify import Report, fields_of, verify_resume
+from penstock.loader.resume_check import Report, verify_resume
 from penstock.order import Phase, Shard
-from penstock.ragged import Ragged
 from penstock.testing.resume_suite import ResumeSuite
 
 # What is compared

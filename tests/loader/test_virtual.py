@@ -7,11 +7,12 @@ import pytest
 from tests.loader.model import TAILS
 
 import penstock as pen
+from penstock.argument import IntArray
+from penstock.batch import Batch, Outputs
 from penstock.errors import FullPassError
-from penstock.interfaces import IntArray
-from penstock.loader.verify import verify_resume
+from penstock.loader.resume_check import verify_resume
 from penstock.order import Shard
-from penstock.records import Batch, Outputs, Recipe, Source
+from penstock.records import Recipe, Source
 from penstock.schema import Field
 
 

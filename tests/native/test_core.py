@@ -161,3 +161,47 @@ def test_a_mixture_line_wants_rising_starts() -> None:
     for starts in ([0, 5, 5], [0, 7, 3]):
         with pytest.raises(ValueError, match=r"."):
             line(starts)
+
+
+def test_a_ring_refuses_rows_of_another_size_than_its_field() -> None:
+    reader = _core.RowReader.of_memory([np.zeros(1000, np.uint8)], 10)
+    with pytest.raises(ValueError, match="as many bytes"):
+        _core.BatchRing([([(reader, -1)], 8)], 1)
+
+
+def test_a_ring_closed_by_another_thread_ends_a_wait() -> None:
+    rows = np.zeros(1 << 26, np.uint8)
+    reader = _core.RowReader.of_memory([rows], 1 << 20)
+    ring = _core.BatchRing([([(reader, -1)], 1 << 20)], 1)
+    for _ in range(8):
+        ring.put(np.arange(64), 64)
+    ended: list[str] = []
+
+    def take() -> None:
+        try:
+            while True:
+                ring.take()
+        except ValueError as error:
+            ended.append(str(error))
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    ring.close()
+    thread.join()
+    assert ended == ["the ring is closed"] or ended == ["the ring is empty"]
+
+
+def test_a_ring_refuses_records_that_do_not_exist() -> None:
+    long, short = (_core.RowReader.of_memory([np.zeros(10 * rows, np.uint8)], 10) for rows in (100, 50))
+    ring = _core.BatchRing([([(long, -1), (short, -1)], 10)], 1)
+    ring.put(np.array([99, 49]), 2, np.array([0, 1], np.int32))
+    assert len(ring.take()[0][0]) == 20
+    for record, source in ((100, 0), (50, 1), (-1, 0), (-(2**63), 1)):
+        with pytest.raises(IndexError, match="expected records"):
+            ring.put(np.array([record]), 1, np.array([source], np.int32))
+    with pytest.raises(IndexError, match="10 from 91"):
+        ring.put_runs(np.array([91]), np.array([0, 10]), np.array([0, 1]))
+    ring.put_runs(np.array([90, 100]), np.array([0, 10, 10]), np.array([0, 2]))
+    assert len(ring.take()[0][0]) == 100
+    with pytest.raises(ValueError, match="rising"):
+        ring.put_runs(np.array([90, 10]), np.array([0, 10, 5]), np.array([0, 2]))

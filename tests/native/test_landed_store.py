@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from penstock import _core
-from penstock.codec import Zstd
 from penstock.errors import CorruptError
-from penstock.schema import Field
+from penstock.schema import Field, Zstd
 from penstock.store.chunk import encode_chunk
 from penstock.store.column import make_column
 

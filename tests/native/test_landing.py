@@ -155,6 +155,15 @@ def test_a_ring_of_batches_reads_landings() -> None:
     assert ring.take()[0][0].view(np.uint64).tolist() == [5, 5, 5]
     with pytest.raises(RuntimeError, match="not in memory"):
         ring.take()
+    ring.put(ids, 100)
+    for _ in range(2):
+        ring.close()  # its threads have ended: the bytes may go
+    one.drop()
+    assert ring.size == 0
+    with pytest.raises(ValueError, match="closed"):
+        ring.take()
+    with pytest.raises(ValueError, match="closed"):
+        ring.put(ids, 100)
 
 
 def test_pinned_rows_are_read_while_others_come_and_go() -> None:

@@ -9,9 +9,9 @@ import pytest
 from tests.effort import is_campaign
 from tests.order import reference
 
-from penstock.interfaces import IntArray
-from penstock.order.seed import Purpose
-from penstock.testing import battery_statistics
+from penstock.argument import IntArray
+from penstock.order.permutation import Purpose
+from penstock.testing import battery
 from penstock.testing.battery import CI_PLAN, SMALL_PLAN, TESTS, Candidate, ShuffleCandidate, Size, Verdict, run_battery
 
 
@@ -245,4 +245,4 @@ def test_without_scipy_the_message_says_what_to_install(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(builtins, "__import__", no_scipy)
     with pytest.raises(ImportError, match=r"pip install penstock\[testing\]"):
-        battery_statistics.chi_square(1.0, 1)
+        battery.chi_square(1.0, 1)

@@ -12,8 +12,8 @@ from tests.order import reference
 
 from penstock import _core
 from penstock.order import BlockShuffle, Curriculum, Design, Mixture, Phase, Random, Shuffle, Sliding, in_fraction
-from penstock.order.mixture_plan import STOP_POLICIES
-from penstock.order.seed import Purpose, derive_key, derive_root
+from penstock.order.mixture import STOP_POLICIES
+from penstock.order.permutation import Purpose, derive_key, derive_root
 from penstock.testing.strategies import mixtures, seeds, weights
 
 GOLDEN: dict[str, list[Any]] = json.loads(make_order.PATH.read_text())

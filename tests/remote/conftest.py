@@ -17,8 +17,8 @@ from tests.fresh import fresh_processes
 from tests.remote.double import Double
 from tests.remote.seaweed import Seaweed, serving
 
+from penstock.remote.fetch import Clock, Policy
 from penstock.remote.objects import close_all
-from penstock.remote.retry import Clock, Policy
 from penstock.remote.url import UrlPath, url_path
 
 

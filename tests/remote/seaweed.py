@@ -22,7 +22,7 @@ from typing import Any
 from tests.remote.options import s3_options
 
 from penstock.errors import PenstockError
-from penstock.remote.retry import Policy
+from penstock.remote.fetch import Policy
 from penstock.remote.url import url_path
 
 _BUCKET = "data"

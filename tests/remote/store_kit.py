@@ -10,8 +10,8 @@ from typing import Any
 
 from tests.remote.double import Double
 
+from penstock.remote.fetch import Clock
 from penstock.remote.objects import Objects
-from penstock.remote.retry import Clock
 from penstock.remote.url import UrlPath, url_path
 
 _numbers = itertools.count()

@@ -5,21 +5,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conversion.test_convert import Flaky, StoppedError
 from tests.remote.conftest import VirtualClock
 from tests.remote.double import Double, Fault
 from tests.remote.store_kit import contents, memory_url
-from tests.source.test_convert import Flaky, StoppedError
 from tests.store.records import FIELDS, digest, make_records, write
 
 import penstock as pen
+from penstock.conversion.tasks import records_noted
 from penstock.errors import MissingError, StoreError, StoreUnavailableError
-from penstock.remote.retry import Policy
+from penstock.formats import publish
+from penstock.remote.fetch import Policy
 from penstock.remote.url import UrlPath, url_path
-from penstock.source import encode_rows, upload, write_rows, write_tokens
-from penstock.source.convert_note import records_noted
+from penstock.source import encode_rows, write_rows, write_tokens
 from penstock.store.generation import load_manifest
 
-conversion = importlib.import_module("penstock.source.convert")
+conversion = importlib.import_module("penstock.conversion.convert")
 
 ROWS = np.random.default_rng(0).standard_normal((500, 7)).astype(np.float32)
 
@@ -145,7 +146,7 @@ def test_what_is_there_is_not_overwritten(local: Path) -> None:
 
 @pytest.mark.parametrize("at_once", [1 << 20, 100])
 def test_rows_and_tokens_are_put_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(upload, "AT_ONCE_BYTES", at_once)
+    monkeypatch.setattr(publish, "AT_ONCE_BYTES", at_once)
     place = memory_url("d/rows.pen")
     pen.convert({"row": ROWS}, place)
     pen.convert(place, str(place.with_name("x.shard")))

@@ -19,8 +19,8 @@ import penstock as pen
 from penstock.errors import MissingError
 from penstock.remote.url import UrlPath
 from penstock.source import BatchMap
-from penstock.store.format import Location
 from penstock.store.generation import load_manifest
+from penstock.store.storage import Location
 
 COLUMNS: dict[str, Any] = {"number": np.arange(3000), "text": TEXTS}
 SMALL = {"chunk_bytes": 4096}
@@ -64,7 +64,7 @@ def test_a_conversion_to_a_url_gives_the_store_of_one_process_in_one_commit(
     in_memory: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.source.convert_tasks.LIGHT_BYTES", 1000)  # what is in memory is sent in parts
+    monkeypatch.setattr("penstock.conversion.tasks.LIGHT_BYTES", 1000)  # what is in memory is sent in parts
     given: Any = COLUMNS if in_memory else source
     options: dict[str, Any] = {"map": function, "fields": ["number"] if function is None else None, "codec": pen.Zstd(1), **SMALL}
     told, asked = list[int](), log(prefix)

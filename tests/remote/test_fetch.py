@@ -22,8 +22,8 @@ from penstock.errors import (
     TruncatedError,
 )
 from penstock.remote import fetch
+from penstock.remote.fetch import Account, Clock, Failure, Policy, Tries
 from penstock.remote.objects import ObjectInfo, Objects
-from penstock.remote.retry import Account, Clock, Failure, Policy, Tries
 from penstock.remote.url import url_path
 
 KEY = "some/key"

@@ -16,7 +16,7 @@ PROGRAM = """
 import sys
 from numpy import array
 from penstock.remote.objects import ObjectInfo
-from penstock.remote.retry import Policy
+from penstock.remote.fetch import Policy
 from penstock.remote.url import url_path
 from penstock.remote.window import RemoteOptions
 place = url_path({url!r}, {options!r})
@@ -85,39 +85,3 @@ def test_an_interrupted_command_says_so_in_one_line(server: socket.socket) -> No
     action = f"sys.argv = ['penstock', 'info', {url!r}]; from penstock.cli.main import main; main()"
     code, errors = interrupt(PROGRAM.format(url=url, options={}, action=action), server, b"")
     assert (code, errors) == (130, "penstock: interrupted; nothing that was committed is lost\n")
-
-
-LATE = """
-from penstock.remote.interruptible import in_thread, interruptible
-class Late:
-    def __init__(self):
-        self.calls = in_thread, interruptible
-    def __del__(self):
-        print(self.calls[0](lambda: 1).result(), self.calls[1](lambda: 2))
-interruptible(lambda: 0)
-keep = Late()
-"""
-
-HANDLER = """
-import signal
-from penstock.remote.interruptible import interruptible
-seen = []
-def handle(*_):
-    if not busy:
-        busy.append(1)
-        seen.append(interruptible(lambda: 1))
-        busy.clear()
-busy = []
-signal.signal(signal.SIGALRM, handle)
-signal.setitimer(signal.ITIMER_REAL, 0.0007, 0.0007)
-while len(seen) < 500:
-    assert interruptible(lambda: 2) == 2
-signal.setitimer(signal.ITIMER_REAL, 0)
-print(set(seen))
-"""
-
-
-@pytest.mark.parametrize(("program", "shown"), [(LATE, "1 2"), (HANDLER, "{1}")], ids=["at the end", "in a signal handler"])
-def test_requests_are_made_at_odd_moments_too(program: str, shown: str) -> None:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, shown, "")

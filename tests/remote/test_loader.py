@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.effort import every
+from tests.remote.double import Double, Fault
 
 import penstock as pen
 from penstock.errors import BatchError, WindowTooSmallError
+from penstock.loader.lookahead import Lookahead
 from penstock.records import Source
 from penstock.remote.url import url_path
-from penstock.source import write_rows, write_tokens
+from penstock.source import encode_rows, write_rows, write_tokens
 from penstock.stream import Stream
 
 WINDOW = 470_000
@@ -151,6 +153,29 @@ def test_mixtures_are_the_same(local: Path, remote: Callable[..., Source]) -> No
     assert compare(*loaders) > 5
 
 
+@pytest.mark.parametrize("here", ["", "first", "second"])
+def test_every_part_of_a_dict_is_waited_for(here: str) -> None:
+    """One ring reads the fields of both, as their rows have the same numbers; the blocks of the second part come late."""
+    rows = {name: np.random.default_rng(len(name)).standard_normal((600, 64), dtype=np.float32) for name in ("first", "second")}
+    with Double() as double:
+        for name, array in rows.items():
+            double.put(f"{name}.shard", encode_rows(array))
+
+        def opened(name: str) -> Source:
+            if name == here:
+                return pen.open({name: rows[name]})
+            return pen.open(f"{double.base}/{name}.shard", storage_options=double.storage_options, window_bytes=190_000)
+
+        data = pen.open({name: opened(name) for name in rows})
+        double.plan("GET", "second.shard", Fault(delay_s=0.05), after=2, times=100)
+        with pen.Loader(data.shuffle(seed=7, block=50, window=2), 40, ids="id") as loader:
+            assert loader.engine == "native"
+            for batch in loader:
+                for name, array in rows.items():
+                    assert np.array_equal(batch[name], array[batch["id"]])
+        data.close()
+
+
 @pytest.mark.parametrize("tail", ["drop", "pad", "wrap"])
 def test_every_tail_over_two_epochs(local: Path, remote: Callable[..., Source], tail: str) -> None:
     loaders = [pen.Loader(STREAMS["blocks"](data), 128, tail=tail, ids="id") for data in (remote("rows"), pen.open(local / "rows"))]
@@ -252,7 +277,22 @@ def test_ranks_with_a_lane_of_their_own_fetch_disjoint_blocks(local: Path, remot
 def test_a_window_too_small_for_a_group_is_an_error_and_no_hang(remote: Callable[..., Source]) -> None:
     data = remote("rows", window_bytes=65_536)
     with pytest.raises((BatchError, WindowTooSmallError), match="window"):
-        list(pen.Loader(data.shuffle(seed=1, block=400, window=8), 32))
+        list(pen.Loader(data.shuffle(seed=1, block=400, window=2), 32))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("kind", ["npy", "map"])
+def test_batches_of_scattered_records_may_be_larger_than_the_window(tmp_path: Path, kind: str, threads: int) -> None:
+    rows = np.arange(1_000 * 256, dtype=np.float32).reshape(1_000, 256)
+    np.save(tmp_path / "rows.npy", rows)
+    upload(tmp_path, "memory://remote-large-batches", {})
+    with pen.open("memory://remote-large-batches/rows.npy", window_bytes="256KiB") as data:
+        source = data.map(dict, schema=data.schema) if kind == "map" else data
+        found = pen.Loader(source.shuffle(seed=3, block=1, window=1_000), 300, threads=threads)
+        expected = pen.Loader(pen.open({"data": rows}).shuffle(seed=3, block=1, window=1_000), 300, threads=0)
+        assert all(same(one, other) for one, other in zip(found, expected, strict=True))
+        assert data.remote is not None
+        assert data.remote.most_bytes <= data.remote.window_bytes
 
 
 def test_stats_count_what_came_over_the_network(remote: Callable[..., Source], tmp_path: Path) -> None:
@@ -355,13 +395,117 @@ def test_an_iterator_collected_as_garbage_while_a_window_changes_is_closed_behin
             next(batches)
             batches.itself = batches  # only the garbage collection finds it
             del batches
-            with window.lock:
+            with window.window.lock:
                 gc.collect()
-                assert len(window.prefetchers) == 1
+                assert len(window.window.prefetchers) == 1
         finally:
             gc.enable()
         for thread in threading.enumerate():
             if thread.name == "penstock-close":
                 thread.join(60)
-        assert window.prefetchers == []
+        assert window.window.prefetchers == []
         list(pen.Loader(source, 1000, threads=0))  # its end, in the main thread, puts the program's handler of SIGINT back
+
+
+def test_a_slice_of_large_data_is_read_through_a_window_that_is_smaller_than_a_block(tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).integers(0, 256, (10_000, 1024), dtype=np.uint8)
+    np.save(tmp_path / "rows.npy", rows)
+    upload(tmp_path, "memory://remote-slice", {})
+    for part in (slice(0, 300), slice(8_100, 8_400)):  # blocks of 8192 rows
+        with pen.open("memory://remote-slice/rows.npy", window_bytes="1MiB") as data:
+            found = pen.Loader(data.select(part).shuffle(seed=3, block=1, window=300), 16, threads=2)
+            expected = pen.Loader(pen.open({"data": rows[part]}).shuffle(seed=3, block=1, window=300), 16, threads=0)
+            assert all(same(one, other) for one, other in zip(found, expected, strict=True))
+            assert data.remote is not None
+            assert data.remote.fetched_bytes <= 301 * 1024
+
+
+@pytest.mark.parametrize("window", [100_000, 400_000])
+@pytest.mark.parametrize("kind", ["in order", "blocks"])
+def test_many_small_parts_take_a_page_each(tmp_path: Path, kind: str, window: int) -> None:
+    for number in range(120):
+        with pen.create(tmp_path / f"{number:03}", {"x": pen.Field("i8")}) as out:
+            out.extend({"x": np.arange(10) + 10 * number})
+    upload(tmp_path, "memory://remote-small", {})
+    make = {"in order": lambda data: data.in_order(), "blocks": lambda data: data.shuffle(seed=5, block=10, window=4)}[kind]
+    with pen.open("memory://remote-small/*", window_bytes=window) as data:
+        expected = pen.Loader(make(pen.open({"x": np.arange(1200)})), 8, threads=0)
+        found = pen.Loader(make(data), 8, threads=2)
+        assert all(same(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_what_is_kept_is_fetched_once_in_all_epochs(remote: Callable[..., Source]) -> None:
+    data = remote("rows", window_bytes="4MiB")
+    loader = pen.Loader(data.shuffle(seed=5, block=1, window=COUNT), 100, threads=2)
+    for _ in range(3):
+        assert sum(1 for _ in loader) == COUNT // 100
+    assert data.remote is not None
+    assert data.remote.fetched_bytes <= COUNT * 256 + 5 * 100
+
+
+def test_two_loaders_each_of_which_could_keep_its_data_share_a_window(tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).integers(0, 256, (4_000, 1024), dtype=np.uint8)
+    np.save(tmp_path / "rows.npy", rows)
+    upload(tmp_path, "memory://remote-both", {})
+    with pen.open("memory://remote-both/rows.npy", window_bytes="3000KiB") as data:
+        parts = [slice(0, 2_000), slice(2_000, 4_000)]
+        found = [
+            pen.Loader(data.select(part).shuffle(seed=3, block=1, window=2_000), 16, threads=2, prefetch=40_000) for part in parts
+        ]
+        expected = [
+            pen.Loader(pen.open({"data": rows[part]}).shuffle(seed=3, block=1, window=2_000), 16, threads=0) for part in parts
+        ]
+        for batches in zip(*found, *expected, strict=True):
+            assert same(batches[0], batches[2])
+            assert same(batches[1], batches[3])
+
+
+def test_runs_of_tokens_that_cross_blocks_are_held_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.formats.tokens.BLOCK_BYTES", 6_000)
+    write_tokens([np.arange(50_000, dtype="u2")], tmp_path / "all.rox", block_size=100)
+    upload(tmp_path, "memory://remote-crossing", {})
+    with pen.open("memory://remote-crossing/all.rox", window_bytes="1MiB") as data:
+        run = pen.Loader(data.in_order().sequences(700), 4)
+        ahead = Lookahead(run.work, run.schedule, run.remaining())
+        leaf = data.token_leaf  # type: ignore[attr-defined]
+        starts, stops = np.array([2_900]), np.array([9_100])
+        with ahead.hold([(leaf, starts, stops)]):
+            window = leaf.remote.window
+            held = [one for one in window.residency.ranges_of(0) if one.holds]
+            assert min(one.start for one in held) <= leaf.extents(starts, stops)[1][0]
+            assert max(one.stop for one in held) >= leaf.extents(starts, stops)[2][0]
+        ahead.close()
+
+
+@pytest.mark.parametrize("window", ["600KiB", "1MiB", "1500KiB"])
+@pytest.mark.parametrize("kind", ["blocks", "global"])
+def test_an_evaluation_in_the_middle_of_a_training_loop_shares_its_window(tmp_path: Path, kind: str, window: str) -> None:
+    rows = np.arange(3_000 * 200, dtype=np.float32).reshape(3_000, 200)
+    np.save(tmp_path / "rows.npy", rows)
+    with pen.create(tmp_path / "store", {"data": pen.Field("f4", (200,))}, chunk_records=50) as out:
+        out.extend({"data": rows})
+    upload(tmp_path, "memory://remote-evaluation", {})
+    how: Any = {"blocks": {"block": 50, "window": 2}, "global": {"block": 1, "window": 3_000}}[kind]
+    for name in ("rows.npy", "store"):
+        data = pen.open(f"memory://remote-evaluation/{name}", window_bytes=window)
+        with data, pen.Loader(data.shuffle(seed=4, **how), 10, ids="id") as train:
+            for step, batch in zip(range(30), train, strict=False):
+                assert np.array_equal(batch["data"], rows[batch["id"]])
+                if step == 15:
+                    with pen.Loader(data.in_order(), 30) as evaluation:
+                        found = np.concatenate([one["data"] for one in evaluation])
+                    assert np.array_equal(found, rows)
+
+
+def test_batches_that_are_read_ahead_leave_most_of_the_window_to_others(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.zeros((3_000, 200), np.float32))
+    upload(tmp_path, "memory://remote-pins", {})
+    with pen.open("memory://remote-pins/rows.npy", window_bytes="800KiB") as data:
+        for how in ({"block": 10, "window": 2}, {"block": 1, "window": 3_000}):
+            with pen.Loader(data.shuffle(seed=4, **how), 10) as loader:
+                assert loader.engine == "native"
+                batches = iter(loader)
+                for _ in range(30):
+                    next(batches)
+                    assert data.remote is not None
+                    assert sum(one.cost for one in data.remote.window.residency.ranges_of(0) if one.holds) <= 400 << 10

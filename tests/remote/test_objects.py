@@ -27,8 +27,8 @@ from penstock.errors import (
     StoreUnavailableError,
     WriteRefusedError,
 )
+from penstock.remote.fetch import Clock, Policy
 from penstock.remote.objects import Objects
-from penstock.remote.retry import Clock, Policy
 from penstock.remote.url import UrlPath, url_path
 
 KEY = "some/key"

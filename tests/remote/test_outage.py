@@ -14,7 +14,7 @@ from tests.remote.seaweed import Seaweed
 import penstock as pen
 from penstock.errors import BatchError, StoreUnavailableError
 from penstock.records import Source
-from penstock.remote.retry import Policy
+from penstock.remote.fetch import Policy
 from penstock.remote.url import UrlPath
 from penstock.source import write_rows
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.effort import every
+from tests.formats.test_parquet import N, record, table
 from tests.remote.double import Fault
 from tests.remote.store_kit import doubled
-from tests.source.test_parquet import N, record, table
 
 import penstock as pen
 from penstock.errors import (
@@ -29,10 +29,10 @@ from penstock.errors import (
     TruncatedError,
     WindowTooSmallError,
 )
+from penstock.formats.parquet import RemoteParquetSource, open_parquet
 from penstock.records import Source
 from penstock.remote.url import UrlPath, url_path
 from penstock.remote.window import RemoteOptions
-from penstock.source.parquet import RemoteParquetSource, open_parquet
 from penstock.testing import SourceSuite
 from penstock.testing.source_suite import assert_batch
 
@@ -243,13 +243,15 @@ def test_row_groups_are_fetched_side_by_side() -> None:
             assert source.remote.fetched_bytes < file.objects.head(file.key).size
 
 
-def test_byte_ranges_are_those_of_the_touched_groups(both: tuple[Source, RemoteParquetSource]) -> None:
+def test_extents_are_those_of_the_touched_groups(both: tuple[Source, RemoteParquetSource]) -> None:
     _, remote = both
-    numbers, starts, stops = remote.byte_ranges(np.array([25, 0, 1, 24]))
+    ids = np.array([25, 0, 1, 24])
+    numbers, starts, stops = remote.extents(ids, ids + 1)
     assert sorted(set(numbers.tolist())) == [0, 1]
     assert len(numbers) == 2 * len(remote.schema)
     assert (starts < stops).all()
-    assert remote.byte_ranges(np.empty(0, np.int64))[0].tolist() == []
+    none = np.empty(0, np.int64)
+    assert remote.extents(none, none)[0].tolist() == []
 
 
 def test_a_disk_cache_serves_the_next_time(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Which ranges are in memory, against a plain model: sums, eviction, and pages that are freed while others use them."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.remote.residency import PAGE, Extents, Range, Residency
+from penstock.remote.residency import PAGE, Extents, LandedFile, Range, Residency
 
 UNIT = 512
 SIZES = [24 * UNIT, 64 * UNIT]
 LIMIT = 12 * PAGE
 
 wanted = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 63), st.integers(1, 20)), min_size=1, max_size=5)
-steps = st.lists(st.tuples(st.sampled_from(["hold", "plan", "release", "fail"]), wanted), max_size=25)
+steps = st.lists(st.tuples(st.sampled_from(["hold", "plan", "release", "fail", "abandon"]), wanted), max_size=25)
 
 
 class Memory:
@@ -63,7 +64,11 @@ def check(residency: Residency, memory: list[Memory], whole_files: bool) -> None
 def test_ranges_stay_while_they_are_kept_and_every_sum_is_right(whole_files: bool, steps: list[Any]) -> None:
     memory = [Memory(), Memory()]
     released: list[int] = []
-    residency = Residency(memory, SIZES, LIMIT, whole_files, released.append)  # type: ignore[arg-type]
+    files = [
+        LandedFile(landing, size, whole_files, partial(released.append, number))  # type: ignore[arg-type]
+        for number, (landing, size) in enumerate(zip(memory, SIZES, strict=True))
+    ]
+    residency = Residency(LIMIT, files)
     kept: list[tuple[str, list[Range], set[tuple[int, int]]]] = []
     for action, parts in steps:
         if action == "release" and kept:
@@ -80,6 +85,15 @@ def test_ranges_stay_while_they_are_kept_and_every_sum_is_right(whole_files: boo
                 residency.change(one, **{kind: 1})
             if residency.make_room(sum(one.cost for one in new)):
                 residency.add(new)
+                if action == "abandon":  # all but the last arrive, nobody wants them any more, and then the last fails
+                    for one in new[:-1]:
+                        residency.change(one, is_ready=True)
+                    for one in there:
+                        residency.change(one, **{kind: -1})
+                    for one in new[-1:]:
+                        residency.remove(one)
+                    check(residency, memory, whole_files)
+                    continue
                 for one in new:
                     if action == "fail":
                         residency.remove(one)
@@ -96,3 +110,17 @@ def test_ranges_stay_while_they_are_kept_and_every_sum_is_right(whole_files: boo
     assert residency.idle_bytes == residency.used
     assert residency.make_room(LIMIT)
     assert (residency.used, memory[0].units, memory[1].units) == (0, set(), set())
+
+
+def test_a_file_whose_last_kept_range_is_removed_can_be_evicted() -> None:
+    file = LandedFile(Memory(), 3 * PAGE, is_whole=True)  # type: ignore[arg-type]
+    residency = Residency(3 * PAGE, [file, file])
+    first, rest = Range(0, 0, PAGE), Range(0, PAGE, 3 * PAGE)
+    residency.add([first, rest])
+    residency.change(first, is_ready=True)
+    before = residency.changes
+    residency.remove(rest)
+    assert (residency.used, residency.idle_bytes) == (PAGE, PAGE)
+    assert residency.changes > before
+    assert residency.make_room(3 * PAGE)
+    assert residency.used == 0

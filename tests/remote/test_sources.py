@@ -27,13 +27,13 @@ from penstock.errors import (
     UnsupportedTypeError,
     WindowTooSmallError,
 )
+from penstock.formats.array import NpySource, open_npy
+from penstock.formats.rows import RowShards, open_rows
+from penstock.formats.tokens import TokenBlocks, open_tokens
 from penstock.records import DENSE, FEW
-from penstock.remote.retry import LoggedRequest
+from penstock.remote.fetch import LoggedRequest
 from penstock.remote.url import UrlPath, url_path
 from penstock.source import encode_rows, write_collection, write_rows, write_tokens
-from penstock.source.npy import NpySource, open_npy
-from penstock.source.rows import RowShards, open_rows
-from penstock.source.tokens import TokenBlocks, open_tokens
 
 ROWS = np.random.default_rng(0).standard_normal((61, 5)).astype(np.float32)
 TOKENS = np.random.default_rng(1).integers(0, 2**16, 5000).astype(np.uint16)
@@ -128,7 +128,7 @@ def test_arrays_are_the_same_from_disk_and_from_a_store(bucket: UrlPath, tmp_pat
         assert remote[::-1]["data"].tobytes() == local[::-1]["data"].tobytes()
 
 
-def test_byte_ranges_are_where_the_records_lie(bucket: UrlPath) -> None:
+def test_extents_are_where_the_records_are(bucket: UrlPath) -> None:
     put_shards(bucket, 0, 20, 20, 23)
     line = [TOKENS[low : low + 20] for low in range(0, 1000, 20)]
     for number, blocks in enumerate((line[:20], [], line[20:])):
@@ -137,7 +137,7 @@ def test_byte_ranges_are_where_the_records_lie(bucket: UrlPath) -> None:
         ids = np.random.default_rng(0).integers(0, 61, 200)
         for source, some, stride in ((rows, ids, 20), (tokens, ids % 50, 40), (rows, np.arange(61), 20), (rows, ids[:0], 20)):
             assert source.remote is not None
-            numbers, starts, stops = source.byte_ranges(some)
+            numbers, starts, stops = source.extents(some, some + 1)
             found = b"".join(
                 source.remote.files[n][0].objects.read(source.remote.files[n][1], start, stop)
                 for n, start, stop in zip(numbers.tolist(), starts.tolist(), stops.tolist(), strict=True)
@@ -145,7 +145,7 @@ def test_byte_ranges_are_where_the_records_lie(bucket: UrlPath) -> None:
             name = next(iter(source.schema))
             assert found == source[some][name].tobytes()
             assert len(found) == len(some) * stride
-        numbers, starts, stops = tokens.span_ranges(np.array([390, 5, 0]), np.array([20, 0, 1000]))
+        numbers, starts, stops = tokens.token_leaf.extents(np.array([390, 5, 0]), np.array([410, 5, 1000]))
         assert list(zip(numbers.tolist(), starts.tolist(), stops.tolist(), strict=True)) == [
             (0, 780, 800),
             (2, 0, 20),
@@ -445,12 +445,13 @@ def test_parts_share_one_window(bucket: UrlPath) -> None:
     urls = [put_npy(bucket / f"{n:02d}.npy", np.arange(n, n + 1)) for n in range(20)]
     write_collection(urls, bucket / "all.json")
     put_npy(bucket / "x/20.npy", np.arange(20, 21))
-    for what, window in (([*urls, f"{bucket}/x"], 10_000), (f"{bucket}/all.json", 10_000), ([urls[0], f"{bucket}/x"], 40_000)):
+    for what in ([*urls, f"{bucket}/x"], f"{bucket}/all.json", [urls[0], f"{bucket}/x"]):
         with pen.open(what, window_bytes=80_000) as source:
             assert source["data"][:].tolist()[-1] in (19, 20)
-            with source._parts.use(0) as part:
-                assert part.remote.window_bytes == window
-            assert len(source._parts._open) <= 8
+            with source._parts.use(0) as part, source._parts.use(1) as other:
+                assert part.remote.window is other.remote.window
+                assert part.remote.window_bytes == 80_000
+                assert part.remote.most_bytes <= 80_000
 
 
 # Collections

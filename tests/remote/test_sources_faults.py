@@ -12,10 +12,10 @@ from tests.remote.double import ANY, Double, Fault
 
 import penstock as pen
 from penstock.errors import AccessDeniedError, BatchError, MissingError, ObjectChangedError, StoreUnavailableError
-from penstock.remote.retry import Policy
+from penstock.process import AT_ONCE
+from penstock.remote.fetch import Policy
 from penstock.remote.url import url_path
 from penstock.source import encode_rows
-from penstock.source.files import AT_ONCE
 
 ROWS = np.random.default_rng(0).standard_normal((600, 64)).astype(np.float32)
 DEADLINE_S = 30

@@ -4,18 +4,20 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.remote.double import Double, Fault
 
 from penstock.errors import MissingError, WindowTooSmallError
 from penstock.remote.objects import ObjectInfo
-from penstock.remote.plan import Need, Plan
+from penstock.remote.plan import KEPT, Need, Plan
 from penstock.remote.url import UrlPath, url_path
-from penstock.remote.window import RemoteFiles, RemoteOptions
+from penstock.remote.window import RemoteFiles, RemoteOptions, Window
 
 PAGE = 4096
 
@@ -125,6 +127,19 @@ def test_a_missing_object_is_told_and_leaves_the_window_usable(data: Data) -> No
     window.close()
 
 
+def test_the_rest_of_a_file_can_be_evicted_after_a_part_of_it_could_not_be_fetched(data: Data) -> None:
+    window = RemoteFiles(data.files, window_bytes=300_000, whole_files=True)
+    check(window, data, [(2, 0, 200_000)])
+    path, _ = data.files[2]
+    path.objects.delete(path.key)
+    with pytest.raises(MissingError), window.hold(*arrays([(2, 500_000, 510_000)])):
+        pass
+    assert window.used_bytes > 0
+    assert idle(window)
+    check(window, data, [(0, 0, 250_000)])
+    window.close()
+
+
 def test_threads_that_need_more_than_fits_together_take_turns(data: Data) -> None:
     window = RemoteFiles(data.files, window_bytes=100_000)
     failures: list[BaseException] = []
@@ -197,7 +212,7 @@ def test_a_plan_fetches_every_byte_once_and_lets_go_of_it_in_time(data: Data, wh
             before = Need(number * 3, *arrays([place]))
             yield before
 
-    plan = Plan(window, needs())
+    plan = Plan(window.window, needs())
     for step in range(60):
         plan.wait(step)
         number = step // 3
@@ -214,14 +229,77 @@ def test_a_plan_fetches_every_byte_once_and_lets_go_of_it_in_time(data: Data, wh
 
 def test_a_plan_that_can_never_fit_says_so(window: RemoteFiles) -> None:
     needs = iter([Need(0, *arrays([(2, i * 60_000, (i + 1) * 60_000)])) for i in range(5)])
-    plan = Plan(window, needs)
+    plan = Plan(window.window, needs)
     with pytest.raises(WindowTooSmallError, match="step 0 needs at least"):
         plan.wait(0)
     plan.close()
 
 
+def scattered(first: int, count: int) -> list[tuple[int, int, int]]:
+    """Ten bytes of each of a number of pages, which is what they cost."""
+    return [(2, 2 * PAGE * number, 2 * PAGE * number + 10) for number in range(first, first + count)]
+
+
+def test_an_error_of_the_window_counts_the_pages_that_ranges_take(window: RemoteFiles) -> None:
+    plan = Plan(window.window, iter([Need(0, *arrays(scattered(0, 60)), last=1)]))
+    with pytest.raises(WindowTooSmallError, match=f"step 0 needs at least {60 * PAGE} bytes at once, window_bytes is 200000"):
+        plan.wait(0)
+    plan.close()
+    with (
+        pytest.raises(WindowTooSmallError, match=f"{60 * PAGE} bytes are needed at once"),
+        window.hold(*arrays(scattered(0, 60))),
+    ):
+        pass
+
+
+def test_an_error_of_a_plan_counts_what_others_hold(window: RemoteFiles) -> None:
+    with window.hold(*arrays([(0, 0, 30 * PAGE)])):
+        plan = Plan(window.window, iter([Need(0, *arrays(scattered(0, 20)), last=1)]))
+        with pytest.raises(WindowTooSmallError, match=f"{20 * PAGE} bytes at once, others hold {30 * PAGE}, window_bytes"):
+            plan.wait(0)
+        plan.close()
+
+
+def test_what_a_single_step_reads_and_does_not_fit_is_left_to_the_step(window: RemoteFiles, data: Data) -> None:
+    too_many = Need(1, *arrays(scattered(0, 60)), last=1)
+    plan = Plan(window.window, iter([Need(0, *arrays([(0, 0, 10)]), last=5), too_many, Need(2, *arrays([(0, 10, 20)]), last=2)]))
+    for step in range(3):
+        plan.wait(step)
+        for part in window.slices(too_many.starts, too_many.stops) if step == 1 else ():
+            check(window, data, scattered(0, 60)[part])
+        plan.passed(step)
+    assert plan.reached(2)
+    plan.close()
+
+
+def test_what_is_optional_is_kept_where_there_is_memory_and_gives_way_to_what_is_not(window: RemoteFiles) -> None:
+    def need(start: int, *, is_optional: bool = False) -> Need:
+        return Need(0, *arrays([(2, start, start + 80_000)]), last=3, is_optional=is_optional)
+
+    plan = Plan(window.window, iter([need(0), need(100_000, is_optional=True), need(200_000), need(300_000, is_optional=True)]))
+    plan.wait(0)
+    assert plan.reached(0)
+    with window.window.lock:
+        kept = [one.start for one in window.window.residency.ranges_of(2) if one.plans]
+    assert kept == [0, 200_000]
+    plan.close()
+
+
+def test_a_plan_does_not_fetch_again_what_it_gave_up_and_no_longer_needs(window: RemoteFiles, data: Data) -> None:
+    log = data.log()
+    plan = Plan(window.window, iter([Need(0, *arrays([(2, 0, 100_000)]), last=0), Need(1, *arrays([(0, 0, 10)]), last=1)]))
+    plan.wait(0)
+    with window.hold(*arrays([(2, 0, 10)])):
+        pass  # now it is there, and not only being fetched
+    with window.hold(*arrays([(0, 100_000, 290_000)])):
+        plan.passed(0)
+    plan.wait(1)
+    plan.close()
+    assert [(start, stop) for _, key, start, stop in log if key.endswith("object-2")] == [(0, 100_000)]
+
+
 def test_a_read_beside_a_plan_that_fills_the_window_gets_its_room(window: RemoteFiles, data: Data) -> None:
-    plan = Plan(window, blocks(45_000, 1))
+    plan = Plan(window.window, blocks(45_000, 1))
     check(window, data, [(0, 0, 100_000)])
     for step in range(22):
         plan.wait(step)
@@ -232,7 +310,7 @@ def test_a_read_beside_a_plan_that_fills_the_window_gets_its_room(window: Remote
 
 
 def test_two_plans_share_a_window(window: RemoteFiles, data: Data) -> None:
-    plans = [Plan(window, blocks(45_000, 1)), Plan(window, blocks(45_000, 1))]
+    plans = [Plan(window.window, blocks(45_000, 1)), Plan(window.window, blocks(45_000, 1))]
     for step in range(22):
         for plan in plans:
             plan.wait(step)
@@ -247,7 +325,7 @@ def test_an_error_of_the_plan_ends_it_and_is_left_to_the_batch(window: RemoteFil
         yield Need(0, *arrays([(0, 0, 10)]))
         raise RuntimeError("no more")
 
-    plan = Plan(window, needs())
+    plan = Plan(window.window, needs())
     plan.wait(1)
     assert plan.reached(10)
     check(window, data, [(0, 0, 10), (2, 5, 10)])
@@ -271,7 +349,7 @@ def test_options_are_sizes_in_words(data: Data) -> None:
 
 def idle(window: RemoteFiles) -> bool:
     """Whether nobody keeps anything."""
-    return window._residency.idle_bytes == window.used_bytes and window._residency.fetching == 0
+    return window.window.residency.idle_bytes == window.used_bytes and window.window.residency.fetching == 0
 
 
 def test_a_plan_over_scattered_ranges_lets_go_of_everything(data: Data) -> None:
@@ -284,13 +362,13 @@ def test_a_plan_over_scattered_ranges_lets_go_of_everything(data: Data) -> None:
             places = [chance.randrange(990_000) for _ in range(16)]
             yield Need(step, *arrays([(2, place, place + 100) for place in places]), last=step)
 
-    plan = Plan(window, needs())
+    plan = Plan(window.window, needs())
     for step in range(300):
         plan.wait(step)
         plan.passed(step)
     plan.close()
     until = time.monotonic() + 20
-    while window._residency.fetching and time.monotonic() < until:
+    while window.window.residency.fetching and time.monotonic() < until:
         time.sleep(0.001)
     assert idle(window)
     window.close()
@@ -302,7 +380,7 @@ def test_a_read_does_not_wait_for_all_of_a_plan(window: RemoteFiles, data: Data)
             start = step % 90 * 10_000
             yield Need(step, *arrays([(2, start, start + 10_000)]), last=step)
 
-    plan = Plan(window, needs())
+    plan = Plan(window.window, needs())
     check(window, data, [(0, 0, 150_000)])
     assert window.requests < 100
     for step in range(50):
@@ -329,3 +407,181 @@ def test_memory_stays_until_the_last_reader_of_a_closed_window_has_gone(window: 
         assert window.landings[0].read(0, 50_000) == data.bytes[0][:50_000]
     assert not window.landings[0].is_mapped
     assert window.used_bytes == 0
+
+
+def kept_blocks(ranges: Sequence[tuple[int, int, int]]) -> Iterator[Need]:
+    for number, one in enumerate(ranges):
+        yield Need(number, *arrays([one]), last=KEPT, block=number)
+
+
+def test_what_a_plan_keeps_gives_way_to_what_a_step_needs(window: RemoteFiles, data: Data) -> None:
+    needs = list(kept_blocks([(2, i * 60_000, (i + 1) * 60_000) for i in range(8)]))
+    plan = Plan(window.window, iter(needs))
+    for step in range(8):
+        plan.wait(step)
+        check(window, data, [(2, step * 60_000, (step + 1) * 60_000)])
+        plan.passed(step)
+    assert [need.is_given_up for need in needs] == [True] * 5 + [False] * 3
+    assert plan.hold([0]) is None
+    plan.close()
+    assert idle(window)
+
+
+def test_what_was_kept_stays_for_the_next_plan(window: RemoteFiles, data: Data) -> None:
+    log = data.log()
+    for _ in range(2):
+        plan = Plan(window.window, kept_blocks([(2, 0, 60_000), (2, 60_000, 120_000)]))
+        plan.wait(1)
+        check(window, data, [(2, 0, 120_000)])
+        plan.close()
+    assert len(log) == 2
+    check(window, data, [(0, 0, 150_000)])  # unless its memory is needed
+
+
+def test_a_plan_does_not_hold_what_could_not_be_fetched(data: Data) -> None:
+    path, info = data.files[0]
+    gone = (path.with_name("gone"), ObjectInfo("gone", info.size, None, info.modified))
+    window = RemoteFiles([gone, *data.files], window_bytes=100_000)
+    plan = Plan(window.window, kept_blocks([(0, 0, 10), (1, 0, 10)]))
+    with pytest.raises(MissingError), window.hold(*arrays([(0, 0, 10)])):
+        pass
+    assert plan.hold([0]) is None
+    hold = plan.hold([1])
+    assert hold is not None
+    with hold:
+        assert window.landings[1].read(0, 10) == data.bytes[0][:10]
+    plan.close()
+    window.close()
+
+
+def test_a_plan_does_not_hold_what_was_closed(data: Data) -> None:
+    shared = Window(1_000_000)
+    one, other = (RemoteFiles(data.files[i : i + 1], window_bytes=0, window=shared) for i in (0, 2))
+    plan = Plan(shared, kept_blocks([(0, 0, 10), (1, 0, 10)]))
+    with one.hold(*arrays([(0, 0, 10)])):
+        pass
+    one.close()
+    assert plan.hold([0]) is None
+    hold = plan.hold([1])
+    assert hold is not None
+    with hold:
+        assert other.landings[0].read(0, 10) == data.bytes[2][:10]
+    plan.close()
+    other.close()
+
+
+def test_a_thread_waits_for_no_window_while_it_holds_one_that_is_entered_later(data: Data) -> None:
+    first, second = (RemoteFiles(data.files, window_bytes=100_000) for _ in range(2))
+    are_held, may_end = threading.Event(), threading.Event()
+
+    def fill() -> None:
+        with first.hold(*arrays([(2, 0, 90_000)])):
+            are_held.set()
+            may_end.wait(60)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    assert are_held.wait(60)
+    # The other thread may wait for the second window next: each would wait for the other.
+    with (
+        second.hold(*arrays([(2, 0, 10)])),
+        pytest.raises(WindowTooSmallError),
+        first.hold(*arrays([(0, 0, 90_000)])),
+    ):
+        pass
+    may_end.set()
+    thread.join()
+    first.close()
+    second.close()
+
+
+def test_a_hold_that_was_begun_is_ended_if_the_window_is_closed_before_it_is_entered(data: Data) -> None:
+    window = RemoteFiles(data.files, window_bytes=200_000)
+    plan = Plan(window.window, iter([Need(0, *arrays([(0, 0, 10_000)]), block="all")]))
+    plan.wait(0)
+    hold = plan.hold(["all"])
+    assert hold is not None
+    window.close()
+    with pytest.raises(ValueError, match="closed"), hold:
+        pass
+    assert not window.window._holders
+    plan.close()
+
+
+def test_a_thread_with_the_ident_of_one_that_ended_holds_nothing(window: RemoteFiles) -> None:
+    hold = window.hold(*arrays([(0, 0, 10_000)]))
+    holders: list[bool] = []
+    for work in (hold.begin, *[lambda: holders.append(window.window._is_holder())] * 100):  # the system gives idents again
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert holders == [False] * 100
+    hold.end()
+    assert not window.window._holders
+
+
+def test_a_thread_that_holds_something_waits_for_requests_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They end by themselves, whatever it holds."""
+    gate = threading.Event()
+    with Double() as server:
+        server.put("object", bytes(300_000))
+        server.plan("GET", "object", Fault(gate=gate), after=1)
+        path = url_path(f"{server.base}/object", server.storage_options)
+        files = RemoteFiles([(path, path.objects.head(path.key))], window_bytes=200_000)
+        wait = files.window._wait
+
+        def let_go_and_wait() -> None:
+            gate.set()
+            wait()
+
+        monkeypatch.setattr(files.window, "_wait", let_go_and_wait)
+        with files.hold(*arrays([(0, 0, PAGE)])):
+            other = files.hold(*arrays([(0, 25 * PAGE, 45 * PAGE)]))
+            other.begin()
+            other.end()  # its request is under way, and nobody wants it any more
+            with files.hold(*arrays([(0, 45 * PAGE, 73 * PAGE)])):
+                assert gate.is_set()
+        files.close()
+
+
+def test_nothing_is_left_of_files_that_were_closed(data: Data) -> None:
+    shared = Window(1_000_000)
+    keeper = RemoteFiles(data.files, window_bytes=0, window=shared)
+    released: list[weakref.ref[object]] = []
+    for _ in range(3):
+        owner = Owner()
+        files = RemoteFiles(data.files, window_bytes=0, window=shared, on_release=owner.forget)
+        hold = files.hold(*arrays([(0, 0, 10)]))
+        with hold:
+            files.close()
+        released.append(weakref.ref(owner))
+        del owner, files, hold
+    assert [one() for one in released] == [None] * 3
+    check(keeper, data, [(0, 0, 10), (2, 5, 90)])
+    keeper.close()
+
+
+class Owner:
+    """Something that wants to know when bytes go."""
+
+    def forget(self, number: int) -> None:
+        assert number == 0
+
+
+def test_a_plan_does_not_look_ahead_for_nothing(window: RemoteFiles) -> None:
+    seen = 0
+
+    def needs() -> Iterator[Need]:
+        nonlocal seen
+        yield Need(0, *arrays([(0, 0, 10)]), last=KEPT)
+        for step in range(100_000):
+            seen += 1
+            yield Need(step, *arrays([]), last=step)
+
+    plan = Plan(window.window, needs())
+    for step in range(500):
+        plan.wait(step)
+        assert plan.reached(step)
+        plan.passed(step)
+        assert step < seen < step + 200
+    plan.close()

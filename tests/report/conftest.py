@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.report.plot import draw_png
-from penstock.report.section import Figure
+from penstock.report.page import Figure, draw_png
 
 
 def open_fonts() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 import penstock as pen
 from penstock import report
-from penstock.report import disk, doctor, machine
-from penstock.report.page_cache import cached_share, drop_from_cache
+from penstock.report import doctor
+from penstock.report.doctor import cached_share, drop_from_cache
 
 
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str]) -> None:
@@ -21,8 +21,8 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dic
         path = tmp_path / "groups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(machine, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(doctor, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(doctor, "_GROUPS", tmp_path / "groups")
 
 
 def test_limits_of_new_control_groups_hold_for_all_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,9 +35,9 @@ def test_limits_of_new_control_groups_hold_for_all_inside(tmp_path: Path, monkey
         "job/task/cpu.max": "max 100000\n",
     }
     groups(tmp_path, monkeypatch, "0::/job/task\n", files)
-    assert machine.memory_limit() == 2_000_000_000
-    assert machine.available_memory() == 1_900_000_000
-    assert machine.allowed_cores() == 0.5
+    assert doctor.memory_limit() == 2_000_000_000
+    assert doctor.available_memory() == 1_900_000_000
+    assert doctor.allowed_cores() == 0.5
 
 
 def test_limits_of_old_control_groups_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,23 +51,23 @@ def test_limits_of_old_control_groups_are_found(tmp_path: Path, monkeypatch: pyt
         "cpu/cpu.cfs_period_us": "100000\n",
     }
     groups(tmp_path, monkeypatch, "4:memory:/box\n1:cpu:/box\n", files)
-    assert machine.memory_limit() == 3_000_000_000
-    assert machine.available_memory() == 2_000_000_000
-    assert machine.allowed_cores() == 0.25
+    assert doctor.memory_limit() == 3_000_000_000
+    assert doctor.available_memory() == 2_000_000_000
+    assert doctor.allowed_cores() == 0.25
 
 
 def test_without_control_groups_the_machine_is_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups(tmp_path, monkeypatch, "0::/\n", {})
-    assert machine.memory_limit() is None
-    assert machine.available_memory() == 8_192_000_000
-    assert machine.allowed_cores() == len(os.sched_getaffinity(0))
+    assert doctor.memory_limit() is None
+    assert doctor.available_memory() == 8_192_000_000
+    assert doctor.allowed_cores() == len(os.sched_getaffinity(0))
 
 
 def test_this_process_takes_memory_and_others_a_share() -> None:
-    assert machine.resident().own_bytes > 1_000_000
-    assert 0 <= machine.Others().share() <= 1
-    assert machine.describe_machine()
-    assert machine.vector_instructions() in ("PLAIN", "AVX2", "AVX512")
+    assert doctor.resident().own_bytes > 1_000_000
+    assert 0 <= doctor.Others().share() <= 1
+    assert doctor.describe_machine()
+    assert doctor.vector_instructions() in ("PLAIN", "AVX2", "AVX512")
 
 
 def test_a_file_that_was_just_read_is_in_the_page_cache(tmp_path: Path) -> None:
@@ -88,17 +88,17 @@ def test_what_may_not_be_asked_is_tried(tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "a"
     path.write_bytes(bytes(1 << 20))
     path.read_bytes()
-    monkeypatch.setattr("penstock.report.page_cache._may_ask", lambda descriptor: False)
+    monkeypatch.setattr("penstock.report.doctor._may_ask", lambda descriptor: False)
     assert cached_share([path]) in (1.0, None)  # None where the file system cannot read without waiting
 
 
 def test_the_file_system_of_a_path_is_that_of_its_mount() -> None:
-    assert disk.filesystem_of("/proc/self") == "proc"
-    assert disk.filesystem_of("/sys") == "sysfs"
+    assert doctor.filesystem_of("/proc/self") == "proc"
+    assert doctor.filesystem_of("/sys") == "sysfs"
 
 
 def test_a_disk_is_measured_and_nothing_is_left_on_it(tmp_path: Path) -> None:
-    found = disk.measure_disk(tmp_path)
+    found = doctor.measure_disk(tmp_path)
     assert found.warm_bytes_per_s is not None
     assert found.warm_bytes_per_s > 0
     assert found.free_bytes > 0
@@ -106,7 +106,7 @@ def test_a_disk_is_measured_and_nothing_is_left_on_it(tmp_path: Path) -> None:
 
 
 def test_where_nothing_can_be_written_the_disk_is_not_measured() -> None:
-    found = disk.measure_disk("/proc/self")
+    found = doctor.measure_disk("/proc/self")
     assert (found.warm_bytes_per_s, found.cold_bytes_per_s) == (None, None)
 
 

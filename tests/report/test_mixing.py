@@ -9,9 +9,8 @@ import pytest
 import penstock as pen
 from penstock import report
 from penstock.order import BlockShuffle, Random, Sequential, Shuffle
-from penstock.report.class_mix import class_mix, sample_batches, spread_runs
-from penstock.report.mixing import Mixing
-from penstock.report.mixing_section import locality_text
+from penstock.report.mixing import Mixing, class_mix, sample_batches, spread_runs
+from penstock.report.sections import locality_text
 
 N, BLOCK, BATCH = 1 << 16, 1024, 64
 

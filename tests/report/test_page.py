@@ -14,7 +14,7 @@ import penstock as pen
 from penstock import report
 from penstock.errors import StoreError
 from penstock.order import BlockShuffle
-from penstock.report.plot import draw_svg
+from penstock.report.page import draw_svg
 
 HOSTILE = "</title></svg><script>alert(1)</script><img src=x onerror=alert(1)>\"'&\x1b[31m\u202e\udc80 $\\frac{1$"
 

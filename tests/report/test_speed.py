@@ -9,13 +9,10 @@ import pytest
 
 import penstock as pen
 from penstock import report
-from penstock.codec import Zstd
-from penstock.report.advice import advise
-from penstock.report.limit import Limit
-from penstock.report.machine import Memory
-from penstock.report.runner import Runner, num_samples
-from penstock.report.speed import Speed, Spread, Trainer
-from penstock.report.split import Split, split_batches
+from penstock.report.doctor import ProcessMemory
+from penstock.report.speed import Limit, Repeats, Speed, Split, Trainer, advise, split_batches
+from penstock.report.trainer import Runner, num_samples
+from penstock.schema import Zstd
 
 RECORD = 40
 
@@ -157,7 +154,7 @@ def advice(speed: Speed, **changes: Any) -> str:
 
 
 def test_where_there_is_nothing_to_improve_only_the_speed_is_told(speed: Speed) -> None:
-    rate = Spread(1000.0, 1000.0, 1000.0)
+    rate = Repeats(1000.0, 1000.0, 1000.0)
     told = advise(replace(quiet(speed), samples_per_s=rate), make()()).advice
     assert told == ("A trainer that takes longer than 100 ms per batch does not wait for this loader.",)
 
@@ -193,4 +190,4 @@ def test_compressed_fields_are_named(speed: Speed, tmp_path: Any) -> None:
 
 
 def test_memory_is_the_sum_of_its_parts() -> None:
-    assert Memory(3, 4).resident_bytes == 7
+    assert ProcessMemory(3, 4).resident_bytes == 7

@@ -1078,8 +1078,25 @@ def ask(store: Store, attempt: Callable[[str, Callable[[], Any]], Any]) -> list[
             attempt(f"view {name}", lambda name=name: view_or_missing(store, name))
     first = [attempt(f"record {i}", lambda i=i: simple(store[i]) if "grid" in store.schema else store[i]) for i in ids[:4]]
     if length <= 100_000:
-        attempt("all", lambda: store.read(slice(None)))
+        whole = attempt("all", lambda: store.read(slice(None)))
+        attempt("loader", lambda: load(store, whole))
     return first
+
+
+def load(store: Store, whole: Any) -> None:
+    """One batch of everything, by native threads where they can: the same, or an error too."""
+    with pen.Loader(store.in_order(), max(1, len(store)), threads=2) as loader:
+        for batch in loader:
+            assert whole is not None, "a loader read what cannot be read"
+            assert {name: seen(column) for name, column in batch.items()} == {name: seen(column) for name, column in whole.items()}
+
+
+def seen(column: Any) -> list[Any]:
+    """What compares by ==."""
+    if not isinstance(column, pen.Ragged):
+        return [np.ma.getdata(column).tobytes(), np.ma.getmaskarray(column).tobytes()]
+    parts = (column.values, column.offsets, column.shapes, column.present)
+    return [None if part is None else (part.dtype, part.shape, part.tobytes()) for part in parts]
 
 
 def view_or_missing(store: Store, name: str) -> object:

@@ -14,8 +14,8 @@ import pytest
 from tests.effort import count, every
 
 import penstock as pen
-from penstock.codec import Codec
 from penstock.errors import CorruptError, MissingError, ReadError
+from penstock.schema import Codec
 
 FIELDS = {
     "image": pen.Field("u1", (3,)),

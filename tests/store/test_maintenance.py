@@ -262,12 +262,12 @@ def test_gc_always_keeps_one(aged: Path, keep: int) -> None:
 
 KILLED = """
 import os, signal, sys, penstock as pen
-from penstock.store import filesystem
+from penstock.store import local
 from tests.store.records import columns, make_records
 out = pen.open(sys.argv[1], mode="a")
 out.extend(columns(make_records(20, seed=1)))
 out.delete([0])
-filesystem.Filesystem.publish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+local.Filesystem.publish = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 out.commit()
 """
 
@@ -310,3 +310,21 @@ def test_reader_of_a_collected_generation_keeps_what_it_opened_and_names_what_it
         assert digest(opened) == truth
         with pytest.raises(MissingError, match=r"generation|\.zr"):
             digest(lazy)
+
+
+def test_stats_and_verify_of_many_chunks_need_few_descriptors(tmp_path: Path) -> None:
+    with pen.create(tmp_path / "s", {"x": Field("u1")}, chunk_records=1) as out:
+        out.extend({"x": np.arange(400, dtype=np.uint8)})
+    code = """
+import os, resource, sys
+import penstock as pen
+from penstock.store import stats, verify
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+data = pen.open(sys.argv[1], io="pread")
+assert stats(data).chunks == 400
+assert list(verify(sys.argv[1])) == []
+print(len(os.listdir("/proc/self/fd")))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 100

@@ -15,7 +15,6 @@ from tests.test_schema import ANY_FIELD
 
 from penstock import Field, _core
 from penstock.errors import CorruptError, UnsupportedVersionError
-from penstock.store.format import manifest_file
 from penstock.store.manifest import (
     ChunkEntry,
     Entries,
@@ -27,6 +26,7 @@ from penstock.store.manifest import (
     values_of,
 )
 from penstock.store.row_map import as_rows
+from penstock.store.storage import manifest_file
 
 HEX = st.text("0123456789abcdef", min_size=32, max_size=32)
 U32 = st.integers(0, 2**32 - 1)

@@ -17,8 +17,7 @@ import penstock as pen
 from penstock import Field, _core
 from penstock.errors import CorruptError
 from penstock.store.fragment import Target, commit_fragments, write_fragment
-from penstock.store.manifest import decode_manifest
-from penstock.store.manifest_json import MAX_METADATA_BYTES, MAX_METADATA_DEPTH, decode_metadata, encode_metadata
+from penstock.store.manifest import MAX_METADATA_BYTES, MAX_METADATA_DEPTH, decode_manifest, decode_metadata, encode_metadata
 
 FIELDS = {"x": Field("i4")}
 ABOUT: dict[str, Any] = {"classes": ["cat", "dog"], "tokenizer": "gpt2:fast", "mean": [0.5, -1e-3], "größe": {"a": None, "b": True}}

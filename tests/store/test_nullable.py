@@ -18,8 +18,8 @@ from penstock import Field, _core
 from penstock.errors import CorruptError, SchemaMismatchError
 from penstock.records import Source
 from penstock.store import open_store
-from penstock.store.create import append_to
 from penstock.store.fragment import Target, commit_fragments, write_fragment
+from penstock.store.writer import append_to
 from penstock.testing.source_suite import assert_typed
 
 FIELDS = {"x": Field("i4"), "img": Field("u1", (2, 2), codec=pen.Zstd()), "t": Field.text(), "r": Field.ragged("f4", 2)}
@@ -224,7 +224,7 @@ def test_loaders_and_mixtures_give_the_same_types_as_sources(tmp_path: Path) -> 
 
 
 def test_collections_say_which_fields_are_nullable_and_old_ones_ask_their_parts(tmp_path: Path) -> None:
-    from penstock.source.collection import write_collection
+    from penstock.formats.collection import write_collection
 
     for name, values in {"a": [1, 2], "b": [3, None]}.items():
         with pen.create(tmp_path / f"{name}.pen", {"x": Field("i4"), "y": Field("i4")}, metadata={"origin": "here"}) as out:
@@ -277,3 +277,62 @@ def test_stores_of_version_1_at_urls_are_asked_one_range_per_chunk_and_only_them
                 out.extend({**WHOLE, "x": [None, 1]})
             with open_store(url) as data:
                 assert nullable(data) == {"t", "x"}
+
+
+# Records without elements
+
+LOST = "a batch cannot tell which"
+EMPTY = np.zeros(0, np.float32)
+
+
+def without_elements(path: Path) -> Path:
+    """A store that misses one of three records without elements."""
+    with pen.create(path, {"z": Field("f4", (0,)), "x": Field("i4")}) as out:
+        out.extend({"z": [None, EMPTY, EMPTY], "x": range(3)})
+    return path
+
+
+def is_missing(source: Source) -> list[bool]:
+    return [source[i]["z"] is None for i in range(len(source))]
+
+
+@pytest.mark.parametrize("view", ["select", "list", "dict"])
+def test_conversions_and_digests_do_not_guess_which_record_without_elements_is_missing(tmp_path: Path, view: str) -> None:
+    with pen.open(without_elements(tmp_path / "a.pen")) as store:
+        views: dict[str, Source] = {
+            "select": store.select([1, 0]),
+            "list": pen.open([store, store]),
+            "dict": pen.open({"a": store}),
+        }
+        with pytest.raises(ValueError, match=LOST):
+            views[view].digest()
+        with pytest.raises(ValueError, match=LOST):
+            pen.convert(views[view], tmp_path / "b.pen")
+        left = [name for name in views[view].schema if name.endswith("x")]
+        pen.convert(views[view], tmp_path / "c.pen", fields=left)
+        assert pen.open(tmp_path / "c.pen").digest() == views[view].pick(*left).digest()
+
+
+def test_records_without_elements_that_are_all_there_are_converted(tmp_path: Path) -> None:
+    with pen.open(without_elements(tmp_path / "a.pen")) as store:
+        pen.convert(store.select([1, 2]), tmp_path / "b.pen")
+        pen.convert(store, tmp_path / "c.pen")  # from store to store, which batches are not needed for
+    with pen.open(tmp_path / "b.pen") as some, pen.open(tmp_path / "c.pen") as whole:
+        assert is_missing(some) == [False, False]
+        assert some.digest() == pen.open({"z": np.zeros((2, 0), np.float32), "x": np.arange(1, 3, dtype=np.int32)}).digest()
+        assert is_missing(whole) == [True, False, False]
+        with pytest.raises(ValueError, match=LOST):
+            whole.digest()
+
+
+def test_writers_and_maps_do_not_guess_which_record_without_elements_is_missing(tmp_path: Path) -> None:
+    with pen.open(without_elements(tmp_path / "a.pen")) as store:
+        mapped = store.map(lambda one: {"is_there": one["z"] is not None})
+        assert [bool(mapped[i]["is_there"]) for i in range(3)] == [False, True, True]
+        with pytest.raises(ValueError, match=LOST):
+            mapped.digest()
+        assert [value is None for value in store["z"]] == [True, False, False]
+        with pen.create(tmp_path / "b.pen", store.schema) as out, pytest.raises(ValueError, match=LOST):
+            out.extend(store[:])
+    with pytest.raises(ValueError, match=LOST):
+        pen.open({"z": [None, [], []]})

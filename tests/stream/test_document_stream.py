@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 import penstock as pen
 from penstock import _core
+from penstock.batch import Ragged
+from penstock.formats.array import ArraySource
 from penstock.order import BlockShuffle, Sequential, Shuffle
-from penstock.order.seed import Purpose, derive_root
-from penstock.ragged import Ragged
-from penstock.source.array import ArraySource
-from penstock.stream.document import MARK, DocumentLine
-from penstock.stream.sequence import TokenLine
+from penstock.order.permutation import Purpose, derive_root
+from penstock.stream.sequence import MARK, DocumentLine, TokenLine
 
 TEXTS = [None if i % 11 == 7 else f"{i}: grüße " * (i % 9) for i in range(3000)]
 

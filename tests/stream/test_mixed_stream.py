@@ -10,12 +10,14 @@ from tests.loader.model import assert_equal_batches, make_stream
 from tests.stream.tokens import make_tokens, shuffled_line
 
 import penstock as pen
+from penstock.argument import as_positions
+from penstock.batch import Ragged
 from penstock.errors import SchemaMismatchError
+from penstock.formats.array import ArraySource
 from penstock.order import Mixture, Phase, Shuffle
-from penstock.order.mixture_plan import STOP_POLICIES
-from penstock.ragged import Ragged
-from penstock.source.array import ArraySource
+from penstock.order.mixture import STOP_POLICIES
 from penstock.stream import MixedStream, RecordStream
+from penstock.stream.picks import flatten, ids_of
 from penstock.stream.stream import Stream
 
 LENGTHS = {"a": 40, "b": 97, "c": 8}
@@ -254,3 +256,44 @@ def test_an_empty_batch_has_all_fields() -> None:
         batch = stream.fetch(stream.locate(0, range(0)))
         assert list(batch) == list(stream.schema)
         assert {len(column) for column in batch.values()} == {0}
+
+
+def _flat(stream: Stream, epoch: int, run: range) -> tuple[list[int], list[int]]:
+    picks, sources = flatten(stream.locate(epoch, run))
+    assert sources is not None
+    return sources.tolist(), ids_of(picks).tolist()
+
+
+@pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted", "all_exhausted_without_replacement", "forever"])
+def test_native_orders_of_mixtures_in_mixtures_are_those_of_numpy(stop: str) -> None:
+    """As long as no stream begins another epoch of its own; then they say so."""
+    sizes = {"a": 5_000, "b": 700, "c": 1_300}
+    streams: dict[str, Stream] = {
+        "a": pen.open(np.arange(sizes["a"])).shuffle(seed=1),
+        "b": pen.open(np.arange(sizes["b"])).shuffle(seed=2, block=16),
+        "c": pen.open(np.arange(sizes["c"])).in_order(),
+    }
+    inner = pen.mix({name: streams[name] for name in "ab"}, seed=3, weights={"a": 0.9, "b": 0.1}, stop="all_exhausted", period=64)
+    mixed = pen.mix({"first": streams["c"], "in": inner, "last": streams["b"]}, seed=4, stop=stop, period=100)
+    native = refused = 0
+    for epoch in range(1 if stop == "forever" else 3):  # which has only one
+        for start in range(0, min(8_000, mixed.num_samples) - 300, 300):
+            run = range(start, start + 300)
+            order = mixed.native_order(epoch, start, 0)
+            assert order is not None
+            leaves, ids = np.empty(300, np.int32), np.empty(300, np.int64)
+            if order.at(as_positions(run), leaves, ids):
+                assert (leaves.tolist(), ids.tolist()) == _flat(mixed, epoch, run)
+                native += 1
+            else:
+                refused += 1
+    assert native > 3 * refused > 0
+
+
+def test_what_numpy_must_work_out_has_no_native_order() -> None:
+    a, b = (pen.open(np.arange(100)).shuffle(seed=seed) for seed in (1, 2))
+    assert pen.mix({"a": a, "b": b}, seed=3).native_order(0, 0, 0) is not None
+    for other in (a.without([3]), pen.open(np.arange(100)).sample(seed=1), pen.open(np.arange(100)).design(seed=1, size=10)):
+        assert pen.mix({"a": other, "b": other}, seed=3).native_order(0, 0, 0) is None
+    whole = pen.mix({"a": a, "b": b}, seed=3, unit="batch", batch_size=4)
+    assert whole.native_order(0, 0, 0) is None

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tests.stream.tokens import make_tokens, naive_line, shuffled_line
 
 import penstock as pen
+from penstock.batch import Ragged
 from penstock.errors import StateMismatchError
+from penstock.formats.array import ArraySource
+from penstock.formats.tokens_writer import write_tokens
 from penstock.order import BlockShuffle, Random, Sequential, Shuffle
-from penstock.ragged import Ragged
-from penstock.source.array import ArraySource
-from penstock.source.tokens_writer import write_tokens
 from penstock.stream import RecordStream, SequenceStream, Stream
 from penstock.stream.stream import substitute
 
@@ -281,6 +281,25 @@ def test_token_blocks_behind_another_source_are_no_documents(tmp_path: Path) -> 
             for one in wrapped:
                 with pytest.raises(ValueError, match=r"blocks of a token file|of one dimension|choose field"):
                     one.in_order().sequences(20, separator=999)
+
+
+def test_token_blocks_in_any_part_of_a_list_are_no_documents(tmp_path: Path) -> None:
+    documents = pen.open({"tokens": Ragged.from_items([[1, 2, 3], [4]], dtype="u4")})
+    with make_tokens(tmp_path, 40, 16) as blocks:
+        for parts in ([blocks, documents], [documents, blocks], [documents.select([]), blocks]):
+            with pytest.raises(ValueError, match="blocks of a token file"):
+                pen.open(parts).in_order().sequences(8, separator=0)
+        assert len(pen.open([blocks.select([]), documents]).in_order().sequences(6, separator=0)) == 1
+
+
+def test_a_map_makes_documents_of_token_blocks_only_by_another_name(tmp_path: Path) -> None:
+    with make_tokens(tmp_path, 40, 16) as source:
+        same = source.map(dict, schema=source.schema)
+        renamed = source.map(lambda one: {"text": one["tokens"]}, schema={"text": source.schema["tokens"]})
+        for one in (same, same.map(dict, schema=source.schema), same.pick("tokens"), same.select([0]), pen.open({"x": same})):
+            with pytest.raises(ValueError, match="blocks of a token file"):
+                one.in_order().sequences(8, separator=0)
+        assert len(renamed.in_order().sequences(43, separator=0)) == 1
 
 
 def test_orders_of_some_of_the_blocks_are_refused(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 import penstock as pen
-from penstock.interfaces import Order
-from penstock.order import Shuffle
+from penstock.formats.tokens_writer import write_tokens
+from penstock.order import Order, Shuffle
 from penstock.records import Source
-from penstock.source.tokens_writer import write_tokens
 
 
 def make_tokens(directory: Path, count: int, page: int, *, dtype: str = "uint32", shards: str | None = None) -> Source:

@@ -11,8 +11,8 @@ from tests.cli import warm
 from tests.view.serving import Visitor, serving
 
 import penstock as pen
-from penstock.view.dataset import DataSet
-from penstock.view.routes import Routes
+from penstock.view.dataset import ShownData
+from penstock.view.server import Routes
 
 RECORDS = 120
 FIELDS = {
@@ -71,7 +71,7 @@ def routes_at(path: Path, *, watched: Path | None = None) -> Routes:
     def open_at(generation: int | None) -> pen.Source:
         return pen.open(path) if generation is None else pen.open(path, generation=generation)
 
-    return Routes(DataSet(open_at, [str(path)]), watched)
+    return Routes(ShownData(open_at, [str(path)]), watched)
 
 
 @pytest.fixture

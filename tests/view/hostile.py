@@ -3,7 +3,7 @@
 import numpy as np
 
 import penstock as pen
-from penstock.ragged import Ragged
+from penstock.batch import Ragged
 
 MARK = "pwned"
 """What a script that ran would write into the page."""

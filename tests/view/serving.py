@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.records import Source
-from penstock.view.dataset import DataSet
-from penstock.view.routes import Routes
-from penstock.view.server import ViewServer
+from penstock.view.dataset import ShownData
+from penstock.view.server import Routes, ViewServer
 
 PATIENCE_S = 60
 
@@ -89,4 +88,4 @@ def serving(routes: Routes) -> Iterator[Visitor]:
 
 
 def routes_of(source: Source, *words: str, watched: Path | None = None) -> Routes:
-    return Routes(DataSet(lambda generation: source, words or ("data",)), watched)
+    return Routes(ShownData(lambda generation: source, words or ("data",)), watched)

@@ -10,8 +10,7 @@ from tests.view.serving import serving
 
 import penstock as pen
 from penstock.view import StatsLog
-from penstock.view.live import MOST_BYTES, MOST_POINTS, read_figures
-from penstock.view.routes import Routes
+from penstock.view.server import MOST_LOG_BYTES, MOST_POINTS, Routes, read_figures
 
 LINE = {"time_s": 1.0, "batches": 1, "samples": 64, "bytes": 100, "wait_s": 0.5, "busy_s": 0.5, "advice": "all is well"}
 
@@ -106,7 +105,7 @@ def test_hostile_figures_stay_texts_and_numbers(tmp_path: Path) -> None:
 def test_of_a_long_file_the_end_is_read_and_few_points_are_sent(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text("".join(line(number) for number in range(1, 40_000)))
-    assert path.stat().st_size > MOST_BYTES
+    assert path.stat().st_size > MOST_LOG_BYTES
     found = read_figures(path)
     assert found["last"]["samples"] == 64 * 39_999
     assert 0.9 * MOST_POINTS / 2 < len(found["points"]) <= MOST_POINTS

@@ -8,10 +8,10 @@ from tests.view.serving import Visitor, routes_of, serving
 
 import penstock as pen
 from penstock.order import BlockShuffle
-from penstock.view.ordering import NUM_POINTS, SCALE, Choice, label_fields, mix_of, picture_of
+from penstock.view.dataset import NUM_POINTS, SCALE, OrderChoice, label_fields, mix_of, picture_of
 
-GLOBAL = Choice(False, 7, 16, None, None, 1)
-SHARP = Choice(False, 7, 16, 4, 2, 1)
+GLOBAL = OrderChoice(False, 7, 16, None, None, 1)
+SHARP = OrderChoice(False, 7, 16, 4, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,12 @@ def test_the_picture_of_a_large_order_has_few_points() -> None:
         def __len__(self) -> int:
             return 10**15
 
-    for choice in (GLOBAL, Choice(False, 7, 64, 4096, 16, 1), Choice(False, 7, 64, 4096, 16, 256), Choice(False, 7, 64, 1, 1, 3)):
+    for choice in (
+        GLOBAL,
+        OrderChoice(False, 7, 64, 4096, 16, 1),
+        OrderChoice(False, 7, 64, 4096, 16, 256),
+        OrderChoice(False, 7, 64, 1, 1, 3),
+    ):
         found = picture_of(Large({"x": np.arange(1)}), choice, 0)
         assert (found["points"], found["bins"]) == (NUM_POINTS, 64)
         assert sum(found["counts"]) == found["samples"] <= 150_000
@@ -75,14 +80,15 @@ def test_a_narrow_window_shows_in_the_picture() -> None:
     """A window of two blocks of 4 lets a group of positions touch few squares; a global shuffle nearly as many as chance."""
     source = pen.open({"x": np.arange(4096)})
     touched = {
-        choice: np.count_nonzero(picture_of(source, choice, 0)["counts"]) for choice in (GLOBAL, Choice(False, 7, 16, 256, 1, 1))
+        choice: np.count_nonzero(picture_of(source, choice, 0)["counts"])
+        for choice in (GLOBAL, OrderChoice(False, 7, 16, 256, 1, 1))
     }
-    assert touched[GLOBAL] > 3 * touched[Choice(False, 7, 16, 256, 1, 1)]
+    assert touched[GLOBAL] > 3 * touched[OrderChoice(False, 7, 16, 256, 1, 1)]
 
 
 def test_class_mix_counts_the_classes_of_batches() -> None:
     source = pen.open({"label": np.arange(640) // 160, "x": np.zeros(640)})
-    mixed, narrow = mix_of(source, GLOBAL, 0, "label"), mix_of(source, Choice(True, 0, 16, None, None, 1), 0, "label")
+    mixed, narrow = mix_of(source, GLOBAL, 0, "label"), mix_of(source, OrderChoice(True, 0, 16, None, None, 1), 0, "label")
     assert mixed["classes"] == ["0", "1", "2", "3"]
     assert np.allclose(np.sum(mixed["shares"], axis=1), 1, atol=1e-3)
     assert (narrow["in_batch"], narrow["distinct"]) == (1.0, 4)
@@ -102,7 +108,7 @@ def test_missing_labels_do_not_count(tmp_path: Path) -> None:
     with pen.create(tmp_path / "a.pen", {"label": pen.Field("i4")}) as out:
         out.extend({"label": [1, None, 2, None]})
     with pen.open(tmp_path / "a.pen") as source:
-        assert mix_of(source, Choice(True, 0, 4, None, None, 1), 0, "label")["shares"][0][-2:] == [0.5, 0.5]
+        assert mix_of(source, OrderChoice(True, 0, 4, None, None, 1), 0, "label")["shares"][0][-2:] == [0.5, 0.5]
 
 
 def test_label_fields_are_whole_numbers_and_the_named_ones_come_first() -> None:

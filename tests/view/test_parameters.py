@@ -6,8 +6,8 @@ import pytest
 from tests.view.serving import Visitor, serving
 
 import penstock as pen
-from penstock.view.dataset import DataSet, without_paths
-from penstock.view.routes import MOST_RECORDS, Routes
+from penstock.view.dataset import ShownData, without_paths
+from penstock.view.server import MOST_RECORDS, Routes
 
 BAD_PATHS = (
     "record/-1",
@@ -134,7 +134,7 @@ def test_errors_name_no_place_of_this_machine(tmp_path: Path) -> None:
     path.parent.mkdir()
     with pen.create(path, {"x": pen.Field("i4")}) as out:
         out.extend({"x": range(100)})
-    with serving(Routes(DataSet(lambda generation: pen.open(path, io="pread"), [str(path)]))) as visitor:
+    with serving(Routes(ShownData(lambda generation: pen.open(path, io="pread"), [str(path)]))) as visitor:
         chunk = next((path / "chunk").iterdir())
         chunk.write_bytes(b"\0" * chunk.stat().st_size)
         reply = visitor.get("api/records")
@@ -168,7 +168,7 @@ def test_nothing_unforeseen_ends_the_server() -> None:
         def _recipe(self) -> object:
             raise NotImplementedError
 
-    with serving(Routes(DataSet(lambda generation: Broken(), ["x"]))) as visitor:  # type: ignore[abstract]
+    with serving(Routes(ShownData(lambda generation: Broken(), ["x"]))) as visitor:  # type: ignore[abstract]
         reply = visitor.get("api/records")
         assert (reply.status, reply.json) == (500, {"error": "internal error: RuntimeError"})
         assert visitor.get("api/about").status == 200

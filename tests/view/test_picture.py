@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 from tests.view.hostile import HTML, SVG
 
-from penstock.view.answer import RefusedError
-from penstock.view.picture import MOST_BYTES, edges, image_kind, make_image
+from penstock.view.guard import RefusedError
+from penstock.view.records import MOST_BYTES, edges, image_kind, make_image
 
 
 def decoded(value: Any, edge: int | None = None) -> np.ndarray[Any, Any]:
@@ -72,7 +72,7 @@ def test_the_size_of_an_image_is_known_without_decoding_it(
     out = io.BytesIO()
     Image.new("RGB", (321, 123)).save(out, kind, **options)
     assert make_image(out.getvalue(), None).body == out.getvalue()
-    monkeypatch.setattr("penstock.view.picture.MOST_BYTES", 3 * 321 * 123 - 1)
+    monkeypatch.setattr("penstock.view.records.MOST_BYTES", 3 * 321 * 123 - 1)
     with pytest.raises(RefusedError, match="321 x 123 pixels"):
         make_image(out.getvalue(), None)
 

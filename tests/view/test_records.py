@@ -11,8 +11,7 @@ from tests.view.conftest import FIELDS
 from tests.view.serving import Visitor, routes_of, serving
 
 import penstock as pen
-from penstock.view.cell import LONG, SHORT, cell_of
-from penstock.view.records import rows
+from penstock.view.records import LONG, SHORT, cell_of, rows
 
 NUMBER = {name: place for place, name in enumerate(FIELDS)}
 

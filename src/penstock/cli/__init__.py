@@ -1,1 +1,1 @@
-"""What a person types: one file a command. A command reads its options, calls the library, and shows what came back."""
+"""The commands. A command parses its options, calls the library and prints the result."""

@@ -1,104 +1,173 @@
 """penstock convert: anything that can be opened into a store, row shards or token blocks."""
 
+import logging
+import os
+import signal
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from enum import StrEnum
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from penstock.argument import byte_size
-from penstock.cli.codec_option import parse_codecs
-from penstock.cli.engine import Engine, EngineName, Workers, running
-from penstock.cli.extent import extent, extent_on_disk
 from penstock.cli.options import (
     AsJson,
     Fields,
     Storage,
     Threads,
     check_storage,
+    examples,
+    extent,
+    extent_on_disk,
     function_named,
     open_data,
     places,
     storage_options,
     told_of_map,
 )
-from penstock.cli.output import console, facts, number, print_json, say
 from penstock.cli.record import chosen
+from penstock.cli.terminal import console, facts, number, print_json, say
+from penstock.conversion.convert import ONE_FIELD
+from penstock.conversion.convert import convert as convert_source
+from penstock.conversion.tasks import records_noted
 from penstock.errors import PenstockError, StoreError
-from penstock.progress import Meter
-from penstock.records import Source
+from penstock.formats.files import listing
+from penstock.formats.open import open_source
+from penstock.process import need
+from penstock.progress import ProgressMeter
 from penstock.remote.url import is_url, url_path
-from penstock.report.words import noun, size
-from penstock.source.convert import ONE_FIELD
-from penstock.source.convert import convert as convert_source
-from penstock.source.convert_note import records_noted
-from penstock.source.registry import open_source
-from penstock.source.url_names import listing
+from penstock.report.formatting import noun, size
+from penstock.schema import LZ4, Codec, Deflate, Raw, Zstd
 
-__all__ = ["EXAMPLES", "convert"]
+_WITH_LEVEL: dict[str, type[Deflate] | type[Zstd] | type[LZ4]] = {"deflate": Deflate, "zstd": Zstd, "lz4": LZ4}
 
-EXAMPLES = (
+
+def parse_codecs(words: Sequence[str] | None, fields: Sequence[str] | None) -> Codec | dict[str, Codec] | None:
+    """One codec for all fields, a dict for some, or None. A codec for all others next to some for single fields needs the names of
+    the ``fields``.
+    """
+    given = dict(_parse_codec(word) for word in words or ())
+    for_all = given.pop("", None)
+    if for_all is None or not given:
+        return for_all or given or None
+    if fields is None:
+        raise _wrong_codec("with --map, give one codec for all fields, or one for each")
+    return dict.fromkeys(fields, for_all) | given
+
+
+def _parse_codec(word: str) -> tuple[str, Codec]:
+    field, _, codec = word.rpartition("=")
+    name, colon, level = codec.partition(":")
+    if codec == "raw":
+        return field, Raw()
+    if name not in _WITH_LEVEL or (colon and not level.isdecimal()):
+        raise _wrong_codec(f"expected raw, or {', '.join(_WITH_LEVEL)} with or without :LEVEL, got {codec!r}")
+    try:
+        return field, _WITH_LEVEL[name](int(level)) if colon else _WITH_LEVEL[name]()
+    except ValueError as error:
+        raise _wrong_codec(f"{name}: {error}") from error
+
+
+def _wrong_codec(what: str) -> typer.BadParameter:
+    return typer.BadParameter(what, param_hint="--codec")
+
+
+class WorkEngine(StrEnum):
+    """Where work is done."""
+
+    threads = "threads"
+    processes = "processes"
+    ray = "ray"
+
+
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Workers of the engine; one for each processor unless given.", rich_help_panel="Scale")
+]
+
+
+@contextmanager
+def running(engine: WorkEngine, workers: int | None) -> Iterator[Executor | None]:
+    """The executor of an engine; None for the threads that the work has anyway."""
+    if engine is WorkEngine.threads and workers is None:
+        yield None
+        return
+    with _executor(engine, workers) as executor:
+        try:
+            yield executor
+        except BaseException:
+            executor.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+@contextmanager
+def _executor(engine: WorkEngine, workers: int | None) -> Iterator[Executor]:
+    count = workers or os.cpu_count() or 1
+    if engine is WorkEngine.threads:
+        with ThreadPoolExecutor(count, thread_name_prefix="penstock-work") as threads:
+            yield threads
+    elif engine is WorkEngine.processes:
+        # Spawned: a forked child would have the locks of threads that it does not have.
+        with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_leave_interrupts_to_the_parent) as processes:
+            yield processes
+    else:
+        with _ray(workers) as tasks:
+            yield tasks
+
+
+@contextmanager
+def _ray(workers: int | None) -> Iterator[Executor]:
+    """Tasks of the Ray that RAY_ADDRESS names, or of one of our own."""
+    need("ray", "ray")
+    import ray
+
+    from penstock.cluster.ray import RayExecutor
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
+    own: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": workers, "include_dashboard": False}
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, **own)
+    try:
+        yield RayExecutor()
+    finally:
+        ray.shutdown()
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@examples(
     "penstock convert 'part-*.parquet' train.pen --codec zstd",
     "penstock convert image=images.npy label=labels.npy train.pen",
     "penstock convert data.h5 train.pen --fields image,label --codec image=lz4 --codec label=raw",
     "penstock convert train.pen tokens.rox --fields tokens --separator 50256",
     "penstock convert raw.pen clean.pen --map clean:tidy --engine processes",
 )
-
-Sources = Annotated[list[str], typer.Argument(metavar="SOURCE", help="Data as for info.", show_default=False)]
-Target = Annotated[
-    str, typer.Argument(metavar="TARGET", help="The new store; or a name that ends in .shard or .rox.", show_default=False)
-]
-CodecOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--codec",
-        metavar="[FIELD=]NAME[:LEVEL]",
-        help="raw, deflate, zstd or lz4; for all fields, or for one. As often as you like.",
-        show_default=False,
-    ),
-]
-ChunkBytes = Annotated[str | None, typer.Option(help="Bytes of a chunk, such as 64MiB.", show_default=False)]
-Separator = Annotated[int | None, typer.Option(help="Of .rox: the token behind every document.", show_default=False)]
-MapOption = Annotated[
-    str | None,
-    typer.Option(
-        "--map",
-        metavar="MODULE:FUNCTION",
-        help="A function of yours from batch to batch; it may change fields.",
-        show_default=False,
-    ),
-]
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a conversion did. ``ratio`` is bytes out for a byte in, on disk; None where they are not known."""
-
-    records: int
-    first_record: int
-    bytes_in: int | None
-    bytes_out: int
-    seconds: float
-
-    @property
-    def ratio(self) -> float | None:
-        """Bytes out over bytes in."""
-        return self.bytes_out / self.bytes_in if self.bytes_in else None
-
-
 def convert(
-    sources: Sources,
-    target: Target,
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Data as for info.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The new store; or a name that ends in .shard or .rox.")],
     fields: Fields = None,
-    codec: CodecOption = None,
-    chunk_bytes: ChunkBytes = None,
-    separator: Separator = None,
-    map_name: MapOption = None,
-    engine: EngineName = Engine.threads,
+    codec: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--codec",
+            metavar="[FIELD=]NAME[:LEVEL]",
+            help="raw, deflate, zstd or lz4; for all fields, or for one. As often as you like.",
+        ),
+    ] = None,
+    chunk_bytes: Annotated[str | None, typer.Option(help="Bytes of a chunk, such as 64MiB.")] = None,
+    separator: Annotated[int | None, typer.Option(help="Of .rox: the token behind every document.")] = None,
+    map_name: Annotated[
+        str | None,
+        typer.Option("--map", metavar="MODULE:FUNCTION", help="Your own function from batch to batch; it may change fields."),
+    ] = None,
+    engine: Annotated[
+        WorkEngine, typer.Option("--engine", help="Where records are read, mapped and written.", rich_help_panel="Scale")
+    ] = WorkEngine.threads,
     workers: Workers = None,
     threads: Threads = 2,
     storage: Storage = None,
@@ -106,7 +175,9 @@ def convert(
 ) -> None:
     """Write a new store from anything that can be opened.
 
-    If it is interrupted, the same command goes on where it was. A target that ends in .shard or .rox gets one field, in one go.
+    If it is interrupted, the same command resumes where it stopped.
+
+    A target that ends in .shard or .rox gets one field; if that is interrupted, the same command starts over.
     """
     _check_target(target, separator, codec)
     check_storage([*sources, target], storage)
@@ -127,18 +198,18 @@ def convert(
         in_tasks = map_name is not None or executor is not None
         with told_of_map(map_name, function):
             _run(lambda: convert_source(source, target, progress=meter, **options), target, len(source), in_tasks=in_tasks)
-        summary = Summary(
-            _records_in(target, storage, len(source)),
-            meter.first,
-            _bytes_in(sources, source),
-            _bytes_out(target, storage),
-            time.monotonic() - began,
-        )
-    _print(summary, target, as_json=as_json)
+        found, written = extent(sources, source), _bytes_out(target, storage)
+        read = None if found is None else found.bytes
+        summary = {"target": target, "records": _records_in(target, storage, len(source)), "first_record": meter.first}
+        summary |= {"bytes_in": read, "bytes_out": written, "seconds": time.monotonic() - began}
+    summary["ratio"] = written / read if read else None
+    if as_json:
+        print_json(summary)
+    else:
+        _show(summary)
 
 
 def _check_target(target: str, separator: object, codec: object) -> None:
-    """Options that mean nothing for a target."""
     is_tokens, is_rows = target.endswith(".rox"), target.endswith(".shard")
     if separator is not None and not is_tokens:
         raise typer.BadParameter(
@@ -157,8 +228,8 @@ def _records_in(target: str, storage: Sequence[str] | None, records: int) -> int
         return len(made)
 
 
-class _Begun(Meter):
-    """Says where a conversion goes on."""
+class _Begun(ProgressMeter):
+    """Says from which record a conversion resumes."""
 
     first: int = 0
 
@@ -167,7 +238,7 @@ class _Begun(Meter):
 
     def _say(self, done: int, records: int) -> None:
         self.first = done
-        say(f"goes on from record {number(done)} of {number(records)}" if done else f"{number(records)} {noun(records, 'record')}")
+        say(f"resumes from record {number(done)} of {number(records)}" if done else f"{number(records)} {noun(records, 'record')}")
 
 
 def _run(work: Callable[[], None], target: str, records: int, *, in_tasks: bool) -> None:
@@ -176,7 +247,7 @@ def _run(work: Callable[[], None], target: str, records: int, *, in_tasks: bool)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(_after_interrupt(target, records, in_tasks=in_tasks)) from error
     except BrokenExecutor as error:
-        raise StoreError("a worker process died, for want of memory perhaps; the same command goes on where it was") from error
+        raise StoreError("a worker process died, perhaps for lack of memory; the same command resumes where it stopped") from error
     except OSError as error:
         if isinstance(error, PenstockError) or not str(error.filename or "").startswith(str(Path(target).absolute())):
             raise
@@ -186,17 +257,12 @@ def _run(work: Callable[[], None], target: str, records: int, *, in_tasks: bool)
 def _after_interrupt(target: str, records: int, *, in_tasks: bool) -> str:
     """What the same command will do."""
     if is_url(target) or Path(target).suffix in ONE_FIELD:
-        return "interrupted; nothing of it is left to be seen, the same command begins anew"
+        return "interrupted; nothing remains of it, the same command starts over"
     if in_tasks:
-        return "interrupted; the same command goes on with what is left to do"
+        return "interrupted; the same command does what is left to do"
     done = records_noted(Path(f"{target}.partial.json"))
-    where = f"goes on from record {number(done)} of {number(records)}" if done else "begins anew"
+    where = f"resumes from record {number(done)} of {number(records)}" if done else "starts over"
     return f"interrupted; the same command {where}"
-
-
-def _bytes_in(words: Sequence[str], source: Source) -> int | None:
-    found = extent(words, source)
-    return None if found is None else found.bytes
 
 
 def _bytes_out(target: str, storage: Sequence[str] | None) -> int:
@@ -206,12 +272,10 @@ def _bytes_out(target: str, storage: Sequence[str] | None) -> int:
     return sum(info.size for info in listing(place)) or place.objects.head(place.key).size
 
 
-def _print(summary: Summary, target: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"target": target, **asdict(summary), "ratio": summary.ratio})
-        return
-    rows: dict[str, object] = {"to": target, "records": number(summary.records), "written": size(summary.bytes_out)}
-    if summary.bytes_in is not None and summary.ratio is not None:
-        rows["read"] = f"{size(summary.bytes_in)}, {summary.ratio:.2f} bytes written for each"
-    rows["time"] = f"{summary.seconds:.1f} s, {size(summary.bytes_out / max(1e-9, summary.seconds))}/s"
+def _show(summary: dict[str, Any]) -> None:
+    written, seconds = summary["bytes_out"], summary["seconds"]
+    rows: dict[str, object] = {"to": summary["target"], "records": number(summary["records"]), "written": size(written)}
+    if summary["ratio"] is not None:
+        rows["read"] = f"{size(summary['bytes_in'])}, {summary['ratio']:.2f} bytes written for each"
+    rows["time"] = f"{seconds:.1f} s, {size(written / max(1e-9, seconds))}/s"
     console().print(facts("converted", rows))

@@ -15,26 +15,19 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from penstock.cli.failure import Code
-from penstock.cli.options import AsJson
-from penstock.cli.output import console, number, print_json, table, text
-from penstock.cli.picture import drawing, small_pixels
-from penstock.cli.value import can_draw
-from penstock.demo.shapes import CLASSES, FIELDS, batches
-from penstock.demo.train import LOG, checkpoint, make_loader
+from penstock.cli.options import AsJson, examples
+from penstock.cli.record import can_draw, drawing, small_pixels
+from penstock.cli.terminal import Code, console, number, print_json, table, text
+from penstock.demo.train import CLASSES, FIELDS, LOG, batches, checkpoint, make_loader
 from penstock.errors import StoreError
+from penstock.formats.open import open_source
 from penstock.loader import Loader
 from penstock.order import Shuffle
 from penstock.records import Source
 from penstock.report import Figure, Section, Tile, field_labels, measure_loader, measure_order, write_page
-from penstock.report.words import size
-from penstock.source.registry import open_source
-from penstock.store.create import create
+from penstock.report.formatting import size
+from penstock.store.writer import create
 from penstock.stream import mix
-
-__all__ = ["EXAMPLES", "demo"]
-
-EXAMPLES = ("penstock demo", "penstock demo /tmp/try --records 100000 --framework numpy", "penstock demo --json")
 
 MARK = ".penstock-demo"
 SECONDS = 3.0
@@ -43,6 +36,7 @@ DIES_AT = 73
 FAR = 1_000_000
 
 
+@examples("penstock demo", "penstock demo /tmp/try --records 100000 --framework numpy", "penstock demo --json")
 def demo(
     directory: Annotated[Path, typer.Argument(help="Where to put everything.")] = Path("penstock-demo"),
     records: Annotated[int, typer.Option(min=2000, max=2_000_000, help="Pictures to draw.")] = 16_000,
@@ -90,9 +84,8 @@ class Story:
 
     def write(self, directory: Path, records: int) -> None:
         """Two stores: many shapes sorted by class, and a few that are only dots and diamonds."""
-        self._chapter(
-            "1", "Write a data set", f"{number(records)} pictures with captions, sorted by class, and a smaller second set."
-        )
+        intro = f"{number(records)} pictures with captions, sorted by class, and a smaller second set."
+        self._chapter("1", "Write a data set", intro)
         few = records // 4
         sets = (("shapes.pen", batches(records, seed=1)), ("rare.pen", batches(few, seed=2, classes=("diamond", "dots"))))
         with self._bar("drawing and writing", records + few) as advance:
@@ -105,7 +98,6 @@ class Story:
         self._say(f"{size(written)} in {directory}/shapes.pen and rare.pen. Leaving the `with` block committed them.")
 
     def look(self, directory: Path) -> None:
-        """A record of every class."""
         self._chapter("2", "Look at it", "Fields, and one record of each class. Nothing is read but these.")
         with open_source(directory / "shapes.pen") as data:
             ids = [(2 * number + 1) * len(data) // (2 * len(CLASSES)) for number in range(len(CLASSES))]
@@ -114,27 +106,27 @@ class Story:
         self.out.print(table(("id", "label", "caption"), rows, right=("id", "label")))
 
     def stream(self, directory: Path) -> None:
-        """An epoch as fast as it goes, beside the speed of memory."""
-        self._chapter(
-            "3", "Stream it, shuffled", "Every epoch another order of all records; beside it what bare memory copies reach."
-        )
+        intro = "Every epoch is another order of all records, compared with plain copies in memory."
+        self._chapter("3", "Stream it, shuffled", intro)
         data = str(directory / "shapes.pen")
         with self._bar("one epoch", len(make_loader(data))) as advance, make_loader(data) as loader:
-            classes = [_count(batch, advance) for batch in loader]
-        self._say(
-            f"every batch held {min(classes)} to {max(classes)} of {len(CLASSES)} classes, although the data lies sorted by class"
-        )
+            classes = []
+            for batch in loader:
+                classes.append(len(set(batch["label"].tolist())))
+                advance(1)
+        found = f"{min(classes)} to {max(classes)} of {len(CLASSES)} classes"
+        self._say(f"every batch held {found}, although the data is sorted by class")
         self.speed = measure_loader(lambda: make_loader(data), seconds=SECONDS)
         rate, share = self.speed.samples_per_s.median, self.speed.ratio
         self.found |= {"samples_per_s": rate, "of_limit": share}
         self._say(f"{number(rate)} pictures a second, {share:.2f} of what bare memory copies by as many threads reach")
 
     def die_and_resume(self, directory: Path, framework: str) -> None:
-        """Three processes: a run in one go, one that is killed, and one that goes on from its checkpoint."""
+        """Three processes: an uninterrupted run, one that is killed, and one that resumes from its checkpoint."""
         intro = f"A tiny model learns for {STEPS} steps. A second run is killed (SIGKILL) in step {DIES_AT}, and started again."
         self._chapter("4", "Kill a run, resume it exactly", intro)
         whole, broken = directory / "run-whole", directory / "run-killed"
-        self._train(directory, whole, framework, "in one go")
+        self._train(directory, whole, framework, "uninterrupted")
         code = self._train(directory, broken, framework, "until it dies", "--die-at", str(DIES_AT))
         self._say(f"killed: exit code {code}. The last checkpoint is of step {_step_of(broken)}; its loader state is plain JSON.")
         self._train(directory, broken, framework, "again")
@@ -143,13 +135,9 @@ class Story:
         self.found["losses"] = [line["loss"] for line in _log(broken)]
         for name, equal in same.items():
             words = f"all {STEPS} {name} are" if name == "batches" else "the final weights are, bit for bit,"
-            self._say(
-                f"{words} {'those of the run in one go' if equal else 'NOT those of the run in one go'}",
-                "green" if equal else "red",
-            )
+            self._say(f"{words} {'' if equal else 'NOT '}those of the uninterrupted run", "green" if equal else "red")
 
     def mix(self, directory: Path) -> None:
-        """Two sets by weight."""
         self._chapter("5", "Mix two data sets", "70 % shapes and 30 % rare ones; any step is computed from its number alone.")
         with open_source(directory / "shapes.pen") as many, open_source(directory / "rare.pen") as few:
             streams = {"shapes": many.shuffle(seed=1), "rare": few.shuffle(seed=1)}
@@ -163,7 +151,6 @@ class Story:
         self._say("in it: " + ", ".join(f"{count} {name}" for name, count in labels.most_common()))
 
     def explain(self, directory: Path) -> None:
-        """Which records, and when."""
         self._chapter("6", "Explain a batch", f"Which records were in step {DIES_AT}? When does one of them come again?")
         with make_loader(str(directory / "shapes.pen")) as loader:
             told = loader.explain(DIES_AT)
@@ -174,12 +161,10 @@ class Story:
         self._say(f"record {first} is seen in " + "; ".join(f"epoch {place['epoch']}, step {place['step']}" for place in seen))
 
     def report(self, directory: Path) -> None:
-        """One page with everything that was measured."""
         self._chapter("7", "Read the report", "Throughput, where the time goes, how well the records are mixed.")
         with open_source(directory / "shapes.pen") as data:
-            mixing = measure_order(
-                Shuffle(len(data), seed=7), batch_size=128, block=256, labels=field_labels(data, "label"), num_labels=8
-            )
+            order, labels = Shuffle(len(data), seed=7), field_labels(data, "label")
+            mixing = measure_order(order, batch_size=128, block=256, labels=labels, num_labels=8)
         sections = [self.speed.section(), mixing.section(), self._section()]
         try:
             page = write_page(directory / "report.html", sections, title="penstock demo", command="penstock demo")
@@ -202,14 +187,10 @@ class Story:
             axes.set_xlabel("step")
             axes.set_ylabel("loss")
 
-        caption = (
-            f"The run was killed in step {DIES_AT}, went on from its last checkpoint, and saw the same batches as one in one go."
-        )
+        caption = f"The run was killed in step {DIES_AT}, resumed, and saw the same batches as an uninterrupted one."
         verdict = "exact" if self.found["resumed_exactly"] else "NOT exact"
-        tiles = (
-            Tile("resume", verdict, "batches and weights, bit for bit"),
-            Tile("final loss", f"{losses[-1]:.2f}", f"{STEPS} steps"),
-        )
+        resume = Tile("resume", verdict, "batches and weights, bit for bit")
+        tiles = (resume, Tile("final loss", f"{losses[-1]:.2f}", f"{STEPS} steps"))
         figure = Figure("loss", "Loss, step by step", caption, draw)
         return Section("A run that died", "A tiny model learned the shapes.", tiles, (figure,))
 
@@ -225,12 +206,8 @@ class Story:
 
     @contextmanager
     def _bar(self, title: str, total: int) -> Iterator[Callable[..., None]]:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
+        note = TextColumn("{task.fields[note]}")
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), note)
         with Progress(*columns, console=self.out, disable=not self.out.is_terminal) as bars:
             task = bars.add_task(title, total=total, note="")
 
@@ -265,12 +242,6 @@ class Story:
             return
         images = data[ids]["image"]
         self.out.print(drawing(np.concatenate([small_pixels(image, 16) for image in images], axis=1)))
-
-
-def _count(batch: dict[str, Any], advance: Callable[..., None]) -> int:
-    """How many classes are in a batch."""
-    advance(1)
-    return len(set(batch["label"].tolist()))
 
 
 def _step_of(run: Path) -> int:

@@ -1,4 +1,4 @@
-"""penstock explain: which records are in the batch of any step, past or future."""
+"""penstock explain and where: which records are in the batch of a step, and when a record is seen."""
 
 from typing import Annotated, Any
 
@@ -7,66 +7,50 @@ import typer
 
 from penstock.cli.options import (
     AsJson,
-    BatchSize,
-    Block,
-    InOrder,
-    Lanes,
+    OrderOptions,
     Pipeline,
-    Seed,
     Storage,
-    Tail,
-    Window,
     World,
     data_first,
+    examples,
     make_loader,
+    need_loader,
+    takes_order,
 )
-from penstock.cli.output import console, facts, number, print_json, table
-from penstock.cli.record import read_record
-from penstock.cli.value import shown
+from penstock.cli.record import read_record, shown
+from penstock.cli.terminal import console, facts, number, print_json, say, table
 from penstock.loader import Loader
-from penstock.order import Shard
 from penstock.records import Source
-from penstock.report.runner import core_of
+from penstock.report.formatting import noun
 from penstock.stream import MixedStream, RecordStream, Stream
 
-__all__ = ["EXAMPLES", "explain", "need_loader"]
+Show = Annotated[bool, typer.Option("--show", help="Show the records too, as many as are listed of each rank.")]
 
-EXAMPLES = (
+
+@takes_order
+@examples(
     "penstock explain train.pen 1000 --batch-size 256 --seed 7",
     "penstock explain train.pen 1000 --world 8 --most 4",
     "penstock explain train:make_loader 12 --show",
     "penstock explain train.pen 12 --json",
 )
-
-Step = Annotated[str, typer.Argument(metavar="STEP", help="The number of the batch, from 0 on.", show_default=False)]
-Show = Annotated[bool, typer.Option("--show", help="Show the records too, as many as are listed of each rank.")]
-Most = Annotated[int, typer.Option(min=1, help="How many samples of each rank are listed.")]
-
-
 def explain(
     data: Pipeline,
-    step: Step,
+    step: Annotated[str, typer.Argument(metavar="STEP", help="The number of the batch, from 0 on.")],
+    order: OrderOptions,
     show: Show = False,
-    most: Most = 8,
-    batch_size: BatchSize = 256,
-    seed: Seed = 0,
-    in_order: InOrder = False,
-    block: Block = None,
-    window: Window = None,
-    lanes: Lanes = 1,
+    most: Annotated[int, typer.Option(min=1, help="How many samples of each rank are listed.")] = 8,
     world: World = 1,
-    tail: Tail = "keep",
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
     """Say which records are in the batch of a step: ids, epoch and position, for every rank.
 
-    Nothing is read, unless --show is given. The batches of a function of yours are those of its loader.
+    Nothing is read, unless --show is given. With your own function, the batches are those of its loader.
     """
     data, step = data_first(data, step, "STEP", example="penstock explain train.pen 1000")
-    wanted = _number(step)
-    order: dict[str, Any] = {"seed": seed, "in_order": in_order, "block": block, "window": window, "lanes": lanes, "tail": tail}
-    loader = need_loader(make_loader(data, batch_size=batch_size, shard=Shard(0, world), storage=storage, **order))
+    wanted = _step_number(step)
+    loader = need_loader(make_loader(data, order, world, storage))
     found = loader.explain(wanted)
     samples = _samples(found)
     ranks = loader.shard.world
@@ -78,24 +62,16 @@ def explain(
     out.print(facts(f"step {wanted}", rows))
     out.print()
     out.print(
-        table(("rank", "positions", "samples"), [_rank(rank, ranks, found["position"], samples, most) for rank in range(ranks)])
+        table(("rank", "positions", "samples"), [_rank_row(rank, ranks, found["position"], samples, most) for rank in range(ranks)])
     )
     if show:
         _show(loader.stream, samples, ranks, most)
 
 
-def _number(word: str) -> int:
+def _step_number(word: str) -> int:
     if not word.isdecimal():
         raise typer.BadParameter(f"expected the number of a batch, from 0 on, got {word!r}", param_hint="STEP")
     return int(word)
-
-
-def need_loader(made: Any) -> Loader:
-    """The penstock loader in what a function gave."""
-    loader = core_of(made)
-    if loader is None:
-        raise typer.BadParameter(f"expected a function that gives a penstock loader, got {type(made).__name__}")
-    return loader
 
 
 def _samples(found: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -103,11 +79,7 @@ def _samples(found: dict[str, Any]) -> list[tuple[str, Any]]:
     if "source" not in found:
         return [("", one) for one in _own(found)]
     left = {name: iter(_samples(part)) for name, part in found["parts"].items()}
-    return [(_joined(name, inner), one) for name in found["source"].tolist() for inner, one in [next(left[name])]]
-
-
-def _joined(name: str, inner: str) -> str:
-    return f"{name}:{inner}" if inner else name
+    return [(f"{name}:{inner}" if inner else name, one) for name in found["source"].tolist() for inner, one in [next(left[name])]]
 
 
 def _own(found: dict[str, Any]) -> list[Any]:
@@ -117,15 +89,15 @@ def _own(found: dict[str, Any]) -> list[Any]:
     return [[tuple(run) for run in np.asarray(runs).tolist()] for runs in found["tokens"]]
 
 
-def _rank(rank: int, world: int, position: int, samples: list[tuple[str, Any]], most: int) -> tuple[str, str, str]:
+def _rank_row(rank: int, world: int, position: int, samples: list[tuple[str, Any]], most: int) -> tuple[str, str, str]:
     mine = samples[rank::world]
     dots = f" … ({number(len(mine))})" if len(mine) > most else ""
-    listed = ", ".join(_named(name, one) for name, one in mine[:most])
+    listed = ", ".join(_sample_name(name, one) for name, one in mine[:most])
     positions = ", ".join(number(position + rank + k * world) for k in range(min(2, len(mine))))
     return str(rank), f"{positions}{' …' if len(mine) > 2 else ''}", f"{listed}{dots}"
 
 
-def _named(name: str, one: Any) -> str:
+def _sample_name(name: str, one: Any) -> str:
     told = " + ".join(f"tokens {low}-{high}" for low, high in one) if isinstance(one, list) else str(one)
     return f"{name}:{told}" if name else told
 
@@ -140,7 +112,7 @@ def _show(stream: Stream, samples: list[tuple[str, Any]], world: int, most: int)
             record = read_record(source, one, list(source.schema))
             out.print()
             out.print(
-                facts(f"rank {rank}, {_named(name, one)}", {n: shown(value, preview=0) for n, value in record.values.items()})
+                facts(f"rank {rank}, {_sample_name(name, one)}", {n: shown(value, preview=0) for n, value in record.values.items()})
             )
 
 
@@ -150,3 +122,50 @@ def _source(stream: Stream, name: str) -> Source | None:
         if isinstance(stream, MixedStream):
             stream = stream.streams[stream.names.index(part)]
     return stream.source if isinstance(stream, RecordStream) else None
+
+
+@takes_order
+@examples(
+    "penstock where train.pen 425 --batch-size 256 --seed 7",
+    "penstock where train.pen 425 --epochs 10 --world 8",
+    "penstock where train:make_loader web:425 --json",
+)
+def where(
+    data: Pipeline,
+    record: Annotated[str, typer.Argument(metavar="ID", help="The id of the record; NAME:ID for a data set of a mixture.")],
+    order: OrderOptions,
+    epochs: Annotated[int, typer.Option(min=1, help="In how many epochs to look.")] = 3,
+    world: World = 1,
+    storage: Storage = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say when a record is seen: epochs, positions, steps and ranks. Nothing is read."""
+    data, record = data_first(data, record, "ID", example="penstock where train.pen 425")
+    loader = need_loader(make_loader(data, order, world, storage))
+    found = [{**one, "rank": _rank_of(loader, one)} for one in loader.where(_record_key(record, loader), epochs=range(epochs))]
+    if as_json:
+        print_json(found)
+    elif found:
+        columns = ("epoch", "position", "step", "rank")
+        console().print(table(columns, [[number(one[name]) for name in columns] for one in found], right=columns))
+    else:
+        say(f"record {record} is in no batch of {number(epochs)} {noun(epochs, 'epoch')}")
+
+
+def _record_key(word: str, loader: Loader) -> Any:
+    name, colon, last = word.rpartition(":")
+    if not last.removeprefix("-").isdecimal():
+        raise typer.BadParameter(f"expected the id of a record, got {word!r}", param_hint="ID")
+    if isinstance(loader.stream, MixedStream) != bool(colon):
+        kind = "NAME:ID, because this is a mixture" if not colon else "an id without a name, because this is no mixture"
+        raise typer.BadParameter(f"expected {kind}, got {word!r}", param_hint="ID")
+    return (name, int(last)) if colon else int(last)
+
+
+def _rank_of(loader: Loader, one: dict[str, int]) -> int:
+    """The rank that sees it: samples of a batch are dealt in turn."""
+    first = loader.explain(one["step"])
+    ahead = (first["epoch"], first["position"])
+    before = one["position"] - ahead[1] if one["epoch"] == ahead[0] else one["position"] + loader.stream.axis - ahead[1]
+    number: int = before // loader.stream.stride
+    return number % loader.shard.world

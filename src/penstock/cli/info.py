@@ -1,29 +1,36 @@
-"""penstock info: what is in a data set."""
+"""penstock info, head and show: what is in a data set, and its records as a person wants to see them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.table import Table
 
-from penstock.cli.extent import extent
-from penstock.cli.options import AsJson, Data, Generation, Storage, open_data
-from penstock.cli.output import console, facts, number, print_json, table
+from penstock.cli.options import AsJson, Data, Fields, Generation, Storage, examples, extent, open_data
+from penstock.cli.record import MOST_BYTES, Record, can_draw, chosen, read_record, save_values, shown, value_as_json
+from penstock.cli.terminal import NAME_WIDTH, console, facts, number, print_json, table, text
 from penstock.records import Blocks, Source
-from penstock.report.words import noun, size
+from penstock.report.formatting import noun, size
 from penstock.schema import Field
-from penstock.store.format import MANIFEST_DIRECTORY, generation_of
 from penstock.store.generation import generations, load_manifest, storage_of
 from penstock.store.maintenance import stats
 from penstock.store.reader import Store
+from penstock.store.storage import MANIFEST_DIRECTORY, generation_of
 
-__all__ = ["EXAMPLES", "info"]
+MOST_REMOTE_CHUNKS = 500  # of stores at URLs with more chunks than this, the chunks are not looked at: each is a request
+MOST_METADATA = 500  # characters that are shown of a value
 
-EXAMPLES = (
+Save = Annotated[
+    Path | None, typer.Option("--save", metavar="DIR", help="Write images and other large values to files of this directory.")
+]
+
+
+@examples(
     "penstock info train.pen",
     "penstock info train.pen --generations",
     "penstock info labels.npy --digest",
@@ -31,21 +38,13 @@ EXAMPLES = (
     "penstock info image=images.npy label=labels.npy",
     "penstock info s3://bucket/train.pen --storage region=eu-west-1",
 )
-MOST_REMOTE_CHUNKS = 500
-"""Of stores at URLs with more chunks than this, the chunks are not looked at: each is a request."""
-
-MOST_METADATA = 500
-"""Characters that are shown of a value."""
-
-Digest = Annotated[bool, typer.Option("--digest", help="Read every record, and show the sha256 of them all.")]
-Generations = Annotated[bool, typer.Option("--generations", help="Of a store: list the generations that can be opened.")]
-
-
 def info(
     data: Data,
     generation: Generation = None,
-    list_generations: Generations = False,
-    with_digest: Digest = False,
+    list_generations: Annotated[
+        bool, typer.Option("--generations", help="Of a store: list the generations that can be opened.")
+    ] = False,
+    with_digest: Annotated[bool, typer.Option("--digest", help="Read every record, and show the sha256 of them all.")] = False,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
@@ -54,7 +53,7 @@ def info(
     Fields, records, bytes, blocks; of a store also its generations and how full it is. No record is read but for --digest.
     """
     with open_data(data, generation=generation, storage=storage) as source:
-        found = describe(source)
+        found = _describe(source)
         on_disk = extent(data, source)
         if on_disk is not None:
             found["files"] = {"count": on_disk.files, "bytes": on_disk.bytes}
@@ -65,13 +64,13 @@ def info(
     if as_json:
         print_json(found)
     else:
-        show(found)
+        _print_info(found)
 
 
 # What is known
 
 
-def describe(source: Source) -> dict[str, Any]:
+def _describe(source: Source) -> dict[str, Any]:
     """Everything about a source that is known without reading its records."""
     found: dict[str, Any] = {
         "kind": type(source).__name__,
@@ -106,7 +105,6 @@ def _blocks(blocks: Blocks) -> dict[str, Any]:
 
 
 def _store(store: Store) -> dict[str, Any]:
-    """How full a store is."""
     found = {"generation": store.generation, "generations": generations(store.path)}
     if store.remote is not None and len(store.remote.files) > MOST_REMOTE_CHUNKS:
         return {**found, "chunks": len(store.remote.files)}
@@ -131,8 +129,7 @@ def _generations(source: Source) -> list[dict[str, Any]]:
 # For a person
 
 
-def show(found: dict[str, Any]) -> None:
-    """For a person."""
+def _print_info(found: dict[str, Any]) -> None:
     out = console()
     out.print(facts("data", _data_rows(found)))
     out.print()
@@ -164,8 +161,8 @@ def _data_rows(found: dict[str, Any]) -> dict[str, object]:
     if "digest" in found:
         rows["digest"] = found["digest"]
     for key, value in found["metadata"].items():
-        text = json.dumps(value)  # of ASCII only: a stranger's control characters do no harm
-        rows[f"metadata {ascii(key)[1:-1][:40]}"] = text if len(text) <= MOST_METADATA else f"{text[:MOST_METADATA]}..."
+        words = json.dumps(value)  # ASCII only: control characters in the data do no harm
+        rows[f"metadata {ascii(key)[1:-1][:40]}"] = words if len(words) <= MOST_METADATA else f"{words[:MOST_METADATA]}..."
     return rows
 
 
@@ -195,3 +192,88 @@ def _store_rows(store: dict[str, Any]) -> dict[str, object]:
         rows["in use"] = f"{size(store['live_bytes'])} of {size(store['stored_bytes'])}, {store['utilisation']:.0%}{advice}"
         rows["moved fields"] = number(store["redirects"])
     return rows
+
+
+# Records
+
+
+@examples(
+    "penstock head train.pen",
+    "penstock head images.npy -n 2 --save pictures",
+    "penstock head 'tokens_*.rox' -n 1 --json",
+    "penstock head image=images.npy label=labels.npy --fields label",
+)
+def head(
+    data: Data,
+    num_records: Annotated[int, typer.Option("-n", "--records", min=1, help="How many records.")] = 5,
+    fields: Fields = None,
+    directory: Save = None,
+    generation: Generation = None,
+    storage: Storage = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the first records.
+
+    Images are drawn in a terminal with colors.
+    """
+    with open_data(data, generation=generation, storage=storage, record_bytes=MOST_BYTES) as source:
+        _print_records(source, range(min(num_records, len(source))), fields, directory, as_json=as_json, preview=24)
+
+
+@examples(
+    "penstock show train.pen 7",
+    "penstock show train.pen 7 12 99 --fields caption",
+    "penstock show train.pen -- -1",
+    "penstock show image=images.npy label=labels.npy 7 --save pictures",
+)
+def show(
+    words: Annotated[
+        list[str], typer.Argument(metavar="DATA ID", help="Data as for info, then the ids of records (after -- if negative).")
+    ],
+    fields: Fields = None,
+    directory: Save = None,
+    generation: Generation = None,
+    storage: Storage = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show records by id.
+
+    Images are drawn in a terminal with colors.
+    """
+    data, ids = _split_ids(words)
+    with open_data(data, generation=generation, storage=storage, record_bytes=MOST_BYTES) as source:
+        _print_records(source, ids, fields, directory, as_json=as_json, preview=40)
+
+
+def _split_ids(words: Sequence[str]) -> tuple[list[str], list[int]]:
+    last = len(words)
+    while last and words[last - 1].removeprefix("-").isdecimal():
+        last -= 1
+    if last in (0, len(words)):
+        raise typer.BadParameter("expected data and then at least one id, such as train.pen 7", param_hint="DATA ID")
+    return list(words[:last]), [int(word) for word in words[last:]]
+
+
+def _print_records(
+    source: Source, ids: Iterable[int], fields: str | None, directory: Path | None, *, as_json: bool, preview: int
+) -> None:
+    names = chosen(source, fields)
+    found = (read_record(source, number, names) for number in ids)
+    records = ((record, {} if directory is None else save_values(record, directory)) for record in found)
+    if as_json:
+        print_json([_record_as_json(record, files) for record, files in records])
+        return
+    out = console()
+    room = out.width - min(NAME_WIDTH, max(map(len, names))) - 2
+    pixels = max(0, min(preview, room)) if can_draw(out) else 0
+    for place, (record, files) in enumerate(records):
+        if place:
+            out.print()
+        out.print(facts(f"record {record.id}", {name: shown(value, preview=pixels) for name, value in record.values.items()}))
+        for file in files.values():
+            out.print(text(f"saved {file}", "green"), soft_wrap=True)
+
+
+def _record_as_json(record: Record, files: dict[str, str]) -> dict[str, object]:
+    made = {"id": record.id, "fields": {name: value_as_json(value) for name, value in record.values.items()}}
+    return {**made, "saved": files} if files else made

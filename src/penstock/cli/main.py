@@ -6,26 +6,33 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import (
-    bench,
-    convert,
-    demo,
-    doctor,
-    explain,
-    gc,
-    head,
-    info,
-    rebalance,
-    shuffle_report,
-    verify,
-    verify_resume,
-    view,
-    where,
-)
-from penstock.cli.failure import Program
-from penstock.cli.options import examples
+from penstock.cli.convert import convert
+from penstock.cli.demo import demo
+from penstock.cli.explain import explain, where
+from penstock.cli.info import head, info, show
+from penstock.cli.maintenance import gc, rebalance, verify
+from penstock.cli.measure import bench, doctor, shuffle_report, verify_resume
+from penstock.cli.terminal import Program
+from penstock.cli.view import view
 
-__all__ = ["app", "main"]
+COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
+    ("Start", demo),
+    ("Look", info),
+    ("Look", head),
+    ("Look", show),
+    ("Look", explain),
+    ("Look", where),
+    ("Make", convert),
+    ("Make", rebalance),
+    ("Make", gc),
+    ("Check", verify),
+    ("Check", verify_resume),
+    ("Check", bench),
+    ("Check", shuffle_report),
+    ("Check", doctor),
+    ("Start", view),
+)
+"""Every command, and its panel on the help page."""
 
 app = typer.Typer(
     name="penstock",
@@ -54,27 +61,13 @@ def penstock(
     """
 
 
-def _add(function: Callable[..., None], lines: Sequence[str], panel: str) -> None:
-    app.command(epilog=examples(*lines), rich_help_panel=panel)(function)
+def _epilog(lines: Sequence[str]) -> str:
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"[green]{line.replace('[', chr(92) + '[')}[/green]" for line in lines)])
 
 
-_add(demo.demo, demo.EXAMPLES, "Start")
-_add(info.info, info.EXAMPLES, "Look")
-_add(head.head, head.HEAD_EXAMPLES, "Look")
-_add(head.show, head.SHOW_EXAMPLES, "Look")
-_add(explain.explain, explain.EXAMPLES, "Look")
-_add(where.where, where.EXAMPLES, "Look")
-_add(convert.convert, convert.EXAMPLES, "Make")
-_add(rebalance.rebalance, rebalance.EXAMPLES, "Make")
-_add(gc.gc, gc.EXAMPLES, "Make")
-_add(verify.verify, verify.EXAMPLES, "Check")
-_add(verify_resume.verify_resume, verify_resume.EXAMPLES, "Check")
-_add(bench.bench, bench.EXAMPLES, "Check")
-_add(shuffle_report.shuffle_report, shuffle_report.EXAMPLES, "Check")
-_add(doctor.doctor, doctor.EXAMPLES, "Check")
-_add(view.view, view.EXAMPLES, "Start")
+for _panel, _command in COMMANDS:
+    app.command(epilog=_epilog(_command.__dict__["examples"]), rich_help_panel=_panel)(_command)
 
 
 def main() -> None:
-    """Run the program, and end the process with its exit code."""
     app(prog_name="penstock")

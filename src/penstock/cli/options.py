@@ -1,99 +1,157 @@
-"""Options that several commands share, and what they open."""
+"""Options that several commands share, and what they open: data, a loader of it, or a function of the user's."""
 
 import importlib
 import importlib.util
+import inspect
 import os
 import re
+import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from penstock.cli.failure import UserCodeError, place_in
-from penstock.cli.output import say
+from penstock.cli.terminal import UserCodeError, place_in, say
+from penstock.formats.files import expand, has_pattern
+from penstock.formats.open import open_source
+from penstock.formats.tokens import numbered_shards
 from penstock.loader import Loader
 from penstock.order import Shard
 from penstock.records import Source
 from penstock.remote.url import is_url
-from penstock.source.registry import open_source
-from penstock.store.format import MANIFEST_DIRECTORY
-from penstock.system import is_directory, is_there
-
-__all__ = [
-    "AsJson",
-    "BatchSize",
-    "Block",
-    "Data",
-    "Fields",
-    "Generation",
-    "InOrder",
-    "Lanes",
-    "Pipeline",
-    "Seed",
-    "Storage",
-    "StorePath",
-    "Tail",
-    "Threads",
-    "Window",
-    "World",
-    "check_storage",
-    "data_first",
-    "examples",
-    "function_named",
-    "make_loader",
-    "open_data",
-    "places",
-    "storage_options",
-    "told_of_map",
-]
+from penstock.report.trainer import core_of
+from penstock.store.storage import MANIFEST_DIRECTORY
+from penstock.stream import Stream
+from penstock.system import is_directory, is_there, reading, status
 
 Data = Annotated[
     list[str],
     typer.Argument(
-        metavar="DATA",
-        help="A path, a pattern or a URL; several are put one after the other; NAME=PATH ... puts fields side by side.",
-        show_default=False,
+        metavar="DATA", help="A path, a pattern or a URL; several are concatenated; NAME=PATH ... makes each a field of one record."
     ),
 ]
 Pipeline = Annotated[
     list[str],
     typer.Argument(
         metavar="DATA|MODULE:FUNCTION",
-        help="Data as for info, or a function of yours that gives a loader: train.py's make_loader() is train:make_loader.",
-        show_default=False,
+        help="Data as for info, or a function that returns a loader: train:make_loader is make_loader() of train.py.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Fields = Annotated[str | None, typer.Option(metavar="A,B", help="Only these fields.", show_default=False)]
-Generation = Annotated[int | None, typer.Option(help="Of a store: this generation instead of the newest.", show_default=False)]
+Fields = Annotated[str | None, typer.Option(metavar="A,B", help="Only these fields.")]
+Generation = Annotated[int | None, typer.Option(help="Of a store: this generation instead of the newest.")]
 Storage = Annotated[
     list[str] | None,
-    typer.Option(
-        "--storage", "-s", metavar="KEY=VALUE", help="An option of the object store, such as region=eu-west-1.", show_default=False
-    ),
+    typer.Option("--storage", "-s", metavar="KEY=VALUE", help="An option of the object store, such as region=eu-west-1."),
 ]
-StorePath = Annotated[str, typer.Argument(metavar="STORE", help="The path or URL of a store.", show_default=False)]
+StorePath = Annotated[str, typer.Argument(metavar="STORE", help="The path or URL of a store.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads that compress and write.")]
-Seed = Annotated[int, typer.Option(help="The seed of the shuffle.", rich_help_panel="Order")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Samples of a batch of the whole job.", rich_help_panel="Order")]
-Block = Annotated[
-    int | None, typer.Option(min=1, help="Shuffle blocks of so many records; global if left out.", rich_help_panel="Order")
-]
-Window = Annotated[int | None, typer.Option(min=1, help="Blocks that are mixed together.", rich_help_panel="Order")]
-Lanes = Annotated[int, typer.Option(min=1, help="Lanes that keep ranks apart.", rich_help_panel="Order")]
-InOrder = Annotated[bool, typer.Option("--in-order", help="Do not shuffle.", rich_help_panel="Order")]
-World = Annotated[int, typer.Option(min=1, help="How many ranks share a batch.", rich_help_panel="Order")]
-Tail = Annotated[str, typer.Option(help="A last, short batch: keep, drop, pad or wrap.", rich_help_panel="Order")]
+World = Annotated[int, typer.Option(min=1, help="Ranks that share each batch.", rich_help_panel="Order")]
+
+Command = TypeVar("Command", bound=Callable[..., None])
 
 
-DEFAULT_BATCH_SIZE = 256
+def examples(*lines: str) -> Callable[[Command], Command]:
+    """Examples for the end of a command's help page."""
+
+    def add(command: Command) -> Command:
+        command.__dict__["examples"] = lines
+        return command
+
+    return add
 
 
-def examples(*lines: str) -> str:
-    """The end of a help page."""
-    return "\n\n".join(["[bold]Examples[/bold]", *(f"[green]{line.replace('[', chr(92) + '[')}[/green]" for line in lines)])
+# The order of batches: one group of options for every command that computes batches
+
+
+@dataclass(frozen=True)
+class ShuffleOptions:
+    """The options of a shuffle. Every field is an option of the commands that :func:`takes_order` decorates."""
+
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch of the whole job.", rich_help_panel="Order")] = 256
+    seed: Annotated[int, typer.Option(help="The seed of the shuffle.", rich_help_panel="Order")] = 0
+    block: Annotated[
+        int | None, typer.Option(min=1, help="Shuffle blocks of this many records; global if left out.", rich_help_panel="Order")
+    ] = None
+    window: Annotated[int | None, typer.Option(min=1, help="Blocks that are mixed together.", rich_help_panel="Order")] = None
+    lanes: Annotated[int, typer.Option(min=1, help="Lanes that keep ranks apart.", rich_help_panel="Order")] = 1
+
+    def stream(self, source: Source) -> Stream:
+        return source.shuffle(seed=self.seed, block=self.block, window=self.window, lanes=self.lanes)
+
+    def given(self) -> dict[str, Any]:
+        """The options that differ from their defaults, as they are written on a command line."""
+        values = {field.name.replace("_", "-"): (getattr(self, field.name), field.default) for field in fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
+
+
+@dataclass(frozen=True)
+class OrderOptions(ShuffleOptions):
+    """The options of any order, shuffled or not."""
+
+    in_order: Annotated[bool, typer.Option("--in-order", help="Do not shuffle.", rich_help_panel="Order")] = False
+    tail: Annotated[str, typer.Option(help="A last, short batch: keep, drop, pad or wrap.", rich_help_panel="Order")] = "keep"
+
+    def stream(self, source: Source) -> Stream:
+        return source.in_order() if self.in_order else super().stream(source)
+
+
+def takes_order(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with each field of its parameter ``order`` as an option of its own."""
+    signature = inspect.signature(command)
+    kind = signature.parameters["order"].annotation
+    options = list(inspect.signature(kind).parameters.values())
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        command(order=kind(**{option.name: given.pop(option.name) for option in options}), **given)
+
+    parameters = [[one] if one.name != "order" else options for one in signature.parameters.values()]
+    run.__signature__ = signature.replace(parameters=[one for group in parameters for one in group])  # type: ignore[attr-defined]
+    return run
+
+
+def make_loader(paths: Sequence[str], order: OrderOptions, world: int = 1, storage: Sequence[str] | None = None) -> Any:
+    """What the user's own function returns, or the loader of rank 0 of data in an order."""
+    if len(paths) == 1 and is_function(paths[0]):
+        if order != OrderOptions() or world != 1:
+            raise typer.BadParameter(f"{paths[0]} decides about batch size, order and ranks itself: leave those options out")
+        return _call(paths[0])
+    if order.in_order and (order.block, order.window, order.lanes) != (None, None, 1):
+        raise typer.BadParameter("--in-order does not shuffle: leave --block, --window and --lanes out")
+    stream = order.stream(open_data(paths, storage=storage))
+    return Loader(stream, order.batch_size, tail=order.tail, shard=Shard(0, world))
+
+
+def need_loader(made: Any) -> Loader:
+    """The penstock loader in what a function returned."""
+    loader = core_of(made)
+    if loader is None:
+        raise typer.BadParameter(f"expected a function that gives a penstock loader, got {type(made).__name__}")
+    return loader
+
+
+def data_first(data: list[str], number: str, name: str, *, example: str) -> tuple[list[str], str]:
+    """DATA and the number after it. The number before DATA, as in version 1, is accepted where it cannot be mistaken for data:
+    there is no such file, and the last word is no number. A note says so.
+    """
+    if not (_is_number(data[0]) and not _is_number(number) and not is_there(data[0])):
+        return data, number
+    say(f"note: DATA comes first, then {name}, as in {example}")
+    return [*data[1:], number], data[0]
+
+
+def _is_number(word: str) -> bool:
+    """Whether this is 7, -7 or NAME:7."""
+    return word.rpartition(":")[2].removeprefix("-").isdecimal()
+
+
+# Data
 
 
 def storage_options(pairs: Sequence[str] | None) -> dict[str, str] | None:
@@ -113,11 +171,7 @@ def check_storage(words: Sequence[str], storage: Sequence[str] | None) -> None:
 
 
 def open_data(
-    paths: Sequence[str],
-    *,
-    generation: int | None = None,
-    storage: Sequence[str] | None = None,
-    record_bytes: int | None = None,
+    paths: Sequence[str], *, generation: int | None = None, storage: Sequence[str] | None = None, record_bytes: int | None = None
 ) -> Source:
     """What the words of a command line name: one thing, several one after the other, or fields side by side.
 
@@ -155,51 +209,55 @@ def places(words: Sequence[str]) -> list[str]:
     return [word.partition("=")[2] for word in words] if all(map(_is_field, words)) else list(words)
 
 
-def data_first(data: list[str], number: str, name: str, *, example: str) -> tuple[list[str], str]:
-    """DATA and the number behind it. The number in front of DATA, as in version 1, is understood where it cannot be mistaken for
-    data: there is no such file, and the last word is no number. A note says so.
-    """
-    if not (_is_number(data[0]) and not _is_number(number) and not is_there(data[0])):
-        return data, number
-    say(f"note: DATA comes first, then {name}, as in {example}")
-    return [*data[1:], number], data[0]
-
-
-def _is_number(word: str) -> bool:
-    """Whether this is 7, -7 or NAME:7."""
-    return word.rpartition(":")[2].removeprefix("-").isdecimal()
-
-
 def _is_field(path: str) -> bool:
     """Whether this is NAME=PATH, and not a file whose name has such a form."""
     name, equals, _ = path.partition("=")
     return bool(equals) and name.isidentifier() and not is_there(path)
 
 
-def make_loader(
-    paths: Sequence[str],
-    *,
-    batch_size: int,
-    seed: int = 0,
-    in_order: bool = False,
-    block: int | None = None,
-    window: int | None = None,
-    lanes: int = 1,
-    tail: str = "keep",
-    shard: Shard | None = None,
-    storage: Sequence[str] | None = None,
-) -> Any:
-    """The loader of the user's own function, or one of data in an order."""
-    if len(paths) == 1 and is_function(paths[0]):
-        given = (batch_size, seed, in_order, block, window, lanes, tail, shard or Shard())
-        if given != (DEFAULT_BATCH_SIZE, 0, False, None, None, 1, "keep", Shard()):
-            raise typer.BadParameter(f"{paths[0]} decides about batch size, order and ranks itself: leave those options out")
-        return call(paths[0])
-    if in_order and (block, window, lanes) != (None, None, 1):
-        raise typer.BadParameter("--in-order does not shuffle: leave --block, --window and --lanes out")
-    source = open_data(paths, storage=storage)
-    stream = source.in_order() if in_order else source.shuffle(seed=seed, block=block, window=window, lanes=lanes)
-    return Loader(stream, batch_size, tail=tail, shard=shard)
+@dataclass(frozen=True)
+class Extent:
+    """Files and their bytes."""
+
+    files: int
+    bytes: int
+
+
+def extent(words: Sequence[str], source: Source) -> Extent | None:
+    """The files that the words of a command line name; None where that is not known, as of the parts of a collection."""
+    if source.remote is not None:
+        return Extent(len(source.remote.files), sum(info.size for _, info in source.remote.files))
+    paths = places(words)
+    return None if any(is_url(path) or path.endswith(".json") for path in paths) else extent_on_disk(paths)
+
+
+def extent_on_disk(paths: Iterable[str | os.PathLike[str]]) -> Extent:
+    """Files, patterns, directories with all that is below them, and prefixes of token shards."""
+    found = [status(file) for path in paths for file in _files(os.fspath(path))]
+    sizes = [one.st_size for one in found if one is not None and stat.S_ISREG(one.st_mode)]
+    return Extent(len(sizes), sum(sizes))
+
+
+def _files(text: str) -> Iterator[Path]:
+    path = Path(text.removeprefix("file://"))
+    if has_pattern(text) and not is_there(text):
+        for found in expand(text, ()):
+            yield from _files(str(found))
+    elif is_directory(path):
+        yield from _files_below(path)
+    else:
+        yield from [path] if is_there(path) else (shard for _, shard in numbered_shards(path))
+
+
+def _files_below(path: Path) -> Iterator[Path]:
+    """All that is in a directory and below it, without following links to others."""
+    with reading(path, "listing the directory"), os.scandir(path) as entries:
+        inside = [(Path(entry.path), entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for inner, is_folder in inside:
+        yield from _files_below(inner) if is_folder else [inner]
+
+
+# Functions of the user
 
 
 def is_function(word: str) -> bool:
@@ -208,8 +266,7 @@ def is_function(word: str) -> bool:
     return bool(colon) and name.isidentifier() and all(part.isidentifier() for part in module.split(".")) and not is_there(word)
 
 
-def call(word: str) -> Any:
-    """What the user's function gives."""
+def _call(word: str) -> Any:
     function = function_named(word)
     if not callable(function):
         raise typer.BadParameter(f"{word}: expected a function without arguments, got a {type(function).__name__}")
@@ -267,6 +324,5 @@ def _of_user(word: str, error: BaseException, place: str | None) -> UserCodeErro
 
 
 def _file_of(function: Any) -> str | None:
-    """The file of a function's module."""
     file = getattr(sys.modules.get(getattr(function, "__module__", None) or ""), "__file__", None)
     return None if file is None else os.path.realpath(file)

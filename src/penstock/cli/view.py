@@ -14,29 +14,21 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import Generation, Storage, open_data
-from penstock.cli.output import say
+from penstock.cli.options import Generation, Storage, examples, open_data
+from penstock.cli.terminal import say
 from penstock.records import Source
-from penstock.view.dataset import DataSet
-from penstock.view.routes import Routes
-from penstock.view.server import ViewServer
+from penstock.view.dataset import ShownData
+from penstock.view.server import Routes, ViewServer
 
-__all__ = ["EXAMPLES", "view"]
 
-EXAMPLES = (
+@examples(
     "penstock view train.pen",
     "penstock view image=images.npy label=labels.npy --port 8000 --no-browser",
     "penstock view train.pen --watch run.jsonl",
 )
-
-
 def view(
-    data: Annotated[
-        list[str] | None, typer.Argument(metavar="DATA", help="Data as for info; not needed with --watch.", show_default=False)
-    ] = None,
-    watch: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file of loader figures that a run appends to.", show_default=False)
-    ] = None,
+    data: Annotated[list[str] | None, typer.Argument(metavar="DATA", help="Data as for info; not needed with --watch.")] = None,
+    watch: Annotated[Path | None, typer.Option(metavar="FILE", help="A file of loader figures that a run appends to.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes a free one.")] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
     generation: Generation = None,
@@ -45,13 +37,13 @@ def view(
 ) -> None:
     """Look at data in a browser: records with pictures, batches, the order, chunks; and at a loader that is running.
 
-    The page is served on this machine only, for whoever has the address that is printed, until Ctrl-C.
+    The page is served on this machine only, until Ctrl-C. The printed address is needed to open it.
     """
     if not data and watch is None:
         raise typer.BadParameter("expected DATA, or --watch FILE", param_hint="DATA")
     with ExitStack() as stack:
         server = stack.enter_context(_served(_routes(data or [], watch, generation, storage), port))
-        stack.enter_context(suppress(KeyboardInterrupt))  # who knows the address may end it
+        stack.enter_context(suppress(KeyboardInterrupt))  # Ctrl-C is the normal end
         _announce(server.guard.url, as_json=as_json)
         if not no_browser and not as_json and _has_browser():
             stack.enter_context(_opened(server.guard.url))
@@ -65,7 +57,7 @@ def _routes(words: list[str], watch: Path | None, generation: int | None, storag
     def open_at(chosen: int | None) -> Source:
         return open_data(words, generation=generation if chosen is None else chosen, storage=storage)
 
-    return Routes(DataSet(open_at, words), watch)
+    return Routes(ShownData(open_at, words), watch)
 
 
 @contextmanager
@@ -84,9 +76,9 @@ def _served(routes: Routes, port: int) -> Iterator[ViewServer]:
 
 def _announce(url: str, *, as_json: bool) -> None:
     typer.echo(json.dumps({"url": url}) if as_json else url)
-    sys.stdout.flush()  # scripts read it through a pipe, while this goes on
+    sys.stdout.flush()  # scripts read it through a pipe while the server runs
     if not as_json:
-        say("Ctrl-C ends it. The address is a secret: whoever has it sees the data.")
+        say("Ctrl-C ends it. The address is a secret: it gives access to the data.")
 
 
 def _has_browser() -> bool:

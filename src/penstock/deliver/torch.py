@@ -17,10 +17,16 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError("penstock.deliver.torch needs torch: pip install 'penstock[torch]'") from error
 
-from penstock.deliver.torch_data import DataLoader, IterableDataset, MapDataset
-from penstock.deliver.torch_ranks import UnshardedWarning, check_ranks
-from penstock.deliver.torch_sampler import BatchSampler, Sampler, begin_with_epoch
-from penstock.deliver.torch_tensor import MaskedTensor, RaggedTensor, as_tensors, replace_leaves
+from penstock.deliver.torch_data import (
+    DataLoader,
+    IterableDataset,
+    MapDataset,
+    MaskedTensor,
+    RaggedTensor,
+    as_tensors,
+    replace_leaves,
+)
+from penstock.deliver.torch_sampler import BatchSampler, Sampler, UnshardedWarning, begin_with_epoch, check_ranks
 from penstock.interrupt import shielded
 from penstock.loader import Batches, Loader
 from penstock.loader.engine import Engine
@@ -43,7 +49,7 @@ __all__ = [
 
 def deliver(
     loader: Loader, *, device: torch.device | str | int | None = None, pin_memory: bool = False, forever: bool = False
-) -> "Delivery":
+) -> "TorchDelivery":
     """The batches of a loader as tensors; see :func:`as_tensors`.
 
     On the CPU they share the memory of the loader's arrays. With a ``device`` each batch is sent while the one before is used;
@@ -57,10 +63,10 @@ def deliver(
     >>> [batch["x"] for batch in batches]
     [tensor([0, 1, 2, 3]), tensor([4, 5])]
     """
-    return Delivery(loader, torch.device("cpu" if device is None else device), pin_memory, forever)
+    return TorchDelivery(loader, torch.device("cpu" if device is None else device), pin_memory, forever)
 
 
-class Delivery:
+class TorchDelivery:
     """Batches of a loader as tensors, made by :func:`deliver`. For one thread. Its state is the loader's.
 
     >>> import numpy as np, penstock as pen
@@ -102,7 +108,7 @@ class Delivery:
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Go on where a run stood; see :meth:`penstock.Loader.load_state_dict`."""
+        """Resume a run; see :meth:`penstock.Loader.load_state_dict`."""
         self._loader.load_state_dict(state, strict=strict)
 
     @shielded
@@ -111,12 +117,15 @@ class Delivery:
         for batches in list(self._open):
             batches.close()
 
-    def __enter__(self) -> "Delivery":
+    def __enter__(self) -> "TorchDelivery":
         return self
 
     @shielded
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+Delivery = TorchDelivery
 
 
 class _EpochSampler(torch.utils.data.SequentialSampler):

@@ -1,4 +1,4 @@
-"""Datasets and a DataLoader for torch.utils.data: the batches of a penstock loader, made by torch's workers, in its order.
+"""Datasets and a DataLoader for torch.utils.data: the batches of a penstock loader as tensors, made by torch's workers.
 
 Workers are asked for batches before the trainer wants them, and work on copies. So a dataset cannot see what the trainer has
 consumed; :class:`DataLoader` can, because every batch passes through it.
@@ -6,24 +6,117 @@ consumed; :class:`DataLoader` can, because every batch passes through it.
 
 import copy
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+import numpy.typing as npt
+import torch
 import torch.utils.data
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
 from penstock.argument import whole_number
-from penstock.deliver.torch_ranks import check_ranks
-from penstock.deliver.torch_sampler import Iteration, Resumable, begin_with_epoch, go_to_epoch
-from penstock.deliver.torch_tensor import as_tensors
+from penstock.batch import Batch, Ragged
+from penstock.deliver.torch_sampler import Iteration, Resumable, begin_with_epoch, check_ranks, go_to_epoch
 from penstock.errors import WorkerDiedError
 from penstock.interrupt import exposed, lower, shield, shielded
 from penstock.loader import Loader
 from penstock.loader.schedule import Place
-from penstock.records import Batch, Source
+from penstock.records import Source
 
-__all__ = ["DataLoader", "IterableDataset", "MapDataset"]
+
+class RaggedTensor(NamedTuple):
+    """Arrays of different lengths: item i is ``values[offsets[i]:offsets[i + 1]]``.
+
+    ``shapes`` has a row per item where items have two dimensions or more; ``present`` is False where an item is missing, and None
+    where none can be.
+
+    >>> from penstock import Ragged
+    >>> from penstock.deliver.torch import as_tensors
+    >>> import numpy as np
+    >>> as_tensors(Ragged(np.array([1, 2, 3]), np.array([0, 2, 3]))).offsets
+    tensor([0, 2, 3])
+    """
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+    shapes: torch.Tensor | None = None
+    present: torch.Tensor | None = None
+
+    def to_nested(self) -> torch.Tensor:
+        """A nested tensor of jagged layout over the same memory, for items of one dimension."""
+        if self.shapes is not None:
+            raise ValueError("only items of one dimension can be a nested tensor")
+        return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
+
+
+class MaskedTensor(NamedTuple):
+    """An array with missing values: ``mask`` is True where ``data`` means nothing, as in numpy.
+
+    >>> import numpy as np
+    >>> from penstock.deliver.torch import as_tensors
+    >>> as_tensors(np.ma.MaskedArray([1, 0], mask=[False, True])).mask
+    tensor([False,  True])
+    """
+
+    data: torch.Tensor
+    mask: torch.Tensor
+
+
+def as_tensors(batch: Any) -> Any:
+    """A batch with tensors in the place of arrays, at any depth, over the same memory; a ``collate_fn`` for batches read at once.
+
+    Masked arrays become :class:`MaskedTensor`, :class:`~penstock.Ragged` ones :class:`RaggedTensor`; texts and byte strings become
+    lists. Copied are only arrays that a tensor cannot show: read-only ones, those of the other byte order or of negative strides.
+
+    >>> import numpy as np
+    >>> from penstock.deliver.torch import as_tensors
+    >>> as_tensors({"x": np.arange(3), "name": np.array(["a", "b", "c"])})
+    {'x': tensor([0, 1, 2]), 'name': ['a', 'b', 'c']}
+    """
+    return replace_leaves(batch, _tensors)
+
+
+def replace_leaves(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """The same nest of dicts, lists and tuples with other leaves."""
+    if isinstance(value, Mapping):
+        return {key: replace_leaves(inner, leaf) for key, inner in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(replace_leaves(inner, leaf) for inner in value))
+    if isinstance(value, list | tuple):
+        return type(value)(replace_leaves(inner, leaf) for inner in value)
+    return leaf(value)
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray):
+            return MaskedTensor(_tensor(value.data), _tensor(np.ma.getmaskarray(value)))
+        return value.tolist() if value.dtype.kind in "OSU" else _tensor(value)
+    if isinstance(value, Ragged):
+        if value.kind != "array":
+            return value.to_list()
+        shapes = None if value.shapes is None else _tensor(value.shapes.astype(np.int64))
+        return RaggedTensor(
+            _tensor(value.values), _tensor(value.offsets), shapes, None if value.present is None else _tensor(value.present)
+        )
+    return value
+
+
+def _tensor(array: npt.NDArray[Any]) -> torch.Tensor:
+    if not array.flags.writeable:
+        array = array.copy()
+    try:
+        return torch.from_numpy(array)
+    except ValueError:  # the other byte order, or negative strides
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
+    except TypeError as error:
+        name = array.dtype.name
+        if not name.startswith(("bfloat16", "float8_")) or not hasattr(torch, name):
+            raise TypeError(f"torch has no element type {name}: change the field in a transform of the loader") from error
+    return _tensor(array.view(f"u{array.itemsize}")).view(getattr(torch, name))
 
 
 class MapDataset(torch.utils.data.Dataset[Any]):
@@ -69,7 +162,7 @@ class IterableDataset(Resumable[Any], torch.utils.data.IterableDataset[Any]):
     gives the same batches in the same order. With torchdata's StatefulDataLoader the state is exact by itself. With torch's
     DataLoader it is ``dataset.state_dict(consumed=k)``, with k batches that the trainer had of this iteration.
 
-    The dataset begins where the loader stands, and has a cursor of its own from then on: the first iteration goes on from there,
+    The dataset begins at the position of the loader, and has its own cursor from then on: the first iteration continues there,
     each later one is the next epoch. Workers have copies of the dataset, and the original does not see what they do: with workers
     call ``set_epoch`` before each epoch. (Persistent ones do not see what the original does, either: they go from epoch to epoch.)
     :class:`DataLoader` needs no such care. With ``Loader(..., restart=True)`` every iteration begins at step 0.
@@ -85,7 +178,7 @@ class IterableDataset(Resumable[Any], torch.utils.data.IterableDataset[Any]):
         Resumable.__init__(self, copy.copy(_checked(loader)))
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a spawned worker. It knows neither the ranks nor who divides among them, so they are looked at here."""
+        """For a spawned worker. It knows neither the ranks nor what divides among them, so they are checked here."""
         check_ranks(self._loader.shard, is_evaluation=self._loader.restart)
         return self.__dict__
 
@@ -97,15 +190,15 @@ class IterableDataset(Resumable[Any], torch.utils.data.IterableDataset[Any]):
         worker = torch.utils.data.get_worker_info()
         return Iteration(self) if worker is None else Iteration(self, worker.id, worker.num_workers)
 
-    def _items(self, steps: range) -> Iterator[Any]:
-        work, schedule = self._loader._work, self._loader._schedule
+    def items(self, steps: range) -> Iterator[Any]:
+        work, schedule = self._loader.work, self._loader.schedule
         return (as_tensors(work.make(schedule.place(step))) for step in steps)
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """torch's DataLoader over a penstock loader: worker processes make its batches, as tensors, in its order.
 
-    The loader's cursor moves with every batch that the trainer takes, so the state is exact, and a run may go on with another
+    The loader's cursor moves with every batch that the trainer takes, so the state is exact, and a run may resume with another
     number of workers. Every ``for`` is the rest of the epoch or the next one, as with the loader; with
     ``Loader(..., restart=True)`` it begins at step 0. Options are torch's (``prefetch_factor``, ``persistent_workers``,
     ``multiprocessing_context``, ``pin_memory``, ...), but for those the loader decides about.
@@ -128,14 +221,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             raise TypeError(f"the penstock loader decides about {', '.join(sorted(decided))}: leave that out")
         self._loader = _checked(loader)
         self._places = _PlaceSampler(loader)
-        self._served = loader._work  # what persistent workers have a copy of
+        self._served = loader.work  # what persistent workers have a copy of
         super().__init__(
-            _Places(loader),
-            batch_size=None,
-            sampler=self._places,
-            collate_fn=as_tensors,
-            num_workers=num_workers,
-            **options,
+            _Places(loader), batch_size=None, sampler=self._places, collate_fn=as_tensors, num_workers=num_workers, **options
         )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -145,9 +233,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     @shielded
     def _counted(self) -> Iterator[Any]:
         """The rest of the epoch, from where the loader stands when the first batch is asked for. The loader moves along."""
-        self._loader._rewind()
-        if self._served is not self._loader._work:  # a state of an older order was loaded: new workers, with that order
-            self._served, self._iterator = self._loader._work, None
+        self._loader.rewind()
+        if self._served is not self._loader.work:  # a state of an older order was loaded: new workers, with that order
+            self._served, self._iterator = self._loader.work, None
         shield(owner := object())
         is_ending = sys.is_finalizing  # the names of this module are gone when the interpreter ends in the middle of an epoch
         batches: Any = None
@@ -167,7 +255,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     @shielded
     def _rest(self, batches: Iterator[Any]) -> Iterator[Any]:
         loader = self._loader
-        step, moves = loader.step, loader._moves
+        step, moves = loader.step, loader.moves
         while True:
             try:
                 batch = _wait_for_batch(batches)
@@ -178,15 +266,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 if type(error) is RuntimeError and str(error).startswith("DataLoader worker"):
                     raise WorkerDiedError(f"step {step}: {error}") from error
                 raise
-            if (loader.step, loader._moves) != (step, moves):
+            if (loader.step, loader.moves) != (step, moves):
                 raise RuntimeError(f"the loader was moved from step {step} to {loader.step} meanwhile: begin a new iteration")
             step += 1
-            loader._seek(step)
-            moves = loader._moves
+            loader.move_to(step)
+            moves = loader.moves
             yield batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of an epoch. Where the loader stands within that epoch, it goes on from there."""
+        """Make the next iteration that of an epoch. If the loader is within that epoch, it continues there."""
         go_to_epoch(self._loader, epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -194,7 +282,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return self._loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Let the next iteration go on where a run stood; see :meth:`penstock.Loader.load_state_dict`."""
+        """Let the next iteration resume a run; see :meth:`penstock.Loader.load_state_dict`."""
         self._loader.load_state_dict(state, strict=strict)
 
 
@@ -204,7 +292,7 @@ def _wait_for_batch(batches: Iterator[Any]) -> Any:
 
 
 for _method in ("__init__", "__del__", "_reset", "_try_put_index", "_shutdown_workers"):  # torch starts and ends workers in them
-    shielded(getattr(torch.utils.data.dataloader._MultiProcessingDataLoaderIter, _method))
+    shielded(getattr(_MultiProcessingDataLoaderIter, _method))
 
 
 class _Places(torch.utils.data.Dataset[Any]):
@@ -221,7 +309,7 @@ class _Places(torch.utils.data.Dataset[Any]):
     def __getitem__(self, place: Place) -> Any:
         if not isinstance(place, Place):
             raise TypeError("the dataset of a penstock DataLoader has batches, not records: iterate over the DataLoader itself")
-        return self._loader._work.make(place)
+        return self._loader.work.make(place)
 
     __getitems__ = __getitem__  # of a DataLoader that takes the place sampler for a batch sampler
 
@@ -257,19 +345,17 @@ class _PlaceSampler(torch.utils.data.BatchSampler, DistributedSampler[Any]):
         begin_with_epoch(self._loader, epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._loader._schedule.place, self._loader.remaining()) if self._is_counted else self._drawn()
+        return map(self._loader.schedule.place, self._loader.remaining()) if self._is_counted else self._drawn()
 
     def _drawn(self) -> Iterator[Place]:
         """All of an epoch. The loader moves with every place that is drawn."""
         loader = self._loader
         check_ranks(loader.shard, is_evaluation=loader.restart)
         epoch, self._epoch = loader.epoch if self._epoch is None else self._epoch, None
-        has_epochs = loader._phases is None and not loader.restart
-        loader._schedule = loader._zero
-        loader._seek(loader._zero.first_step(epoch) if has_epochs else 0)
+        loader.begin_epoch(epoch)
         for step in loader.remaining():
-            loader._seek(step + 1)
-            yield loader._schedule.place(step)
+            loader.move_to(step + 1)
+            yield loader.schedule.place(step)
 
 
 def _checked(loader: Any) -> Loader:

@@ -1,25 +1,93 @@
-"""Samplers for torch.utils.data, in the order and with the state of a penstock loader."""
+"""Samplers for torch.utils.data, in the order and with the state of a penstock loader, and what divides batches among ranks.
 
+A loader that gives every rank the same data is warned about, and one that is divided twice is refused: accelerate and Lightning
+divide the batches of a torch DataLoader among the ranks by wrapping its sampler or dataset. The wrapper does not announce itself,
+but it calls what it wraps: so the call stack is searched for one when an iteration begins.
+"""
+
+import sys
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
+import torch.distributed as dist
 import torch.utils.data
 
-from penstock.argument import shown, whole_number
-from penstock.deliver.torch_ranks import check_ranks, refuse_second_division
+from penstock.argument import IntArray, shown, whole_number
+from penstock.batch import Batch, Outputs, fixed_output
 from penstock.errors import StateError
-from penstock.interfaces import IntArray, Order
+from penstock.fingerprint import fingerprint_of
 from penstock.loader import Loader
-from penstock.loader.schedule import PhaseSchedule
-from penstock.order import Cursor, Shard
-from penstock.records import Batch, Outputs, Recipe, Source, fixed_output
+from penstock.order import Cursor, Order, Shard
+from penstock.records import Recipe, Source
 from penstock.schema import Field
-from penstock.source.fingerprint import fingerprint_of
 from penstock.stream import RecordStream, Stream
 from penstock.stream.picks import RecordPicks
 
-__all__ = ["BatchSampler", "Iteration", "Resumable", "Sampler", "begin_with_epoch", "go_to_epoch"]
+LIGHTNING = "pass use_distributed_sampler=False to the Trainer"
+ACCELERATE = "leave the DataLoader out of accelerator.prepare, or use penstock.deliver.torch.DataLoader"
+DIVIDERS = {
+    "BatchSamplerShard": ACCELERATE,
+    "IterableDatasetShard": ACCELERATE,
+    "DataLoaderDispatcher": ACCELERATE,
+    "DistributedSamplerWrapper": LIGHTNING,
+    "UnrepeatedDistributedSamplerWrapper": LIGHTNING,
+}
+"""Classes that give each rank a part of what they wrap, and how else to keep them from it."""
+
+
+class UnshardedWarning(UserWarning):
+    """Several ranks of ``torch.distributed``, and a loader without a shard: every rank gets every record."""
+
+
+def check_ranks(shard: Shard, *, is_evaluation: bool = False) -> None:
+    """Warn if every rank would get the same records, ValueError if the ranks' parts would be divided once more.
+
+    An evaluation may want all records on every rank, so it is not warned about.
+    """
+    if shard.world > 1:
+        refuse_second_division(shard)
+    elif not is_evaluation and num_ranks() > 1 and _divider() is None:
+        warnings.warn(
+            f"torch.distributed has {num_ranks()} ranks and this loader no shard, so every rank gets the same records: pass "
+            "shard=penstock.Shard.from_environment(), or ignore penstock.deliver.torch.UnshardedWarning if that is meant",
+            UnshardedWarning,
+            stacklevel=3,
+        )
+
+
+def refuse_second_division(shard: Shard) -> None:
+    """ValueError if the caller's callers divide what this shard has divided already."""
+    divider = _divider() if shard.world > 1 else None
+    if divider is not None:
+        raise ValueError(
+            f"the records are divided twice, by shard={shard} and by {type(divider).__module__}.{type(divider).__name__}, so most "
+            f"of them would never be seen: leave shard out, or {DIVIDERS[type(divider).__name__]}"
+        )
+
+
+def num_ranks() -> int:
+    """Ranks of the process group; 1 without one."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _divider() -> Any:
+    """The innermost wrapper on the call stack that divides among several ranks; None without one."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        owner, _, method = frame.f_code.co_qualname.partition(".")
+        if method and owner in DIVIDERS and (wrapper := frame.f_locals.get("self")) is not None and _parts(wrapper) > 1:
+            return wrapper
+        frame = frame.f_back
+    return None
+
+
+def _parts(wrapper: Any) -> int:
+    counts = (wrapper, "num_processes"), (wrapper, "num_replicas"), (getattr(wrapper, "state", None), "num_processes")
+    return next((int(getattr(one, name)) for one, name in counts if getattr(one, name, None) is not None), 1)
+
 
 IDS_AT_ONCE = 4096
 """Ids that a sampler computes in one go."""
@@ -41,12 +109,17 @@ class Resumable(ABC, Generic[T_co]):
         self._begun, self._drawn = False, 0
 
     @property
+    def loader(self) -> Loader:
+        """Whose steps these are. It stands where the iteration that runs began."""
+        return self._loader
+
+    @property
     def epoch(self) -> int:
         """The epoch of the iteration that runs or, before anything was drawn, of the next one."""
         return self._loader.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of an epoch. Where a loaded state stands within that epoch, it goes on from there."""
+        """Make the next iteration that of an epoch. If a loaded state is within that epoch, it continues there."""
         refuse_second_division(self._loader.shard)
         if go_to_epoch(self._loader, epoch, again=self._begun):
             self._turn, self._begun, self._drawn = self._turn + 1, False, 0
@@ -65,24 +138,29 @@ class Resumable(ABC, Generic[T_co]):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Let the next iteration go on where a run stood; see :meth:`penstock.Loader.load_state_dict`."""
+        """Let the next iteration resume a run; see :meth:`penstock.Loader.load_state_dict`."""
         self._loader.load_state_dict(state, strict=strict)
         self._turn, self._begun, self._drawn = self._turn + 1, False, 0
 
-    def _begin(self) -> range:
-        """The steps of a new iteration: the rest of the epoch at first, then the next epoch."""
+    def begin(self) -> tuple[int, range]:
+        """A new iteration: its number and its steps, which are the rest of the epoch at first, then the next epoch."""
         if self._begun:
             self._seek(self._loader.remaining().stop)
-        self._loader._rewind()
+        self._loader.rewind()
         self._turn, self._begun, self._drawn = self._turn + 1, False, 0
-        return self._loader.remaining()
+        return self._turn, self._loader.remaining()
+
+    def count(self, turn: int, drawn: int, *, begun: bool = True) -> None:
+        """Note how many items of an iteration were drawn. Nothing happens if a newer one has begun."""
+        if turn == self._turn:
+            self._begun, self._drawn = begun, drawn
 
     def _seek(self, step: int) -> None:
         if step != self._loader.step:
-            self._loader._seek(step)
+            self._loader.move_to(step)
 
     @abstractmethod
-    def _items(self, steps: range) -> Iterator[T_co]:
+    def items(self, steps: range) -> Iterator[T_co]:
         """What comes at those steps of the iteration, one item each; at the last one there may be none."""
 
 
@@ -91,12 +169,12 @@ def go_to_epoch(loader: Loader, epoch: int, *, again: bool = False) -> bool:
     epoch = whole_number("epoch", epoch)
     if loader.restart:
         return False
-    if isinstance(loader._schedule, PhaseSchedule):
+    if loader.phases is not None:
         if epoch:
             raise ValueError(f"all phases of a run are one iteration, so there is no epoch to choose, got epoch {epoch}")
         return False
     if epoch > loader.epoch:
-        loader._seek(loader._schedule.first_step(epoch))
+        loader.move_to(loader.schedule.first_step(epoch))
     elif epoch < loader.epoch or again:
         loader.set_state(bytes(Cursor(loader.stream.seed, epoch)))
     else:
@@ -108,9 +186,9 @@ def begin_with_epoch(loader: Loader, epoch: int) -> None:
     """Move a loader to an epoch, if it has not begun.
 
     Lightning names the epoch to the samplers of everything it iterates over. Where a loader has begun, or has a state, it knows
-    better. But Lightning does not load states from a checkpoint behind an epoch: then the epoch it names is the one to go on with.
+    better. But Lightning does not load states from a checkpoint behind an epoch: then the epoch it names is the one to take.
     """
-    if whole_number("epoch", epoch) and loader.step == 0 and not isinstance(loader._schedule, PhaseSchedule):
+    if whole_number("epoch", epoch) and loader.step == 0 and loader.phases is None:
         go_to_epoch(loader, epoch)
 
 
@@ -124,17 +202,17 @@ class Iteration(Iterator[T_co]):
         self._items: Iterator[T_co] | None = None
 
     def _aim(self) -> None:
-        """Settle which steps these are. Done late: an iterator that nobody uses must not count as an epoch."""
+        """Settle which steps these are. Done late: an unused iterator must not count as an epoch."""
         if self._turn < 0:
             if self._worker == 0:
-                check_ranks(self._subject._loader.shard, is_evaluation=self._subject._loader.restart)
-            self._steps = self._subject._begin()[self._worker :: self._workers]
-            self._turn = self._subject._turn
+                check_ranks(self._subject.loader.shard, is_evaluation=self._subject.loader.restart)
+            self._turn, steps = self._subject.begin()
+            self._steps = steps[self._worker :: self._workers]
 
     def __next__(self) -> T_co:
         self._aim()
         if self._items is None:
-            self._items = self._subject._items(self._steps[self._taken :])
+            self._items = self._subject.items(self._steps[self._taken :])
         try:
             item = next(self._items)
             self._taken += 1
@@ -145,8 +223,7 @@ class Iteration(Iterator[T_co]):
             self._items = None  # the next call tries again, and does not take the error for the end
             raise
         finally:
-            if self._turn == self._subject._turn:
-                self._subject._begun, self._subject._drawn = True, self._taken * self._workers
+            self._subject.count(self._turn, self._taken * self._workers)
         return item
 
     def state_dict(self) -> dict[str, Any]:
@@ -155,17 +232,16 @@ class Iteration(Iterator[T_co]):
         return {"start": self._subject.state_dict(consumed=0), "taken": self._taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the same worker of as many stood."""
+        """Resume the same worker, of the same number of workers."""
         if not isinstance(state, Mapping) or set(state) != {"start", "taken"} or type(state["taken"]) is not int:
             raise StateError(f"expected a state with the keys ['start', 'taken'], got {shown(state)}")
         if state["taken"] < 0:
             raise StateError(f"damaged state: expected a number of batches as taken, got {shown(state['taken'])}")
-        subject = self._subject
-        subject.load_state_dict(state["start"])
+        self._subject.load_state_dict(state["start"])
         self._turn, self._items = -1, None
         self._aim()
         self._taken = min(state["taken"], len(self._steps))
-        subject._begun, subject._drawn = self._taken > 0, self._taken * self._workers
+        self._subject.count(self._turn, self._taken * self._workers, begun=self._taken > 0)
 
 
 class Sampler(Resumable[int], torch.utils.data.Sampler[int]):
@@ -197,18 +273,18 @@ class Sampler(Resumable[int], torch.utils.data.Sampler[int]):
     def __len__(self) -> int:
         """Ids of this rank in an epoch, from its start."""
         loader = self._loader
-        first = loader._schedule.first_step(loader.epoch)
+        first = loader.schedule.first_step(loader.epoch)
         return _num_samples(loader, first + len(loader) - 1) + len(loader) - 1 if len(loader) else 0
 
     def __iter__(self) -> Iterator[int]:
         return Iteration(self)
 
-    def _items(self, steps: range) -> Iterator[int]:
+    def items(self, steps: range) -> Iterator[int]:
         """All steps but the last are full rounds of the ranks, so their positions are one run."""
         loader = self._loader
         stream, rank, world, epoch = loader.stream, loader.shard.rank, loader.shard.world, loader.epoch
         first = loader.cursor.position + (steps.start - loader.step) * world
-        last = loader._work.picks(loader._schedule.place(steps[-1])) if steps else None
+        last = loader.work.picks(loader.schedule.place(steps[-1])) if steps else None
         for low in range(0, len(steps) - 1, IDS_AT_ONCE):
             high = min(low + IDS_AT_ONCE, len(steps) - 1)
             yield from _ids_of(stream.locate(epoch, range(first + low * world + rank, first + high * world, world)))
@@ -239,13 +315,13 @@ class BatchSampler(Resumable[list[int]], torch.utils.data.Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         return Iteration(self)
 
-    def _items(self, steps: range) -> Iterator[list[int]]:
-        work, schedule = self._loader._work, self._loader._schedule
+    def items(self, steps: range) -> Iterator[list[int]]:
+        work, schedule = self._loader.work, self._loader.schedule
         return (_ids_of(work.picks(schedule.place(step))) for step in steps)
 
 
 def _num_samples(loader: Loader, step: int) -> int:
-    return sum(len(span.run) for span in loader._schedule.place(step).spans)
+    return sum(len(span.run) for span in loader.schedule.place(step).spans)
 
 
 def _ids_of(picks: Any) -> list[int]:
@@ -268,7 +344,7 @@ def _stream_of(data: Any, seed: int | None) -> RecordStream:
 
 
 class _Ids(Source):
-    """So many records, each of which is its own id: for data that penstock does not read."""
+    """``count`` records, each of which is its own id: for data that penstock does not read."""
 
     def __init__(self, count: int) -> None:
         self._count = count

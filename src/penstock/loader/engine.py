@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from penstock import _core
+from penstock.batch import batch_bytes
 from penstock.errors import BatchError, WorkerDiedError
 from penstock.interrupt import exposed
-from penstock.loader.elsewhere import make_elsewhere, pack
-from penstock.loader.needs import Ahead
+from penstock.loader.lookahead import Lookahead
+from penstock.loader.make_batch import Work, make_elsewhere, pack
 from penstock.loader.schedule import Place
 from penstock.loader.stats import Meter
-from penstock.loader.work import Work, batch_bytes
+from penstock.native import _core
 
 __all__ = ["MOST_AHEAD", "Engine", "ExecutorEngine", "Lent", "PlainEngine", "ThreadEngine"]
 
@@ -51,7 +51,7 @@ class Engine(ABC):
 class PlainEngine(Engine):
     """In the caller's thread, when asked."""
 
-    def __init__(self, work: Work, places: Iterator[Place], ahead: Ahead, meter: Meter) -> None:
+    def __init__(self, work: Work, places: Iterator[Place], ahead: Lookahead, meter: Meter) -> None:
         self._work, self._places, self._ahead, self._meter = work, places, ahead, meter
 
     def take(self) -> tuple[Place, Any]:
@@ -88,7 +88,7 @@ class _Failed:
 class _Ahead(Engine):
     """Keeps as many batches under way as fit the budget. Another thread may close it at any time."""
 
-    def __init__(self, places: Iterator[Place], budget: int | None, threads: int, ahead: Ahead, meter: Meter) -> None:
+    def __init__(self, places: Iterator[Place], budget: int | None, threads: int, ahead: Lookahead, meter: Meter) -> None:
         self._places, self._budget, self._threads, self._ahead, self._meter = places, budget, threads, ahead, meter
         self._under_way: deque[tuple[Place, Any]] = deque()
         self._waiting: Place | None = None  # the next place, whose bytes have no room yet
@@ -213,7 +213,9 @@ def _serve(jobs: _Jobs, work: Work, meter: Meter, has_peers: bool, crew: "weakre
 class ThreadEngine(_Ahead):
     """Threads of its own that read and transform."""
 
-    def __init__(self, work: Work, places: Iterator[Place], budget: int | None, threads: int, ahead: Ahead, meter: Meter) -> None:
+    def __init__(
+        self, work: Work, places: Iterator[Place], budget: int | None, threads: int, ahead: Lookahead, meter: Meter
+    ) -> None:
         super().__init__(places, budget, threads, ahead, meter)
         self._most = len(work.out) - 1 if work.out else MOST_AHEAD
         self._useful = READ_BYTES if work.transform is None else TRANSFORM_BYTES
@@ -226,7 +228,7 @@ class ThreadEngine(_Ahead):
     def _begin(self, place: Place) -> _Job:
         job = _Job(place)
         self._crew.jobs.put(job)
-        if self._closed:  # meanwhile: the threads may have ended, and nobody would do it
+        if self._closed:  # meanwhile: the threads may have ended, and none would do it
             job.cancel()
         return job
 
@@ -287,7 +289,7 @@ class _Asked:
 class ExecutorEngine(_Ahead):
     """An executor of the user's: processes, a cluster. They fetch for themselves what they need."""
 
-    def __init__(self, work: Work, places: Iterator[Place], budget: int | None, lent: Lent, ahead: Ahead, meter: Meter) -> None:
+    def __init__(self, work: Work, places: Iterator[Place], budget: int | None, lent: Lent, ahead: Lookahead, meter: Meter) -> None:
         self._executor = lent.get()
         super().__init__(places, budget, getattr(self._executor, "_max_workers", None) or 2, ahead, meter)
         self._packed = pack(work)

@@ -1,7 +1,9 @@
 """Loader: executes a stream. It holds the only thing that changes, a cursor."""
 
+import atexit
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -10,24 +12,24 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any
 
-from penstock.argument import byte_size, shown, whole_number
+from penstock.argument import MAX_LENGTH, IntArray, byte_size, shown, whole_number
+from penstock.batch import Outputs, fixed_output
 from penstock.errors import BatchError, StateError, StateMismatchError
-from penstock.interfaces import IntArray
-from penstock.interrupt import shielded
-from penstock.loader.batches import Batches, close_of
-from penstock.loader.engine import Engine, Lent
-from penstock.loader.needs import Forecast, forecast, network
-from penstock.loader.schedule import TAILS, EpochSchedule, PhaseSchedule, Place, Schedule
-from penstock.loader.start import make_engine
-from penstock.loader.state import WHOLE, Known, State, check_state, make_state, parse_state
+from penstock.interrupt import check as check_interrupt
+from penstock.interrupt import lower, shield, shielded
+from penstock.loader.engine import Engine, ExecutorEngine, Lent, PlainEngine, ThreadEngine
+from penstock.loader.lookahead import Forecast, Lookahead, forecast, network, windows_of
+from penstock.loader.make_batch import SOURCE, VALID, OnError, Work, seed_for
+from penstock.loader.native_engine import PINNED_PART, NativeEngine, NativeGroup, native_groups
+from penstock.loader.schedule import TAILS, Place, Schedule, make_schedule
+from penstock.loader.state import WHOLE, Identity, parse_state
 from penstock.loader.stats import Meter, Stats
-from penstock.loader.work import SOURCE, VALID, OnError, Work, seed_for
 from penstock.order import Cursor, Phase, Shard
-from penstock.records import SAMPLINGS, Outputs, Source, fixed_output, is_same_data
-from penstock.source.fingerprint import fingerprint_of
+from penstock.records import Source
+from penstock.remote.window import Window, is_changing
 from penstock.stream import Stream
 
-__all__ = ["Loader"]
+__all__ = ["Batches", "Loader"]
 
 
 class Loader:
@@ -91,7 +93,7 @@ class Loader:
         if check not in ("samples", WHOLE):
             raise ValueError(f"check must be 'samples' or 'whole', got {check!r}")
         self._shard = Shard() if shard is None else shard
-        self._first = _make_schedule(stream, batch_size, phases, tail, self._shard)
+        self._first = make_schedule(stream, batch_size, phases, tail, self._shard)
         self._schedule = self._zero = self._first
         self._batch_size = batch_size
         self._phases = None if phases is None else tuple(phases)
@@ -104,8 +106,7 @@ class Loader:
         self._threads = min(8, os.cpu_count() or 1) if threads is None else whole_number("threads", threads, most=1024)
         self._executor = None if executor is None else Lent(executor)
         self._restart = restart
-        self._check = check
-        self._whole: str | None = None  # the digest of all records, once it was computed
+        self._identity = Identity(stream, self._phases, check)
         self._meter = Meter()
         self._at = (0, 0, 0)  # step, epoch, position; replaced as a whole, so that other threads may look
         self._moves = 0  # how often the cursor was set; batches under way are then worth nothing
@@ -134,9 +135,36 @@ class Loader:
         return self._threads
 
     @property
+    def engine(self) -> str:
+        """What makes the batches: "native" threads, Python "threads", an "executor", or the "caller" with ``threads=0``."""
+        return _choose_engine(self._work, self._schedule, self._threads, self._executor)[0]
+
+    @property
     def restart(self) -> bool:
         """Whether every ``for`` begins at step 0 again."""
         return self._restart
+
+    @property
+    def phases(self) -> tuple[Phase, ...] | None:
+        """The curriculum; None with a batch size."""
+        return self._phases
+
+    # For delivery to frameworks, which make batches in workers of their own and count them here
+
+    @property
+    def schedule(self) -> Schedule:
+        """Where in the stream each step is."""
+        return self._schedule
+
+    @property
+    def work(self) -> Work:
+        """What makes the batch of a place in the schedule. Another object after a state of an older order was loaded."""
+        return self._work
+
+    @property
+    def moves(self) -> int:
+        """How often the cursor was set. Batches that were read ahead before that are worth nothing."""
+        return self._moves
 
     @property
     def step(self) -> int:
@@ -154,44 +182,39 @@ class Loader:
         """Batches of the current epoch, those already delivered included; TypeError if it never ends."""
         if self._phases is None:
             len(self.stream)
-        return self._schedule.steps_in(self.epoch) if self._phases is None else self._phase_schedule.total
-
-    @property
-    def _phase_schedule(self) -> PhaseSchedule:
-        assert isinstance(self._schedule, PhaseSchedule)
-        return self._schedule
+        return self._schedule.steps_in(self.epoch) if self._phases is None else self._schedule.total or 0
 
     def remaining(self) -> range:
         """The steps that ``for batch in loader`` gives next: the rest of the epoch, or of all phases."""
         if self._restart:
             return range(self._zero.first_step(1))
-        end = self._phase_schedule.total if self._phases is not None else self._schedule.first_step(self.epoch + 1)
+        end = self._schedule.first_step(self.epoch + 1) if self._phases is None else self._schedule.total or 0
         return range(self.step, max(self.step, end))
 
     def seek(self, step: int) -> None:
         """Go to any step, in the past or the future; it costs the same wherever it is."""
         if self._restart:
             raise ValueError("a loader with restart=True begins every iteration at step 0: leave restart out to seek")
-        self._seek(whole_number("step", step))
+        self.move_to(whole_number("step", step))
 
-    def _seek(self, step: int) -> None:
+    def move_to(self, step: int) -> None:
+        """:meth:`seek`, also within an iteration of a loader with ``restart=True``."""
         if step == self._schedule.total:
-            self._move(step, *self._end(step))
+            self._move(step, *self._schedule.end(step))
             return
         place = self._schedule.place(step)
         self._move(step, place.epoch, place.position)
 
-    def _end(self, step: int) -> tuple[int, int]:
-        if step == 0:
-            return 0, 0
-        last = self._schedule.place(step - 1)
-        return last.next_epoch, last.next_position
-
-    def _rewind(self) -> None:
+    def rewind(self) -> None:
         """What every new iteration does first: a loader for evaluation goes back to step 0."""
         if self._restart:
             self._schedule = self._zero
             self._move(0, 0, 0)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Go to the first batch of an epoch, whatever state was loaded; with phases or ``restart=True`` to step 0."""
+        self._schedule = self._zero
+        self.move_to(self._zero.first_step(epoch) if self._phases is None and not self._restart else 0)
 
     def _move(self, step: int, epoch: int, position: int) -> None:
         self._at = (step, epoch, position)
@@ -244,42 +267,10 @@ class Loader:
         """Seed, epoch and position, in 24 bytes."""
         return Cursor(self.stream.seed, *self._at[1:])
 
-    def _plan(self, of_stream: Mapping[str, Any]) -> dict[str, str]:
-        plan = {key: str(value) for key, value in of_stream.items()}
-        if self._phases is not None:
-            plan["phases"] = repr(self._phases) if len(self._phases) < 9 else fingerprint_of(repr(self._phases))
-        return plan
-
-    @cached_property
-    def _identity(self) -> tuple[Known, dict[str, str]]:
-        """What is known of the data, and the plan; computed once, because files are looked at for it."""
-        return self._known(), self._plan(self.stream.plan())
-
-    def _known(self) -> Known:
-        found = {sampling.name: self.stream.sample_digest(sampling) for sampling in SAMPLINGS}
-        if self._check == WHOLE:
-            found[WHOLE] = self._whole or self.stream.data_digest()
-        return Known(self.stream.data_fingerprint, {name: digest for name, digest in found.items() if digest is not None})
-
-    def _differences(self, known: Known) -> list[str]:
-        """How the data differs from that of a state; it is looked at anew."""
-        if self._check == WHOLE:
-            own = self._whole = self.stream.data_digest()
-            theirs = known.samples.get(WHOLE, "no digest of all records")
-            return [] if own == theirs else [f"data: {shown(theirs[:24])} in the state, {own[:24]!r} of all records here"]
-        stream = self.stream
-        if is_same_data(known.samples, known.fingerprint, stream.sample_digest, lambda: stream.data_fingerprint):
-            return []
-        own = stream.data_fingerprint
-        if own == known.fingerprint:
-            return ["data: names, sizes and ends of the files are those of the state, what is between them is not"]
-        return [f"data: {shown(known.fingerprint[:16])} in the state, {own[:16]!r} here"]
-
     def state_dict(self) -> dict[str, Any]:
         """The state as plain JSON types. It counts what was delivered, never what was read ahead."""
-        (data, plan), (step, epoch, position) = self._identity, self._at
-        cursor = Cursor(self.stream.seed, epoch, position)
-        return make_state(cursor, step, self._batch_size or 0, data, plan, self.stream.order_version)
+        step, epoch, position = self._at
+        return self._identity.state(Cursor(self.stream.seed, epoch, position), step, self._batch_size or 0)
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Go on where a run stood. The number of ranks and the batch size may be others; data and order may not.
@@ -288,7 +279,7 @@ class Loader:
         """
         found, stream = parse_state(state), self._first.stream
         if strict:
-            stream = self._fitting(found, stream)
+            stream = self._identity.fitting(found, stream)
         if self._restart:  # the next iteration begins at step 0
             return
         with self._unchanged_if_refused():
@@ -317,23 +308,12 @@ class Loader:
         except (BatchError, IndexError) as error:
             raise StateError(f"damaged state: epoch {epoch}, position {position}: {shown(str(error))}") from error
 
-    def _fitting(self, state: State, stream: Stream) -> Stream:
-        """The stream that goes on with a state: the loader's own, or the order of an older version of it."""
-        if state.order_version > stream.order_version:
-            raise StateMismatchError(f"the state has order version {state.order_version}, this loader {stream.order_version}")
-        is_old = state.order_version < stream.order_version
-        stream, plan = stream.continued(state.cursor.epoch) if is_old else (stream, stream.plan())
-        check_state(state, self._plan(plan), self._differences(state.data))
-        if state.cursor.seed != stream.seed:
-            raise StateMismatchError(f"the state has the seed {state.cursor.seed}, this loader {stream.seed}")
-        return stream
-
     def _follow(self, stream: Stream) -> None:
         """Load another stream from here on."""
         if stream is not self._zero.stream:
             self._schedule = self._zero = replace(self._first, stream=stream)
             self._work = self._work.of_stream(stream)
-            self.__dict__.pop("_identity", None)
+            self._identity = self._identity.of_stream(stream)
 
     def get_state(self) -> bytes:
         """The 24-byte cursor. ValueError where the run goes on in the order of version 1, which 24 bytes cannot say."""
@@ -350,41 +330,7 @@ class Loader:
             self._go_on(None, cursor.epoch, cursor.position)
 
     def _go_on(self, step: int | None, epoch: int, position: int) -> None:
-        zero = self._zero
-        if isinstance(zero, PhaseSchedule):
-            self._go_on_in_phases(zero, step, epoch, position)
-            return
-        axis = zero.axis_of(epoch)
-        if position > axis or (position and position == axis):
-            raise StateError(f"damaged state: position {position} of an epoch of {axis}")
-        expected = zero.first_step(epoch) + -(-position // max(1, (self._batch_size or 1) * zero.stream.stride))
-        for candidate in (expected, expected - 1):
-            if candidate >= 0 and (step is None or candidate == step) and _stands_at(zero, candidate, epoch, position):
-                self._schedule = zero
-                self._move(candidate, epoch, position)
-                return
-        anchor = expected if step is None else step
-        self._schedule = replace(zero, start=anchor, epoch=epoch, position=position)
-        self._move(anchor, epoch, position)
-
-    def _go_on_in_phases(self, zero: PhaseSchedule, step: int | None, epoch: int, position: int) -> None:
-        total = zero.total
-        if step is None:
-            line = position if zero.stream.counts_samples else epoch * zero.stream.axis + position
-            low, high = 0, total
-            while low < high:
-                middle = (low + high) // 2
-                place = zero.place(middle)
-                at = place.position if zero.stream.counts_samples else place.epoch * zero.stream.axis + place.position
-                low, high = (middle + 1, high) if at < line else (low, middle)
-            step = low
-        if step > total:
-            raise StateError(f"damaged state: step {step} of a curriculum of {total}")
-        place_epoch, place_position = self._end(step) if step == total else (zero.place(step).epoch, zero.place(step).position)
-        if (place_epoch, place_position) != (epoch, position):
-            raise StateMismatchError(
-                f"step {step} of these phases stands at {(place_epoch, place_position)}, the state at {(epoch, position)}"
-            )
+        self._schedule, step = self._zero.resumed(step, epoch, position)
         self._move(step, epoch, position)
 
     # Questions
@@ -398,7 +344,7 @@ class Loader:
 
     def where(self, record: Any, *, epochs: range | None = None) -> list[dict[str, int]]:
         """Epoch, position and step of every time a record comes in those epochs (the current one unless given)."""
-        if not isinstance(self._schedule, EpochSchedule):
+        if self._phases is not None:
             raise TypeError("with phases, ask the stream: loader.stream.where(record)")
         found = []
         for epoch, position in self.stream.where(record, epochs=range(self.epoch, self.epoch + 1) if epochs is None else epochs):
@@ -413,7 +359,11 @@ class Loader:
 
     def stats(self) -> Stats:
         """Where the time goes, and one sentence of advice."""
-        return self._meter.read(self._threads, self._work.skipped, network(self.stream))
+        return self._meter.read(self._threads, self._work.skipped, network(self._windows))
+
+    @cached_property
+    def _windows(self) -> list[Window]:
+        return windows_of(self.stream)
 
     def forecast(self) -> Forecast:
         """What the rest of the epoch is going to take from object stores; nothing is fetched."""
@@ -421,10 +371,11 @@ class Loader:
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process: everything but the figures, the lock and the executor, which are this process's."""
-        return {**self.__dict__, "_meter": None, "_executor": None, "_turn": None}
+        kept = {name: value for name, value in self.__dict__.items() if name != "_windows"}
+        return {**kept, "_meter": None, "_executor": None, "_turn": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({"_check": "samples"} | state)
+        self.__dict__.update(state)
         self._meter, self._turn = Meter(), threading.Lock()
 
     def __repr__(self) -> str:
@@ -459,42 +410,205 @@ def _checked_out(out: Sequence[Outputs], stream: Stream, count: int) -> tuple[Ou
     return tuple(out)
 
 
-def _make_schedule(stream: Stream, batch_size: int | None, phases: Sequence[Phase] | None, tail: str, shard: Shard) -> Schedule:
-    if (batch_size is None) == (phases is None):
-        raise ValueError("a loader needs either a batch_size or phases")
-    if phases is not None:
-        return PhaseSchedule.of(stream, phases, shard)
-    size = whole_number("batch_size", batch_size, least=1)  # type: ignore[arg-type]
-    if size % shard.world:
-        raise ValueError(f"batch_size is that of the whole job: {size} cannot be divided among {shard.world} ranks")
-    schedule = EpochSchedule(stream.for_batches(size, tail), size, tail, shard)
-    first, axis = schedule.stream.axes[-1]
-    if axis == 0 and first > 0:
-        raise ValueError(
-            f"from epoch {first} on an epoch has no samples, because an empty stream of the mixture has a weight then: give it 0"
-        )
-    if first > 0 and not schedule.is_endless:
-        raise ValueError(
-            f"from epoch {first} on tail='drop' drops every epoch whole: it has {axis} samples, a batch {size}: "
-            "use a smaller batch_size, other weights, or another tail"
-        )
-    if schedule.stream.axis > 0 and schedule.total == 0:
-        if schedule.stream.num_samples > 0:
-            raise ValueError(
-                f"tail='drop' drops every epoch whole: it has {schedule.stream.num_samples} samples, a batch {size}: "
-                "use a smaller batch_size, or another tail"
-            )
-        raise ValueError(
-            f"an epoch has {schedule.stream.axis} tokens, fewer than the {schedule.stream.stride} of a sequence: "
-            "use shorter sequences, or tail='wrap'"
-        )
-    return schedule
-
-
-def _stands_at(schedule: EpochSchedule, step: int, epoch: int, position: int) -> bool:
-    """Whether the batch of a step begins there."""
+def make_engine(
+    work: Work,
+    schedule: Schedule,
+    first: int,
+    end: int | None,
+    *,
+    budget: int | None,
+    threads: int,
+    executor: Lent | None,
+    meter: Meter,
+) -> Engine:
+    """The engine that fits, for steps from ``first`` on; until ``end``, if there is one."""
+    steps = range(first, MAX_LENGTH if end is None else end)
+    places = map(schedule.place, steps)
+    name, groups = _choose_engine(work, schedule, threads, executor)
+    if executor is not None:
+        return ExecutorEngine(work, places, budget, executor, Lookahead(work, schedule, range(0)), meter)
+    if name == "caller":
+        return PlainEngine(work, places, Lookahead(work, schedule, steps, disk=False), meter)
+    ahead = Lookahead(work, schedule, steps, part=1.0 if groups is None else PINNED_PART)
     try:
-        place = schedule.place(step)
-    except IndexError:
-        return False
-    return (place.epoch, place.position) == (epoch, position)
+        if groups is not None:
+            return NativeEngine(work, groups, schedule, steps, budget, threads, ahead, meter)
+        return ThreadEngine(work, places, budget, threads, ahead, meter)
+    except BaseException:  # such as no more threads
+        ahead.close()
+        raise
+
+
+def _choose_engine(work: Work, schedule: Schedule, threads: int, executor: Lent | None) -> tuple[str, list[NativeGroup] | None]:
+    """The name of the engine that fits, and what native threads read."""
+    if executor is not None:
+        return "executor", None
+    if threads == 0 or len(work.out) == 1:
+        return "caller", None
+    groups = native_groups(work.stream) if work.transform is None and not work.out else None
+    sizes = [(count // schedule.shard.world, length) for count, length in schedule.shapes]
+    if groups is not None and not all(group.allows(*size) for group in groups for size in sizes):
+        groups = None
+    return ("threads" if groups is None else "native"), groups
+
+
+# Iterators
+
+
+class _Closed:
+    """An engine that was open. No code runs when it goes, when interrupts are raised anywhere again."""
+
+    engine: Engine
+
+    def close(self) -> None:
+        """It is."""
+
+
+class _Opened(_Closed):
+    """An engine, from before it is made until it was closed. While there is one, interrupts wait until the loader can be left."""
+
+    def __init__(self, make: Callable[[], Engine]) -> None:
+        self._process = os.getpid()
+        shield(self)
+        self.engine = make()
+
+    @shielded
+    def close(self) -> None:
+        """End its threads, unless they are those of the process that this one was forked from."""
+        self.__class__ = _Closed  # type: ignore[assignment]
+        if hasattr(self, "engine") and self._process == os.getpid():
+            self.engine.close()
+        lower(self)
+
+    @shielded
+    def __del__(self) -> None:
+        if is_changing():  # collected as garbage by a thread that has the lock of a window: closed by another, behind that
+            threading.Thread(target=self.close, name="penstock-close", daemon=True).start()
+        else:
+            self.close()
+
+
+class Batches:
+    """An iterator over the batches of a loader. It follows the loader's cursor: after ``seek`` the next batch is that step's."""
+
+    def __init__(self, loader: Loader, *, endless: bool) -> None:
+        self._loader, self._endless = loader, endless
+        self._opened: _Opened | None = None
+        self._moves = -1
+        self._end: int | None = None
+        self._failure: BaseException | None = None
+        loader.rewind()
+        self._aim()
+        _open.add(self)
+
+    def _aim(self) -> None:
+        """Begin, or begin anew, at the loader's cursor."""
+        self._drop()
+        loader = self._loader
+        self._moves = loader._moves
+        if self._endless:
+            self._end = loader._schedule.total
+            return
+        self._end = loader.remaining().stop
+        if loader.step >= self._end and loader._phases is None and not loader.restart:  # nothing is left of this epoch
+            loader._at = (loader.step, loader.epoch + 1, 0)
+
+    def _begin(self) -> Engine:
+        """Who makes the batches from here on."""
+        return self._loader._start(self._loader.step, self._end)
+
+    def __iter__(self) -> "Batches":
+        return self
+
+    def __next__(self) -> Any:
+        check_interrupt()  # in a loop that does little else, an interrupt would hardly ever find the loader idle
+        with self._loader._turn:  # the cursor is the loader's: iterators in several threads take turns
+            return self._next()
+
+    @shielded
+    def _next(self) -> Any:
+        loader = self._loader
+        loader._meter.enter()
+        if self._failure is not None:
+            raise self._failure
+        if self._moves != loader._moves:
+            self._check_restart()
+            self._aim()
+        if self._end is not None and loader.step >= self._end:
+            self._drop()
+            raise StopIteration
+        opened = self._opened
+        try:
+            if opened is None:
+                opened = self._opened = _Opened(self._begin)
+            shield(opened)
+            place, batch = opened.engine.take()  # of this one, even if another thread closes the iterator meanwhile
+        except BaseException as error:
+            self._drop()
+            is_end = opened is None or isinstance(error, StopIteration)  # which is what a closed engine raises
+            if isinstance(error, Exception) and not is_end:
+                self._failure = error
+            raise
+        if place.step != loader.step:  # another iterator took batches meanwhile
+            self._check_restart()
+            loader._moves += 1
+            return self._next()
+        loader._delivered(place)
+        loader._meter.leave(place.num_samples)
+        return batch
+
+    def _check_restart(self) -> None:
+        """The iterations of a loader for evaluation do not share a cursor: a second one ends the first."""
+        if self._loader.restart and self._moves >= 0:
+            raise RuntimeError("another iteration over this loader with restart=True has begun: finish one before the next")
+
+    @shielded
+    def close(self) -> None:
+        """Stop reading ahead, also while another thread waits for a batch. Idempotent; a later ``next`` begins again."""
+        self._drop()
+
+    def _drop(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    def __enter__(self) -> "Batches":
+        return self
+
+    @shielded
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+_open: "weakref.WeakSet[Batches]" = weakref.WeakSet()
+
+
+@shielded
+def close_of(loader: Loader) -> None:
+    """Close every iterator over a loader."""
+    for batches in list(_open):
+        if batches._loader is loader:
+            batches.close()
+
+
+def _begin_anew() -> None:
+    """In a forked child: the engines are the parent's, and a turn that a thread of the parent has would never end."""
+    for batches in list(_open):
+        batches._loader._turn = threading.Lock()
+        batches._moves = -1
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+@atexit.register
+@shielded
+def _close_all() -> None:
+    """Threads end before the interpreter does. A thread of the user's that still takes batches stops at the next one: its turn is
+    taken and not given back, so that it is not in native code when the interpreter goes.
+    """
+    for batches in list(_open):
+        batches.close()
+        batches._loader._turn.acquire(timeout=0.5)
+        batches.close()
+    shield(_close_all)  # for what is closed after this, such as windows on remote data

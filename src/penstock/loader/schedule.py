@@ -2,15 +2,17 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from penstock.argument import whole_number
+from penstock.errors import StateError, StateMismatchError
 from penstock.order import Curriculum, Phase, Shard
 from penstock.order.mixture import TAILS
 from penstock.stream import Stream
 
-__all__ = ["TAILS", "EpochSchedule", "PhaseSchedule", "Place", "Schedule", "Span"]
+__all__ = ["TAILS", "EpochSchedule", "PhaseSchedule", "Place", "Schedule", "Span", "make_schedule"]
 
 
 class Span(NamedTuple):
@@ -91,6 +93,11 @@ class EpochSchedule:
     start: int = 0
     epoch: int = 0
     position: int = 0
+
+    @property
+    def shapes(self) -> list[tuple[int, int | None]]:
+        """Samples of the batches, and the length of each where a phase says it."""
+        return [(self.batch_size, None)]
 
     @cached_property
     def _width(self) -> int:
@@ -180,6 +187,10 @@ class EpochSchedule:
         epoch, number = self._counts.find(ahead - here + self._counts.before(self.epoch + 1))
         return self._counts.of(epoch) - number - 1
 
+    def end(self, step: int) -> tuple[int, int]:
+        """Where the run is after the batch before a step."""
+        return self.place(step - 1)[6:8] if step else (0, 0)
+
     def place(self, step: int) -> Place:
         """The batch of a step from ``start`` on."""
         if step < self.start:
@@ -201,6 +212,26 @@ class EpochSchedule:
         spans, padding = self._mine(epoch, position, stop)
         after = (epoch + 1, 0) if last else (epoch, stop)
         return Place(step, epoch, position, None, spans, padding, *after)
+
+    def resumed(self, step: int | None, epoch: int, position: int) -> "tuple[EpochSchedule, int]":
+        """The schedule of a run that goes on at a position, and the step it is at there; ``step`` is the one that a state has."""
+        axis = self.axis_of(epoch)
+        if position > axis or (position and position == axis):
+            raise StateError(f"damaged state: position {position} of an epoch of {axis}")
+        expected = self.first_step(epoch) + -(-position // max(1, self._width))
+        for candidate in (expected, expected - 1):
+            if candidate >= 0 and (step is None or candidate == step) and self._begins_at(candidate, epoch, position):
+                return self, candidate
+        anchor = expected if step is None else step
+        return replace(self, start=anchor, epoch=epoch, position=position), anchor
+
+    def _begins_at(self, step: int, epoch: int, position: int) -> bool:
+        """Whether the batch of a step begins there."""
+        try:
+            place = self.place(step)
+        except IndexError:
+            return False
+        return (place.epoch, place.position) == (epoch, position)
 
     def _mine(self, epoch: int, position: int, stop: int) -> tuple[tuple[Span, ...], int]:
         """This rank's samples of positions [position, stop) and, if batches are padded, what fills its part of the batch up."""
@@ -261,6 +292,11 @@ class PhaseSchedule:
         return cls(phased, curriculum, shard)
 
     @property
+    def shapes(self) -> list[tuple[int, int | None]]:
+        """Samples of the batches, and the length of each."""
+        return [(phase.batch_size, phase.seq_len) for phase in self.curriculum.phases]
+
+    @property
     def is_endless(self) -> bool:
         """A curriculum ends."""
         return False
@@ -290,6 +326,37 @@ class PhaseSchedule:
         """All phases are one epoch."""
         return self.total if epoch == 0 else 0
 
+    def resumed(self, step: int | None, epoch: int, position: int) -> "tuple[PhaseSchedule, int]":
+        """This schedule, and the step at a position; StateMismatchError if ``step``, that of a state, is at another."""
+        step = self._step_at(epoch, position) if step is None else step
+        if step > self.total:
+            raise StateError(f"damaged state: step {step} of a curriculum of {self.total}")
+        if (here := self.end(step) if step == self.total else self.place(step)[1:3]) != (epoch, position):
+            raise StateMismatchError(f"step {step} of these phases stands at {here}, the state at {(epoch, position)}")
+        return self, step
+
+    def _step_at(self, epoch: int, position: int) -> int:
+        axis = 0 if self.stream.counts_samples else self.stream.axis
+        low, high = 0, self.total
+        while low < high:
+            middle = (low + high) // 2
+            place = self.place(middle)
+            is_before = place.epoch * axis + place.position < epoch * axis + position
+            low, high = (middle + 1, high) if is_before else (low, middle)
+        return low
+
+    def end(self, step: int) -> tuple[int, int]:
+        """Where the run is after the batch before a step."""
+        return self.place(step - 1)[6:8] if step else (0, 0)
+
+    def stretch(self, step: int) -> int:
+        """Batches are looked at one by one."""
+        return 0
+
+    def step_of(self, epoch: int, position: int) -> int | None:
+        """Not told: a position may come in several phases."""
+        return None
+
     def place(self, step: int) -> Place:
         """The batch of a step."""
         found = self.curriculum.place(step)
@@ -311,3 +378,36 @@ class PhaseSchedule:
 
 
 Schedule = EpochSchedule | PhaseSchedule
+
+
+def make_schedule(stream: Stream, batch_size: int | None, phases: Sequence[Phase] | None, tail: str, shard: Shard) -> Schedule:
+    """The schedule of a loader; ValueError if there would be nothing to load."""
+    if (batch_size is None) == (phases is None):
+        raise ValueError("a loader needs either a batch_size or phases")
+    if phases is not None:
+        return PhaseSchedule.of(stream, phases, shard)
+    size = whole_number("batch_size", batch_size, least=1)  # type: ignore[arg-type]
+    if size % shard.world:
+        raise ValueError(f"batch_size is that of the whole job: {size} cannot be divided among {shard.world} ranks")
+    schedule = EpochSchedule(stream.for_batches(size, tail), size, tail, shard)
+    first, axis = schedule.stream.axes[-1]
+    if axis == 0 and first > 0:
+        raise ValueError(
+            f"from epoch {first} on an epoch has no samples, because an empty stream of the mixture has a weight then: give it 0"
+        )
+    if first > 0 and not schedule.is_endless:
+        raise ValueError(
+            f"from epoch {first} on tail='drop' drops every epoch whole: it has {axis} samples, a batch {size}: "
+            "use a smaller batch_size, other weights, or another tail"
+        )
+    if schedule.stream.axis > 0 and schedule.total == 0:
+        if schedule.stream.num_samples > 0:
+            raise ValueError(
+                f"tail='drop' drops every epoch whole: it has {schedule.stream.num_samples} samples, a batch {size}: "
+                "use a smaller batch_size, or another tail"
+            )
+        raise ValueError(
+            f"an epoch has {schedule.stream.axis} tokens, fewer than the {schedule.stream.stride} of a sequence: "
+            "use shorter sequences, or tail='wrap'"
+        )
+    return schedule

@@ -1,15 +1,19 @@
-"""The state of a loader: plain JSON types, with a 24-byte cursor in them."""
+"""The state of a loader: plain JSON types, with a 24-byte cursor in them; and whether a state belongs to a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
 from penstock.argument import shown
 from penstock.errors import StateError, StateMismatchError
-from penstock.order import Cursor
+from penstock.fingerprint import fingerprint_of
+from penstock.order import Cursor, Phase
+from penstock.records import SAMPLINGS, is_same_data
+from penstock.stream import Stream
 
-__all__ = ["STATE_VERSION", "WHOLE", "State", "check_state", "make_state", "parse_state"]
+__all__ = ["WHOLE", "Identity", "State", "parse_state"]
 
 STATE_VERSION = 1
 ORDER_VERSIONS = (1, 2)
@@ -29,20 +33,6 @@ CURSOR_DIGITS = 48
 _KEYS = {"version", "order_version", "cursor", "step", "batch_size", "data", "plan"}
 _SAMPLES = "samples"
 """The key that states of the first versions do not have."""
-
-
-def make_state(cursor: Cursor, step: int, batch_size: int, data: "Known", plan: Mapping[str, str], order: int) -> dict[str, Any]:
-    """What a checkpoint keeps; ``order`` is the version of the stream's arithmetic."""
-    return {
-        "version": STATE_VERSION,
-        "order_version": order,
-        "cursor": bytes(cursor).hex(),
-        "step": step,
-        "batch_size": batch_size,
-        "data": data.fingerprint,
-        _SAMPLES: dict(data.samples),
-        "plan": dict(plan),
-    }
 
 
 @dataclass(frozen=True)
@@ -67,9 +57,11 @@ class State:
 
 def parse_state(state: Any) -> State:
     """A state as a checkpoint keeps it; StateError if it is something else."""
-    if not isinstance(state, Mapping) or not _KEYS <= set(state) <= {*_KEYS, _SAMPLES}:
-        found = [*islice(state, 2 * len(_KEYS))] if isinstance(state, Mapping) else type(state).__name__
-        raise StateError(f"expected a state with the keys {sorted(_KEYS)}, got {_keys_shown(found)}")
+    if not isinstance(state, Mapping):
+        raise StateError(f"expected a state with the keys {sorted(_KEYS)}, got {shown(type(state).__name__)}")
+    if not _KEYS <= set(state) <= {*_KEYS, _SAMPLES}:
+        found = ", ".join(map(shown, islice(state, 2 * len(_KEYS))))[:300]
+        raise StateError(f"expected a state with the keys {sorted(_KEYS)}, got {found}")
     for key, wanted in (("version", (STATE_VERSION,)), ("order_version", ORDER_VERSIONS)):
         if type(state[key]) is not int or state[key] not in wanted:
             raise StateError(
@@ -86,12 +78,8 @@ def parse_state(state: Any) -> State:
     return State(state["order_version"], _cursor(state["cursor"]), state["step"], state["batch_size"], Known(data, samples), plan)
 
 
-def _keys_shown(found: object) -> str:
-    return ", ".join(map(shown, found))[:300] if isinstance(found, list) else shown(found)
-
-
 def _are_texts(values: object) -> bool:
-    return isinstance(values, Mapping) and all(isinstance(key, str) and isinstance(text, str) for key, text in values.items())
+    return isinstance(values, Mapping) and all(isinstance(one, str) for pair in values.items() for one in pair)
 
 
 def _num_characters(texts: Mapping[str, str]) -> int:
@@ -107,9 +95,77 @@ def _cursor(text: object) -> Cursor:
         raise StateError(f"damaged state: {shown(text)} as the cursor: {error}") from error
 
 
-def check_state(state: State, plan: Mapping[str, str], data: Sequence[str]) -> None:
-    """StateMismatchError, with the differences, if a state belongs to other data (whose differences are given) or another order."""
-    differences = [*data, *_differences(state.plan, plan)]
+class Identity:
+    """What a state knows a run by: its data and its plan. ``check`` is how data is known again: by "samples" or as a "whole"."""
+
+    def __init__(self, stream: Stream, phases: Sequence[Phase] | None, check: str) -> None:
+        self._stream, self._phases, self._check = stream, phases, check
+        self._whole: str | None = None  # the digest of all records, once it was computed
+
+    def of_stream(self, stream: Stream) -> "Identity":
+        """The same of another stream."""
+        return Identity(stream, self._phases, self._check)
+
+    def state(self, cursor: Cursor, step: int, batch_size: int) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "version": STATE_VERSION,
+            "order_version": self._stream.order_version,
+            "cursor": bytes(cursor).hex(),
+            "step": step,
+            "batch_size": batch_size,
+            "data": self._known.fingerprint,
+            _SAMPLES: dict(self._known.samples),
+            "plan": dict(self._plan),
+        }
+
+    @cached_property
+    def _plan(self) -> dict[str, str]:
+        return self._plan_of(self._stream.plan())
+
+    def _plan_of(self, of_stream: Mapping[str, Any]) -> dict[str, str]:
+        plan = {key: str(value) for key, value in of_stream.items()}
+        if self._phases is not None:
+            plan["phases"] = repr(self._phases) if len(self._phases) < 9 else fingerprint_of(repr(self._phases))
+        return plan
+
+    @cached_property
+    def _known(self) -> Known:
+        """Computed once, because files are looked at for it."""
+        found = {sampling.name: self._stream.sample_digest(sampling) for sampling in SAMPLINGS}
+        if self._check == WHOLE:
+            found[WHOLE] = self._whole or self._stream.data_digest()
+        return Known(self._stream.data_fingerprint, {name: digest for name, digest in found.items() if digest is not None})
+
+    def fitting(self, state: State, stream: Stream) -> Stream:
+        """The stream that goes on with a state: the loader's own, or the order of an older version of it. StateMismatchError, with
+        the differences, if the state belongs to other data or another order.
+        """
+        version = stream.order_version
+        stream, plan = stream.continued(state.cursor.epoch) if state.order_version < version else (stream, stream.plan())
+        _refuse([*self._data_differences(state.data), *_differences(state.plan, self._plan_of(plan))])
+        if state.order_version > version:  # and nothing else says why: it is of a later release
+            raise StateMismatchError(f"the state has order version {state.order_version}, this loader {version}")
+        if state.cursor.seed != stream.seed:
+            raise StateMismatchError(f"the state has the seed {state.cursor.seed}, this loader {stream.seed}")
+        return stream
+
+    def _data_differences(self, known: Known) -> list[str]:
+        """How the data differs from that of a state; it is looked at anew."""
+        stream = self._stream
+        if self._check == WHOLE:
+            own = self._whole = stream.data_digest()
+            theirs = known.samples.get(WHOLE, "no digest of all records")
+            return [] if own == theirs else [f"data: {shown(theirs[:24])} in the state, {own[:24]!r} of all records here"]
+        if is_same_data(known.samples, known.fingerprint, stream.sample_digest, lambda: stream.data_fingerprint):
+            return []
+        own = stream.data_fingerprint
+        if own == known.fingerprint:
+            return ["data: names, sizes and ends of the files are those of the state, what is between them is not"]
+        return [f"data: {shown(known.fingerprint[:16])} in the state, {own[:16]!r} here"]
+
+
+def _refuse(differences: Sequence[str]) -> None:
     if differences:
         told = "; ".join(differences[:MAX_DIFFERENCES])
         more = "" if len(differences) <= MAX_DIFFERENCES else f"; and {len(differences) - MAX_DIFFERENCES} more"

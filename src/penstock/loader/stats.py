@@ -89,7 +89,7 @@ class Meter:
             self._left = None
 
     def leave(self, samples: int) -> None:
-        """The trainer goes, with so many samples."""
+        """The trainer goes on with a batch of ``samples``."""
         self.samples += samples
         self._left = time.perf_counter()
 

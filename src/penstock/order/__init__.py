@@ -4,8 +4,6 @@ Every order is a value with ``len`` (positions per epoch) and ``indices(epoch, s
 stands (``positions``). The arithmetic is written down in ``docs/reference/order.md`` and never changes within ``ORDER_VERSION``.
 """
 
-from penstock.order.block_shuffle import BlockShuffle
-from penstock.order.cursor import ORDER_VERSION, Cursor
 from penstock.order.design import (
     Design,
     default_budget,
@@ -14,11 +12,11 @@ from penstock.order.design import (
     in_fraction,
 )
 from penstock.order.mixture import Choice, Mixture
+from penstock.order.order import InvertibleOrder, Order, Sequential, Sliding
 from penstock.order.permutation import Permutation
 from penstock.order.phase import Curriculum, Phase, PhasePlace
-from penstock.order.sequential import Sequential, Sliding
-from penstock.order.shard import Shard
-from penstock.order.shuffle import Random, Shuffle
+from penstock.order.position import ORDER_VERSION, Cursor, Shard
+from penstock.order.shuffle import BlockShuffle, Random, Shuffle
 
 __all__ = [
     "ORDER_VERSION",
@@ -27,7 +25,9 @@ __all__ = [
     "Curriculum",
     "Cursor",
     "Design",
+    "InvertibleOrder",
     "Mixture",
+    "Order",
     "Permutation",
     "Phase",
     "PhasePlace",

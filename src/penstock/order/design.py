@@ -16,12 +16,10 @@ from numbers import Real
 import numpy as np
 import numpy.typing as npt
 
-from penstock import _core
-from penstock.argument import as_positions, check_positions, check_run, exact_fraction, whole_number
+from penstock.argument import IntArray, as_positions, check_positions, check_run, exact_fraction, whole_number
 from penstock.errors import FullPassError
-from penstock.interfaces import IntArray
-from penstock.order.permutation import Permutation
-from penstock.order.seed import MAX_SEED, Purpose, absorb_all, derive_key
+from penstock.native import _core
+from penstock.order.permutation import MAX_SEED, Permutation, Purpose, absorb_all, derive_key
 
 __all__ = [
     "DEFAULT_BUDGET",
@@ -34,7 +32,7 @@ __all__ = [
 ]
 
 FULL_PASS_LIMIT = 100_000_000
-"""From so many rows on, a full pass used as an estimator must be asked for by name."""
+"""From this many rows on, a full pass used as an estimator must be asked for by name."""
 
 DEFAULT_BUDGET = 2_000_000
 """Rows of a designed sample over data that large, unless a size is given."""
@@ -160,13 +158,11 @@ class _Strata:
         return np.searchsorted(self._ends, ((positions + 1) << 32) - self._offset, side="left")
 
     def strata(self, positions: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """As in :class:`_Blocks`."""
         turn = self._turns(positions)
         given = (self._ends[turn] - self._counts[turn] + self._offset) >> 32
         return self._number[turn], self._first[turn], self._size[turn], positions - given
 
     def weights(self, positions: IntArray) -> FloatArray:
-        """As in :class:`_Blocks`."""
         turn = self._turns(positions)
         return self._size[turn].astype(np.float64) * _UNIT / self._counts[turn]
 
@@ -231,7 +227,7 @@ class Design:
     def stratified(
         cls, n: int, *, strata: int | Sequence[int], seed: int, size: int | None = None, full_pass: bool = False
     ) -> "Design":
-        """``size`` records spread evenly over strata: blocks of so many records, or shards of the given lengths (sum n)."""
+        """``size`` records spread evenly over strata: blocks of that many records, or shards of the given lengths (sum n)."""
         recipe = _check("stratified", n, size, seed, full_pass)
         if isinstance(strata, Sequence | np.ndarray):
             return cls(replace(recipe, strata=_check_strata(recipe.n, strata)))
@@ -278,7 +274,6 @@ class Design:
 
     @property
     def seed(self) -> int:
-        """What it was drawn with."""
         return self._recipe.seed
 
     def __len__(self) -> int:
@@ -291,7 +286,7 @@ class Design:
         return f"Design.{recipe.kind}({recipe.n}, size={recipe.size}, seed={recipe.seed}{strata}{masses})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Design) and self._recipe == other._recipe
+        return isinstance(other, Design) and self.__reduce__() == other.__reduce__()
 
     def __hash__(self) -> int:
         return hash(self._recipe)
@@ -305,7 +300,6 @@ class Design:
         return self._ids(as_positions(check_run(start, stop, step, self.size)))
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
-        """Ids at any positions."""
         whole_number("epoch", epoch)
         wanted, place = np.unique(check_positions("positions", positions, self.size), return_inverse=True)
         return self._ids(wanted)[place]
@@ -315,7 +309,6 @@ class Design:
         return self._scheme.weights(as_positions(check_run(start, stop, step, self.size)))
 
     def weights_at(self, positions: npt.ArrayLike) -> FloatArray:
-        """The weights at any positions."""
         return self._scheme.weights(check_positions("positions", positions, self.size))
 
     def _ids(self, positions: IntArray) -> IntArray:

@@ -14,7 +14,7 @@ Weights = Mapping[str, float] | Sequence[float]
 
 
 def copy_weights(weights: Weights | None) -> Weights | None:
-    """Weights nobody else can change; by name in one order, so that equal ones look equal."""
+    """A copy of weights that the caller cannot change; by name in one order, so that equal ones look equal."""
     if weights is None or isinstance(weights, Mapping):
         return None if weights is None else {name: weights[name] for name in sorted(weights, key=str)}
     if not isinstance(weights, Sequence):
@@ -121,16 +121,13 @@ class Curriculum:
 
     @property
     def num_samples(self) -> int:
-        """Samples consumed by all phases."""
         return self._samples[-1]
 
     @property
     def num_elements(self) -> int:
-        """Elements consumed by all phases."""
         return self._elements[-1]
 
     def steps_of(self, phase: int) -> range:
-        """The steps of one phase."""
         if not 0 <= whole_number("phase", phase, least=-MAX_LENGTH) < len(self.phases):
             raise IndexError(f"phase must be in [0, {len(self.phases)}), got {phase}")
         return range(self._steps[phase], self._steps[phase + 1])

@@ -1,4 +1,4 @@
-"""How random is an order, for training? Six measures, each beside its value for a perfect shuffle.
+"""How random is an order, for training? Six measures, each next to its value for a perfect shuffle.
 
 Records are grouped in blocks (runs of neighbouring ids, as files and chunks hold them), and labels are taken to be sorted, the
 worst case: record i has label i * num_labels // n. The measures look at ``num_batches`` batches spread over an epoch, so an order
@@ -12,10 +12,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from penstock.argument import set_whole
-from penstock.interfaces import IntArray, InvertibleOrder
+from penstock.argument import IntArray, set_whole
+from penstock.order.order import InvertibleOrder
 from penstock.order.permutation import Permutation
-from penstock.order.shard import Shard
+from penstock.order.position import Shard
 
 __all__ = ["Measure", "Setting", "chi2_survival", "measure"]
 
@@ -137,7 +137,6 @@ def _labels(ids: IntArray, n: int, num_labels: int) -> IntArray:
 
 
 def _label_sizes(n: int, num_labels: int) -> list[int]:
-    """Records of each label."""
     edges = [-(-k * n // num_labels) for k in range(num_labels + 1)]
     return [high - low for low, high in pairwise(edges)]
 

@@ -102,7 +102,6 @@ class Cache:
 
     @property
     def statistics(self) -> CacheStatistics:
-        """What this process did so far."""
         return self._here().statistics
 
     def need(self, largest: int) -> None:

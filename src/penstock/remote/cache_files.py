@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from penstock import _core
+from penstock.native import _core
 
 __all__ = [
     "Bytes",
@@ -72,7 +72,7 @@ PAGE_BYTES = 1 << 16
 PIECE_BYTES = 16 * PAGE_BYTES
 
 LOCK_WAIT_S = 2.0
-"""A process that was stopped while it held the lock must not block the others: they go on without the cache."""
+"""A process that was stopped while it held the lock must not block the others: they continue without the cache."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def _regular_files(descriptor: int, folder: str, pattern: re.Pattern[str]) -> It
 
 
 def exists(root: int, folder: str, name: str) -> bool:
-    """Whether the name exists, be it as a broken link."""
+    """Whether the name exists, even as a broken link."""
     try:
         os.stat(f"{folder}/{name}", dir_fd=root, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,14 +1,18 @@
-"""One byte range of one object, whole or a typed error, however the network behaves.
+"""One byte range of one object, complete or a typed error, however the network behaves.
 
-A body that breaks off is continued behind the last good byte; an answer that is not what was asked for is never passed on; a range
-that does not begin to come is asked for a second time.
+A body that breaks off is continued after the last good byte, with retries and backoff; an answer that does not match the request is
+never passed on; a range whose first byte is late is hedged.
 """
 
+import math
+import random
+import re
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain, islice
 
@@ -22,16 +26,235 @@ from penstock.errors import (
     TruncatedError,
     UnsafePathError,
 )
-from penstock.remote.interruptible import first_of
-from penstock.remote.retry import Account, Clock, FailedError, Failure, Policy, Tries
+from penstock.process import first_of
 
-__all__ = ["Answer", "FirstBytes", "Means", "Submit", "Wanted", "Write", "check_encoding", "fetch", "given_up", "read_error"]
+__all__ = [
+    "Account",
+    "Answer",
+    "Clock",
+    "Counts",
+    "FailedError",
+    "Failure",
+    "FirstBytes",
+    "LoggedRequest",
+    "Means",
+    "Policy",
+    "Submit",
+    "Tries",
+    "Wanted",
+    "Write",
+    "check_encoding",
+    "fetch",
+    "given_up",
+    "read_error",
+    "status_failure",
+]
 
 Write = Callable[[int, memoryview], None]
-"""Takes an offset in an object and the bytes there. Now and then none, while they do not come: what it raises ends the fetch."""
+"""Takes an offset in an object and the bytes there. Called without bytes while none arrive. What it raises ends the fetch."""
 
 WHOLE_MOST_BYTES = 64 << 20
 """The size up to which an object is read as a whole where a server ignores ranges."""
+
+
+# Retries: how often, how long, and what is counted
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Limits of one operation on an object store. Times are seconds.
+
+    * tries, total_s: the most tries, and the most time, without a new byte; then the store counts as unavailable
+    * first_wait_s, longest_wait_s: a wait is drawn between zero and a limit that doubles from the first to the longest
+    * wrong_tries: the most answers that do not match the request, such as another range
+    * connect_s, read_s: for a connection; for the first byte and between any two bytes
+    * request_s: for a whole request to read something; what came until then counts, and the rest is requested again
+    * least_bytes_per_s: a body that comes more slowly is not waited for, once total_s are over
+    * write_s: from the first byte sent to the answer
+    * hedge_s: a range without a first byte after this time (and longer than 99 of 100 recent ones took) is hedged: requested twice
+    * piece_bytes: bytes that are handed on together while a body streams in
+    * part_bytes: bytes above which an object is written in parts, of a quarter of that each
+    """
+
+    tries: int = 10
+    total_s: float = 180.0
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 15.0
+    wrong_tries: int = 3
+    connect_s: float = 5.0
+    read_s: float = 15.0
+    request_s: float = 300.0
+    least_bytes_per_s: float = 4096.0
+    write_s: float = 120.0
+    hedge_s: float = 2.0
+    piece_bytes: int = 1 << 16
+    part_bytes: int = 64_000_000
+
+    def wait_s(self, failures: int, jitter: float) -> float:
+        """The wait after ``failures`` failures in a row; ``jitter`` in [0, 1)."""
+        return jitter * min(self.longest_wait_s, self.first_wait_s * 2.0 ** min(failures - 1, 60))
+
+
+class Clock:
+    """Time, waiting and chance. A test replaces them."""
+
+    def __init__(self) -> None:
+        # The system's generator has no state: forked processes do not draw the same, and no seed of the user is disturbed.
+        self._random = random.SystemRandom()
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def jitter(self) -> float:
+        """A number drawn from [0, 1)."""
+        return self._random.random()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why one request failed.
+
+    ``kind``: again (a retry may help), wrong (the answer does not match the request), short (it has no byte), whole (the range
+    was ignored), missing, denied, expired and credentials (too old; none found), changed (the condition did not hold), replaced
+    (the answer is of another version), range (beyond the end), redirect (to another host), exists, unsupported, refused (anything
+    else).
+    ``sent`` is False where the request cannot have reached the store.
+    """
+
+    kind: str
+    text: str
+    status: int | None = None
+    request_id: str | None = None
+    sent: bool = True
+
+    def __str__(self) -> str:
+        return self.text if self.request_id is None else f"{self.text} (request id {self.request_id})"
+
+
+_REQUEST_ID = re.compile(r"<RequestId>([\w.:=/+-]{1,100})</RequestId>", re.IGNORECASE | re.ASCII)
+_CODE = re.compile(r"<Code>(\w{1,100})</Code>", re.ASCII)
+_EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
+_BY_STATUS = {401: "denied", 403: "denied", 404: "missing", 412: "changed", 416: "range"}
+_BY_STATUS |= dict.fromkeys((408, 429, 500, 502, 503, 504), "again")
+
+
+def status_failure(status: int, text: str, body: str) -> Failure:
+    """What a status other than 2xx means, with the code and the id of the request that a store like S3 has in the body."""
+    code, request_id = _CODE.search(body), _REQUEST_ID.search(body)
+    kind = "expired" if code and code[1] in _EXPIRED else _BY_STATUS.get(status, "refused")
+    return Failure(kind, f"{text} ({code[1]})" if code else text, status, request_id[1] if request_id else None)
+
+
+class FailedError(Exception):
+    """One request failed; ``failure`` says how. Never leaves this package."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+LoggedRequest = tuple[str, str, int | None, int | None]
+"""Method, key, and the requested range [start, stop), if any."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The counters at one moment."""
+
+    requests: int = 0
+    bytes: int = 0
+    retries: int = 0
+    hedges: int = 0
+    errors: int = 0
+    cache_hits: int = 0
+    cache_bytes: int = 0
+
+    def __sub__(self, earlier: "Counts") -> "Counts":
+        return Counts(*(getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)))
+
+
+class Account:
+    """Counters of requests to an object store. Safe to use from several threads.
+
+    ``log``: None, or a list to which every request is appended; set it to a list to switch it on.
+    """
+
+    def __init__(self) -> None:
+        self.log: list[LoggedRequest] | None = None
+        self._counts = Counts()
+        self._lock = threading.Lock()
+
+    def add(self, **amounts: int) -> None:
+        with self._lock:
+            self._counts = replace(self._counts, **{name: getattr(self._counts, name) + n for name, n in amounts.items()})
+
+    def request(self, method: str, key: str, start: int | None = None, stop: int | None = None) -> None:
+        self.add(requests=1)
+        if self.log is not None:
+            self.log.append((method, key, start, stop))
+
+    def snapshot(self) -> Counts:
+        with self._lock:
+            return self._counts
+
+    def after_fork(self) -> None:
+        """A lock that no thread of the parent holds."""
+        self._lock = threading.Lock()
+
+
+class Tries:
+    """The tries of one operation.
+
+    ``give_up`` makes the error of the number of tries, the seconds they took and the last failure.
+    """
+
+    def __init__(self, policy: Policy, clock: Clock, account: Account, give_up: Callable[[int, float, Failure], Exception]) -> None:
+        self._policy, self._clock, self._account, self._give_up = policy, clock, account, give_up
+        self._begin = self._since = clock.now()
+        self._count = self._failures = self._wrong = 0
+        self._bytes = self._waited = 0.0
+
+    @property
+    def failures(self) -> int:
+        """Failures since the last new byte."""
+        return self._failures
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time without a new byte is over."""
+        return self._clock.now() - self._since > self._policy.total_s
+
+    def progress(self, num_bytes: float = math.inf) -> None:
+        """New bytes came: start counting again, unless they come too slowly."""
+        now, policy = self._clock.now(), self._policy
+        self._waited += min(now - self._since, policy.read_s)  # more is no wait for the server: this process was stopped, or busy
+        self._bytes += num_bytes
+        self._failures, self._since = 0, now
+        if self._waited > policy.total_s + self._bytes / policy.least_bytes_per_s:
+            slow = f"{self._bytes:.0f} bytes came in {self._waited:.1f} s, fewer than {policy.least_bytes_per_s:g} a second"
+            self._account.add(errors=1)
+            raise self._give_up(self._count + 1, now - self._begin, Failure("again", slow))
+
+    def failed(self, failure: Failure) -> None:
+        """Wait for the next try, or raise."""
+        policy, now = self._policy, self._clock.now()
+        self._count += 1
+        self._failures += 1
+        self._wrong += failure.kind in ("wrong", "short", "expired", "credentials")
+        wait = policy.wait_s(self._failures, self._clock.jitter())
+        late = now + wait - self._since > policy.total_s
+        if self._failures >= policy.tries or self._wrong >= policy.wrong_tries or late:
+            self._account.add(errors=1)
+            raise self._give_up(self._count, now - self._begin, failure)
+        self._account.add(retries=1)
+        self._clock.sleep(wait)
+
+
+# One range
 
 
 @dataclass(frozen=True)
@@ -63,7 +286,7 @@ class Answer:
 
 
 class FirstBytes:
-    """How long the first bytes of recent ranges took."""
+    """The latency of the first bytes of recent ranges."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=256)
@@ -71,7 +294,6 @@ class FirstBytes:
         self._slow = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more."""
         with self._lock:
             self._seconds.append(seconds)
             if len(self._seconds) % 16 == 0:
@@ -79,7 +301,7 @@ class FirstBytes:
 
     @property
     def slow_s(self) -> float:
-        """What all but one of a hundred stayed below."""
+        """The 99th percentile."""
         return self._slow
 
 
@@ -89,7 +311,7 @@ def same_etag(one: str | None, other: str | None) -> bool:
 
 
 def read_error(url: str, failure: Failure) -> ReadError | None:
-    """The error of a failure that asking again does not cure, or None."""
+    """The error of a failure that a retry does not cure, or None."""
     if failure.kind == "missing":
         return MissingError(f"{url}: there is no such object ({failure})")
     if failure.kind == "denied":
@@ -174,7 +396,7 @@ class _Fetch:
         self._ask()
 
     def _ask(self) -> None:
-        """Whether the bytes are still wanted."""
+        """Raise what ``write`` raises if the bytes are not wanted any more."""
         self._write(self._position, memoryview(b""))
 
     def _once(self) -> None:
@@ -224,7 +446,7 @@ class _Fetch:
         check_encoding(answer.encoding)
 
     def _begin(self, start: int, stop: int | None, least: int) -> Begun:
-        """The head and the first piece of whichever of one or two requests gets there first."""
+        """The head and the first piece of the request, or of its hedge if that is faster."""
         means = self._means
         if means.submit is None:
             return self._first(start, stop, least)

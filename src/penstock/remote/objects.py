@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from penstock.errors import (
@@ -19,13 +20,28 @@ from penstock.errors import (
     TruncatedError,
     WriteRefusedError,
 )
-from penstock.remote.client import AnyClient, Clients
-from penstock.remote.fetch import Answer, FirstBytes, Means, Wanted, Write, check_encoding, fetch, given_up, read_error
-from penstock.remote.interruptible import end_threads, in_thread
-from penstock.remote.obstore_client import ObstoreClient
-from penstock.remote.retry import Account, Clock, FailedError, Failure, Policy, Tries
+from penstock.process import end_threads, in_thread
+from penstock.remote.fetch import (
+    Account,
+    Answer,
+    Clock,
+    FailedError,
+    Failure,
+    FirstBytes,
+    Means,
+    Policy,
+    Tries,
+    Wanted,
+    Write,
+    check_encoding,
+    fetch,
+    given_up,
+    read_error,
+)
+from penstock.remote.http_client import HttpClient
+from penstock.remote.obstore_client import ObstoreClient, first_line, open_obstore
 
-__all__ = ["ObjectInfo", "Objects", "close_all", "shared_objects"]
+__all__ = ["AnyClient", "Clients", "ObjectInfo", "Objects", "close_all", "open_client", "shared_objects"]
 
 T = TypeVar("T")
 Data = bytes | memoryview
@@ -35,6 +51,115 @@ MAX_LISTED = 1_000_000
 """Objects in a listing, unless the storage option ``max_listed`` says otherwise."""
 MAX_KEY_CHARACTERS = 4096
 """No provider has keys of more than 1024."""
+
+_WEB = ("http", "https")
+
+OUR_OPTIONS = frozenset({"allow_redirects", "max_listed"})
+"""Storage options that are penstock's own."""
+
+CLIENT_OPTIONS = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "default_content_type",
+        "default_headers",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "root_certificate",
+        "user_agent",
+    }
+)
+"""Storage options of an HTTP client; everything else configures the store."""
+
+AnyClient = ObstoreClient | HttpClient
+
+_inherited: list[object] = []  # clients of a parent process: to free one would end connections of the parent
+
+
+# Clients
+
+
+class Clients:
+    """One client for reading, and one for writing: their deadlines differ."""
+
+    def __init__(self, scheme: str, host: str, options: Mapping[str, Any]) -> None:
+        self.scheme, self.host, self.options = scheme, host, MappingProxyType(dict(options))
+        self._clients: dict[bool, tuple[int, Policy, AnyClient]] = {}
+        self._lock = threading.Lock()
+
+    def client(self, policy: Policy, *, write: bool = False) -> AnyClient:
+        """The client of this process; ValueError if the options are not accepted."""
+        write = write and self.scheme != "memory"
+        known = self._known(policy, write)
+        if known is not None:
+            return known
+        with self._lock:
+            known = self._known(policy, write)
+            if known is None:
+                self._drop(write)
+                known = open_client(self.scheme, self.host, self.options, policy, write=write)
+                self._clients[write] = os.getpid(), policy, known
+            return known
+
+    def _known(self, policy: Policy, write: bool) -> AnyClient | None:
+        pid, made_for, client = self._clients.get(write, (0, policy, None))
+        # The bytes of a memory store are in its client: it lasts as long as the process, and stays after a fork.
+        fits = self.scheme == "memory" or (pid == os.getpid() and made_for is policy)
+        return client if client is not None and fits and not client.expired else None
+
+    def close(self) -> None:
+        """End connections; the next request makes new ones. A memory store stays."""
+        with self._lock:
+            if self.scheme != "memory":
+                for write in list(self._clients):
+                    self._drop(write)
+
+    def _drop(self, write: bool) -> None:
+        old = self._clients.pop(write, None)
+        if old is not None and old[0] == os.getpid():
+            old[2].close()
+        elif old is not None:
+            _inherited.append(old)
+
+    def after_fork(self) -> None:
+        """Forget a lock that a thread of the parent may hold."""
+        self._lock = threading.Lock()
+
+
+def open_client(scheme: str, host: str, options: Mapping[str, Any], policy: Policy, *, write: bool = False) -> AnyClient:
+    """A new client; ValueError if one of the options is unknown or has a bad value."""
+    try:
+        _check_ours(scheme, options)
+        config = {name: value for name, value in options.items() if name not in OUR_OPTIONS | CLIENT_OPTIONS}
+        if config and scheme in ("memory", *_WEB):
+            raise ValueError(f"unknown option {min(config)!r} (a store of this kind has no configuration)")
+        if scheme in _WEB and not write:
+            return HttpClient(f"{scheme}://{host}", options, policy)
+        client_options = {name: value for name, value in options.items() if name in CLIENT_OPTIONS}
+        return open_obstore(scheme, host, config, client_options, policy, write=write)
+    except Exception as error:
+        refused = f"storage_options of {scheme}://{host} were not accepted: {first_line(str(error))}"
+    raise ValueError(refused)
+
+
+def _check_ours(scheme: str, options: Mapping[str, Any]) -> None:
+    redirects, listed = options.get("allow_redirects", False), options.get("max_listed", 1)
+    if not isinstance(redirects, bool) or (redirects and scheme not in _WEB):
+        raise ValueError("expected allow_redirects to be a bool, and True only for http:// and https://")
+    if not isinstance(listed, int) or isinstance(listed, bool) or listed < 1:
+        raise ValueError(f"expected max_listed to be a whole number of at least 1, got {ascii(listed)[:100]}")
+
+
+# Objects
 
 
 @dataclass(frozen=True)
@@ -67,7 +192,7 @@ class Objects:
 
     def url_of(self, key: str) -> str:
         """The whole URL of an object; never with credentials."""
-        shown = urllib.parse.quote(key, safe="/+,=@:~") if self.scheme in ("http", "https") else key
+        shown = urllib.parse.quote(key, safe="/+,=@:~") if self.scheme in _WEB else key
         return f"{self.url}/{shown}" if key else self.url
 
     # Reading
@@ -137,7 +262,6 @@ class Objects:
         return info, bytes(data), True
 
     def read(self, info: ObjectInfo, start: int, stop: int) -> bytes:
-        """The bytes [start, stop) of an object."""
         pieces: list[bytes] = []
         self.read_into(info, start, stop, lambda _, data: pieces.append(bytes(data)))
         return b"".join(pieces)
@@ -158,7 +282,7 @@ class Objects:
         # A weak etag never satisfies If-Match; the etag of the answer is compared in any case.
         if info.etag is not None and not info.etag.startswith("W/"):
             options["if_match"] = f'"{info.etag}"' if self.scheme == "az" and not info.etag.startswith('"') else info.etag
-        elif info.etag is None and info.modified and self.scheme in ("http", "https"):
+        elif info.etag is None and info.modified and self.scheme in _WEB:
             options["if_unmodified_since"] = datetime.datetime.fromtimestamp(info.modified, datetime.UTC)
         self.account.request("GET", info.key, start, stop)
         client = self._client()
@@ -169,7 +293,7 @@ class Objects:
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         """All objects whose key begins with ``prefix`` and a slash ("": all there are), sorted by the bytes of their keys."""
-        if self.scheme in ("http", "https"):
+        if self.scheme in _WEB:
             raise NoMatchError(
                 f"{self.url_of(prefix)}: expected the names of files, because a web server has no listing; name them one by one"
             )
@@ -266,9 +390,9 @@ class Objects:
                 raise
 
     def supports_put_new(self, under: str = "") -> bool:
-        """Whether the store keeps the promise of ``put_new``: tried once, with a scratch object under a prefix that is removed."""
+        """Whether the store honours the condition of ``put_new``: tested once, with a scratch object under a prefix."""
         if self._can_put_new is None:
-            self._can_put_new = self.scheme not in ("http", "https") and self._try_put_new(under)
+            self._can_put_new = self.scheme not in _WEB and self._try_put_new(under)
         return self._can_put_new
 
     def _try_put_new(self, under: str) -> bool:
@@ -309,7 +433,7 @@ class Objects:
         return self._clients.client(self.policy)
 
     def _obstore(self, *, write: bool = False) -> ObstoreClient:
-        """The client for whatever is not read from a web server."""
+        """The client for everything except reads from a web server."""
         client = self._clients.client(self.policy, write=write)
         assert isinstance(client, ObstoreClient)
         return client
@@ -337,7 +461,7 @@ def _not_written(url: str, tries: int, seconds: float, failure: Failure) -> Stor
 
 
 def _copies(pieces: Sequence[Data]) -> Iterator[bytes]:
-    """The bytes of pieces, copied bit by bit: an interrupted write is left behind, and must not keep the caller's memory."""
+    """The bytes of pieces, copied piece by piece: an interrupted write is abandoned, and must not keep the caller's memory."""
     for piece in pieces:
         for start in range(0, memoryview(piece).nbytes, _COPY_BYTES):
             yield memoryview(piece).cast("B")[start : start + _COPY_BYTES].tobytes()

@@ -1,4 +1,4 @@
-"""obstore behind one seam: a client per process, options that forbid redirects, and its errors told apart.
+"""obstore behind one interface: a client per process, options that forbid redirects, and its errors classified.
 
 obstore keeps its threads in a global of its native module. In a forked child they do not exist, and every request would hang; a new
 client does not help. So a child loads its own copy of the native module, with globals of its own.
@@ -23,8 +23,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from penstock.errors import ReadError
-from penstock.remote.interruptible import in_thread, interruptible
-from penstock.remote.retry import FailedError, Failure, Policy, status_failure
+from penstock.process import in_thread, interruptible
+from penstock.remote.fetch import FailedError, Failure, Policy, status_failure
 
 __all__ = ["ObstoreClient", "first_line", "open_obstore"]
 
@@ -117,7 +117,6 @@ class ObstoreClient:
         raise FailedError(failure)  # here, so that it does not keep obstore's error, which has all that a server sent
 
     def items(self, stream: Any) -> Iterator[Any]:
-        """What a stream of obstore gives."""
         following = partial(next, iter(stream))
         while True:
             try:
@@ -211,7 +210,7 @@ def _store(native: Any, scheme: str, host: str, config: dict[str, Any], common: 
 
 
 # Redirects. obstore follows them with all headers, also those with secrets, and has no option against it. But hosts that a proxy
-# is for can be told apart from those it is not for: with a proxy at an address where nothing can listen, only the server itself
+# is for can be distinguished from those it is not for: with a proxy at an address where nothing can listen, only the server itself
 # is reached.
 
 NOWHERE = "127.0.0.1:0"

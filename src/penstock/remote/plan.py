@@ -3,26 +3,30 @@
 import heapq
 import itertools
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-import numpy as np
-
+from penstock.argument import IntArray
 from penstock.errors import WindowTooSmallError
-from penstock.interfaces import IntArray
-from penstock.remote.ranges import merge
-from penstock.remote.residency import Range
-from penstock.remote.window import ROOM_S, Hold, RemoteFiles
+from penstock.remote.residency import Extents, Range, merge
+from penstock.remote.window import ROOM_S, Hold, Window
 
-__all__ = ["Need", "Plan"]
+__all__ = ["KEPT", "Need", "Plan"]
 
 MOST_NEEDS = 64
 """Needs that are reserved at once, before other threads get the lock."""
 
 MOST_AHEAD = 1 << 16
 """The most steps between the last one read and one that is prefetched."""
+
+MOST_EMPTY = 128
+"""The most needs of nothing, one after the other, that are looked at ahead: where all is in memory, looking is for nothing."""
+
+KEPT = 1 << 61
+"""The last step of what stays as long as there is memory for it."""
 
 UNKNOWN = 1 << 62
 
@@ -31,6 +35,8 @@ UNKNOWN = 1 << 62
 class Need:
     """Byte ranges that are read from step ``first`` on. Needs come in the order of their first steps. The iterator that yields them
     sets ``last`` when it is known, at the latest before it yields a need of a later step. ``block`` is the key for ``Plan.hold``.
+    One that is ``KEPT`` and had to be evicted ``is_given_up``: the iterator yields another at its next use. One that
+    ``is_optional`` is read as it comes where there is no memory to keep it.
     """
 
     first: int
@@ -38,7 +44,13 @@ class Need:
     starts: IntArray
     stops: IntArray
     last: int = UNKNOWN
-    block: int = -1
+    block: Hashable = None
+    is_given_up: bool = False
+    is_optional: bool = False
+
+    def extents(self) -> Extents:
+        """The ranges, sorted, none overlapping another."""
+        return merge(self.numbers, self.starts, self.stops, 0, 1 << 62)
 
 
 @dataclass(eq=False)
@@ -64,25 +76,27 @@ class Plan:
     The window calls ``prefetch`` and ``give_up`` (its Prefetcher), from any thread, with its lock held.
     """
 
-    def __init__(self, files: RemoteFiles, needs: Iterator[Need]) -> None:
-        self._files, self._needs = files, needs
+    def __init__(self, window: Window, needs: Iterator[Need]) -> None:
+        self._window, self._needs = window, needs
         self._next: deque[Need] = deque()  # those that were given up, then the next one of the iterator
         self._kept: list[_Kept] = []  # in the order of their first steps; those that are over are removed in bulk
         self._ends: list[tuple[int, int, _Kept]] = []  # a heap, by the last step
         self._unsure: list[_Kept] = []  # with a last step that is not known yet
-        self._blocks: dict[int, _Kept] = {}
+        self._blocks: dict[Hashable, _Kept] = {}
         self._order = itertools.count()
+        self._over: list[Range] = []  # read for the last time, which the cache is told
+        self._empty: deque[int] = deque()  # steps ahead that need nothing, since the last that does
         self._tried = -1
         self._passed = -1
-        with files.lock:
-            files.check_open()
+        with window.lock:
+            window.check_open()
             self._look()
             self._passed = self._next[0].first - 1 if self._next else -1
-            files.prefetchers.append(self)
+            window.prefetchers.append(self)
             self.prefetch()
 
     def _look(self) -> None:
-        """See what comes next."""
+        """Peek at the next need."""
         if not self._next:
             # An error of the order or the source is raised by the batch it belongs to, in its turn.
             try:
@@ -94,98 +108,118 @@ class Plan:
         self._look()
         return not self._next or self._next[0].first > step
 
-    @property
-    def whole_files(self) -> bool:
-        """Whether the window evicts whole files only."""
-        return self._files.whole_files
-
-    def reached(self, step: int) -> bool:
-        """Whether everything up to a step is in memory or being fetched."""
-        with self._files.lock:
-            self._files.check_open()
+    def reached(self, step: int, part: float = 1.0) -> bool:
+        """Whether everything up to a step is in memory or being fetched, and what begins to be needed after the first step that
+        was not passed is at most a ``part`` of the window.
+        """
+        with self._window.lock:
+            self._window.check_open()
             while not self._is_at(step):
                 if self.prefetch() is not Progress.MOVED:
                     return False
-            return True
+            return part >= 1 or self._is_within(step, part * self._window.limit)
+
+    def _is_within(self, step: int, most: float) -> bool:
+        low, high = (bisect_right(self._kept, last, key=lambda kept: kept.need.first) for last in (self._passed + 1, step))
+        for kept in self._kept[low:high]:
+            most -= 0 if kept.is_over else sum(one.cost for one in kept.ranges)
+        return most >= 0
 
     def wait(self, step: int) -> None:
-        """Wait until that is so. To be called only when all steps before were passed."""
-        files = self._files
-        with files.lock:
-            files.check_open()
+        """Wait until everything up to a step is in memory or being fetched. All steps before must have been passed."""
+        window = self._window
+        with window.lock:
+            window.check_open()
             until = time.monotonic() + ROOM_S
             while not self._is_at(step):
-                if self.prefetch(urgent=True) is not Progress.MOVED and not files.wait_for_room(until):
-                    self._refuse(step)
+                has_moved = self.prefetch(urgent=True) is Progress.MOVED or self._skip_optional()
+                has_moved = has_moved or self._give_up_kept() or self._skip_kept()
+                if has_moved or window.wait_for_room(self._next[0].extents(), until) or self._skip_single():
+                    continue
+                self._refuse(step)
 
     def _refuse(self, step: int) -> None:
-        kept = sum(one.cost for kept in self._kept if not kept.is_over for one in kept.ranges)
-        new = int(np.sum(self._next[0].stops - self._next[0].starts))
+        window, wanted = self._window, self._next[0].extents()
+        kept = sum(one.cost for one in {one for kept in self._kept if not kept.is_over for one in kept.ranges})
+        others = window.residency.used - window.residency.idle_bytes - kept
         raise WindowTooSmallError(
-            f"{self._files.files[0][0]}: step {step} needs at least {kept + new} bytes at once, window_bytes is "
-            f"{self._files.window_bytes}: open with a larger window, or shuffle smaller or fewer blocks together"
+            f"{window.name_of(wanted)}: step {step} needs at least {kept + window.missing_bytes(wanted)} bytes at once, "
+            f"{f'others hold {others}, ' if others else ''}window_bytes is {window.limit}: "
+            "open with a larger window, or shuffle smaller or fewer blocks together"
         )
 
-    def hold(self, blocks: Iterable[int]) -> Hold | None:
-        """A hold on all bytes of blocks; None if the plan does not keep one of them now."""
-        with self._files.lock:
-            kept = [self._blocks.get(block) for block in blocks]
-            if any(one is None for one in kept):
-                return None
-            return self._files.hold_kept([part for one in kept if one is not None for part in one.ranges])
+    def hold(self, blocks: Iterable[Hashable]) -> Hold | None:
+        """A hold on all bytes of blocks; None if they are not all in memory now, or being fetched."""
+        with self._window.lock:
+            ranges: list[Range] = []
+            for block in blocks:
+                if (kept := self._blocks.get(block)) is None:
+                    return None
+                ranges += kept.ranges
+            # Ranges that could not be fetched, or whose file was closed, are not there any more.
+            return self._window.hold_kept(ranges) if all(map(self._window.residency.has, ranges)) else None
 
     def passed(self, step: int) -> None:
         """All steps up to this one were read."""
-        with self._files.lock:
+        with self._window.lock:
             self._passed = step
-            for kept in [kept for kept in self._unsure if kept.need.last < UNKNOWN]:
-                self._unsure.remove(kept)
-                heapq.heappush(self._ends, (kept.need.last, next(self._order), kept))
-            over: list[Range] = []
-            while self._ends and self._ends[0][0] <= step:
-                kept = heapq.heappop(self._ends)[2]
-                over += () if kept.is_over else kept.ranges
-                self._end(kept)
-            if over:
-                self._files.lock.notify_all()
-            self._files.prefetch()
-        self._files.spent(over)
+            if self._end_passed():
+                self._window.lock.notify_all()
+            self._window.prefetch()
+            over, self._over = self._over, []
+        self._window.spent(over)
 
     def close(self) -> None:
         """Release everything. Idempotent."""
-        files = self._files
-        with files.lock:
-            if self in files.prefetchers:
-                files.prefetchers.remove(self)
+        window = self._window
+        with window.lock:
+            if self in window.prefetchers:
+                window.prefetchers.remove(self)
                 self._next.clear()
                 self._needs = iter(())
                 for kept in self._kept:
                     self._end(kept)
-                files.lock.notify_all()
+                window.lock.notify_all()
 
     # With the window's lock held
 
     def prefetch(self, *, urgent: bool = False) -> Progress:
         """Reserve the next needs, as long as there is memory and they are not too far ahead."""
-        files = self._files
-        if not urgent and (self._tried == files.changes or files.num_waiting):
+        window = self._window
+        if not urgent and (self._tried == window.residency.changes or window.num_waiting):
             return Progress.FULL
         moved = Progress.DONE
         for _ in range(MOST_NEEDS):
             self._look()
-            if not self._next or files.is_closed or self._next[0].first > self._passed + MOST_AHEAD:
+            if not self._next or window.is_closed or self._next[0].first > self._passed + MOST_AHEAD:
                 return moved
             need = self._next[0]
-            if need.numbers.size:
-                wanted = merge(need.numbers, need.starts, need.stops, 0, 1 << 62)
-                ranges = files.admit(wanted, plans=1, spare=self, urgent=urgent)
+            if not self._is_worth_looking(need):
+                return moved
+            # What is closed fails the batch that reads it; what was given up may not be needed any more.
+            if need.numbers.size and window.is_open(need.numbers) and need.last > self._passed:
+                wanted = need.extents()
+                ranges = window.admit(wanted, plans=1, spare=self, urgent=urgent)
+                if ranges is None and self._end_passed():  # only the look at what comes next told the last step of some
+                    ranges = window.admit(wanted, plans=1, spare=self, urgent=urgent)
                 if ranges is None:
-                    self._tried = files.changes
+                    self._tried = window.residency.changes
                     return Progress.FULL if moved is Progress.DONE else moved
                 self._keep(need, ranges)
             self._next.popleft()
             moved = Progress.MOVED
         return moved
+
+    def _is_worth_looking(self, need: Need) -> bool:
+        if need.numbers.size:
+            self._empty.clear()
+            return True
+        while self._empty and self._empty[0] <= self._passed:
+            self._empty.popleft()
+        if len(self._empty) >= MOST_EMPTY:
+            return False
+        self._empty.append(need.first)
+        return True
 
     def _keep(self, need: Need, ranges: list[Range]) -> None:
         kept = _Kept(need, ranges)
@@ -198,6 +232,20 @@ class Plan:
         if len(self._kept) > 64 and len(self._kept) > 2 * (len(self._ends) + len(self._unsure)):
             self._kept = [one for one in self._kept if not one.is_over]
 
+    def _end_passed(self) -> bool:
+        """Release what was read for the last time; whether there was anything."""
+        for kept in [kept for kept in self._unsure if kept.need.last < UNKNOWN]:
+            self._unsure.remove(kept)
+            heapq.heappush(self._ends, (kept.need.last, next(self._order), kept))
+        found = False
+        while self._ends and self._ends[0][0] <= self._passed:
+            kept = heapq.heappop(self._ends)[2]
+            if not kept.is_over:
+                found = True
+                self._over += kept.ranges
+                self._end(kept)
+        return found
+
     def _end(self, kept: _Kept) -> None:
         if kept.is_over:
             return
@@ -205,17 +253,47 @@ class Plan:
         if self._blocks.get(kept.need.block) is kept:
             del self._blocks[kept.need.block]
         for one in kept.ranges:
-            self._files.give_back(one)
+            self._window.give_back(one, evict=kept.need.last != KEPT)
 
     def give_up(self) -> bool:
         """Release what is needed last of that which can be evicted now: a reader needs the memory. It is fetched again in time."""
-        for place in range(len(self._kept) - 1, -1, -1):
-            kept = self._kept[place]
-            if not kept.is_over and any(one.is_evictable for one in kept.ranges):
-                del self._kept[place]
-                self._unsure = [one for one in self._unsure if one is not kept]
-                self._end(kept)
-                later = [need for need in self._next if need.first < kept.need.first]
-                self._next = deque([*later, kept.need, *(need for need in self._next if need.first >= kept.need.first)])
-                return True
-        return False
+        return any(map(self._give_up, range(len(self._kept) - 1, -1, -1)))
+
+    def _give_up_kept(self) -> bool:
+        """The same of what need not be kept, in the order in which it came: a step needs the memory."""
+        needs = [kept.need for kept in self._kept]
+        return any((need.last == KEPT or need.is_optional) and self._give_up(place) for place, need in enumerate(needs))
+
+    def _skip_optional(self) -> bool:
+        if not self._next[0].is_optional:
+            return False
+        self._next.popleft()
+        return True
+
+    def _skip_kept(self) -> bool:
+        """What need not be kept is read as it comes, if there is no memory to keep it."""
+        if self._next[0].last != KEPT:
+            return False
+        self._next.popleft().is_given_up = True
+        return True
+
+    def _skip_single(self) -> bool:
+        """What a single step reads is left to that step, which reads it in slices, if there is no memory for all of it."""
+        if self._next[0].first != self._next[0].last:
+            return False
+        self._next.popleft()
+        return True
+
+    def _give_up(self, place: int) -> bool:
+        kept = self._kept[place]
+        if kept.is_over or not any(one.is_evictable for one in kept.ranges):
+            return False
+        del self._kept[place]
+        self._unsure = [one for one in self._unsure if one is not kept]
+        self._end(kept)
+        if kept.need.last == KEPT or kept.need.is_optional:
+            kept.need.is_given_up = True
+        else:
+            later = [need for need in self._next if need.first < kept.need.first]
+            self._next = deque([*later, kept.need, *(need for need in self._next if need.first >= kept.need.first)])
+        return True

@@ -12,11 +12,24 @@ from itertools import pairwise
 
 import numpy as np
 
-from penstock import _core
-from penstock.interfaces import IntArray
-from penstock.remote.ranges import merge
+from penstock.argument import IntArray
+from penstock.native import _core
 
-__all__ = ["GAP_BYTES", "NOTHING", "PAGE", "PIECE_BYTES", "Extents", "Range", "Residency"]
+__all__ = [
+    "CLOSED_FILE",
+    "GAP_BYTES",
+    "NOTHING",
+    "PAGE",
+    "PAGE_GAP",
+    "PIECE_BYTES",
+    "Extents",
+    "LandedFile",
+    "Range",
+    "Residency",
+    "merge",
+    "page_bytes",
+    "slices_of",
+]
 
 PAGE = 4096
 
@@ -25,6 +38,9 @@ PIECE_BYTES = 8 << 20
 
 GAP_BYTES = 64 << 10
 """Two ranges with at most this many bytes between them are fetched together."""
+
+PAGE_GAP = PAGE - 1
+"""The same where memory is short: no page is between them, so that together they take no more of it."""
 
 FEW = 64
 """Fewer ranges than this are looked up one by one."""
@@ -134,7 +150,7 @@ class _FileRanges:
         return low, max(low, high)
 
     def _edges(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Starts and stops of the ranges, and how far bytes go on without a hole from each start."""
+        """Starts and stops of the ranges, and how far the bytes from each start have no hole."""
         if self._arrays is None:
             starts, stops = np.array(self.starts, np.int64), np.array([one.stop for one in self.ranges], np.int64)
             last = np.append(stops[:-1] < starts[1:], True) if stops.size else np.empty(0, np.bool_)
@@ -157,22 +173,25 @@ class _FileRanges:
             yield start, stop
 
 
+@dataclass(frozen=True)
+class LandedFile:
+    """The memory of one file. With ``is_whole`` it is evicted as a whole; ``on_release`` is called before bytes go or change."""
+
+    landing: _core.Landing
+    size: int
+    is_whole: bool = False
+    on_release: Callable[[], None] | None = None
+
+
+CLOSED_FILE = LandedFile(_core.Landing(0), 0)
+"""In the place of a file that is not used any more."""
+
+
 class Residency:
-    """The ranges in memory, at most ``limit`` bytes of them. Not thread-safe.
+    """The ranges of files in memory, at most ``limit`` bytes of them. Not thread-safe."""
 
-    With ``whole_files`` a file is evicted as a whole. ``on_release(number)`` is called before the bytes of a file go or change.
-    """
-
-    def __init__(
-        self,
-        landings: Sequence[_core.Landing],
-        sizes: Sequence[int],
-        limit: int,
-        whole_files: bool,
-        on_release: Callable[[int], None] | None,
-    ) -> None:
-        self._landings, self._sizes, self._limit = landings, sizes, limit
-        self._whole_files, self._on_release = whole_files, on_release
+    def __init__(self, limit: int, files: Sequence[LandedFile] = ()) -> None:
+        self._limit, self._memory = limit, list(files)
         self._files: dict[int, _FileRanges] = {}
         self._idle: OrderedDict[Range | int, int] = OrderedDict()  # ranges, or files, and their bytes; least recently used first
         self.idle_bytes = 0
@@ -181,6 +200,18 @@ class Residency:
         """Ranges that are not ready yet."""
         self.changes = 0
         """Counts everything that may have freed memory."""
+
+    def register(self, files: Sequence[LandedFile]) -> None:
+        """More files; their numbers follow those of the others."""
+        self._memory += files
+
+    def forget(self, number: int) -> None:
+        """A file of which nothing is in memory is not going to be used any more."""
+        self._memory[number] = CLOSED_FILE
+
+    def _unit(self, one: Range) -> Range | int:
+        """What is evicted with a range: its file, or the range alone."""
+        return one.number if self._memory[one.number].is_whole else one
 
     # What is in memory
 
@@ -206,7 +237,6 @@ class Residency:
         ]
 
     def ranges_of(self, number: int) -> list[Range]:
-        """The ranges of a file."""
         there = self._files.get(number)
         return [] if there is None else list(there.ranges)
 
@@ -216,7 +246,7 @@ class Residency:
 
     def is_whole(self, number: int) -> bool:
         """Whether all bytes of a file are in memory."""
-        return number in self._files and self._files[number].is_whole(self._sizes[number])
+        return number in self._files and self._files[number].is_whole(self._memory[number].size)
 
     def has(self, one: Range) -> bool:
         """Whether a range was not evicted."""
@@ -241,7 +271,7 @@ class Residency:
         """Evict those of the ranges that are idle; whether there were any."""
         found = False
         for one in ranges:
-            unit = one.number if self._whole_files else one
+            unit = self._unit(one)
             if unit in self._idle:
                 self._evict(unit)
                 found = True
@@ -256,9 +286,9 @@ class Residency:
     # Changes
 
     def add(self, ranges: Sequence[Range]) -> None:
-        """Sorted new ranges, that are going to be fetched."""
+        """Register sorted new ranges, whose fetch is about to begin."""
         for number, start, stop in _runs(ranges):
-            self._landings[number].expect(start, stop)
+            self._memory[number].landing.expect(start, stop)
         for one in ranges:
             there = self._files.setdefault(one.number, _FileRanges())
             self._forget_idle(one)
@@ -281,11 +311,7 @@ class Residency:
         there.kept += one.is_kept - before
         self.fetching += was_ready - one.is_ready
         self._forget_idle(one)
-        if there.kept == 0 or not (one.is_kept or self._whole_files):
-            cost = there.cost if self._whole_files else one.cost
-            self._idle[one.number if self._whole_files else one] = cost
-            self.idle_bytes += cost
-            self.changes += 1
+        self._note_idle(one)
 
     def remove(self, one: Range) -> None:
         """Remove a range, kept or not."""
@@ -301,10 +327,13 @@ class Residency:
         self.used -= one.cost
         self.fetching -= not one.is_ready
         self.changes += 1
+        memory = self._memory[one.number]
         if not there.ranges:
             self.drop(one.number)
         elif low < high:
-            self._landings[one.number].release(low, min(high, self._sizes[one.number]))
+            memory.landing.release(low, min(high, memory.size))
+        if there.ranges and memory.is_whole:
+            self._note_idle(one)  # it may have been the last that kept the others in memory
 
     def drop(self, number: int) -> None:
         """Remove all ranges of a file, and free its memory."""
@@ -318,25 +347,34 @@ class Residency:
         self.used -= there.cost
         self.changes += 1
         self.announce_release(number)
-        self._landings[number].drop()
+        self._memory[number].landing.drop()
 
-    def drop_unheld(self) -> None:
-        """Remove every file that no reader holds."""
-        for number in [number for number, there in self._files.items() if there.holds == 0]:
+    def drop_unheld(self, numbers: range) -> None:
+        """Remove those of the files that no reader holds."""
+        for number in [number for number, there in self._files.items() if there.holds == 0 and number in numbers]:
             self.drop(number)
 
     def announce_release(self, number: int) -> None:
         """Call ``on_release``: the bytes of a file are going to be freed or replaced."""
-        if self._on_release is not None:
-            self._on_release(number)
+        if (on_release := self._memory[number].on_release) is not None:
+            on_release()
+
+    def _note_idle(self, one: Range) -> None:
+        """What is evicted with a range is idle if nothing keeps it."""
+        there, unit = self._files[one.number], self._unit(one)
+        is_kept, cost = (there.kept > 0, there.cost) if isinstance(unit, int) else (one.is_kept, one.cost)
+        if not is_kept:
+            self._idle[unit] = cost
+            self.idle_bytes += cost
+            self.changes += 1
 
     def _forget_idle(self, one: Range) -> None:
-        if (cost := self._idle.pop(one.number if self._whole_files else one, None)) is not None:
+        if (cost := self._idle.pop(self._unit(one), None)) is not None:
             self.idle_bytes -= cost
 
 
 def _runs(ranges: Sequence[Range]) -> list[tuple[int, int, int]]:
-    """Sorted ranges, those that touch put together."""
+    """Sorted ranges; those that touch are joined."""
     runs: list[tuple[int, int, int]] = []
     for one in ranges:
         if runs and (runs[-1][0], runs[-1][2]) == (one.number, one.start):
@@ -353,9 +391,118 @@ def _merged(parts: Sequence[tuple[int, int, int]], gap: int) -> Extents:
 
 
 def _by_file(wanted: Extents) -> Iterator[tuple[int, IntArray, IntArray]]:
-    """The ranges of one file after the other."""
+    """The ranges, file by file."""
     numbers, starts, stops = wanted
     edges = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
     for low, high in pairwise(edges):
         if low < high:
             yield int(numbers[low]), starts[low:high], stops[low:high]
+
+
+# Ranges: sorted, and merged where that saves requests without reading or holding too much
+
+
+def merge(numbers: IntArray, starts: IntArray, stops: IntArray, gap: int, most: int) -> tuple[IntArray, IntArray, IntArray]:
+    """The ranges [start, stop) of files, sorted by file and start, none overlapping another, none larger than ``most`` bytes.
+
+    Ranges of one file are merged where they touch, overlap, or leave a hole of at most ``gap`` bytes. Empty ranges are dropped.
+    """
+    if most < 1:
+        raise ValueError(f"most must be at least 1 byte, got {most}")
+    numbers, starts, stops = _sorted(numbers, starts, stops)
+    if numbers.size == 0:
+        return numbers, starts, stops
+    numbers, starts, stops = _unite(numbers, starts, stops, 0)
+    if gap > 0:
+        numbers, starts, stops = _bridge(numbers, starts, stops, gap, most)
+    return _cut(numbers, starts, stops, most)
+
+
+def page_bytes(wanted: Extents) -> int:
+    """The memory that ranges take at least: all pages that have bytes of them."""
+    _, starts, stops = merge(*wanted, PAGE_GAP, 1 << 62)
+    return int(np.sum(-(-stops // PAGE) - starts // PAGE)) * PAGE
+
+
+def _sorted(numbers: IntArray, starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    full = stops > starts
+    numbers, starts, stops = numbers[full], starts[full], stops[full]
+    order = np.lexsort((starts, numbers))
+    return numbers[order], starts[order], stops[order]
+
+
+def _unite(numbers: IntArray, starts: IntArray, stops: IntArray, gap: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Sorted ranges; those at most ``gap`` bytes apart are merged."""
+    reach = _reach(numbers, stops)
+    first = np.ones(numbers.size, np.bool_)
+    first[1:] = (numbers[1:] != numbers[:-1]) | (starts[1:] - reach[:-1] > gap)
+    begins = np.flatnonzero(first)
+    ends = np.append(begins[1:], numbers.size) - 1
+    return numbers[begins], starts[begins], reach[ends]
+
+
+def _reach(numbers: IntArray, stops: IntArray) -> IntArray:
+    """How far the ranges of a file reach, up to and with each one: the running maximum of ``stops``, file by file."""
+    new_file = np.append(False, numbers[1:] != numbers[:-1])
+    rank: IntArray = np.cumsum(new_file, dtype=np.int64)
+    span = int(stops.max()) + 1
+    if (int(rank[-1]) + 1) * span < 2**63:
+        # Each file is shifted above the one before it, so that one running maximum is enough.
+        lifted: IntArray = np.maximum.accumulate(rank * span + stops)
+        return lifted - rank * span
+    return np.concatenate([np.maximum.accumulate(part) for part in np.split(stops, np.flatnonzero(new_file))])
+
+
+def _bridge(numbers: IntArray, starts: IntArray, stops: IntArray, gap: int, most: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Disjoint sorted ranges, merged over small holes, from the left, as long as the result has at most ``most`` bytes."""
+    near = np.append(False, (numbers[1:] == numbers[:-1]) & (starts[1:] - stops[:-1] <= gap))
+    begins = np.flatnonzero(~near)
+    ends = np.append(begins[1:], numbers.size)
+    too_large = (stops[ends - 1] - starts[begins] > most) & (ends - begins > 1)
+    whole = numbers[begins], starts[begins], stops[ends - 1]
+    if not np.any(too_large):
+        return whole
+    pieces = [
+        (numbers[begin], *piece)
+        for begin, end in zip(begins[too_large].tolist(), ends[too_large].tolist(), strict=True)
+        for piece in _filled(starts[begin:end], stops[begin:end], most)
+    ]
+    columns = np.array(pieces, np.int64).T
+    found = [np.concatenate([column[~too_large], more]) for column, more in zip(whole, columns, strict=True)]
+    return _sorted(found[0], found[1], found[2])
+
+
+def _filled(starts: IntArray, stops: IntArray, most: int) -> Iterator[tuple[int, int]]:
+    """Neighbouring ranges of one file as few pieces of at most ``most`` bytes; a piece never begins or ends in a hole."""
+    at = int(starts[0])
+    while True:
+        last = int(np.searchsorted(starts, at + most)) - 1
+        stop = min(at + most, int(stops[last]))
+        yield at, stop
+        if stop < stops[last]:
+            at = stop
+        elif last + 1 < starts.size:
+            at = int(starts[last + 1])
+        else:
+            return
+
+
+def _cut(numbers: IntArray, starts: IntArray, stops: IntArray, most: int) -> tuple[IntArray, IntArray, IntArray]:
+    """Ranges cut into pieces of at most ``most`` bytes."""
+    counts = -(-(stops - starts) // most)
+    if np.all(counts == 1):
+        return numbers, starts, stops
+    nth = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+    begins = np.repeat(starts, counts) + nth * most
+    return np.repeat(numbers, counts), begins, np.minimum(begins + most, np.repeat(stops, counts))
+
+
+def slices_of(sizes: IntArray, most: int) -> Iterator[slice]:
+    """Consecutive slices of at most ``most`` bytes each, or of one item where that is larger."""
+    ends = np.cumsum(sizes)
+    low = 0
+    while low < len(sizes):
+        before = int(ends[low - 1]) if low else 0
+        high = max(low + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield slice(low, high)
+        low = high

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.errors import UnsafePathError
-from penstock.remote.client import SCHEMES
 from penstock.remote.objects import Objects, shared_objects
 
-__all__ = ["UrlPath", "is_url", "url_path"]
+__all__ = ["SCHEMES", "UrlPath", "is_url", "url_path"]
+
+SCHEMES = ("s3", "gs", "az", "http", "https", "memory")
+"""The schemes of URLs that are object stores."""
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 

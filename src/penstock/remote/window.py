@@ -1,40 +1,75 @@
 """The window: a bounded number of bytes of remote objects in memory, fetched when they are read or prefetched.
 
 A *hold* keeps byte ranges in memory while they are read. A *plan* (plan.py) keeps them until the last batch that needs them was
-read. A range that neither keeps stays until its memory is needed.
+read. A range that neither keeps stays until its memory is needed. Sources that were opened together share one window: memory goes
+to the source that needs it.
 
-No deadlock: a thread that holds ranges never waits for memory, so the wait graph has no cycle.
+No deadlock: a thread that holds ranges never waits for those of other threads, so the wait graph has no cycle.
 """
 
 import atexit
+import itertools
 import os
 import threading
 import time
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
-
-from penstock import _core
-from penstock.argument import byte_size
-from penstock.errors import WindowTooSmallError
-from penstock.interfaces import IntArray
+from penstock.argument import IntArray, byte_size
+from penstock.errors import ReadError, WindowTooSmallError
 from penstock.interrupt import check, patience, shielded
+from penstock.native import _core
 from penstock.remote.cache import Cache
-from penstock.remote.download import Downloader, join_all
 from penstock.remote.objects import ObjectInfo
-from penstock.remote.ranges import merge, slices_of
-from penstock.remote.residency import GAP_BYTES, NOTHING, PAGE, Extents, Range, Residency
+from penstock.remote.residency import (
+    CLOSED_FILE,
+    GAP_BYTES,
+    NOTHING,
+    PAGE,
+    PAGE_GAP,
+    PIECE_BYTES,
+    Extents,
+    LandedFile,
+    Range,
+    Residency,
+    merge,
+    page_bytes,
+    slices_of,
+)
 from penstock.remote.url import UrlPath
 
-__all__ = ["ROOM_S", "Hold", "Prefetcher", "RemoteFiles", "RemoteOptions", "is_changing"]
+__all__ = ["ROOM_S", "Hold", "Prefetcher", "RemoteFiles", "RemoteOptions", "SharedWindow", "Traffic", "Window", "is_changing"]
 
 ROOM_S = 600.0
 """The longest wait of a reader for memory that others hold."""
+
+CONNECTIONS = 16
+"""The most requests of a window at a time."""
+
+CLOSE_S = 30.0
+"""The longest wait for the end of requests when files are closed."""
+
+
+class SharedWindow:
+    """The window of sources that are opened together, made when the first of them is opened. A pickle carries none."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._window: Window | None = None
+
+    def get(self, limit: int) -> "Window":
+        with self._lock:
+            if self._window is None:
+                self._window = Window(limit)
+            return self._window
+
+    def __reduce__(self) -> tuple[type["SharedWindow"], tuple[()]]:
+        return SharedWindow, ()
 
 
 @dataclass(frozen=True)
@@ -47,6 +82,8 @@ class RemoteOptions:
     window_bytes: int | str = "4GiB"
     cache: str | os.PathLike[str] | None = None
     cache_bytes: int | str = "50GB"
+    shared: SharedWindow | None = field(default=None, compare=False, repr=False)
+    """The window of sources that are opened together."""
 
     def open_files(
         self,
@@ -56,11 +93,17 @@ class RemoteOptions:
         on_release: Callable[[int], None] | None = None,
         identities: Sequence[str] | None = None,
     ) -> "RemoteFiles":
-        """A window on files."""
-        window = byte_size("window_bytes", self.window_bytes, least=PAGE)
+        limit = byte_size("window_bytes", self.window_bytes, least=PAGE)
         cache = None if self.cache is None else Cache(self.cache, byte_size("cache_bytes", self.cache_bytes, least=1))
+        window = None if self.shared is None else self.shared.get(limit)
         return RemoteFiles(
-            files, window_bytes=window, cache=cache, whole_files=whole_files, on_release=on_release, identities=identities
+            files,
+            window_bytes=limit,
+            cache=cache,
+            whole_files=whole_files,
+            on_release=on_release,
+            identities=identities,
+            window=window,
         )
 
 
@@ -74,138 +117,166 @@ class Prefetcher(Protocol):
         """Release what is needed last of that which can be evicted now; False if there is nothing."""
 
 
-class RemoteFiles:
-    """The files of one source and the window on them. Safe to use from several threads; a forked child begins with an empty one.
+@dataclass
+class Traffic:
+    """What was read of files: from the object store, and from the disk cache."""
 
-    With ``whole_files`` the memory of a file is freed as a whole; ``on_release(number)`` is called before. ``identities`` are the
-    versions of the files for the cache; their etags unless given.
+    fetched_bytes: int = 0
+    requests: int = 0
+    cached_bytes: int = 0
+    cache_hits: int = 0
+
+    def fetched(self, num_bytes: int) -> None:
+        """A range came from the object store."""
+        self.fetched_bytes += num_bytes
+        self.requests += 1
+
+    def cached(self, num_bytes: int) -> None:
+        """A range came from the cache."""
+        self.cached_bytes += num_bytes
+        self.cache_hits += 1
+
+
+@dataclass(eq=False)
+class _Download:
+    """Where a file comes from and goes to. ``identity`` is its version for the cache."""
+
+    url: UrlPath
+    info: ObjectInfo
+    landing: _core.Landing
+    cache: Cache | None
+    identity: str | None
+    traffic: tuple[Traffic, ...]
+    is_stopped: bool = False
+
+    def fetch(self, one: Range, lock: threading.Condition) -> None:
+        """Bring a range into memory: from the disk cache, otherwise from the object store."""
+        url, info, cache, size = str(self.url), self.info, self.cache, one.stop - one.start
+        if cache is not None and cache.read_into(url, self.identity, info.size, one.start, one.stop, self._write):
+            with lock:
+                for traffic in self.traffic:
+                    traffic.cached(size)
+            return
+        self.url.objects.read_into(info, one.start, one.stop, self._write)
+        with lock:
+            for traffic in self.traffic:
+                traffic.fetched(size)
+        if cache is not None:
+            cache.add(url, self.identity, info.size, one.start, self.landing.read(one.start, one.stop))
+
+    def _write(self, offset: int, data: Any) -> None:
+        if self.is_stopped:
+            raise ReadError(f"{self.url}: closed while it was read")
+        self.landing.write(offset, data)
+
+    def evict_first(self, one: Range) -> None:
+        """Mark a range in the cache as the first to evict. Needs no lock."""
+        if self.cache is not None:
+            self.cache.drop(str(self.url), self.identity, self.info.size, one.start, one.stop)
+
+    def forget(self, one: Range) -> None:
+        """Remove the bytes of a range from the cache, because they are wrong."""
+        if self.cache is not None:
+            self.cache.remove(str(self.url), self.identity, self.info.size, one.start, one.stop)
+
+
+class Window:
+    """The memory of files that are numbered in the order in which they come: at most ``limit`` bytes.
+
+    Safe to use from several threads; a forked child begins with an empty one. Methods that say so need ``lock`` held.
     """
 
-    def __init__(
-        self,
-        files: Sequence[tuple[UrlPath, ObjectInfo]],
-        *,
-        window_bytes: int,
-        cache: Cache | None = None,
-        whole_files: bool = False,
-        on_release: Callable[[int], None] | None = None,
-        identities: Sequence[str] | None = None,
-    ) -> None:
-        self.files, self.window_bytes = list(files), window_bytes
-        self.whole_files, self._on_release = whole_files, on_release
-        self.landings = [_core.Landing(info.size) for _, info in files]
-        self._downloader = Downloader(self.files, self.landings, cache, identities)
-        self.is_closed = False
+    def __init__(self, limit: int) -> None:
+        self.limit, self.number, self.traffic = limit, next(_numbers), Traffic()
+        """``number``: windows are entered in the order of their numbers. ``traffic``: of all files that were ever in the window."""
+        self._num_open = 0
+        self._downloads: list[_Download | None] = []  # None: closed, and nothing of it is in memory
+        self._memory: list[LandedFile] = []
         self._begin()
-        _open.add(self)
+        _open[self.number] = self
 
     def _begin(self) -> None:
         self.lock = threading.Condition()
         """Guards everything that changes; notified when memory or bytes may have come."""
-        sizes = [info.size for _, info in self.files]
-        self._residency = Residency(self.landings, sizes, self.window_bytes, self.whole_files, self._on_release)
-        self._downloader.reset(self.lock)
+        self.residency = Residency(self.limit, self._memory)
+        self._queue: deque[Range] = deque()
+        self._threads: dict[threading.Thread, int] = {}  # and the number of the file that each fetches, or -1
         self.prefetchers: list[Prefetcher] = []
         """The plans, that prefetch when memory may be free."""
         self.num_waiting = 0
         """Threads that wait for memory: nothing is prefetched meanwhile."""
-        self._holders: Counter[int] = Counter()  # holds by thread
+        self._holders: Counter[threading.Thread] = Counter()  # holds by thread, whose ident another may get when it has ended
         self._bad: set[int] = set()  # files that are about to be fetched again: no new hold on them
 
     def begin_anew(self) -> None:
         """In a forked child: the threads are the parent's, and locks may be held by them."""
         self._begin()
-        for number, landing in enumerate(self.landings):
-            if self._on_release is not None and landing.is_mapped:
-                self._on_release(number)
-            landing.drop()
+        for memory in self._memory:
+            if memory.on_release is not None and memory.landing.is_mapped:
+                memory.on_release()
+            memory.landing.drop()
 
-    # For readers
-
-    def hold(self, numbers: IntArray, starts: IntArray, stops: IntArray) -> "Hold":
-        """A hold on byte ranges of files, in any order."""
-        return Hold(self, merge(numbers, starts, stops, 0, 1 << 62))
-
-    def holds_whole(self, number: int) -> bool:
-        """Whether all bytes of a file are in memory at this moment."""
+    def register(self, downloads: Sequence[_Download], memory: Sequence[LandedFile]) -> range:
+        """More files, and the numbers that they get."""
         with self.lock:
-            return self._residency.is_whole(number)
+            first = len(self._downloads)
+            self._downloads += downloads
+            self._num_open += len(downloads)
+            self._memory += memory
+            self.residency.register(memory)
+            return range(first, first + len(downloads))
 
-    def slices(self, starts: IntArray, stops: IntArray) -> Iterator[slice]:
-        """Runs of byte ranges, in the order given, of which each can be held at once."""
-        return slices_of(stops - starts + 2 * PAGE, max(1, self.window_bytes // 2))
-
-    def refetch(self, number: int) -> None:
-        """Fetch all bytes of a file again, because they are wrong; those in the cache are removed.
-
-        To be called by a thread that holds nothing. Waits until other threads have read what they hold of the file.
-        """
+    def close(self, numbers: range | None = None) -> None:
+        """Free all memory of files that is not being read, and the rest when that ends. Requests under way are abandoned."""
         with self.lock:
-            self.check_open()
-            self._bad.add(number)
-            try:
-                until = time.monotonic() + ROOM_S
-                while self._residency.is_held(number) and not self._is_holder() and time.monotonic() < until:
-                    self._wait()
-                ranges = self._residency.ranges_of(number)
-                if not self._residency.is_held(number) and all(one.is_ready for one in ranges):
-                    self._fetch_again(number, ranges)
-            finally:
-                self._bad.discard(number)
-                self.lock.notify_all()
-
-    def _fetch_again(self, number: int, ranges: Sequence[Range]) -> None:
-        self._residency.announce_release(number)
-        for one in ranges:
-            self._residency.change(one, is_ready=False)
-            one.is_begun = False
-            self._downloader.forget(one)
-        self._downloader.send(ranges, self._arrived)
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes in memory or being fetched."""
-        return self._residency.used
-
-    @property
-    def most_bytes(self) -> int:
-        """The maximum of ``used_bytes`` so far."""
-        return self._residency.most
-
-    @property
-    def fetched_bytes(self) -> int:
-        """Bytes that came from the object store."""
-        return self._downloader.fetched_bytes
-
-    @property
-    def requests(self) -> int:
-        """Ranges that came from the object store."""
-        return self._downloader.requests
-
-    @property
-    def cached_bytes(self) -> int:
-        """Bytes that came from the disk cache."""
-        return self._downloader.cached_bytes
-
-    @property
-    def cache_hits(self) -> int:
-        """Ranges that came from the disk cache."""
-        return self._downloader.cache_hits
-
-    def close(self) -> None:
-        """Free all memory that is not being read, and the rest when that ends. Requests under way are abandoned. Idempotent."""
-        with self.lock:
-            self.is_closed = True
-            threads = self._downloader.stop()
+            numbers = range(len(self._downloads)) if numbers is None else numbers
+            for download in self._downloads[numbers.start : numbers.stop]:
+                if download is not None:
+                    self._num_open -= not download.is_stopped
+                    download.is_stopped = True
+            for one in [one for one in self._queue if one.number in numbers]:
+                self._cancel([one])
+                one.is_ready, one.error = True, ValueError("the source is closed")
             self.lock.notify_all()
-        join_all(threads)
+            self._join(numbers, time.monotonic() + CLOSE_S)
+            threads = list(self._threads) if self.is_closed else []
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(CLOSE_S)
         with self.lock:
-            self._residency.drop_unheld()
+            self._drop_closed(numbers)
 
-    # For holds and plans, with the lock held
+    def _drop_closed(self, numbers: range) -> None:
+        """Free the memory of files that are closed and not held. Of such a file only the number is left."""
+        self.residency.drop_unheld(numbers)
+        busy = set(self._threads.values())
+        for number in numbers:
+            if number not in busy and not self.residency.ranges_of(number):
+                self._downloads[number], self._memory[number] = None, CLOSED_FILE
+                self.residency.forget(number)
+
+    def _join(self, numbers: range, until: float) -> None:
+        me = threading.current_thread()
+        while any(busy in numbers for thread, busy in self._threads.items() if thread is not me) and time.monotonic() < until:
+            self.lock.wait(0.1)
+
+    # With the lock held
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether all files are closed."""
+        return bool(self._downloads) and self._num_open == 0
+
+    def is_open(self, numbers: IntArray) -> bool:
+        """Whether none of the files is closed."""
+        return not any(map(self._is_stopped, set(numbers.tolist())))
+
+    def _is_stopped(self, number: int) -> bool:
+        download = self._downloads[number]
+        return download is None or download.is_stopped
 
     def check_open(self) -> None:
-        """ValueError if the window is closed."""
+        """ValueError if all files are closed."""
         if self.is_closed:
             raise ValueError("the source is closed")
 
@@ -216,7 +287,7 @@ class RemoteFiles:
 
         If it is urgent, plans other than ``spare`` give up what they need last.
         """
-        residency = self._residency
+        residency = self.residency
         there = residency.overlapping(wanted)
         self._keep(there, holds, plans)
         new = None
@@ -235,13 +306,20 @@ class RemoteFiles:
             return self.admit(wanted, holds=holds, plans=plans, spare=spare, urgent=urgent)
         return None
 
-    def wait_for_room(self, until: float) -> bool:
-        """Wait for a change; False, without waiting, if none can free memory or it is later than ``until``.
+    def missing_bytes(self, wanted: Extents) -> int:
+        """The memory that is needed for the part of the wanted ranges that is not there."""
+        return sum(one.cost for one in self.residency.missing(wanted, PAGE_GAP))
 
-        Memory comes from other threads that hold something, or from a request that ends. A thread that holds something never waits.
+    def wait_for_room(self, wanted: Extents, until: float) -> bool:
+        """Wait for a change; False, without waiting, if none can free memory for the ranges or it is later than ``until``.
+
+        Memory comes from a request that ends, which it does by itself, or from other threads that hold something. A thread that
+        holds something never waits for those, unless all of it is in windows that are entered before this one.
         """
-        can_come = not self._is_holder() and (bool(self._holders.total()) or self._residency.fetching > 0)
-        if not can_come or time.monotonic() > until:
+        me = threading.current_thread()
+        may_wait = not any(window._holders[me] for window in _windows() if window.number >= self.number)
+        can_come = self.residency.fetching > 0 or (may_wait and bool(self._holders.total()))
+        if not can_come or time.monotonic() > until or page_bytes(wanted) > self.limit:
             return False
         self._wait()
         return True
@@ -250,66 +328,90 @@ class RemoteFiles:
 
     def acquire(self, wanted: Extents) -> list[Range]:
         """Keep the wanted ranges until ``release``; waits only for memory, and fails if none can come."""
+        if not self.is_open(wanted[0]):
+            raise ValueError("the source is closed")
         until = time.monotonic() + ROOM_S
         while self._must_wait_for_refetch(wanted) and time.monotonic() < until:
             self._wait()
         while (held := self.admit(wanted, holds=1, urgent=True)) is None:
-            if not self.wait_for_room(until):
-                size = int(np.sum(wanted[2] - wanted[1]))
+            if not self.wait_for_room(wanted, until):
+                size = self.missing_bytes(wanted)
                 raise WindowTooSmallError(
-                    f"{self.files[0][0]}: {size} bytes are needed at once, more than window_bytes={self.window_bytes} can "
-                    "hold beside what is being read; read fewer records at a time, or open with a larger window"
+                    f"{self.name_of(wanted)}: {size} bytes are needed at once, more than window_bytes={self.limit} can hold "
+                    "in addition to what is being read; read fewer records at a time, or open with a larger window"
                 )
-        self._holders[threading.get_ident()] += 1
+        self._holders[threading.current_thread()] += 1
         return held
 
-    def release(self, held: Sequence[Range], thread: int) -> None:
+    def name_of(self, wanted: Extents) -> str:
+        """A file to name in a message."""
+        download = self._downloads[int(wanted[0][0]) if wanted[0].size else 0]
+        return "a closed file" if download is None else str(download.url)
+
+    def release(self, held: Sequence[Range], thread: threading.Thread) -> None:
         """What a thread held was read."""
         self._holders[thread] -= 1
         self._holders += Counter()  # drops threads without holds
         self._keep(held, -1, 0)
-        if self.is_closed:
-            self._residency.drop_unheld()
+        for number in {one.number for one in held if self._is_stopped(one.number)}:
+            self._drop_closed(range(number, number + 1))
         self.prefetch()
         self.lock.notify_all()
 
+    def refetch(self, number: int) -> None:
+        """Fetch all bytes of a file again, because they are wrong. Waits until other threads have read what they hold of it."""
+        residency = self.residency
+        self._bad.add(number)
+        try:
+            until = time.monotonic() + ROOM_S
+            while residency.is_held(number) and not self._is_holder() and time.monotonic() < until:
+                self._wait()
+            ranges, download = residency.ranges_of(number), self._downloads[number]
+            if download is not None and not residency.is_held(number) and all(one.is_ready for one in ranges):
+                residency.announce_release(number)
+                for one in ranges:
+                    residency.change(one, is_ready=False)
+                    one.is_begun = False
+                    download.forget(one)
+                self._send(ranges)
+        finally:
+            self._bad.discard(number)
+            self.lock.notify_all()
+
     # For plans, with the lock held; ``spent`` without it
 
-    @property
-    def changes(self) -> int:
-        """A count that grows whenever memory may have been freed."""
-        return self._residency.changes
-
-    def give_back(self, one: Range) -> None:
-        """A plan does not need a range any more: it is evicted, or its fetch canceled if not begun, unless others keep it."""
-        self._residency.change(one, plans=-1)
+    def give_back(self, one: Range, *, evict: bool) -> None:
+        """A plan does not need a range any more: its fetch is canceled if not begun, unless others keep it."""
+        self.residency.change(one, plans=-1)
         if one.holds or one.plans:
             return
         if one.is_ready:
-            self._residency.evict_idle([one])
-        elif not one.is_begun and self._residency.has(one):
+            self.residency.evict_idle([one] if evict else [])
+        elif not one.is_begun and self.residency.has(one):
             self._cancel([one])
 
     def hold_kept(self, ranges: Sequence[Range]) -> "Hold":
         """A hold on ranges that a plan keeps, begun."""
         self._keep(ranges, 1, 0)
-        self._holders[threading.get_ident()] += 1
+        self._holders[threading.current_thread()] += 1
         return Hold(self, NOTHING, ranges)
 
     def prefetch(self) -> None:
         """Let plans use the memory that may be free."""
-        if not self.is_closed and not self.num_waiting:
+        if not self.num_waiting and not self.is_closed:
             for prefetcher in self.prefetchers:
                 prefetcher.prefetch()
 
     def spent(self, ranges: Sequence[Range]) -> None:
         """Tell the cache which ranges a plan is done with: their next use is furthest away."""
-        self._downloader.evict_first(ranges)
+        for one in ranges:
+            if (download := self._downloads[one.number]) is not None:
+                download.evict_first(one)
 
     # With the lock held
 
     def _is_holder(self) -> bool:
-        return self._holders[threading.get_ident()] > 0
+        return self._holders[threading.current_thread()] > 0
 
     def _must_wait_for_refetch(self, wanted: Extents) -> bool:
         """Whether one of the files is about to be fetched again; not if that may wait for this thread."""
@@ -327,26 +429,26 @@ class RemoteFiles:
 
     def _keep(self, ranges: Sequence[Range], holds: int, plans: int) -> None:
         for one in ranges:
-            self._residency.change(one, holds=holds, plans=plans)
+            self.residency.change(one, holds=holds, plans=plans)
 
     def _new(self, wanted: Extents, spare: Prefetcher | None, urgent: bool) -> list[Range] | None:
         """The ranges that are missing, if there is memory for them now."""
         cost = 0
-        for gap in (GAP_BYTES, 0):
-            new = self._residency.missing(wanted, gap)
+        for gap in (GAP_BYTES, PAGE_GAP):
+            new = self.residency.missing(wanted, gap)
             cost = sum(one.cost for one in new)
-            if self._residency.make_room(cost):
+            if self.residency.make_room(cost):
                 return new
         for prefetcher in self.prefetchers if urgent else ():
-            while prefetcher is not spare and not self._residency.would_fit(cost) and prefetcher.give_up():
+            while prefetcher is not spare and not self.residency.would_fit(cost) and prefetcher.give_up():
                 pass
-        return self._residency.missing(wanted, 0) if self._residency.make_room(cost) else None
+        return self.residency.missing(wanted, PAGE_GAP) if self.residency.make_room(cost) else None
 
     def _begin_fetch(self, new: Sequence[Range]) -> None:
         """Send new ranges to be fetched; if that fails, nothing has changed."""
-        self._residency.add(new)
+        self.residency.add(new)
         try:
-            self._downloader.send(new, self._arrived)
+            self._send(new)
         except BaseException:
             self._cancel(new)
             raise
@@ -354,58 +456,197 @@ class RemoteFiles:
     def _cancel(self, ranges: Sequence[Range]) -> None:
         """Remove ranges whose fetch has not begun."""
         for one in ranges:
-            self._downloader.cancel(one)
-            self._residency.remove(one)
+            if one in self._queue:
+                self._queue.remove(one)
+            self.residency.remove(one)
+
+    # The threads that fetch. A thread ends when the queue is empty
+
+    def _send(self, ranges: Sequence[Range]) -> None:
+        self._queue.extend(ranges)
+        for _ in range(min(len(ranges), CONNECTIONS - len(self._threads))):
+            thread = threading.Thread(target=self._serve, name="penstock-fetch", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads: those that there are do the work, if there are any
+                if not self._threads:
+                    raise
+                return
+            self._threads[thread] = -1
+
+    def _serve(self) -> None:
+        me = threading.current_thread()
+        while True:
+            with self.lock:
+                if not self._queue:
+                    self._threads.pop(me, None)
+                    return
+                one = self._queue.popleft()
+                one.is_begun = True
+                self._threads[me] = one.number
+                download = self._downloads[one.number]
+                assert download is not None  # ranges that wait are removed when their file is closed
+            error: BaseException | None = None
+            try:
+                download.fetch(one, self.lock)
+            except BaseException as failure:  # any error is passed on to the readers that wait for the range
+                error = failure
+            with self.lock:
+                self._threads[me] = -1
+                self._arrived(one, error)
+                self.lock.notify_all()
+            del one, error, download
 
     def _arrived(self, one: Range, error: BaseException | None) -> None:
         """A range that could not be fetched is removed; its readers find the error."""
         if error is not None:
-            self._residency.remove(one)
-        self._residency.change(one, is_ready=True)
+            self.residency.remove(one)
+        self.residency.change(one, is_ready=True)
         one.error = error
         self.prefetch()
+
+
+class RemoteFiles:
+    """The files of one source, in a window of ``window_bytes`` of their own or in one that they share. Safe for several threads.
+
+    With ``whole_files`` the memory of a file is freed as a whole; ``on_release(number)`` is called before. ``identities`` are the
+    versions of the files for the cache; their etags unless given.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[tuple[UrlPath, ObjectInfo]],
+        *,
+        window_bytes: int,
+        cache: Cache | None = None,
+        whole_files: bool = False,
+        on_release: Callable[[int], None] | None = None,
+        identities: Sequence[str] | None = None,
+        window: Window | None = None,
+    ) -> None:
+        if cache is not None:
+            cache.need(min(PIECE_BYTES, max((info.size for _, info in files), default=0)))
+        self.files, self.whole_files = list(files), whole_files
+        self.window = Window(window_bytes) if window is None else window
+        self.landings = [_core.Landing(info.size) for _, info in files]
+        self._traffic = Traffic()
+        names = [info.etag for _, info in files] if identities is None else identities
+        downloads = [
+            _Download(url, info, landing, cache, name, (self._traffic, self.window.traffic))
+            for (url, info), landing, name in zip(files, self.landings, names, strict=True)
+        ]
+        memory = [
+            LandedFile(landing, info.size, whole_files, None if on_release is None else partial(on_release, number))
+            for number, ((_, info), landing) in enumerate(zip(files, self.landings, strict=True))
+        ]
+        self._numbers = self.window.register(downloads, memory)
+
+    @property
+    def window_bytes(self) -> int:
+        return self.window.limit
+
+    @property
+    def first(self) -> int:
+        """The number of the first file in the window."""
+        return self._numbers.start
+
+    def hold(self, numbers: IntArray, starts: IntArray, stops: IntArray) -> "Hold":
+        """A hold on byte ranges of files, in any order."""
+        return Hold(self.window, merge(numbers + self.first, starts, stops, 0, 1 << 62))
+
+    def holds_whole(self, number: int) -> bool:
+        """Whether all bytes of a file are in memory at this moment."""
+        with self.window.lock:
+            return self.window.residency.is_whole(self.first + number)
+
+    def slices(self, starts: IntArray, stops: IntArray) -> Iterator[slice]:
+        """Runs of byte ranges, in the order given, of which each can be held at once."""
+        return slices_of(stops - starts + 2 * PAGE, max(1, self.window_bytes // 2))
+
+    def refetch(self, number: int) -> None:
+        """Fetch all bytes of a file again, because they are wrong; those in the cache are removed.
+
+        To be called by a thread that holds nothing.
+        """
+        with self.window.lock:
+            self.window.check_open()
+            self.window.refetch(self.first + number)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the window in memory or being fetched."""
+        return self.window.residency.used
+
+    @property
+    def most_bytes(self) -> int:
+        """The maximum of ``used_bytes`` so far."""
+        return self.window.residency.most
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes that came from the object store."""
+        return self._traffic.fetched_bytes
+
+    @property
+    def requests(self) -> int:
+        """Ranges that came from the object store."""
+        return self._traffic.requests
+
+    @property
+    def cached_bytes(self) -> int:
+        """Bytes that came from the disk cache."""
+        return self._traffic.cached_bytes
+
+    @property
+    def cache_hits(self) -> int:
+        """Ranges that came from the disk cache."""
+        return self._traffic.cache_hits
+
+    def close(self) -> None:
+        """Free the memory of these files that is not being read, and the rest when that ends. Idempotent."""
+        self.window.close(self._numbers)
 
 
 class Hold:
     """Byte ranges that are in memory, and stay there, while the hold is entered."""
 
-    def __init__(self, files: RemoteFiles, wanted: Extents, held: Sequence[Range] | None = None) -> None:
-        self._files, self._wanted = files, wanted
+    def __init__(self, window: Window, wanted: Extents, held: Sequence[Range] | None = None) -> None:
+        self._window, self._wanted = window, wanted
         self._held = list(held or ())
-        self._thread = None if held is None else threading.get_ident()
+        self._thread = None if held is None else threading.current_thread()
 
     def begin(self) -> None:
         """Begin to fetch what is missing; waits only for memory."""
-        files = self._files
-        with files.lock:
-            files.check_open()
+        window = self._window
+        with window.lock:
+            window.check_open()
             if self._thread is None:
-                self._held = files.acquire(self._wanted)
-                self._thread = threading.get_ident()
+                self._held = window.acquire(self._wanted)
+                self._thread = threading.current_thread()
 
     def wait(self) -> None:
         """Wait for what is being fetched; the first failure is raised."""
-        files = self._files
-        with files.lock:
+        window = self._window
+        with window.lock:
             while not all(one.is_ready for one in self._held):
-                files.lock.wait(patience())
+                window.lock.wait(patience())
                 check()
-                files.check_open()
+                window.check_open()
         failed = next((one.error for one in self._held if one.error is not None), None)
         if failed is not None:
             raise failed
 
     def end(self) -> None:
         """Keep nothing any more. Idempotent."""
-        with self._files.lock:
+        with self._window.lock:
             thread, held = self._thread, self._held
             if thread is not None:
                 self._thread, self._held = None, []
-                self._files.release(held, thread)
+                self._window.release(held, thread)
 
     def __enter__(self) -> "Hold":
-        self.begin()
         try:
+            self.begin()  # which fails if the window was closed; the hold may have been begun before
             self.wait()
         except BaseException:
             self.end()
@@ -416,16 +657,22 @@ class Hold:
         self.end()
 
 
-_open: "weakref.WeakSet[RemoteFiles]" = weakref.WeakSet()
+_open: "weakref.WeakValueDictionary[int, Window]" = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
+def _windows() -> list[Window]:
+    """All windows. (Other threads may add one meanwhile, which an iteration would not survive.)"""
+    return [window for one in _open.valuerefs() if (window := one()) is not None]
 
 
 def is_changing() -> bool:
     """Whether this thread is in the middle of a change of a window, as only a finalizer may find it."""
-    return any(_has(files.lock) for files in list(_open))
+    return any(_has(window.lock) for window in _windows())
 
 
 def _has(lock: threading.Condition) -> bool:
-    """Whether this thread has a lock."""
+    """Whether this thread holds a lock."""
     try:
         lock.notify(0)
     except RuntimeError:
@@ -437,13 +684,13 @@ def _has(lock: threading.Condition) -> bool:
 @shielded
 def _close_all() -> None:
     """No thread may be in a request when the interpreter ends."""
-    for files in list(_open):
-        files.close()
+    for window in _windows():
+        window.close()
 
 
 def _after_fork() -> None:
-    for files in list(_open):
-        files.begin_anew()
+    for window in _windows():
+        window.begin_anew()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -4,13 +4,10 @@ Nothing here is about a terminal. matplotlib is imported when a plot is made.
 """
 
 from penstock.report.doctor import Finding, examine
-from penstock.report.kill import Kills, train, verify_kills
-from penstock.report.labels import field_labels, sorted_labels
-from penstock.report.mixing import Mixing, measure_order
-from penstock.report.page import make_page, write_page
-from penstock.report.plot import write_plots
-from penstock.report.section import Figure, Section, Table, Tile
+from penstock.report.mixing import Mixing, field_labels, measure_order, sorted_labels
+from penstock.report.page import Figure, Section, Table, Tile, make_page, write_page, write_plots
 from penstock.report.speed import Speed, measure_loader
+from penstock.report.trainer import Kills, train, verify_kills
 
 __all__ = [
     "Figure",

@@ -1,40 +1,184 @@
-"""How well an order mixes, for the user's batches: six measures beside a perfect shuffle, in plain words, and two pictures."""
+"""How well an order mixes the user's batches: six measures compared with a perfect shuffle, in plain words, and two pictures."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from penstock.argument import as_positions, whole_number
-from penstock.interfaces import IntArray, InvertibleOrder
-from penstock.order import BlockShuffle, Permutation, Shard, Shuffle
+from penstock.argument import IntArray, as_positions, whole_number
+from penstock.order import BlockShuffle, InvertibleOrder, Permutation, Shard, Shuffle
 from penstock.order.locality import Locality, measure_locality
-from penstock.order.quality import Measure, Setting, measure
-from penstock.records import Blocks
-from penstock.report.class_mix import Batches, class_mix, distinct_labels, rank_p_value, sample_batches, spread_runs
-from penstock.report.labels import Labels, sorted_labels
-from penstock.report.section import Section
-from penstock.report.verdict import Verdict, judge
+from penstock.order.quality import Measure, Setting, chi2_survival, measure
+from penstock.records import Blocks, Source
+from penstock.report.formatting import count, percent
+from penstock.report.page import Section
 
-__all__ = ["Mixing", "Suggestion", "measure_order"]
+Labels = Callable[[IntArray], IntArray]  # record ids -> a whole number for each, equal where the records are of one class
+READ_WHOLE = 1 << 22  # up to this number of records, all labels are read at once
+NUM_BATCHES = 128  # sampled batches, spread over the epoch
+RANK_SAMPLES = 32768  # sampled records of each rank
+CELLS = 64  # rows and columns of the heat map
+CELL_SAMPLES = 64  # sampled records per cell, on average
+CELL_RUNS = 8  # runs of positions they come from, per column
+SHOWN_BATCHES = 48  # batches whose classes are shown
+SHOWN_CLASSES = 6  # groups of classes in the picture
+DEFAULT_CACHE = 16  # blocks that a reader keeps, unless the order mixes blocks
 
-CELLS = 64
-"""Rows and columns of the heat map."""
 
-CELL_SAMPLES = 64
-"""Records that are looked at for each cell of it, on average."""
+def sorted_labels(n: int, num_labels: int) -> Labels:
+    """``num_labels`` classes of one size, one after the other."""
+    number = min(whole_number("num_labels", num_labels, least=1), max(1, n))
 
-CELL_RUNS = 8
-"""Runs of positions from which they come, for each column."""
+    def labels(ids: IntArray) -> IntArray:
+        if n * number < 2**63:
+            return ids * number // n
+        return np.minimum((ids.astype(np.float64) * (number / n)).astype(np.int64), number - 1)
 
-SHOWN_BATCHES = 48
-"""Batches whose classes are shown."""
+    return labels
 
-DEFAULT_CACHE = 16
-"""Blocks that are kept, unless the order mixes blocks."""
 
-SHOWN_CLASSES = 6
-"""Into so many groups classes are put for the picture."""
+def field_labels(source: Source, field: str) -> Labels:
+    """The values of a field that has one number or text per record."""
+    if field not in source.schema:
+        raise KeyError(f"unknown field {field!r}; there are {list(source.schema)}")
+    one = source.schema[field]
+    if one.is_fixed and one.shape not in ((), (1,)):
+        raise ValueError(f"field {field!r}: expected one value per record as a label, found the shape {one.shape}")
+    known: dict[Any, int] = {}
+
+    def number(column: Any) -> IntArray:
+        if isinstance(column, np.ma.MaskedArray) or not isinstance(column, np.ndarray):
+            values = [_hashable(column[k]) for k in range(len(column))]
+            return np.array([known.setdefault(value, len(known)) for value in values], np.int64)
+        found, places = np.unique(column.reshape(-1), return_inverse=True)
+        return np.array([known.setdefault(value, len(known)) for value in found.tolist()], np.int64)[places.reshape(-1)]
+
+    def read(ids: IntArray) -> IntArray:
+        parts = [number(source.read(part, [field])[field]) for part in np.array_split(ids, max(1, len(ids) // 65536))]
+        return np.concatenate(parts)
+
+    if len(source) > READ_WHOLE:
+        return read
+    whole = read(np.arange(len(source)))
+    return lambda ids: whole[ids]
+
+
+def _hashable(value: Any) -> Any:
+    if value is np.ma.masked or value is None:
+        return None
+    return value.tobytes() if isinstance(value, np.ndarray) else value
+
+
+def sample_batches(order: InvertibleOrder, batch_size: int, epoch: int, labels: Labels) -> IntArray:
+    """The labels of batches spread over an epoch without a pattern, a row each."""
+    total = len(order) // batch_size
+    chosen = Permutation(total, key=epoch).run(0, min(total, NUM_BATCHES))
+    ids = np.concatenate([order.indices(epoch, int(b) * batch_size, (int(b) + 1) * batch_size) for b in chosen])
+    return labels(ids).reshape(len(chosen), batch_size)
+
+
+def _counts(batches: IntArray) -> list[IntArray]:
+    return [np.unique(row, return_counts=True)[1] for row in batches]
+
+
+def class_mix(batches: IntArray) -> float:
+    """How many classes of one size a batch is worth: the exponential of the entropy of its labels, averaged over the batches."""
+
+    def worth(counts: IntArray) -> float:
+        p = counts / counts.sum()
+        return float(np.exp(-(p * np.log(p)).sum()))
+
+    return float(np.mean([worth(counts) for counts in _counts(batches)]))
+
+
+def distinct_labels(batches: IntArray) -> float:
+    return float(np.mean([counts.size for counts in _counts(batches)]))
+
+
+def rank_p_value(order: InvertibleOrder, world: int, epoch: int, labels: Labels) -> float:
+    """The chance that ranks which see the same mix of labels differ as much as these: a chi-squared test of their counts.
+    Labels that are too rare for the test count as one.
+    """
+    if world == 1:
+        return 1.0
+    seen = [_labels_of_rank(order, Shard(rank, world), epoch, labels) for rank in range(world)]
+    table = np.stack([np.bincount(one, minlength=max(int(s.max()) for s in seen) + 1) for one in seen]).astype(np.float64)
+    rare = table.sum(axis=0) < 5 * world
+    table = np.concatenate([table[:, ~rare], table[:, rare].sum(axis=1, keepdims=True)], axis=1)
+    table = table[:, table.sum(axis=0) > 0]
+    expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / table.sum()
+    freedom = (world - 1) * (table.shape[1] - 1)
+    return 1.0 if freedom == 0 else chi2_survival(float(((table - expected) ** 2 / expected).sum()), freedom)
+
+
+def _labels_of_rank(order: InvertibleOrder, shard: Shard, epoch: int, labels: Labels) -> IntArray:
+    """Of records in runs spread over all of the epoch: its end has other blocks than its beginning."""
+    parts = [shard.run(run.start, run.stop) for run in spread_runs(len(order), NUM_BATCHES, RANK_SAMPLES * shard.world)]
+    return labels(np.concatenate([order.indices(epoch, part.start, part.stop, part.step) for part in parts]))
+
+
+def spread_runs(n: int, number: int, total: int) -> list[range]:
+    """Runs of positions, evenly spread over [0, n), ``total`` positions in all; everything if there are no more. Orders that
+    work in groups of records do so once for each run, not for each position.
+    """
+    if n <= total:
+        return [range(n)]
+    length = total // number
+    return [range(start, start + length) for start in (k * (n - length) // (number - 1) for k in range(number))]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A measure and its value for a perfect shuffle: ``word`` is good, fair or poor, ``told`` says what it means here."""
+
+    name: str
+    meaning: str
+    value: float
+    ideal: float
+    word: str
+    told: str
+
+
+_MEANINGS = {
+    "S1": ("records of one block meet in a batch as rarely as by chance", "records of one block meet in a batch {often}"),
+    "S2": ("the records of a batch come from as many blocks as by chance", "a batch is worth {blocks}"),
+    "S3": ("a batch shows as many labels as that of a perfect shuffle", "a batch shows {labels} in a perfect shuffle"),
+    "S4": ("records of one batch meet again in the next epoch only by chance", "records of one batch meet again {often}"),
+    "S5": ("neighbours in time come from one block as rarely as by chance", "neighbours in time come from one block {often}"),
+}  # what a measure means if it is good, and otherwise
+
+
+def _judge(measure: Measure, *, n: int, batch_size: int, world: int) -> Judgement:
+    word, told = _judge_ranks(measure, world) if measure.name == "S6" else _judge_batches(measure, n, batch_size)
+    return Judgement(measure.name, measure.meaning, measure.value, measure.ideal, word, told)
+
+
+def _judge_batches(measure: Measure, n: int, batch_size: int) -> tuple[str, str]:
+    value, ideal = measure.value, measure.ideal
+    if measure.name == "S4":
+        expected = min(256, n // batch_size) * batch_size * (batch_size - 1) / 2 * (batch_size - 1) / (n - 1)
+        if expected < 20 and value < 20:
+            return "good", "so few pairs meet again by chance that there is nothing to judge"
+    share = value / ideal if ideal > 0 else 1.0
+    figure, fair, poor = (1 - share, 0.03, 0.2) if measure.name in ("S2", "S3") else (value, 1.5, 8)
+    good, otherwise = _MEANINGS[measure.name]
+    if figure <= fair:
+        return "good", good
+    blocks = f"{count(2**value)} blocks, that of a perfect shuffle {count(2**ideal)}" if measure.name == "S2" else ""
+    labels = f"{percent(share)} of the labels that it would show"
+    told = otherwise.format(often=f"{count(value)} times as often as by chance", blocks=blocks, labels=labels)
+    return "fair" if figure <= poor else "poor", told
+
+
+def _judge_ranks(measure: Measure, world: int) -> tuple[str, str]:
+    if world == 1:
+        return "good", "there is one rank, and it sees everything"
+    if measure.value >= 1e-3:
+        return "good", f"{world} ranks see the same mix of labels"
+    if measure.value >= 1e-6:
+        return "fair", f"{world} ranks may see different mixes of labels"
+    return "poor", f"{world} ranks see different mixes of labels within an epoch; the next epoch deals them differently"
 
 
 @dataclass(frozen=True)
@@ -65,7 +209,7 @@ class Mixing:
     batch_size: int
     world: int
     labels: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Judgement, ...]
     class_mix: float
     ideal_class_mix: float
     suggestion: Suggestion
@@ -82,8 +226,7 @@ class Mixing:
         return self.class_mix / self.ideal_class_mix
 
     def section(self) -> Section:
-        """As a page shows it."""
-        from penstock.report.mixing_section import mixing_section
+        from penstock.report.sections import mixing_section
 
         return mixing_section(self)
 
@@ -122,15 +265,17 @@ def measure_order(
     classes = sorted_labels(n, num_labels) if labels is None else labels
     mine, ideal = (sample_batches(one, batch_size, epoch, classes) for one in (order, perfect))
     found = measure(order, Setting(batch_size, block, num_labels=max(2, num_labels), world=world), epoch=epoch)
+    told = f"{num_labels:,} sorted classes (the worst case)"
     if labels is not None:
+        told = f"{np.unique(mine).size:,} classes of the data"
         found = _with_labels(found, order, mine, ideal, world, epoch, classes)
     return Mixing(
         order=repr(order),
         records=n,
         batch_size=batch_size,
         world=world,
-        labels=f"{num_labels:,} sorted classes (the worst case)" if labels is None else f"{mine.num_labels:,} classes of the data",
-        verdicts=tuple(judge(one, n=n, batch_size=batch_size, world=world) for one in found),
+        labels=told,
+        verdicts=tuple(_judge(one, n=n, batch_size=batch_size, world=world) for one in found),
         class_mix=class_mix(mine),
         ideal_class_mix=class_mix(ideal),
         locality=measure_locality(
@@ -158,9 +303,9 @@ def _kept_blocks(order: InvertibleOrder) -> int:
 
 
 def _with_labels(
-    found: list[Measure], order: InvertibleOrder, mine: Batches, ideal: Batches, world: int, epoch: int, labels: Labels
+    found: list[Measure], order: InvertibleOrder, mine: IntArray, ideal: IntArray, world: int, epoch: int, labels: Labels
 ) -> list[Measure]:
-    """The measures in which the true classes count, anew."""
+    """The measures, with those that depend on classes computed from the true ones."""
     even = rank_p_value(order, world, epoch, labels)
     own = [
         Measure("S3", distinct_labels(mine), distinct_labels(ideal), "labels seen in one batch"),

@@ -1,28 +1,182 @@
-"""The page: one HTML file without scripts that asks nobody for anything. Whatever comes out of data is text in it."""
+"""A report: sections of tiles, tables, figures and paragraphs, written as one HTML file without scripts and as PNG files.
+
+Figures are drawn by matplotlib in one style, with colours that follow the page's light or dark theme. Text out of data is escaped.
+"""
 
 import html
+import io
 import os
 import platform
+import re
 import secrets
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from penstock.report.machine import describe_machine
-from penstock.report.plot import COLOURS, draw_svg
-from penstock.report.section import Figure, Part, Section, Table, Tile
-from penstock.report.words import printable
-from penstock.store.filesystem import translated
+from penstock.process import need
+from penstock.report.doctor import describe_machine
+from penstock.report.formatting import printable
+from penstock.system import writing
 
-__all__ = ["make_page", "write_page"]
-
+WIDE, NARROW = 7.4, 3.7  # inches; a page of 720 points is as wide as the first, a telephone as the second
 HEAD = "<!doctype html>"
-
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A headline figure: what it is, its value with the unit, and a few words."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the columns named in ``right`` hold figures."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot. ``draw(figure, narrow)`` draws on a matplotlib figure, which is ``height`` inches high, half as wide if ``narrow``.
+
+    ``name`` is that of its PNG file; ``caption`` says in words what is seen.
+    """
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Any, bool], None]
+    height: float = 2.8
+
+
+Part = str | Table | Figure  # A paragraph, a table or a figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page."""
+
+    title: str
+    lead: str = ""
+    tiles: Sequence[Tile] = ()
+    parts: Sequence[Part] = ()
+
+
+COLOURS = {
+    "ink": ("#1f2a37", "#e6eaef"),
+    "muted": ("#5f6b7a", "#a3afbd"),
+    "grid": ("#dde3ea", "#364352"),
+    "blue": ("#2c6aa0", "#74b3e6"),
+    "amber": ("#b8651b", "#efa658"),
+    "green": ("#3b8468", "#74c9a5"),
+    "red": ("#b23a3a", "#f08a84"),
+}
+"""The colours of plots by name: on a light page, and on a dark one."""
+
+RAMP = ("#173d5f", "#2b679b", "#4b86b9", "#74a5cd", "#a0c3df", "#c8dcec")
+"""Shades of one colour for things that have an order, dark to light. They keep their values on both pages."""
+
+
+_PLOT_STYLE: dict[Any, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": 10,
+    "text.parse_math": False,  # a name out of data is no formula
+    "text.color": COLOURS["ink"][0],
+    "axes.edgecolor": COLOURS["grid"][0],
+    "axes.labelcolor": COLOURS["muted"][0],
+    "axes.labelsize": 10,
+    "axes.linewidth": 1.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": COLOURS["grid"][0],
+    "ytick.color": COLOURS["grid"][0],
+    "xtick.labelcolor": COLOURS["muted"][0],
+    "ytick.labelcolor": COLOURS["muted"][0],
+    "xtick.labelsize": 9.5,
+    "ytick.labelsize": 9.5,
+    "grid.color": COLOURS["grid"][0],
+    "svg.fonttype": "none",
+    "svg.hashsalt": "penstock",
+}
+
+
+def tidy(axes: Any, *, grid: str = "") -> None:
+    """No box around a plot; fine lines along ``grid`` ("x" or "y"), behind everything."""
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, pad=5)
+    if grid:
+        axes.grid(axis=grid, linewidth=1)
+        axes.spines["left" if grid == "y" else "bottom"].set_visible(False)
+
+
+def need_plots() -> None:
+    """ImportError, with how to install it, where matplotlib is missing."""
+    need("matplotlib", "plot")
+
+
+def _draw(figure: Figure, narrow: bool, form: str, **options: Any) -> bytes:
+    need_plots()
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Canvas
+    from matplotlib.text import Text
+
+    with mpl.rc_context(_PLOT_STYLE):
+        canvas = Canvas(figsize=(NARROW if narrow else WIDE, figure.height), layout="constrained")
+        figure.draw(canvas, narrow)
+        for text in canvas.findobj(Text):
+            text.set_text("\n".join(map(printable, text.get_text().split("\n"))))
+        out = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in letters that the font does not have
+            canvas.savefig(out, format=form, **options)
+    return out.getvalue()
+
+
+def draw_png(figure: Figure) -> bytes:
+    """The figure on white, twice as fine as a screen."""
+    return _draw(figure, False, "png", dpi=200, facecolor="white")
+
+
+def draw_svg(figure: Figure, *, narrow: bool, prefix: str) -> str:
+    """The figure as an element of a page. Its ids begin with ``prefix``, its colours are the page's."""
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    text = _draw(figure, narrow, "svg", transparent=True, metadata=nothing).decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\s(xmlns|xmlns:xlink|version)="[^"]*"', "", text).replace("xlink:href", "href")
+    text = re.sub(r"'DejaVu Sans'(, sans-serif)?", "system-ui, sans-serif", text)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)
+    for name, (light, _) in COLOURS.items():
+        text = text.replace(light, f"var(--{name})")
+    return re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', text, count=1)
+
+
+def write_plots(directory: str | Path, sections: Sequence[Section]) -> list[Path]:
+    """Every figure of the sections as a PNG file of its name; their paths."""
+    target, written = Path(directory), []
+    with writing(target, "making the directory"):
+        target.mkdir(parents=True, exist_ok=True)
+    for figure in (part for section in sections for part in section.parts if isinstance(part, Figure)):
+        data, path = draw_png(figure), target / f"{figure.name}.png"
+        with writing(path, "writing"):
+            path.write_bytes(data)
+        written.append(path)
+    return written
+
+
 _WORDS = {"good": "good", "ok": "good", "fair": "fair", "hurts": "fair", "poor": "poor", "breaks": "poor"}
 """Words that get a colour when they are all that is in a cell."""
 
-_STYLE = """
+_PAGE_STYLE = """
 :root { color-scheme: light dark; LIGHT --back: #ffffff; --card: #f5f7fa; }
 @media (prefers-color-scheme: dark) { :root { DARK --back: #151b23; --card: #1e2732; } }
 * { box-sizing: border-box; }
@@ -74,13 +228,13 @@ def write_page(path: str | Path, sections: Sequence[Section], *, title: str, com
     if target.is_file() and not _is_page(target):
         raise ValueError(f"{target}: there is a file already that is no report; choose another name")
     text = make_page(sections, title=title, command=command, notes=notes)
-    beside = target.with_name(f".{target.name[:100]}-{secrets.token_hex(4)}.tmp")
-    with translated(target, "writing"):
+    temporary = target.with_name(f".{target.name[:100]}-{secrets.token_hex(4)}.tmp")
+    with writing(target, "writing"):
         try:
-            beside.write_text(text, encoding="utf-8")
-            os.replace(beside, target)
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, target)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     return target
 
 
@@ -91,13 +245,14 @@ def _is_page(path: Path) -> bool:
 
 
 def make_page(sections: Sequence[Section], *, title: str, command: str = "", notes: Sequence[str] = ()) -> str:
-    """The page as a text."""
+    from penstock import __version__
+
     made = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z} on {describe_machine()}"
     body = "\n".join(_section(section, f"s{number}") for number, section in enumerate(sections))
     told = "".join(f"<p>{_safe(note)}</p>" for note in notes)
     if command:
         told += f"<p>Made by <code>{_safe(command)}</code></p>"
-    told += f"<p>penstock {_safe(_version())}, Python {_safe(platform.python_version())}</p>"
+    told += f"<p>penstock {_safe(__version__)}, Python {_safe(platform.python_version())}</p>"
     return f"""{HEAD}
 <html lang="en">
 <head>
@@ -118,15 +273,9 @@ def make_page(sections: Sequence[Section], *, title: str, command: str = "", not
 """
 
 
-def _version() -> str:
-    from penstock import __version__
-
-    return __version__
-
-
 def _styled() -> str:
     light, dark = (" ".join(f"--{name}: {pair[k]};" for name, pair in COLOURS.items()) for k in (0, 1))
-    return _STYLE.replace("LIGHT", light).replace("DARK", dark)
+    return _PAGE_STYLE.replace("LIGHT", light).replace("DARK", dark)
 
 
 def _safe(text: str) -> str:

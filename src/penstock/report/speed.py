@@ -1,36 +1,104 @@
-"""How fast a loader is, on the user's data: beside what memory can do, with what it costs to start, and where the time goes."""
+"""How fast a loader is on the user's data, relative to a plain copy in memory, where the time goes, and what to change."""
 
 import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from penstock.loader import Loader
 from penstock.loader.stats import Network
-from penstock.report.advice import advise
-from penstock.report.limit import Limit
-from penstock.report.machine import Memory, Others, allowed_cores, resident
-from penstock.report.runner import Runner, Turn, core_of
-from penstock.report.section import Section
-from penstock.report.split import Split, split_batches
+from penstock.native import _core
+from penstock.order import Shuffle
+from penstock.report.doctor import Others, ProcessMemory, allowed_cores, available_memory, resident
+from penstock.report.formatting import counted, duration, percent, size
+from penstock.report.page import Section
+from penstock.report.trainer import Runner, Turn
+from penstock.schema import Raw
 from penstock.stream import RecordStream
 
-__all__ = ["Speed", "measure_loader"]
+MOST_BYTES = 256 << 20  # memory to copy from: far larger than caches of processors, and quickly allocated
+ROUNDS = 5  # turns of loader and limit alternate, so that both see the same load of the machine
+MOST_BUCKETS = 60  # points of the line of samples per second
+SMALL_BATCH = 64_000  # bytes; below this, the fixed cost of a batch dominates
 
-ROUNDS = 5
-"""Turns of loader and limit, one after the other, so that both meet the same weather."""
 
-MOST_BUCKETS = 60
-"""Points of the line of samples per second."""
+class Limit:
+    """A gather of ``records`` records of ``record_bytes`` at random places, as a batch of a loader is, but without order, files,
+    checksums and Python objects. For one thread; the memory goes with the object.
+    """
+
+    def __init__(self, record_bytes: int, records: int, threads: int, *, data_bytes: int = MOST_BYTES) -> None:
+        room = max(1, min(data_bytes, MOST_BYTES, available_memory() // 4))
+        rows = max(records, room // record_bytes)
+        self._memory = _core.empty(rows, record_bytes)
+        self._memory[:] = 1  # pages that were never written are all the same one
+        self._out = _core.empty(records, record_bytes)
+        self._reader = _core.RowReader.of_memory([self._memory.reshape(-1)], record_bytes)
+        self._pool = _core.ThreadPool(max(1, threads))
+        order = Shuffle(rows, seed=1)
+        whole = rows // records
+        self._batches = [order.indices(0, k * records, (k + 1) * records) for k in range(min(whole, 1024))]
+        self.batch_bytes, self.num_bytes = records * record_bytes, rows * record_bytes
+
+    def bytes_per_s(self, seconds: float) -> float:
+        """Copy batch after batch for about ``seconds``."""
+        done, number, began = 0, 0, time.perf_counter()
+        flat = self._out.reshape(-1)
+        while True:
+            self._reader.read(self._batches[number % len(self._batches)], 1, flat, self._pool)
+            done, number = done + self.batch_bytes, number + 1
+            if number % 4 == 0 and time.perf_counter() - began >= seconds:
+                return done / (time.perf_counter() - began)
+
+    def check(self) -> bool:
+        """Whether the copy is what was copied."""
+        return bool(np.all(self._out == 1))
 
 
 @dataclass(frozen=True)
-class Spread:
+class Split:
+    """Seconds of one batch, made alone (medians): computing which records are in it, reading them into it (decompressing
+    and collating are part of that: records are put where they belong when they are read), and the transform.
+    """
+
+    order_s: float
+    read_s: float
+    transform_s: float
+    batches: int
+
+
+def split_batches(loader: Loader, steps: range, *, most_s: float) -> Split | None:
+    """Make the batches of steps again, one by one, and time the parts. The loader's cursor stays; None if there are none."""
+    found: list[tuple[float, float, float]] = []
+    began = time.perf_counter()
+    for step in steps:
+        if found and time.perf_counter() - began > most_s:
+            break
+        found.append(_time_parts(loader, step))
+    if not found:
+        return None
+    order_s, read_s, transform_s = (statistics.median(part) for part in zip(*found, strict=True))
+    return Split(order_s, read_s, transform_s, len(found))
+
+
+def _time_parts(loader: Loader, step: int) -> tuple[float, float, float]:
+    work, place = loader.work, loader.schedule.place(step)
+    began = time.perf_counter()
+    picks = work.picks(place)
+    ordered = time.perf_counter()
+    batch = work.stream_for(place).fetch(picks)
+    read = time.perf_counter()
+    work.finish(place, picks, batch)
+    return ordered - began, read - ordered, time.perf_counter() - read
+
+
+@dataclass(frozen=True)
+class Repeats:
     """Repeated measurements: the middle one counts, the others say how sure it is."""
 
     median: float
@@ -38,8 +106,7 @@ class Spread:
     most: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        """The spread of at least one value."""
+    def of(cls, values: Sequence[float]) -> "Repeats":
         return cls(statistics.median(values), min(values), max(values))
 
 
@@ -81,9 +148,9 @@ class Speed:
     batch_bytes: float
     threads: int
     cores: float
-    samples_per_s: Spread
-    bytes_per_s: Spread
-    limit_bytes_per_s: Spread
+    samples_per_s: Repeats
+    bytes_per_s: Repeats
+    limit_bytes_per_s: Repeats
     ratio: float
     waits: Waits
     timeline: tuple[tuple[float, float], ...]
@@ -92,15 +159,14 @@ class Speed:
     open_s: float
     first_batch_s: float
     resume_s: float | None
-    memory: Memory
+    memory: ProcessMemory
     disk_bytes: int | None
     network: Network | None
     others: float
     advice: tuple[str, ...]
 
     def section(self) -> Section:
-        """As a page shows it."""
-        from penstock.report.speed_section import speed_section
+        from penstock.report.sections import speed_section
 
         return speed_section(self)
 
@@ -113,10 +179,10 @@ def measure_loader(
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Speed:
-    """Run a loader for about so many seconds, in turns with the limit of the machine, and say what was found.
+    """Run a loader for about ``seconds`` seconds, in turns with a plain copy in memory (the limit of the machine).
 
-    ``make_loader()`` gives a fresh loader, of the same configuration every time. ``work_s`` adds a trainer that sleeps so long with
-    every batch. ``threads`` are those of the limit (the loader's unless given). ``progress`` is called with the percent
+    ``make_loader()`` returns a fresh loader of the same configuration every time. ``work_s`` adds a trainer that sleeps this long
+    with every batch. ``threads`` are those of the limit (the loader's unless given). ``progress`` is called with the percent
     and the bytes done since the last call.
     """
     if not seconds > 0 or work_s < 0:
@@ -138,14 +204,41 @@ def measure_loader(
         told(10 if work_s else 14, int(turns[-1].bytes))
     busy = runner.turn(seconds * 0.3, work_s) if work_s else None
     told(20 if work_s else 2, 0)
-    split = _split(runner.core, seconds * 0.1)
+    core, largest = runner.core, max(own, key=lambda one: one.own_bytes)
+    split = None if core is None else split_batches(core, core.remaining()[:200] or range(len(core))[:200], most_s=seconds * 0.1)
     resumed = _resume_times(make_loader, runner.state() or state)
     runner.close()
     told(100 - 10 - (70 if work_s else 72), 0)
-    memory = max(own, key=lambda one: one.own_bytes)
-    return _speed(
-        runner, turns, limits, busy, split, resumed, Memory(max(0, memory.own_bytes - limit.num_bytes), memory.mapped_bytes), others
+    samples, batches = sum(turn.samples for turn in turns), sum(turn.batches for turn in turns)
+    rates = [turn.bytes / turn.elapsed_s for turn in turns]
+    read = [turn.disk_bytes for turn in turns if turn.disk_bytes is not None]
+    network = None if core is None else core.stats().network
+    speed = Speed(
+        data=type(runner.loader).__name__ if core is None else _described(core),
+        samples=samples,
+        batches=batches,
+        batch_samples=math.ceil(samples / batches),
+        batch_bytes=sum(turn.bytes for turn in turns) / batches,
+        threads=runner.threads,
+        cores=allowed_cores(),
+        samples_per_s=Repeats.of([turn.samples / turn.elapsed_s for turn in turns]),
+        bytes_per_s=Repeats.of(rates),
+        limit_bytes_per_s=Repeats.of(limits),
+        ratio=statistics.median(rate / limit for rate, limit in zip(rates, limits, strict=True)),
+        waits=_waits(np.concatenate([turn.waits for turn in turns])),
+        timeline=_timeline(turns),
+        split=split,
+        trainer=None if busy is None else Trainer(work_s, busy.samples / busy.elapsed_s, busy.waiting),
+        open_s=runner.open_s,
+        first_batch_s=runner.first_s,
+        resume_s=statistics.median(resumed) if resumed else None,
+        memory=ProcessMemory(max(0, largest.own_bytes - limit.num_bytes), largest.mapped_bytes),
+        disk_bytes=sum(read) if len(read) == len(turns) else None,
+        network=None if network is None or network.requests + network.cache_hits == 0 else network,
+        others=others.share(),
+        advice=(),
     )
+    return advise(speed, core)
 
 
 def _make_limit(runner: Runner, probe: Turn, threads: int | None) -> Limit:
@@ -156,13 +249,6 @@ def _make_limit(runner: Runner, probe: Turn, threads: int | None) -> Limit:
     return Limit(record_bytes, records, runner.threads if threads is None else threads, **data_bytes)
 
 
-def _split(core: Loader | None, most_s: float) -> Split | None:
-    if core is None:
-        return None
-    steps = core.remaining()[:200] or range(len(core))[:200]
-    return split_batches(core, steps, most_s=most_s)
-
-
 def _resume_times(make_loader: Callable[[], Any], state: Any) -> list[float]:
     """From nothing to the first batch of a saved run, three times; none where the loader has no state."""
     if state is None:
@@ -171,58 +257,11 @@ def _resume_times(make_loader: Callable[[], Any], state: Any) -> list[float]:
     for _ in range(3):
         began = time.perf_counter()
         fresh = Runner(make_loader)
-        fresh.load(saved)
+        fresh.loader.load_state_dict(saved)
         fresh.take_first()
         found.append(time.perf_counter() - began)
         fresh.close()
     return found
-
-
-def _speed(
-    runner: Runner,
-    turns: list[Turn],
-    limits: list[float],
-    busy: Turn | None,
-    split: Split | None,
-    resumed: list[float],
-    memory: Memory,
-    others: Others,
-) -> Speed:
-    core = core_of(runner.loader)
-    samples, batches = sum(turn.samples for turn in turns), sum(turn.batches for turn in turns)
-    rates = [turn.bytes / turn.elapsed_s for turn in turns]
-    stats = None if core is None else core.stats()
-    speed = Speed(
-        data=type(runner.loader).__name__ if core is None else _described(core),
-        samples=samples,
-        batches=batches,
-        batch_samples=math.ceil(samples / batches),
-        batch_bytes=sum(turn.bytes for turn in turns) / batches,
-        threads=runner.threads,
-        cores=allowed_cores(),
-        samples_per_s=Spread.of([turn.samples / turn.elapsed_s for turn in turns]),
-        bytes_per_s=Spread.of(rates),
-        limit_bytes_per_s=Spread.of(limits),
-        ratio=statistics.median(rate / limit for rate, limit in zip(rates, limits, strict=True)),
-        waits=_waits(np.concatenate([turn.waits for turn in turns])),
-        timeline=_timeline(turns),
-        split=split,
-        trainer=None if busy is None else _trainer(busy),
-        open_s=runner.open_s,
-        first_batch_s=runner.first_s,
-        resume_s=statistics.median(resumed) if resumed else None,
-        memory=memory,
-        disk_bytes=_sum_or_none([turn.disk_bytes for turn in turns]),
-        network=None if stats is None or stats.network.requests + stats.network.cache_hits == 0 else stats.network,
-        others=others.share(),
-        advice=(),
-    )
-    return advise(speed, core)
-
-
-def _sum_or_none(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
 
 
 def _described(core: Loader) -> str:
@@ -231,10 +270,6 @@ def _described(core: Loader) -> str:
     fields = [f"{name} {field!r}" for name, field in list(stream.schema.items())[:8]]
     order = [repr(stream.order)] if isinstance(stream, RecordStream) else []
     return "; ".join([f"{len(stream):,} samples an epoch", ", ".join(fields), *order])
-
-
-def _trainer(turn: Turn) -> Trainer:
-    return Trainer(turn.work_s, turn.samples / turn.elapsed_s, min(1.0, float(turn.waits.sum()) / turn.elapsed_s))
 
 
 def _waits(waits: Any) -> Waits:
@@ -255,3 +290,61 @@ def _timeline(turns: Sequence[Turn]) -> tuple[tuple[float, float], ...]:
     sums, _ = np.histogram(np.minimum(ends, edges[-1]), edges, weights=each)
     middle = (edges[:-1] + edges[1:]) / 2
     return tuple(zip(middle.tolist(), (sums / np.diff(edges)).tolist(), strict=True))
+
+
+# Advice
+
+
+def advise(speed: Speed, core: Loader | None) -> Speed:
+    return replace(speed, advice=tuple(line for line in (_about_trainer(speed), *_advice(speed, core)) if line))
+
+
+def _about_trainer(speed: Speed) -> str:
+    batch_s = speed.samples / speed.batches / speed.samples_per_s.median
+    if speed.trainer is None:
+        return f"A trainer that takes longer than {duration(batch_s)} per batch does not wait for this loader."
+    reason = "this loader is fast enough" if speed.trainer.waited < 0.05 else f"the loader needs {duration(batch_s)} for a batch"
+    if speed.trainer.waited >= 0.05 and batch_s < speed.trainer.work_s:
+        reason += ", but some come late"
+    told = f"A trainer that is busy for {duration(speed.trainer.work_s)} per batch"
+    return f"{told} waits {percent(speed.trainer.waited)} of the time: {reason}."
+
+
+def _advice(speed: Speed, core: Loader | None) -> Iterator[str]:
+    at_limit, split = speed.ratio >= 0.8, speed.split
+    if at_limit:
+        yield f"It runs at {percent(speed.ratio)} of what memory can do: only smaller records would be faster."
+    share = 0.0 if split is None else split.transform_s / (split.order_s + split.read_s + split.transform_s)
+    if share >= 0.5:
+        remedy = "make it cheaper, or give the loader an executor if it holds the interpreter"
+        yield f"The transform takes {percent(share)} of the work: {remedy}."
+    fields = {} if core is None else core.stream.schema
+    packed = [name for name, field in fields.items() if not isinstance(field.codec, Raw)]
+    if packed and not at_limit:
+        named = ", ".join(packed[:5]) + (" and others" if len(packed) > 5 else "")
+        remedy = "LZ4 is faster to read than Zstd or Deflate, Raw is fastest where the disk has room"
+        yield f"Compressed fields ({named}) are decompressed record by record: {remedy}."
+    yield _about_disk(speed, core)
+    if speed.batch_bytes < SMALL_BATCH and not at_limit:
+        yield f"Batches are small ({size(speed.batch_bytes)}): larger ones would cost less per sample."
+    has = f"The loader has {counted(speed.threads, 'thread')}"
+    if speed.threads == 0:
+        yield "Nothing is read ahead (threads=0): with threads the trainer need not wait while a batch is made."
+    elif speed.threads < speed.cores and not at_limit:
+        yield f"{has} and the machine {speed.cores:g} cores: try more threads."
+    elif speed.threads > 2 * speed.cores:
+        yield f"{has} for {speed.cores:g} cores: fewer would do."
+    if speed.others > 0.15:
+        yield f"Other programs took {percent(speed.others)} of the cores meanwhile: on a quiet machine it is faster."
+
+
+def _about_disk(speed: Speed, core: Loader | None) -> str:
+    delivered = speed.batches * speed.batch_bytes
+    if not speed.disk_bytes or speed.disk_bytes < 0.2 * delivered:
+        return ""
+    ratio = speed.disk_bytes / delivered
+    told = f"{size(speed.disk_bytes)} came from the disk, {ratio:.1f} bytes for each one delivered: the data was not in memory."
+    stream = None if core is None else core.stream
+    if ratio > 1.2 and isinstance(stream, RecordStream) and isinstance(stream.order, Shuffle):
+        return f"{told} A block shuffle (--block, --window) reads runs of records instead of single ones."
+    return f"{told} A second run may be faster."

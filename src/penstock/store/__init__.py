@@ -1,14 +1,11 @@
 """The record store: records with named fields that can be appended, updated, deleted and compacted while others read."""
 
-from penstock.codec import LZ4, Codec, Deflate, Raw, Zstd, train_dictionary
-from penstock.schema import Field
-from penstock.store.create import append_to, create
+from penstock.schema import LZ4, Codec, Deflate, Field, Raw, Zstd, train_dictionary
 from penstock.store.fragment import Receipt, Target, commit_fragments, write_fragment
-from penstock.store.maintenance import Collected, Stats, gc, stats
+from penstock.store.maintenance import Collected, Problem, Rebalanced, gc, rebalance, stats, verify
+from penstock.store.maintenance import StoreStats as Stats
 from penstock.store.reader import Store, ZeroCopy, open_store
-from penstock.store.rebalance import Rebalanced, rebalance
-from penstock.store.verify import Problem, verify
-from penstock.store.writer import Progress, Writer
+from penstock.store.writer import Progress, Writer, append_to, create
 
 __all__ = [
     "LZ4",

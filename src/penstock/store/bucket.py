@@ -8,7 +8,6 @@
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,7 +15,6 @@ from penstock.errors import (
     ConflictError,
     CorruptError,
     DurabilityError,
-    ForkedWriterError,
     MissingError,
     OutcomeUnknownError,
     PenstockError,
@@ -25,10 +23,19 @@ from penstock.errors import (
 )
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import UrlPath
-from penstock.store.filesystem import Piece
-from penstock.store.format import MANIFEST_DIRECTORY, MAX_MANIFEST_BYTES, generation_of, manifest_file
 from penstock.store.manifest import decode_manifest
-from penstock.store.storage import Claim, Found, Item, Result, Storage
+from penstock.store.storage import (
+    MANIFEST_DIRECTORY,
+    MAX_MANIFEST_BYTES,
+    Claim,
+    Found,
+    Item,
+    Piece,
+    Result,
+    Storage,
+    generation_of,
+    manifest_file,
+)
 
 __all__ = ["ObjectStorage"]
 
@@ -67,11 +74,9 @@ class ObjectStorage(Storage):
         """Nothing: there are no links."""
 
     def names(self, directory: str) -> list[str]:
-        """The names in a directory of the store, sorted; a directory that is not there is empty."""
         return [name for name, _ in self._list(directory)]
 
     def read(self, name: str, most: int) -> bytes:
-        """All bytes of an object."""
         return self._objects.read_all(self._key(name), most)
 
     def read_end(self, name: str, size: int, count: int) -> bytes:
@@ -79,14 +84,12 @@ class ObjectStorage(Storage):
         return self._objects.read(ObjectInfo(self._key(name), size, None, 0.0), size - count, size)
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Several at a time."""
         if len(items) < 2:
             return [work(item) for item in items]
         with ThreadPoolExecutor(min(len(items), READS_AT_ONCE), thread_name_prefix="penstock-read") as pool:
             return list(pool.map(work, items))
 
     def listing(self, directory: str) -> list[Found]:
-        """The objects in a directory of the store, with size and age, sorted by name."""
         return [Found(f"{directory}/{name}", info.size, info.modified, info.modified) for name, info in self._list(directory)]
 
     # Writing
@@ -101,7 +104,7 @@ class ObjectStorage(Storage):
                 f"{self._url}: this server ignores If-None-Match, so that two writers would overwrite each other's commits; "
                 "open with single_writer=True if there is never more than one"
             )
-        return _OwnProcess(self._url)
+        return Claim(self._url)
 
     def write_new(self, name: str, pieces: Sequence[Piece]) -> None:
         """Put an object. Its name has 128 random bits, so that to put it twice is harmless."""
@@ -203,12 +206,10 @@ class ObjectStorage(Storage):
         return {g for g in gaps if self._exists(g)} | set(range(listed[-1] + 1, self._last_from(listed[-1]) + 1))
 
     def pause(self, tries: int) -> None:
-        """Wait a moment, longer after more tries."""
         clock = self._objects.clock
         clock.sleep(clock.jitter() * min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**tries))
 
     def remove(self, name: str) -> None:
-        """Delete an object if it is there."""
         self._objects.delete(self._key(name))
 
     def discard(self, names: Sequence[str]) -> None:
@@ -218,21 +219,6 @@ class ObjectStorage(Storage):
                 self.remove(name)
         except PenstockError:
             pass
-
-
-class _OwnProcess:
-    """The right to write in the process that opened the writer."""
-
-    def __init__(self, url: UrlPath) -> None:
-        self._url, self._process = url, os.getpid()
-
-    def check_process(self) -> None:
-        """ForkedWriterError in a child."""
-        if os.getpid() != self._process:
-            raise ForkedWriterError(f"{self._url}: this writer belongs to process {self._process}; open another one here")
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def _joined(pieces: Sequence[Piece]) -> Iterator[bytes | memoryview]:

@@ -11,15 +11,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from penstock import _core
-from penstock.codec import Raw, Zstd
 from penstock.errors import CorruptError
-from penstock.schema import Field
+from penstock.native import _core
+from penstock.schema import Field, Raw, Zstd
 from penstock.store.column import Bytes, Column, join_columns, join_present
-from penstock.store.filesystem import Piece
-from penstock.store.format import chunk_file, new_identity
 from penstock.store.manifest import ChunkEntry, Manifest
-from penstock.store.storage import Storage
+from penstock.store.storage import Piece, Storage, chunk_file, new_identity
 
 __all__ = [
     "ENTRY_BYTES",
@@ -130,7 +127,6 @@ class ChunkBuilder:
         return Column(column.rows, place, None, present, None)
 
     def columns(self) -> dict[int, Column]:
-        """All records, one column per field."""
         return {number: self._joined(number, [part[number] for part in self._parts]) for number in self._parts[0]}
 
     def _joined(self, number: int, parts: list[Column]) -> Column:
@@ -356,7 +352,6 @@ class ChunkWriter:
                 job.exception()
 
     def close(self, *, wait: bool) -> None:
-        """End the threads."""
         self._pool.shutdown(wait=wait)
 
     def _open_chunk(self, key: tuple[int, ...]) -> ChunkBuilder:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.interfaces import IntArray
-from penstock.ragged import Ragged
-from penstock.records import masked
+from penstock.argument import IntArray
+from penstock.batch import Ragged, check_told, masked
 from penstock.schema import MAX_RECORD_BYTES, Field
 
 __all__ = [
@@ -68,6 +67,7 @@ class Column:
 
 def make_column(name: str, field: Field, data: Any) -> Column:
     """The records of one field: an array, a list (None is a missing record), a masked array, or a Ragged."""
+    check_told(name, data)
     try:
         data = _without_masks(data)
         return _fixed(field, data) if field.is_fixed else _variable(field, data)

@@ -31,11 +31,11 @@ from typing import Any, TypeVar
 from penstock.argument import MAX_LENGTH, whole_number
 from penstock.errors import CorruptError, ReadError
 from penstock.remote.window import RemoteOptions
-from penstock.store.chunk_reader import ChunkReader, Reading
 from penstock.store.column import Column
-from penstock.store.format import IDENTITY, Location
 from penstock.store.generation import storage_of
 from penstock.store.manifest import ChunkEntry, Manifest, SegmentEntry
+from penstock.store.reader import ChunkReader, Reading
+from penstock.store.storage import IDENTITY, Claim, Location
 from penstock.store.writer import Writer
 
 __all__ = [
@@ -81,7 +81,6 @@ class Fragment:
 
     @property
     def names(self) -> list[str]:
-        """Its files within the store."""
         return [chunk.file for chunk in self.chunks]
 
 
@@ -174,14 +173,11 @@ class Target:
         return cls(location.absolute() if isinstance(location, Path) else location, form, committed)
 
 
-class _Nobody:
-    """The right to write of a fragment: it needs none, for it publishes nothing."""
+class _NoClaim(Claim):
+    """The right to write of a fragment: any process will do, for it publishes nothing."""
 
     def check_process(self) -> None:
-        """Any process will do."""
-
-    def close(self) -> None:
-        """Nothing is held."""
+        pass
 
 
 def write_fragment(
@@ -191,7 +187,7 @@ def write_fragment(
 
     An exception, of ``batches`` too, removes what was written. It may be called again for the same task, in any process.
     """
-    writer = Writer(storage_of(target.location), target.form, _Nobody(), threads=threads)
+    writer = Writer(storage_of(target.location), target.form, _NoClaim(target.location), threads=threads)
     try:
         for batch in batches:
             if batch and all(isinstance(column, Column) for column in batch.values()):

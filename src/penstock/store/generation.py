@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from penstock import _core
 from penstock.errors import (
     CorruptError,
     MissingError,
@@ -22,14 +21,22 @@ from penstock.errors import (
     SnapshotExpiredError,
     StoreError,
 )
+from penstock.native import _core
 from penstock.remote.url import UrlPath
 from penstock.store.bucket import ObjectStorage
 from penstock.store.chunk import ENTRY_BYTES, TAIL_BYTES, parse_fields
-from penstock.store.format import MANIFEST_DIRECTORY, MAX_MANIFEST_BYTES, Location, generation_of, manifest_file, temporary_name
 from penstock.store.local import LocalStorage
 from penstock.store.manifest import ChunkEntry, Manifest, RedirectEntry, decode_manifest, encode_manifest, values_of
 from penstock.store.row_map import ENTRY, NOWHERE, Table, decode_redirects, merge
-from penstock.store.storage import Storage
+from penstock.store.storage import (
+    MANIFEST_DIRECTORY,
+    MAX_MANIFEST_BYTES,
+    Location,
+    Storage,
+    generation_of,
+    manifest_file,
+    temporary_name,
+)
 
 __all__ = [
     "Draft",

@@ -1,5 +1,7 @@
 """A store in a directory of this machine, or of a network filesystem.
 
+Every system call of a writer is in Filesystem: writes only by pwrite, nothing truncated, nothing written through a map.
+
 Every access goes through a descriptor of ``manifest/``, ``chunk/`` or ``redirect/``, opened without following a link: the store of
 a stranger cannot lead to the files of another one. A claim keeps them open, so that a writer and gc work in the directories that
 they have begun in, whatever is renamed meanwhile. The store itself may be behind a link.
@@ -16,22 +18,170 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from penstock.errors import (
     ConflictError,
     CorruptError,
-    ForkedWriterError,
+    DurabilityError,
     LockedError,
     MissingError,
     PenstockError,
     StoreError,
     UnsupportedFilesystemError,
 )
-from penstock.store.filesystem import Filesystem, Piece, open_directory, translated
-from penstock.store.format import DIRECTORIES, LOCK_NAME, MANIFEST_DIRECTORY, generation_of, new_identity, temporary_name
-from penstock.store.storage import Claim, Found, Item, Result, Storage
-from penstock.system import is_directory, read_error
+from penstock.store.storage import (
+    DIRECTORIES,
+    LOCK_NAME,
+    MANIFEST_DIRECTORY,
+    Claim,
+    Found,
+    Item,
+    Piece,
+    Result,
+    Storage,
+    generation_of,
+    new_identity,
+    temporary_name,
+)
+from penstock.system import is_directory, read_error, writing
 
-__all__ = ["LocalStorage", "Lock"]
+__all__ = ["Filesystem", "LocalStorage", "Lock", "open_directory"]
+
+_MAX_WRITE = 1 << 30
+
+
+def open_directory(path: Path, above: int | None = None) -> int:
+    """A descriptor of a directory, by its last name if that of the directory ``above`` is given; CorruptError if it is a link."""
+    try:
+        return os.open(_name(path, above), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        found = (
+            "a symbolic link, which could lead to another store; link the whole store" if path.is_symlink() else "something else"
+        )
+        raise CorruptError(f"{path}: expected a directory, found {found}") from error
+
+
+def _name(path: Path, directory: int | None) -> str | Path:
+    """A path as seen from an open directory, or from anywhere."""
+    return path if directory is None else path.name
+
+
+def _view(data: bytes | npt.NDArray[np.uint8]) -> memoryview:
+    return memoryview(data) if isinstance(data, bytes) else data.data
+
+
+class Filesystem:
+    """A directory of the local machine. Safe to use from several threads.
+
+    ``directory`` is an open descriptor of the directory of a path: then it counts, whatever its name means by now.
+    """
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory; FileExistsError if it is there."""
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            with writing(path, "making the directory"):
+                raise error
+
+    def write_new(self, path: Path, pieces: Sequence[Piece], directory: int | None = None) -> None:
+        """Create a file that must not exist, write the pieces, and make its bytes durable."""
+        descriptor = self._create(path, directory)
+        try:
+            with writing(path, "writing"):
+                for offset, data in pieces:
+                    self._write_all(descriptor, _view(data), offset)
+            self._sync(descriptor, path)
+        finally:
+            # After a successful fsync close has nothing left to lose; EINTR and EIO here change nothing on disk.
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def _create(self, path: Path, directory: int | None) -> int:
+        with writing(path, "creating the file"):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            return os.open(_name(path, directory), flags, 0o644, dir_fd=directory)
+
+    def _write_all(self, descriptor: int, data: memoryview, offset: int) -> None:
+        while len(data) > 0:
+            done = os.pwrite(descriptor, data[:_MAX_WRITE], offset)
+            data, offset = data[done:], offset + done
+
+    def _sync(self, descriptor: int, path: Path) -> None:
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            # The kernel may have dropped the dirty pages: a second fsync would lie. The writer must be given up.
+            raise DurabilityError(error.errno, f"fsync failed: {error.strerror}; reopen the store", str(path)) from error
+
+    def sync_directory(self, path: Path, directory: int | None = None) -> None:
+        with self._opened(path, directory) as descriptor:
+            self._sync(descriptor, path)
+
+    @contextlib.contextmanager
+    def _opened(self, path: Path, directory: int | None) -> Iterator[int]:
+        """A descriptor of a directory: the one that is given, or a new one."""
+        if directory is not None:
+            yield directory
+            return
+        with writing(path, "opening the directory"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield descriptor
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def publish(self, temporary: Path, final: Path, directory: int | None = None) -> None:
+        """Give a file its final name, durably; FileExistsError if another writer was first. Never replaces anything.
+
+        The directory is opened first: once the name exists, only its fsync can still fail, and that is a DurabilityError. If it is
+        given, both names are in it.
+        """
+        with self._opened(final.parent, directory) as opened:
+            self._link(temporary, final, directory)
+            self._sync(opened, final.parent)
+
+    def probe_links(self, path: Path, directory: int) -> None:
+        """UnsupportedFilesystemError where files cannot be linked, as commits need it; the path must be free, and is again."""
+        other = path.with_name(f"{path.name}-link")
+        descriptor = self._create(path, directory)
+        try:
+            self._link(path, other, directory)
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+            for name in (path, other):
+                self.remove(name, directory)
+
+    def _link(self, temporary: Path, final: Path, directory: int | None) -> None:
+        try:
+            one, other = _name(temporary, directory), _name(final, directory)
+            os.link(one, other, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+                raise UnsupportedFilesystemError(
+                    error.errno, "this filesystem cannot link files, which commits need; write on a local disk and copy", str(final)
+                ) from error
+            with writing(final, "publishing"):
+                raise
+
+    def remove(self, path: Path, directory: int | None = None) -> None:
+        with writing(path, "removing"), contextlib.suppress(FileNotFoundError):
+            os.unlink(_name(path, directory), dir_fd=directory)
+
+    def names(self, path: Path, directory: int | None = None) -> list[str]:
+        with writing(path, "listing the directory"):
+            return sorted(os.listdir(path if directory is None else directory))
+
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -56,7 +206,7 @@ class LocalStorage(Storage):
         return self._opened(directory, _reading(self._path / directory, f"{self._path}: there is no penstock store here"))
 
     def _to_write(self, directory: str) -> AbstractContextManager[int]:
-        return self._opened(directory, translated(self._path / directory, "opening the directory"))
+        return self._opened(directory, writing(self._path / directory, "opening the directory"))
 
     @contextlib.contextmanager
     def _opened(self, directory: str, opening: AbstractContextManager[None]) -> Iterator[int]:
@@ -80,7 +230,6 @@ class LocalStorage(Storage):
                 pass
 
     def names(self, directory: str) -> list[str]:
-        """The names in a directory of the store, sorted."""
         with self._to_read(directory) as opened, _reading(self._path / directory, f"{self._path}: the store is gone"):
             return sorted(os.listdir(opened))
 
@@ -91,13 +240,11 @@ class LocalStorage(Storage):
             return _read_file(path, opened, most)
 
     def read_end(self, name: str, size: int, count: int) -> bytes:
-        """The last bytes of a regular file."""
         path, directory = self._at(name)
         with self._to_read(directory) as opened:
             return _read_end(path, opened, size, count)
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """One after the other."""
         return [work(item) for item in items]
 
     def listing(self, directory: str) -> list[Found]:
@@ -117,7 +264,7 @@ class LocalStorage(Storage):
     def _look(self, name: str, opened: int) -> os.stat_result | None:
         """What is behind a name in an open directory; None if nothing is."""
         path, _ = self._at(name)
-        with translated(path, "looking at the file"), contextlib.suppress(FileNotFoundError):
+        with writing(path, "looking at the file"), contextlib.suppress(FileNotFoundError):
             return os.stat(path.name, dir_fd=opened, follow_symlinks=False)
         return None
 
@@ -144,17 +291,16 @@ class LocalStorage(Storage):
         All directories are opened here, and once.
         """
         with _closed_on_failure() as held:
-            with translated(self._path, "opening the directory"):
+            with writing(self._path, "opening the directory"):
                 held[""] = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             for name in DIRECTORIES:
-                with translated(self._path / name, "opening the directory"), contextlib.suppress(FileNotFoundError):
+                with writing(self._path / name, "opening the directory"), contextlib.suppress(FileNotFoundError):
                     held[name] = open_directory(self._path / name, held[""])
             lock = Lock(self._path / LOCK_NAME, held, is_needed=not single_writer)
         self._held = held
         return lock
 
     def write_new(self, name: str, pieces: Sequence[Piece]) -> None:
-        """Create a file that must not exist, and make its bytes durable."""
         path, directory = self._at(name)
         with self._to_write(directory) as opened:
             self._files.write_new(path, pieces, opened)
@@ -168,7 +314,6 @@ class LocalStorage(Storage):
             self._files.sync_directory(self._path.parent)
 
     def draft(self, temporary: str, data: bytes) -> None:
-        """Write the manifest under its temporary name."""
         try:
             self.write_new(temporary, [(0, data)])
         except BaseException:
@@ -205,11 +350,9 @@ class LocalStorage(Storage):
                         )
 
     def is_current(self, generation: int, digest: str) -> bool:
-        """Whether it is the newest."""
         return self.newest_generation(generation) == generation
 
     def newest_generation(self, known: int) -> int:
-        """The highest number among the manifests."""
         return max((g for g in map(generation_of, self.names(MANIFEST_DIRECTORY)) if g is not None), default=0)
 
     def unlisted(self, listed: Sequence[int]) -> set[int]:
@@ -220,7 +363,6 @@ class LocalStorage(Storage):
         """There are no conflicts under the lock that waiting would solve."""
 
     def remove(self, name: str) -> None:
-        """Remove a file if it is there."""
         path, directory = self._at(name)
         with self._to_write(directory) as opened:
             self._files.remove(path, opened)
@@ -296,7 +438,7 @@ def _read_end(path: Path, directory: int, size: int, count: int) -> bytes:
         return data
 
 
-class Lock:
+class Lock(Claim):
     """One writer at a time on a host, from construction to :meth:`close`; the kernel releases it when the process ends, however it
     ends. The lock is for a friendly message; commits are safe without it.
 
@@ -305,11 +447,12 @@ class Lock:
     """
 
     def __init__(self, path: Path, held: dict[str, int], *, is_needed: bool) -> None:
-        self._path, self._held, self._process = path, held, os.getpid()
-        with translated(path, "opening the lock"):
+        super().__init__(path)
+        self._path, self._held = path, held
+        with writing(path, "opening the lock"):
             self._descriptor = os.open(path.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=held[""])
         try:
-            with translated(path, "locking"):
+            with writing(path, "locking"):
                 self._take(is_needed=is_needed)
         except BaseException:
             self._close()
@@ -344,11 +487,6 @@ class Lock:
                     "with locks, write on a local disk and copy, or open with single_writer=True if there is never more than one",
                     str(self._path),
                 ) from error
-
-    def check_process(self) -> None:
-        """ForkedWriterError in a child: the writer belongs to the process that opened it."""
-        if os.getpid() != self._process:
-            raise ForkedWriterError(f"{self._path}: this writer belongs to process {self._process}; open another one here")
 
     def close(self) -> None:
         """Release the lock. In a forked child only the child's copy of the descriptor is closed: the parent keeps the lock."""

@@ -1,22 +1,26 @@
 """MixedStream: several streams drawn from by weight."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from penstock.argument import IntArray
+from penstock.batch import Batch, Outputs, scatter, typed
 from penstock.errors import SchemaMismatchError, StateMismatchError
-from penstock.interfaces import IntArray
+from penstock.fingerprint import fingerprint_of
+from penstock.native import _core
 from penstock.order import Mixture, Phase
 from penstock.order.mixture import StagedWeights
 from penstock.order.phase import Weights
-from penstock.ragged import Ragged
-from penstock.records import Batch, Outputs, Sampling, fixed_output, masked, typed
+from penstock.records import Sampling
 from penstock.schema import Field
-from penstock.source.fingerprint import fingerprint_of
-from penstock.stream.picks import MixedPicks, Picks, join
-from penstock.stream.stream import Stream
+from penstock.stream.picks import MixedPicks, Picks, grouped, join
+from penstock.stream.stream import PartStream, Stream, Unreadable
 
 __all__ = ["MixedStream", "mix"]
 
@@ -102,12 +106,10 @@ class MixedStream(Stream):
 
     @property
     def has_sequences(self) -> bool:
-        """Whether those of its streams do."""
         return any(stream.has_sequences for stream in self._streams.values())
 
     @property
     def never_ends(self) -> bool:
-        """Whether an epoch of it has no end."""
         return bool(self._options["stop"] == "forever")
 
     @property
@@ -127,7 +129,6 @@ class MixedStream(Stream):
         return self._laid
 
     def for_batches(self, batch_size: int, tail: str) -> "MixedStream":
-        """The same mixture for batches of that size."""
         size = self._options["batch_size"]
         if size is not None and size != batch_size:
             raise ValueError(
@@ -152,11 +153,11 @@ class MixedStream(Stream):
 
     @property
     def _restarted_weights(self) -> bool:
-        """Whether version 1 began anew with weights by step in every epoch."""
+        """Whether version 1 restarted weights by step in every epoch."""
         return len(self._laid.runs) > 1
 
     def continued(self, epoch: int) -> tuple[Stream, dict[str, Any]]:
-        """A run of version 1 goes on where its order was right: weights by step were in the first epoch."""
+        """A run of version 1 continues where its order was right: weights by step were in the first epoch."""
         found = {name: stream.continued(epoch) for name, stream in self._streams.items()}
         is_old = any(stream is not self._streams[name] for name, (stream, _) in found.items())
         reason = ""
@@ -198,18 +199,28 @@ class MixedStream(Stream):
         return sum(stream.axis for stream in self._streams.values())
 
     @property
+    def has_records(self) -> bool:
+        return all(stream.has_records for stream in self._streams.values())
+
+    def replace_unreadable(self, picks: MixedPicks, positions: list[tuple[int, int]], unreadable: Unreadable) -> MixedPicks | None:
+        parts = list(picks.parts)
+        for number, (part, stream) in enumerate(zip(picks.parts, self._streams.values(), strict=True)):
+            if part is not None:
+                mine = [positions[i] for i in np.flatnonzero(picks.which == number)]
+                parts[number] = stream.replace_unreadable(part, mine, unreadable) or part
+        changed = any(new is not old for new, old in zip(parts, picks.parts, strict=True))
+        return replace(picks, parts=tuple(parts)) if changed else None
+
+    @property
     def is_mixture(self) -> bool:
-        """It is one."""
         return True
 
     @property
     def counts_samples(self) -> bool:
-        """Positions are numbers of samples."""
         return True
 
     @property
     def seed(self) -> int:
-        """The seed of the mixture."""
         return self._laid.seed
 
     @property
@@ -231,7 +242,6 @@ class MixedStream(Stream):
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """The streams in their order."""
         return tuple(self._streams.values())
 
     @property
@@ -246,17 +256,14 @@ class MixedStream(Stream):
 
     @property
     def data_fingerprint(self) -> str:
-        """Of all streams and their names."""
         return fingerprint_of("mixed", [(name, stream.data_fingerprint) for name, stream in self._streams.items()])
 
     def sample_digest(self, sampling: Sampling) -> str | None:
-        """Of all streams and their names."""
         share = sampling.shared(len(self._streams))
         found = {name: stream.sample_digest(share) for name, stream in self._streams.items()}
         return None if None in found.values() else fingerprint_of("mixed", list(found.items()))
 
     def data_digest(self) -> str:
-        """Of all streams and their names."""
         return fingerprint_of("mixed", [(name, stream.data_digest()) for name, stream in self._streams.items()])
 
     def plan(self) -> dict[str, Any]:
@@ -275,30 +282,52 @@ class MixedStream(Stream):
         return plan
 
     def with_phases(self, phases: Sequence[Phase]) -> "MixedStream":
-        """The same mixture for batches whose shape, and perhaps weights, change during the run."""
         return self._remade(self._streams, phases=phases)
 
     def sized(self, seq_len: int) -> "MixedStream":
-        """The same mixture of samples of another length."""
         streams = {name: stream.sized(seq_len) for name, stream in self._streams.items()}
         return self._remade(streams)
 
     def locate_at(self, epoch: int, positions: IntArray, step: int = 0) -> MixedPicks:
-        """The samples at any positions."""
-        which, element = self._mixture.choose_at(epoch, positions)
-        parts = [self._locate_part(number, element[which == number], step) for number in range(len(self.names))]
-        return MixedPicks(self.names, which, tuple(parts), self._widths)
+        which, parts = self._split(epoch, positions)
+        found = [self._locate_part(number, part, step) for number, part in enumerate(parts)]
+        return MixedPicks(self.names, which, tuple(found), self._widths)
 
-    def leaves(self, epoch: int, positions: IntArray) -> Iterator[tuple[Stream, int, IntArray]]:
-        """The streams from which samples come, each with its own epochs and positions."""
+    def _split(self, epoch: int, positions: IntArray) -> tuple[npt.NDArray[np.int32], list[IntArray]]:
+        """The stream of each position, and the elements of every stream."""
         which, element = self._mixture.choose_at(epoch, positions)
-        for number, stream in enumerate(self._streams.values()):
-            for _, own_epoch, places in self._places(stream, element[which == number]):
+        order, ends = grouped(which, len(self.names))
+        element = element[order]
+        return which, [element[low:high] for low, high in pairwise([0, *ends.tolist()])]
+
+    def native_order(self, epoch: int, position: int, leaf: int) -> _core.OrderNode | None:
+        found = None if self._phases is not None else self._mixture.native_line(epoch)
+        if found is None:
+            return None
+        line, root, before = found
+        parts = []
+        for stream, width, given, had in zip(self.streams, self._widths, line.given_before(position), before, strict=True):
+            length = stream.num_samples
+            own_epoch, place = divmod(had + given, max(1, length))
+            order = stream.native_order(own_epoch, place, leaf)
+            if order is None:
+                return None
+            parts.append((order, own_epoch * length, length))
+            leaf += width
+        return _core.OrderNode.mix(line, root, before, parts)
+
+    @property
+    def parts(self) -> tuple[PartStream, ...]:
+        return tuple(part for stream in self._streams.values() for part in stream.parts)
+
+    def leaves(self, epoch: int, positions: IntArray) -> Iterator[tuple[PartStream, int, IntArray]]:
+        for stream, elements in zip(self._streams.values(), self._split(epoch, positions)[1], strict=True):
+            for _, own_epoch, places in self._places(stream, elements):
                 yield from stream.leaves(own_epoch, places)
 
-    def _places(self, stream: Stream, elements: IntArray) -> Iterator[tuple[IntArray, int, IntArray]]:
+    def _places(self, stream: Stream, elements: IntArray) -> Iterator[tuple[IntArray | None, int, IntArray]]:
         """Elements of a stream's endless line, which are positions with phases and otherwise whole samples, epoch by epoch: which
-        of them, the epoch, and their positions in it.
+        of them (None: all), the epoch, and their positions in it.
         """
         scale = 1 if self._phases is not None else stream.stride
         length = stream.axis if self._phases is not None else stream.num_samples
@@ -306,7 +335,8 @@ class MixedStream(Stream):
             return
         first, last = int(elements.min()) // length, int(elements.max()) // length
         if first == last:  # almost always, and much quicker
-            yield np.arange(elements.size), first, (elements - first * length) * scale
+            places = elements - first * length if first else elements
+            yield None, first, places if scale == 1 else places * scale
             return
         epochs, places = np.divmod(elements, length)
         for epoch in np.unique(epochs).tolist():
@@ -323,7 +353,7 @@ class MixedStream(Stream):
         if len(found) == 1:
             return found[0][1]
         back = np.empty(elements.size, np.int64)
-        back[np.concatenate([mine for mine, _ in found])] = np.arange(elements.size)
+        back[np.concatenate([mine for mine, _ in found if mine is not None])] = np.arange(elements.size)
         joined: Picks = join([picks for _, picks in found]).take(back)
         return joined
 
@@ -341,7 +371,7 @@ class MixedStream(Stream):
             return typed(batches[0][1], self._nullable)
         schema = self.schema
         names = list(batches[0][1])
-        merged = {name: _merge(name, schema, [(m, b[name]) for m, b in batches], len(picks), out or {}) for name in names}
+        merged = {name: scatter(name, schema[name], [(m, b[name]) for m, b in batches], len(picks), out or {}) for name in names}
         return typed(merged, self._nullable)
 
     def without(self, ids: Mapping[str, Any], *, from_step: int = 0) -> "MixedStream":
@@ -378,28 +408,11 @@ class MixedStream(Stream):
         return found
 
     def is_banned(self, record: Any, step: int) -> bool:
-        """Whether its stream leaves it out at that step."""
         return self._streams[record[0]].is_banned(record[1], step)
 
     def close(self) -> None:
-        """Close every stream."""
         for stream in self._streams.values():
             stream.close()
-
-
-def _merge(name: str, schema: Mapping[str, Field], parts: list[tuple[IntArray, Any]], count: int, out: Outputs) -> Any:
-    first = parts[0][1]
-    if isinstance(first, Ragged):
-        back = np.empty(count, np.int64)
-        back[np.concatenate([mine for mine, _ in parts])] = np.arange(count)
-        return Ragged.join([column for _, column in parts]).take(back)
-    array = fixed_output(name, schema[name], count, out)
-    present = np.ones(count, np.bool_)
-    for mine, column in parts:
-        if isinstance(column, np.ma.MaskedArray):
-            present[mine] = ~np.ma.getmaskarray(column).any(axis=tuple(range(1, column.ndim)))
-        array[mine] = np.asarray(column)
-    return masked(array, None if present.all() else present)
 
 
 def _check_schemas(streams: Mapping[str, Stream]) -> None:

@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.interfaces import IntArray
+from penstock.argument import IntArray
+from penstock.native import _core
 
-__all__ = ["MixedPicks", "Picks", "RecordPicks", "SpanPicks", "expanded", "ids_of", "join", "sources_of"]
+__all__ = ["MixedPicks", "Picks", "RecordPicks", "SpanPicks", "expanded", "flatten", "grouped", "ids_of", "join", "sources_of"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -27,8 +29,13 @@ class RecordPicks:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def part(self, low: int, high: int) -> "RecordPicks":
+        """Samples [low, high)."""
+        here = slice(low, high)
+        weights, sources = self.weights, self.sources
+        return RecordPicks(self.ids[here], None if weights is None else weights[here], None if sources is None else sources[here])
+
     def take(self, places: IntArray) -> "RecordPicks":
-        """The samples at those places."""
         return RecordPicks(self.ids[places], None if self.weights is None else self.weights[places])
 
     def describe(self) -> dict[str, Any]:
@@ -48,8 +55,13 @@ class SpanPicks:
     def __len__(self) -> int:
         return len(self.first) - 1
 
+    def part(self, low: int, high: int) -> "SpanPicks":
+        """Samples [low, high)."""
+        first = self.first[low : high + 1]
+        runs = slice(first[0], first[-1])
+        return SpanPicks(self.size, self.starts[runs], self.counts[runs], first - first[0])
+
     def take(self, places: IntArray) -> "SpanPicks":
-        """The samples at those places."""
         runs = np.diff(self.first)[places]
         first = np.concatenate([[0], np.cumsum(runs)]).astype(np.int64)
         chosen = np.arange(first[-1]) + np.repeat(self.first[:-1][places] - first[:-1], runs)
@@ -75,13 +87,20 @@ class MixedPicks:
     def __len__(self) -> int:
         return len(self.which)
 
+    @cached_property
+    def places(self) -> tuple[IntArray, IntArray]:
+        """The samples of every part, part by part, and where each part ends there."""
+        return grouped(self.which, len(self.names))
+
+    def gather(self, values: Sequence[npt.NDArray[Any]], out: npt.NDArray[Any]) -> None:
+        """Put values of the parts that are there into the places of their samples."""
+        out[self.places[0]] = values[0] if len(values) == 1 else np.concatenate(values)
+
     def take(self, places: IntArray) -> "MixedPicks":
-        """The samples at those places."""
         which = self.which[places]
+        order, ends = self.places
         rank = np.empty(len(self), np.int64)
-        for number in range(len(self.parts)):
-            mine = np.flatnonzero(self.which == number)
-            rank[mine] = np.arange(mine.size)
+        rank[order] = np.arange(order.size) - np.repeat(np.append(0, ends[:-1]), np.diff(ends, prepend=0))
         chosen = rank[places]
         parts = tuple(None if part is None else part.take(chosen[which == k]) for k, part in enumerate(self.parts))
         return MixedPicks(self.names, which, parts, self.widths)
@@ -93,6 +112,13 @@ class MixedPicks:
 
 
 Picks = RecordPicks | SpanPicks | MixedPicks
+
+
+def grouped(which: npt.NDArray[np.int32], count: int) -> tuple[IntArray, IntArray]:
+    """The places of each of ``count`` groups in their order, group by group, and where each group ends there."""
+    order, ends = np.empty(which.size, np.int64), np.empty(count, np.int64)
+    _core.group_by(which, order, ends)
+    return order, ends
 
 
 def expanded(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
@@ -108,9 +134,8 @@ def ids_of(picks: Picks) -> IntArray:
     if isinstance(picks, SpanPicks):
         return picks.starts[picks.first[:-1]]
     ids = np.empty(len(picks), np.int64)
-    for number, part in enumerate(picks.parts):
-        if part is not None:
-            ids[picks.which == number] = ids_of(part)
+    if len(picks):
+        picks.gather([ids_of(part) for part in picks.parts if part is not None], ids)
     return ids
 
 
@@ -118,16 +143,18 @@ def sources_of(picks: Picks) -> npt.NDArray[np.int32] | None:
     """Which stream of a mixture each sample is from, counted through mixtures in mixtures; None where there is only one."""
     if not isinstance(picks, MixedPicks):
         return picks.sources if isinstance(picks, RecordPicks) else None
+    first = np.concatenate([[0], np.cumsum(picks.widths)]).astype(np.int32)
+    if first[-1] == len(picks.names):  # no mixture is in this one
+        return picks.which
     sources = np.empty(len(picks), np.int32)
-    for number, part in enumerate(picks.parts):
-        if part is not None:
-            inner = sources_of(part)
-            sources[picks.which == number] = sum(picks.widths[:number]) + (0 if inner is None else inner)
+    found = [(number, part, sources_of(part)) for number, part in enumerate(picks.parts) if part is not None]
+    if found:
+        picks.gather([first[n] + (np.zeros(len(part), np.int32) if s is None else s) for n, part, s in found], sources)
     return sources
 
 
 def join(parts: Sequence[Any]) -> Any:
-    """Picks of one stream one after the other."""
+    """Concatenate picks of one stream."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], RecordPicks):
@@ -144,3 +171,28 @@ def join(parts: Sequence[Any]) -> Any:
     columns = zip(*(part.parts for part in parts), strict=True)
     joined = tuple(join(there) if (there := [one for one in column if one is not None]) else None for column in columns)
     return MixedPicks(parts[0].names, np.concatenate([part.which for part in parts]), joined, parts[0].widths)
+
+
+def flatten(picks: Picks) -> tuple[RecordPicks | SpanPicks, npt.NDArray[np.int32] | None]:
+    """The samples of a mixture in their order, each by its place in its own source, and the number of the stream of each sample;
+    there is none where there is only one stream.
+    """
+    if not isinstance(picks, MixedPicks):
+        return picks, sources_of(picks)
+    streams = sources_of(picks)
+    spans = _spans_of(picks)
+    return (RecordPicks(ids_of(picks)) if spans is None else spans), streams
+
+
+def _spans_of(picks: Picks) -> SpanPicks | None:
+    """The runs of tokens of samples in their order; None if samples are records."""
+    if not isinstance(picks, MixedPicks):
+        return picks if isinstance(picks, SpanPicks) else None
+    parts = [_spans_of(part) for part in picks.parts if part is not None]
+    there = [part for part in parts if part is not None]
+    if not there:
+        return None
+    rank = np.empty(len(picks), np.int64)
+    picks.gather([np.arange(len(picks))], rank)
+    together: SpanPicks = join(there).take(rank)
+    return together

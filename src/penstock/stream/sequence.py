@@ -1,4 +1,8 @@
-"""SequenceStream: the tokens of a source as one long line of pages in some order, cut into sequences."""
+"""Streams of sequences: the tokens of a source as one long line, cut into sequences.
+
+The line of a SequenceStream consists of pages of token blocks, that of a DocumentStream of the texts or ragged arrays of a source;
+both in the order of the stream.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
@@ -8,16 +12,19 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from penstock import _core
-from penstock.argument import whole_number
-from penstock.interfaces import IntArray, Order
-from penstock.order import BlockShuffle, Sequential, Sliding
-from penstock.records import Batch, DiskRange, Outputs, Sampling, Source, fixed_output
+from penstock.argument import IntArray, whole_number
+from penstock.batch import Batch, Outputs, fixed_output
+from penstock.formats.tokens import as_elements
+from penstock.native import _core
+from penstock.order import BlockShuffle, Order, Random, Sequential, Shuffle, Sliding
+from penstock.order.permutation import Purpose, derive_root
+from penstock.records import Sampling, Source
+from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
-from penstock.source.tokens import as_elements
 from penstock.stream.picks import SpanPicks, expanded, join
 from penstock.stream.stream import (
     Bans,
+    PartStream,
     RecordStream,
     Stream,
     describe,
@@ -25,9 +32,21 @@ from penstock.stream.stream import (
     substitute,
 )
 
-__all__ = ["SequenceStream", "TokenLine", "make_sequences"]
+__all__ = ["DocumentLine", "DocumentStream", "SequenceStream", "TokenLine", "make_sequences"]
 
 TOKENS = "tokens"
+
+MARK = 1024
+"""The place of every MARKth document of an epoch is kept; those between are added up when they are needed."""
+
+AT_ONCE = 1 << 16
+"""Documents whose lengths are read at a time."""
+
+MOST_DRAWN = 16
+"""Banned documents whose replacements are kept."""
+
+PAGE_BYTES = 64 << 10
+"""The pages that version 1 put in order, whatever documents they cut."""
 
 
 @runtime_checkable
@@ -36,7 +55,7 @@ class TokenLine(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """How many there are."""
+        """Number of tokens."""
 
     @property
     def block_size(self) -> int:
@@ -59,15 +78,13 @@ def make_sequences(
         return SequenceStream(
             source, source, stream.order, seq_len, separator=separator, documents=documents, page=page, bans=stream.bans
         )
-    from penstock.stream.document import DocumentLine, DocumentStream
-
     if page is not None:
         raise ValueError("page is for token blocks; the sequences of texts and ragged fields take whole documents in their order")
     line = DocumentLine(source, field, separator)
     return DocumentStream(source, line, stream.order, seq_len, separator=separator, documents=documents, bans=stream.bans)
 
 
-class SequenceStream(Stream):
+class SequenceStream(PartStream):
     """Sequences of ``seq_len`` tokens.
 
     Over token blocks, the data is cut into pages of ``page`` tokens (``seq_len`` unless given). The line of an epoch is made of
@@ -128,8 +145,7 @@ class SequenceStream(Stream):
             )
 
     @property
-    def source(self) -> Source:
-        """Where the tokens come from."""
+    def source(self) -> Source:  # type: ignore[override]
         return self._source
 
     @property
@@ -137,19 +153,37 @@ class SequenceStream(Stream):
         """Tokens of a page."""
         return self._page
 
-    def disk_ranges(self, pages: range) -> Sequence[DiskRange]:
-        """Where pages of the data are on a disk of this machine; nothing where that is not known."""
-        find = getattr(self._line, "disk_spans", None)
-        return [] if find is None else find(range(pages.start * self._page, min(pages.stop * self._page, self.axis)))
+    @property
+    def rows_per_unit(self) -> int:
+        return self._page
+
+    def row_tables(self) -> Sequence[RowTable]:
+        """Tokens are rows, where it is known in which files they are."""
+        leaf = getattr(self._line, "token_leaf", None)
+        return [] if leaf is None else [OwnRows(leaf)]
+
+    def token_table(self) -> RowTable | None:
+        """The tokens as rows that native threads may read; None if they cannot."""
+        return next(iter(self.row_tables()), None)
+
+    def field_tables(self) -> Mapping[str, tuple[RowTable, str]]:
+        """Tokens are rows of their own."""
+        table = self.token_table()
+        return {} if table is None else {name: (table, name) for name in self.read_schema}
+
+    def units_of(self, picks: SpanPicks) -> IntArray:
+        return picks.starts // self._page
+
+    def rows_of(self, picks: SpanPicks) -> tuple[IntArray, IntArray]:
+        return picks.starts, picks.starts + picks.counts
 
     @property
-    def order(self) -> Order:
+    def order(self) -> Order:  # type: ignore[override]
         """The order of the full pages."""
         return self._order
 
     @property
     def has_sequences(self) -> bool:
-        """Samples are sequences of tokens."""
         return True
 
     @property
@@ -169,12 +203,10 @@ class SequenceStream(Stream):
 
     @property
     def seed(self) -> int:
-        """The seed of the order."""
         return int(getattr(self._given, "seed", 0))
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        """Tokens, and what else was asked for."""
         schema = {TOKENS: Field(self._line.dtype, (self._seq_len,))}
         if self._documents:
             schema |= {"segment": Field("i4", (self._seq_len,)), "position": Field("i4", (self._seq_len,))}
@@ -185,31 +217,21 @@ class SequenceStream(Stream):
         """The field that is read; :meth:`complete` adds the others."""
         return {TOKENS: self.schema[TOKENS]}
 
-    def native_reader(self, field: str) -> tuple[Any, int] | None:
-        """Of the tokens, one by one, where they are in plain files."""
-        find = getattr(self._line, "native_tokens", None)
-        return None if find is None else find()
-
     @property
     def data_fingerprint(self) -> str:
-        """That of the source."""
         return self._source.fingerprint
 
     def sample_digest(self, sampling: Sampling) -> str | None:
-        """That of the source."""
         return self._source.sample_digest(sampling)
 
     def data_digest(self) -> str:
-        """That of the source."""
         return self._source.digest()
 
     @property
     def bans(self) -> Bans:
-        """The records that do not come, and from which step on."""
         return self._bans
 
     def plan(self) -> dict[str, Any]:
-        """The order of the pages, their size, the separator and the bans."""
         return {"order": describe(self._order), "page": str(self._page), **self._marks(), **self._bans.describe()}
 
     def _marks(self) -> dict[str, Any]:
@@ -217,12 +239,11 @@ class SequenceStream(Stream):
         return {"separator": separator, "documents": str(self._documents)}
 
     def continued(self, epoch: int) -> tuple[Stream, dict[str, Any]]:
-        """A run of version 1 goes on over its larger pages."""
+        """A run of version 1 continues over its larger pages."""
         old = self if isinstance(self._given, Sequential) else self._remade(page=None, version=1)
         return old, old.plan()
 
     def sized(self, seq_len: int) -> "SequenceStream":
-        """The same line cut into sequences of another length."""
         return self._remade(seq_len=seq_len)
 
     def without(self, ids: Any, *, from_step: int = 0) -> "SequenceStream":
@@ -244,7 +265,7 @@ class SequenceStream(Stream):
     # Where tokens are
 
     def locate_at(self, epoch: int, positions: IntArray, step: int = 0) -> SpanPicks:
-        """The sequences that begin at any tokens of the line of an epoch. One that passes the end goes on in the next epoch."""
+        """The sequences that begin at any tokens of the line of an epoch. One that passes the end continues in the next epoch."""
         inside = positions + self._seq_len <= self.axis
         if inside.all():
             return self._locate(epoch, positions, self._seq_len, step)
@@ -289,7 +310,7 @@ class SequenceStream(Stream):
         target[full] = self._order.at(epoch, pages[full])
         banned = self._banned_pages(step) if self._bans else pages[:0]
         if banned.size:
-            usable = banned[banned < self._pages]  # the short page at the end stands in for no other
+            usable = banned[banned < self._pages]  # the short page at the end replaces no other
             for place in np.flatnonzero(is_in(target, banned)):
                 target[place] = substitute(self.seed, epoch, int(pages[place]), self._pages, usable)
         return (target - pages) * self._page + places
@@ -314,7 +335,6 @@ class SequenceStream(Stream):
     # Reading
 
     def fetch(self, picks: SpanPicks, out: Outputs | None = None) -> Batch:
-        """Read sequences."""
         tokens = fixed_output(TOKENS, self.schema[TOKENS], len(picks), out or {})
         offsets = np.concatenate([[0], np.cumsum(picks.counts)]).astype(np.int64)
         self._line.read_spans(picks.starts, offsets, tokens)
@@ -364,7 +384,6 @@ class SequenceStream(Stream):
         return np.ascontiguousarray(ends[:-1][apart])
 
     def close(self) -> None:
-        """Close the source."""
         self._source.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -382,3 +401,319 @@ def _page_order(order: Order, pages: int, block_size: int, page: int) -> Order:
     except TypeError:
         raise TypeError(f"the pages of tokens cannot be put in the order {order!r}") from None
     return made
+
+
+# Documents
+
+
+class DocumentLine:
+    """The records of one field in the order of the data, each followed by the separator if there is one.
+
+    Keeps 8 bytes for every document: where it ends; 12 more where native threads read documents of selections and lists.
+    """
+
+    remote = None
+    """What native threads read of it is on this machine."""
+
+    _rows: tuple[npt.NDArray[np.int32] | None, IntArray] | None = None
+
+    def __init__(self, source: Source, field: str | None, separator: Any) -> None:
+        self._source, self.field = source, _choose(source, field)
+        if not source.has_documents(self.field):
+            raise ValueError(
+                f"the records of field {self.field!r} are blocks of a token file, not documents: cut the token files themselves "
+                "into sequences, opened as a pattern or a list of names, or mix streams of them"
+            )
+        self._dtype = source.schema[self.field].dtype
+        self._separator = as_elements("separator", [] if separator is None else separator, self._dtype)
+
+    @cached_property
+    def bounds(self) -> IntArray:
+        """Document i has the tokens [bounds[i], bounds[i + 1]), its separator included."""
+        bounds = np.zeros(len(self._source) + 1, np.int64)
+        for low in range(0, len(self._source), AT_ONCE):
+            high = min(low + AT_ONCE, len(self._source))
+            bounds[low + 1 : high + 1] = self._source.lengths(self.field, np.arange(low, high)) + self._separator.size
+        return np.cumsum(bounds, out=bounds)
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.bounds[-1])
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of 64 KiB: the pages that version 1 put in order."""
+        return max(1, PAGE_BYTES // self._dtype.itemsize)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the tokens; bytes for texts."""
+        return self._dtype
+
+    def token_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray]:
+        """Where documents begin, and how many tokens they have."""
+        return self.bounds[ids], self.bounds[ids + 1] - self.bounds[ids]
+
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        """The native reader of the line, as that of a leaf whose rows are tokens: where all documents are in files of this machine
+        that are read natively.
+        """
+        table, name = self._source.row_tables()[self.field]
+        if any(leaf.remote is not None for leaf in table.leaves):
+            return None
+        readers: list[Any] = [(leaf.native_reader(name) or (None, -1))[0] for leaf in table.leaves]
+        if not readers or not all(isinstance(reader, _core.VaryingReader) for reader in readers):
+            return None
+        which, rows = self._rows_in(table)
+        separator = np.ascontiguousarray(self._separator).view(np.uint8)
+        return _core.DocumentLine(readers, self.bounds, which, rows, self._dtype.itemsize, separator), -1
+
+    def _rows_in(self, table: RowTable) -> tuple[npt.NDArray[np.int32] | None, IntArray | None]:
+        """The leaf and the row of every document, kept unless they are the rows of one leaf in their order."""
+        if table.line == (0, 1):
+            return None, None
+        if self._rows is None:
+            self._rows = table.find(np.arange(len(self._source), dtype=np.int64))
+        return self._rows
+
+    def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[Any]) -> None:
+        bounds, stops = self.bounds, starts + np.diff(offsets)
+        low = np.searchsorted(bounds, starts, side="right") - 1
+        count = np.where(stops > starts, np.searchsorted(bounds, stops, side="left") - low, 0)
+        span, document = expanded(low, count)
+        if document.size == 0:
+            return
+        documents, place = np.unique(document, return_inverse=True)
+        column = self._source.read(documents, [self.field])[self.field]
+        content = bounds[document + 1] - self._separator.size
+        begin = np.maximum(bounds[document], starts[span])
+        into = offsets[:-1][span] + begin - starts[span]
+        end = np.minimum(bounds[document + 1], stops[span])
+        first = column.offsets[:-1][place] + begin - bounds[document]
+        flat = out.reshape(-1)
+        rows = zip(*(a.tolist() for a in (into, begin, np.minimum(end, content), first)), strict=True)
+        for at, start, stop, source in rows:
+            if stop > start:
+                flat[at : at + stop - start] = column.values[source : source + stop - start]
+        if self._separator.size:
+            self._write_separators(flat, into, begin, end, content)
+
+    def _write_separators(self, flat: npt.NDArray[Any], into: IntArray, begin: IntArray, end: IntArray, content: IntArray) -> None:
+        for number, token in enumerate(self._separator):
+            place = content + number
+            there = (place >= begin) & (place < end)
+            flat[(into + place - begin)[there]] = token
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("bounds", "_rows")}
+
+
+class DocumentStream(SequenceStream):
+    """Sequences over documents: whole records of a field of texts, byte strings or ragged arrays, in the order of the stream.
+
+    To find a sequence, the lengths of the documents are added up once per epoch in its order, and every 1024th sum is kept.
+    """
+
+    _line: DocumentLine
+
+    def _lay(self, page: int | None) -> None:
+        order, source = self._given, self._source
+        if isinstance(order, Random):
+            raise ValueError(
+                "documents drawn with replacement have another number of tokens in every epoch: use in_order() or shuffle()"
+            )
+        if not isinstance(order, Sequential | Shuffle | BlockShuffle) or len(order) != len(source):
+            raise TypeError(f"documents cannot be cut into sequences in the order {order!r}: use in_order() or shuffle()")
+        self._page, self._pages, self._order = 1, self._line.num_tokens, order
+        self._recent: dict[int, IntArray] = {}
+        self._drawn: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        if self._bans:
+            banned = self._bans.at(None)
+            if int(self._line.token_ranges(banned)[1].sum()) >= self.axis:
+                raise ValueError("every document that has tokens is banned, so there is nothing to take instead")
+
+    def _layout(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def rows_per_unit(self) -> int:
+        return 1
+
+    @property
+    def counts_units(self) -> bool:
+        """Positions are tokens, the order is one of documents."""
+        return False
+
+    def token_table(self) -> RowTable:
+        return OwnRows(self._line)
+
+    def row_tables(self) -> Sequence[RowTable]:
+        return self._source.tables()
+
+    def units_of(self, picks: SpanPicks) -> IntArray:
+        """The documents: every run is one, or a part of one."""
+        return np.searchsorted(self._line.bounds, picks.starts, side="right").astype(np.int64) - 1
+
+    def rows_of(self, picks: SpanPicks) -> tuple[IntArray, IntArray]:
+        units = self.units_of(picks)
+        return units, units + 1
+
+    def plan(self) -> dict[str, Any]:
+        return {"order": describe(self._order), "field": self._line.field, **self._marks(), **self._bans.describe()}
+
+    def continued(self, epoch: int) -> tuple[Stream, dict[str, Any]]:
+        """A run of version 1 continues over pages of 64 KiB of the data; in order, that is the same line."""
+        old = SequenceStream(
+            self._source,
+            self._line,
+            self._given,
+            self._seq_len,
+            separator=self._separator,
+            documents=self._documents and self._separator is not None,
+            bans=self._bans,
+            version=1,
+        )
+        plan = old.plan() | {"documents": str(self._documents)}
+        return (self, plan) if isinstance(self._given, Sequential) else (old, plan)
+
+    def _epoch_marks(self, epoch: int) -> IntArray:
+        """Where every MARKth document of an epoch begins on its line, and where the last one ends."""
+        marks = self._recent.get(epoch)
+        if marks is None:
+            count, bounds, sums = len(self._order), self._line.bounds, [np.zeros(1, np.int64)]
+            for low in range(0, count, 1024 * MARK):
+                ids = self._order.indices(epoch, low, min(count, low + 1024 * MARK))
+                sums.append(np.add.reduceat(bounds[ids + 1] - bounds[ids], np.arange(0, ids.size, MARK)))
+            marks = np.cumsum(np.concatenate(sums))
+            self._recent = {
+                **dict(list(self._recent.items())[-1:]),
+                epoch: marks,
+            }  # two epochs: a sequence may span both
+        return marks
+
+    def _locate(self, epoch: int, starts: IntArray, size: int, step: int) -> SpanPicks:
+        """Runs of ``size`` tokens within an epoch's line, each cut where documents end."""
+        is_in_order = isinstance(self._order, Sequential)
+        if starts.size == 0 or (is_in_order and not self._documents and not self._bans):  # the line of the data itself
+            return SpanPicks(self._seq_len, starts.copy(), np.full(starts.size, size), np.arange(starts.size + 1))
+        positions, ids, begin = self._documents_of(epoch, starts, starts + size)
+        lengths = self._line.bounds[ids + 1] - self._line.bounds[ids]
+        low = np.searchsorted(begin + lengths, starts, side="right")
+        high = np.searchsorted(begin, starts + size, side="left")
+        sample, piece = expanded(low, high - low)
+        first = np.maximum(begin[piece], starts[sample])
+        counts = np.minimum((begin + lengths)[piece], starts[sample] + size) - first
+        sample, piece, first, counts = (a[counts > 0] for a in (sample, piece, first, counts))
+        places = self._line.bounds[ids[piece]] + first - begin[piece]
+        if self._bans and (banned := self._bans.at(step)).size:
+            inside = first - begin[piece]
+            return self._replaced(epoch, banned, starts.size, sample, positions[piece], ids[piece], inside, places, counts)
+        edges = np.searchsorted(sample, np.arange(starts.size + 1))
+        return SpanPicks(self._seq_len, places, counts, edges)
+
+    def _documents_of(self, epoch: int, starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """The documents that hold the tokens [start, stop) of an epoch's line, and some around them, in rising order: their
+        positions in the epoch, their ids, and where each begins on the line.
+        """
+        marks = self._epoch_marks(epoch)
+        low = np.searchsorted(marks, starts, side="right") - 1
+        high = np.searchsorted(marks, stops, side="left")
+        group = np.unique(expanded(low, high - low)[1])
+        sizes = np.minimum(MARK, len(self._order) - group * MARK)
+        _, positions = expanded(group * MARK, sizes)
+        ids = self._order.at(epoch, positions)
+        lengths = self._line.bounds[ids + 1] - self._line.bounds[ids]
+        before = np.cumsum(lengths) - lengths
+        heads = np.cumsum(sizes) - sizes
+        return positions, ids, before + np.repeat(marks[group] - before[heads], sizes)
+
+    def _replaced(
+        self,
+        epoch: int,
+        banned: IntArray,
+        count: int,
+        sample: IntArray,
+        positions: IntArray,
+        ids: IntArray,
+        inside: IntArray,
+        places: IntArray,
+        counts: IntArray,
+    ) -> SpanPicks:
+        """The same pieces, with tokens of other documents in the place of banned ones."""
+        runs: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        is_banned = is_in(ids, banned)
+        for number in range(len(ids)):
+            here, length = int(places[number]), int(counts[number])
+            pieces = [(here, length)]
+            if is_banned[number]:
+                whole = int(self._line.bounds[ids[number] + 1] - self._line.bounds[ids[number]])
+                key = epoch, int(positions[number]), len(banned)
+                if (instead := self._drawn.get(key)) is None:  # a long document is cut into many sequences
+                    instead = self._instead(epoch, int(positions[number]), whole, banned)
+                    self._drawn = {**dict(list(self._drawn.items())[-MOST_DRAWN:]), key: instead}
+                pieces = _part(instead, int(inside[number]), length)
+            runs[int(sample[number])] += pieces
+        flat = np.array([run for each in runs for run in each], np.int64).reshape(-1, 2)
+        edges = np.cumsum([0, *(len(each) for each in runs)]).astype(np.int64)
+        return SpanPicks(self._seq_len, np.ascontiguousarray(flat[:, 0]), np.ascontiguousarray(flat[:, 1]), edges)
+
+    def _instead(self, epoch: int, position: int, count: int, banned: IntArray) -> list[tuple[int, int]]:
+        """Documents that come instead of a banned one of ``count`` tokens, as runs of the data: random ones that are not banned, in
+        the order drawn; what is too much is cut from the front of the first.
+        """
+        root = _core.absorb(derive_root(self.seed, epoch, Purpose.SUBSTITUTE), position)
+        drawn: list[tuple[int, int]] = []
+        total, attempt = 0, 0
+        while total < count:
+            document = (_core.absorb(root, attempt) * len(self._source)) >> 64
+            attempt += 1
+            if not is_in(np.array([document]), banned)[0]:
+                begin, end = int(self._line.bounds[document]), int(self._line.bounds[document + 1])
+                drawn.append((begin, end - begin))
+                total += end - begin
+        return _part(drawn, total - count, count)
+
+    def is_within_pages(self, starts: range) -> bool:
+        """There are no pages: documents end anywhere."""
+        return False
+
+    def _splitter(self) -> npt.NDArray[Any]:
+        return np.empty(0, self._line.dtype)
+
+    def _breaks(self, picks: SpanPicks) -> IntArray:
+        """Every run is a document, or a part of one."""
+        return np.cumsum(picks.counts)[:-1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_recent": {}, "_drawn": {}}
+
+
+def _part(runs: list[tuple[int, int]], start: int, count: int) -> list[tuple[int, int]]:
+    """Tokens [start, start + count) of runs put one after the other."""
+    found = []
+    for begin, length in runs:
+        low, high = max(0, start), min(length, start + count)
+        if high > low:
+            found.append((begin + low, high - low))
+        start -= length
+    return found
+
+
+def _choose(source: Source, field: str | None) -> str:
+    schema = source.schema
+    fitting = [name for name, one in schema.items() if _fits(one)]
+    if field is None:
+        if len(fitting) != 1:
+            raise ValueError(
+                f"sequences need one field of texts, bytes or ragged arrays: choose field= among {fitting} of {list(schema)}"
+            )
+        return fitting[0]
+    if field not in schema:
+        raise KeyError(f"unknown field {field!r}; there are {list(schema)}")
+    if field not in fitting:
+        raise ValueError(f"field {field!r} is {schema[field]!r}; sequences need texts, bytes or ragged arrays of one dimension")
+    return field
+
+
+def _fits(field: Field) -> bool:
+    return not field.is_fixed and field.ndim == 1

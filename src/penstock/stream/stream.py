@@ -1,21 +1,23 @@
 """Stream: a source in an order. Sample p of epoch e is a pure function of (data, seed, e, p)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock import _core
-from penstock.argument import as_positions, whole_number
-from penstock.index import as_ids
-from penstock.interfaces import IntArray, InvertibleOrder, Order
-from penstock.order import BlockShuffle, Design, Mixture, Phase, Random, Sequential, Shuffle, Sliding
-from penstock.order.seed import Purpose, derive_root
-from penstock.records import Batch, DiskRange, Outputs, Sampling, Source
+from penstock.argument import IntArray, as_ids, as_positions, whole_number
+from penstock.batch import Batch, Outputs
+from penstock.errors import BatchError
+from penstock.fingerprint import fingerprint_arrays, fingerprint_of
+from penstock.native import _core
+from penstock.order import BlockShuffle, Design, InvertibleOrder, Mixture, Order, Phase, Random, Sequential, Shuffle, Sliding
+from penstock.order.permutation import Purpose, derive_root
+from penstock.records import Sampling, Source, provide
+from penstock.row_table import RowTable
 from penstock.schema import Field
-from penstock.source.fingerprint import fingerprint_arrays, fingerprint_of
 from penstock.stream.picks import Picks, RecordPicks
 
 if TYPE_CHECKING:
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
 __all__ = [
     "WEIGHT",
     "Bans",
+    "PartStream",
     "RecordStream",
     "Stream",
+    "Unreadable",
     "describe",
     "designed",
     "in_order",
@@ -82,6 +86,15 @@ class Stream(ABC):
         return False
 
     @property
+    def has_records(self) -> bool:
+        """Whether samples are single records, so that one that cannot be read can be replaced by another."""
+        return False
+
+    def replace_unreadable(self, picks: Any, positions: list[tuple[int, int]], unreadable: "Unreadable") -> Any:
+        """The same samples, at those (epoch, position), with others in place of records that cannot be read; None if all can."""
+        raise TypeError(f"{type(self).__name__} has no single records to replace")
+
+    @property
     def is_mixture(self) -> bool:
         """Whether samples are drawn from several streams by weight."""
         return False
@@ -97,7 +110,6 @@ class Stream(ABC):
         return self.axis // self.stride
 
     def __len__(self) -> int:
-        """Samples of an epoch."""
         return self.num_samples
 
     @property
@@ -132,12 +144,23 @@ class Stream(ABC):
         """The samples that begin at any positions of an epoch, for a batch at ``step``. Nothing is read."""
 
     def locate(self, epoch: int, run: range, step: int = 0) -> Picks:
-        """The same for positions one after the other."""
+        """The same for the positions of a range."""
         return self.locate_at(epoch, as_positions(run), step)
 
-    def leaves(self, epoch: int, positions: IntArray) -> Iterator[tuple["Stream", int, IntArray]]:
-        """The streams of single sources from which samples come, each with its own epoch and positions."""
-        yield self, epoch, positions
+    def native_order(self, epoch: int, position: int, leaf: int) -> _core.OrderNode | None:
+        """Native code that says which records come from a position of an epoch on, as long as no stream in a mixture begins
+        another epoch of its own; the first of :attr:`parts` has the number ``leaf``. None if there is none.
+        """
+        return None
+
+    @property
+    def parts(self) -> "tuple[PartStream, ...]":
+        """The streams of single sources from which samples come."""
+        return ()
+
+    def leaves(self, epoch: int, positions: IntArray) -> "Iterator[tuple[PartStream, int, IntArray]]":
+        """Those of :attr:`parts` from which the samples at positions come, each with its own epoch and positions."""
+        return iter(())
 
     @abstractmethod
     def fetch(self, picks: Any, out: Outputs | None = None) -> Batch:
@@ -152,7 +175,7 @@ class Stream(ABC):
         return self
 
     def continued(self, epoch: int) -> "tuple[Stream, dict[str, Any]]":
-        """The stream that goes on with a run saved with order version 1 in that epoch, and its plan as it was written then.
+        """The stream that continues a run saved with order version 1 in that epoch, and its plan as it was written then.
 
         StateMismatchError, with the reason, if the order of that version was wrong.
         """
@@ -184,7 +207,81 @@ class Stream(ABC):
             return "a number of samples without an end, or set by the batch size,"
 
 
-class RecordStream(Stream):
+@dataclass(eq=False)
+class Unreadable:
+    """The records of a batch that could not be read, stream by stream, and a function that is called with them."""
+
+    step: int
+    tell: Callable[[Exception, IntArray], None]
+    found: dict[int, set[int]] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> list[int]:
+        return sorted(set().union(*self.found.values()))
+
+
+class PartStream(Stream):
+    """A stream of a single source: an order of units (records, documents, pages of tokens), which are rows of leaves."""
+
+    source: Source
+    order: Order
+
+    @property
+    def parts(self) -> "tuple[PartStream, ...]":
+        return (self,)
+
+    def leaves(self, epoch: int, positions: IntArray) -> "Iterator[tuple[PartStream, int, IntArray]]":
+        yield self, epoch, positions
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether samples have weights, as those of a design."""
+        return isinstance(self.order, Design)
+
+    @property
+    def completes(self) -> bool:
+        """Whether something is made of what was read before it is delivered."""
+        return False
+
+    @property
+    @abstractmethod
+    def bans(self) -> "Bans":
+        """The records that do not come, and from which step on."""
+
+    @property
+    @abstractmethod
+    def read_schema(self) -> Mapping[str, Field]:
+        """The fields that are read."""
+
+    def field_tables(self) -> Mapping[str, tuple[RowTable, str]]:
+        """Of every field that is read: in which rows of which leaves it is, and its name there; nothing if that is not known."""
+        return self.source.row_tables()
+
+    @property
+    def rows_per_unit(self) -> int:
+        """Rows of a unit of the order."""
+        return 1
+
+    @property
+    def counts_units(self) -> bool:
+        """Whether a position, divided by the rows of a unit, is one of the order."""
+        return True
+
+    def row_tables(self) -> Sequence[RowTable]:
+        """In which rows of leaves the units are."""
+        return self.source.tables()
+
+    @abstractmethod
+    def units_of(self, picks: Any) -> IntArray:
+        """The units in which samples are."""
+
+    def rows_of(self, picks: Any) -> tuple[IntArray, IntArray]:
+        """The rows [start, stop) that samples need."""
+        units = self.units_of(picks)
+        return units, units + 1
+
+
+class RecordStream(PartStream):
     """The records of one source in an order; what ``source.shuffle`` and its like give.
 
     >>> import numpy as np, penstock as pen
@@ -198,16 +295,24 @@ class RecordStream(Stream):
     def __init__(self, source: Source, order: Order, *, bans: "Bans | tuple[()]" = ()) -> None:
         if int(getattr(order, "n", len(order))) > len(source):
             raise ValueError(f"the order has ids up to {getattr(order, 'n', len(order))}, the source only {len(source)} records")
-        self.source, self.order, self.bans = source, order, Bans(bans)
+        self.source, self.order, self._bans = source, order, Bans(bans)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Version 1 kept ``bans`` under that name."""
+        kept = {name: value for name, value in state.items() if name != "bans"}
+        self.__dict__.update({"_bans": Bans(state.get("bans", ()))} | kept)
+
+    @property
+    def bans(self) -> "Bans":
+        """The records that do not come, and from which step on."""
+        return self._bans
 
     @property
     def axis(self) -> int:
-        """Positions of an epoch."""
         return len(self.order)
 
     @property
     def axes(self) -> Sequence[tuple[int, int]]:
-        """Those of the order."""
         if isinstance(self.order, Mixture):
             return [(run.first, run.plan.num_samples) for run in self.order.runs]
         return ((0, self.axis),)
@@ -232,9 +337,8 @@ class RecordStream(Stream):
         """The fields that are read."""
         return self.source.schema
 
-    def disk_ranges(self, ids: range) -> Sequence[DiskRange]:
-        """Where records lie on a disk of this machine; nothing where that is not known."""
-        return self.source.disk_ranges(ids)
+    def units_of(self, picks: RecordPicks) -> IntArray:
+        return picks.ids
 
     @cached_property
     def _fields(self) -> list[str]:
@@ -242,36 +346,36 @@ class RecordStream(Stream):
 
     @property
     def data_fingerprint(self) -> str:
-        """That of the source."""
         return self.source.fingerprint
 
     def sample_digest(self, sampling: Sampling) -> str | None:
-        """That of the source."""
         return self.source.sample_digest(sampling)
 
     def data_digest(self) -> str:
-        """That of the source."""
         return self.source.digest()
 
     def plan(self) -> dict[str, Any]:
-        """The order and the bans."""
         return {"order": describe(self.order), **self.bans.describe()}
 
+    def native_order(self, epoch: int, position: int, leaf: int) -> _core.OrderNode | None:
+        if self.bans:
+            return None
+        if isinstance(self.order, Shuffle | BlockShuffle):
+            return _core.OrderNode.leaf(self.order.native_epoch(epoch), leaf)
+        return _core.OrderNode.leaf(None, leaf) if isinstance(self.order, Sequential) else None
+
     def locate(self, epoch: int, run: range, step: int = 0) -> RecordPicks:
-        """The records at positions ``run``."""
         if self.bans or isinstance(self.order, Design):
             return self.locate_at(epoch, as_positions(run), step)
         return RecordPicks(self.order.indices(epoch, run.start, run.stop, run.step))
 
     def locate_at(self, epoch: int, positions: IntArray, step: int = 0) -> RecordPicks:
-        """The records at any positions."""
         ids = self.order.at(epoch, positions)
         if self.bans:
             ids = self._replace(epoch, positions, step, ids)
         return RecordPicks(ids, self.order.weights_at(positions) if isinstance(self.order, Design) else None)
 
     def fetch(self, picks: RecordPicks, out: Outputs | None = None) -> Batch:
-        """Read records."""
         if picks.weights is None:
             return self.source.read(picks.ids, self._fields, out)
         given = dict(out or {})
@@ -307,6 +411,36 @@ class RecordStream(Stream):
         """
         return RecordStream(self.source, self.order, bans=self.bans.with_ids(ids, from_step, len(self.source)))
 
+    @property
+    def has_records(self) -> bool:
+        return True
+
+    def replace_unreadable(
+        self, picks: RecordPicks, positions: list[tuple[int, int]], unreadable: Unreadable
+    ) -> RecordPicks | None:
+        ids = picks.ids.copy()
+        bad = [(place, error) for place, one in enumerate(ids.tolist()) if (error := self._error_of(one)) is not None]
+        if not bad:
+            return None
+        unreadable.tell(bad[0][1], ids[[place for place, _ in bad]])
+        failed = unreadable.found.setdefault(id(self), set())
+        failed |= {int(ids[place]) for place, _ in bad}
+        banned = np.union1d(np.array(sorted(failed), np.int64), self.banned_at(unreadable.step))
+        if banned.size >= len(self.source):
+            raise BatchError(
+                f"step {unreadable.step}: too few records can be read; records {sorted(failed)[:10]} ... failed"
+            ) from bad[0][1]
+        for place, _ in bad:
+            ids[place] = substitute(self.seed, *positions[place], len(self.source), banned)
+        return RecordPicks(ids, picks.weights)
+
+    def _error_of(self, record: int) -> Exception | None:
+        try:
+            self.source.read(np.array([record]), list(self.source.schema))
+        except Exception as error:
+            return error
+        return None
+
     def banned_at(self, step: int) -> IntArray:
         """The records that do not come at a step."""
         return self.bans.at(step)
@@ -322,7 +456,7 @@ class RecordStream(Stream):
         return ids
 
     def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
-        """(epoch, position) of every time a record comes in those epochs, bans apart. Records that stand in for banned ones are not
+        """(epoch, position) of every time a record comes in those epochs, bans apart. Records that replace banned ones are not
         found.
         """
         number = int(as_ids(record, len(self.source))[0])
@@ -331,12 +465,10 @@ class RecordStream(Stream):
         return [(epoch, int(self.order.positions(epoch, [number])[0])) for epoch in epochs]
 
     def is_banned(self, record: Any, step: int) -> bool:
-        """Whether it is banned at that step."""
         banned = self.banned_at(step)
         return banned.size > 0 and bool(is_in(as_ids(record, len(self.source))[:1], banned)[0])
 
     def close(self) -> None:
-        """Close the source."""
         self.source.close()
 
 
@@ -346,7 +478,7 @@ class Bans(tuple[tuple[int, IntArray], ...]):
     _recent: tuple[tuple[bool, ...], IntArray] | None = None
 
     def with_ids(self, ids: Any, from_step: int, count: int) -> "Bans":
-        """The same, and some of ``count`` records too."""
+        """These bans, and one more: of ids in [0, count)."""
         banned = np.unique(as_ids(ids, count))
         if banned.size >= count:
             raise ValueError("every record is banned, so there is nothing to take instead")
@@ -399,12 +531,11 @@ def describe(order: Order) -> str:
 
 
 def in_order(source: Source) -> RecordStream:
-    """Record after record."""
     return RecordStream(source, Sequential(len(source)))
 
 
 def shuffled(source: Source, seed: int, block: int | None, window: int | None, lanes: int) -> RecordStream:
-    """Shuffled as a whole, or block by block where single records are dear to read."""
+    """Shuffled as a whole, or block by block where single records are expensive to read."""
     if block is None and (source.reads_blocks or window is not None or lanes > 1):
         block = source.blocks.size
     if block is None:
@@ -415,19 +546,16 @@ def shuffled(source: Source, seed: int, block: int | None, window: int | None, l
 
 
 def sliding(source: Source, window: int, stride: int | None) -> RecordStream:
-    """Windows of records, one after the other."""
     return RecordStream(source, Sliding(len(source), window=window, stride=stride))
 
 
 def sampled(source: Source, seed: int) -> RecordStream:
-    """Records drawn with replacement."""
     return RecordStream(source, Random(len(source), seed=seed))
 
 
 def designed(
     source: Source, seed: int, size: int | None, fraction: float | None, strata: Any, masses: Any, full_pass: bool
 ) -> RecordStream:
-    """A sample with known probabilities."""
     n = len(source)
     if fraction is not None:
         if size is not None or strata is not None or masses is not None:
@@ -440,3 +568,6 @@ def designed(
     else:
         design = Design.simple(n, size=size, seed=seed, full_pass=full_pass)
     return RecordStream(source, design)
+
+
+provide(in_order=in_order, shuffle=shuffled, slide=sliding, sample=sampled, design=designed)

@@ -13,43 +13,225 @@ It judges any implementation::
 
 Seeds are consecutive from 0, as users choose them, so a run is deterministic. P4 to P9 and P11 look at whole permutations of many
 seeds; the variance over seeds (P6, P8) finds weak networks whose means are right. Needs scipy.
+
+Every null distribution is that of a permutation, not of independent draws: where fixing every item to occur once shifts the mean of
+a statistic, it is scaled back to the exact mean, and the docstring gives the factor. All p-values are two-sided, because an order
+that is too even is no more random than one that is too lumpy.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
-from penstock.interfaces import IntArray
+from penstock.argument import IntArray
 from penstock.order.shuffle import Shuffle
-from penstock.testing import battery_statistics as statistics
-from penstock.testing.battery_plan import CI_PLAN, SMALL_PLAN, Plan, Size
 
 __all__ = [
     "CI_PLAN",
     "SMALL_PLAN",
     "TESTS",
+    "BatteryPlan",
     "Candidate",
     "Invertible",
-    "Plan",
     "ShuffleCandidate",
     "Size",
     "Verdict",
     "Walking",
     "run_battery",
 ]
+FOLDS = (4, 3, 2, 1)  # bits of position and image that :func:`contingency` compares
+LEVEL = 1e-6  # the smallest p-value that passes
+MAX_Z = 6.4  # P7: the bound on standard scores, of which there are some thousands
+BIAS_PAIRS = 2**19
+MAX_MEAN_WALK, MAX_WALK = 1.05, 16  # P12: bounds on the cycle walk
 
-LEVEL = 1e-6
-"""The smallest p-value that passes."""
-MAX_Z = 6.4
-"""P7: the bound on standard scores, of which there are some thousands."""
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A length and the number of seeds to try it with."""
+
+    n: int
+    seeds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatteryPlan:
+    """What each test runs on. An empty tuple leaves a test out."""
+
+    bijection: tuple[int, ...]  # P1
+    bijection_seeds: int
+    inverse: tuple[int, ...]  # P2
+    inverse_positions: int
+    orders: tuple[Size, ...]  # P3
+    places: tuple[Size, ...]  # P4
+    steps: tuple[Size, ...]  # P5
+    ranks: tuple[Size, ...]  # P6
+    lags: tuple[Size, ...]  # P7
+    descents: tuple[Size, ...]  # P8
+    coincidences: tuple[Size, ...]  # P9
+    avalanche_bits: int  # P10: n = 2**bits
+    avalanche_seed_bits: tuple[int, ...]
+    avalanche_positions: int  # for the seed bits; the input bits use all pairs
+    tables: tuple[Size, ...]  # P11
+    walks: tuple[int, ...]  # P12
+    separation: tuple[int, ...]  # P13
+
+
+def _around_powers(exponents: Iterable[int]) -> tuple[int, ...]:
+    """2**k - 1, 2**k and 2**k + 1; powers of 4 are among them."""
+    return tuple(2**k + shift for k in exponents for shift in (-1, 0, 1))
+
+
+CI_PLAN = BatteryPlan(
+    bijection=(*range(2101), *_around_powers(range(12, 23))),
+    bijection_seeds=3,
+    inverse=(1, 2, 1000, 65_536, 65_537, 10**6, *_around_powers((20, 31, 32, 40, 48, 62)), 2**63 - 1),
+    inverse_positions=100_000,
+    orders=tuple(Size(n, min(400 * math.factorial(n), 400_000)) for n in range(2, 8)),
+    places=(Size(16, 20_000), Size(52, 20_000), Size(100, 20_000), Size(256, 8_000)),
+    steps=(Size(100, 2_000), Size(1_000, 1_000), Size(4_096, 500), Size(10_007, 500), Size(65_537, 100)),
+    ranks=(Size(4_096, 2_000), Size(65_537, 3_000), Size(10**6, 100)),
+    lags=tuple(Size(n, 20) for n in (1_000, 4_096, 65_536, 65_537, 10**6, 2**20, 2**20 + 1)),
+    descents=(Size(4_096, 2_000), Size(65_537, 1_000), Size(10**6, 100)),
+    coincidences=(Size(1_000, 20_000), Size(65_537, 1_000)),
+    avalanche_bits=20,
+    avalanche_seed_bits=tuple(range(0, 60, 3)),
+    avalanche_positions=2**19,
+    tables=(*(Size(n, 100) for n in (1_000, 4_096, 65_536)), Size(65_537, 300), *(Size(n, 60) for n in (10**6, 2**20, 2**20 + 1))),
+    walks=tuple(2**k + 1 for k in (*range(16, 25), 32, 40, 48)),
+    separation=(1_000, 10**6),
+)
+"""Everything, for implementations of some nanoseconds per index: half a minute at 10 ns.
+
+65,537 is in most lists, with many seeds, because it is the shortest order that penstock computes with its network: there the
+network is weakest, and one of 4 or 5 rounds would be caught.
+"""
+
+SMALL_PLAN = BatteryPlan(
+    bijection=(*range(1, 65), 1_000, *_around_powers(range(8, 17, 2)), 2**18),
+    bijection_seeds=1,
+    inverse=(1_000, 65_537, 2**40),
+    inverse_positions=10_000,
+    orders=(Size(3, 600), Size(4, 2_400), Size(5, 12_000)),
+    places=(Size(52, 4_000), Size(256, 1_000)),
+    steps=(Size(1_000, 200), Size(10_007, 50)),
+    ranks=(Size(4_096, 500), Size(65_537, 50)),
+    lags=tuple(Size(n, 1) for n in (1_000, 4_096, 65_536, 10**6, 2**20, 2**20 + 1)),
+    descents=(Size(4_096, 500),),
+    coincidences=(Size(100, 4_000),),
+    avalanche_bits=20,
+    avalanche_seed_bits=tuple(range(20)),
+    avalanche_positions=2**15,
+    tables=(Size(4_096, 20), Size(65_536, 5), Size(10**6, 1), Size(2**20, 1)),
+    walks=(2**16 + 1, 2**20 + 1),
+    separation=(1_000, 10**6),
+)
+"""17 million indices: for implementations of some microseconds per index."""
+
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def _special() -> Any:
+    """scipy.special, imported only when a p-value is asked for."""
+    try:
+        import scipy.special
+    except ImportError as error:
+        raise ImportError("the permutation battery needs scipy: pip install penstock[testing]") from error
+    return scipy.special
+
+
+def chi_square(statistic: float, df: int) -> float:
+    """The two-sided p-value of a chi-square statistic."""
+    special = _special()
+    return min(1.0, 2 * min(float(special.chdtr(df, statistic)), float(special.chdtrc(df, statistic))))
+
+
+def _dot(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> float:
+    """The inner product without BLAS, whose threads would make the result depend on the machine."""
+    return float(np.einsum("i,i->", x, y))
+
+
+def rank_z(order: IntArray) -> float:
+    """Spearman's correlation of position and image, over its standard deviation 1 / sqrt(n - 1)."""
+    n = order.size
+    middle = (n - 1) / 2
+    product = _dot(np.arange(n) - middle, order - middle)
+    return product / (n * (n * n - 1) / 12) * math.sqrt(n - 1)
+
+
+def descent_z(order: IntArray) -> float:
+    """The number of descents, less its mean (n - 1) / 2, over its standard deviation sqrt((n + 1) / 12)."""
+    n = order.size
+    return (int(np.count_nonzero(order[:-1] > order[1:])) - (n - 1) / 2) / math.sqrt((n + 1) / 12)
+
+
+def lags_of(n: int) -> list[int]:
+    """Lags 1 to 32, and 2**k and 2**k - 1, up to n / 2."""
+    powers = [2**k for k in range(1, n.bit_length())]
+    return sorted(lag for lag in {*range(1, 33), *powers, *(p - 1 for p in powers)} if lag <= n // 2)
+
+
+def lag_z(order: IntArray, lags: list[int]) -> FloatArray:
+    """Serial correlation at each lag, less its mean -1 / (n - 1) per term, over its standard deviation."""
+    n = order.size
+    x = order - (n - 1) / 2
+    variance = (n * n - 1) / 12
+    sums = np.array([_dot(x[:-lag], x[lag:]) for lag in lags])
+    terms = n - np.array(lags)
+    return np.asarray((sums / variance + terms / (n - 1)) / np.sqrt(terms))
+
+
+def poisson_fit(counts: IntArray) -> float:
+    """The p-value of numbers of coincidences (fixed points) against Poisson(1), in the cells 0, 1, 2, 3, 4 and more."""
+    chance = np.array([math.exp(-1) / math.factorial(k) for k in range(5)])
+    expected = np.append(chance, 1 - chance.sum()) * counts.size
+    observed = np.bincount(np.minimum(counts, 5), minlength=6)
+    return chi_square(float(((observed - expected) ** 2 / expected).sum()), 5)
+
+
+def contingency(order: IntArray) -> Iterator[tuple[str, float, int]]:
+    """Chi-square of the tables (low or high k bits of i) x (low or high k bits of its image), k = 4 to 1: name, statistic, df.
+
+    High bits of a number below n are floor(number * 2**k / n). Both margins of the table are fixed, so the mean of the plain
+    statistic is df * n / (n - 1); the factor is taken out.
+    """
+    n = order.size
+    place = np.arange(n)
+    sides = {"low": (place & 15, order & 15), "high": (place * 16 // n, order * 16 // n)}
+    for row_side, (rows, _) in sides.items():
+        for column_side, (_, columns) in sides.items():
+            table = np.bincount(rows * 16 + columns, minlength=256).reshape(16, 16)
+            for k in FOLDS:
+                folded = _fold(_fold(table, row_side, k).T, column_side, k).T
+                yield f"{row_side}-{column_side} k={k}", _table_statistic(folded) * (n - 1) / n, (2**k - 1) ** 2
+
+
+def _fold(table: npt.NDArray[Any], side: str, k: int) -> npt.NDArray[Any]:
+    """The table by 2**k rows instead of 16: low bits fold modulo 2**k, high bits join neighbours."""
+    cells = 2**k
+    shape = (16 // cells, cells, -1) if side == "low" else (cells, 16 // cells, -1)
+    return np.asarray(table.reshape(shape).sum(axis=0 if side == "low" else 1))
+
+
+def _table_statistic(table: npt.NDArray[Any]) -> float:
+    expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0, keepdims=True) / table.sum()
+    return float(((table - expected) ** 2 / expected).sum())
+
+
+def flip_bias(one: IntArray, other: IntArray, bits: int) -> float:
+    """The largest distance of p from 1/2 over the low bits, p being how often a bit differs between two arrays."""
+    changed = one ^ other
+    flips = [int(np.count_nonzero(changed & (1 << bit))) for bit in range(bits)]
+    return max(abs(count / changed.size - 0.5) for count in flips)
+
+
 MAX_BIAS = 0.0042
 """P10: the bound on the bias of a bit over BIAS_PAIRS pairs, 6.1 standard deviations; it widens when fewer pairs are given."""
-BIAS_PAIRS = 2**19
-MAX_MEAN_WALK, MAX_WALK = 1.05, 16
-"""P12: bounds on the cycle walk."""
 
 
 class Candidate(Protocol):
@@ -83,15 +265,12 @@ class ShuffleCandidate(Candidate):
     """penstock's own :class:`~penstock.order.Shuffle`."""
 
     def whole(self, n: int, seed: int, epoch: int = 0) -> IntArray:
-        """The order of an epoch."""
         return Shuffle(n, seed=seed).indices(epoch, 0, n)
 
     def at(self, n: int, seed: int, positions: IntArray, epoch: int = 0) -> IntArray:
-        """Parts of the order of an epoch."""
         return Shuffle(n, seed=seed).at(epoch, positions)
 
     def inverse(self, n: int, seed: int, indices: IntArray, epoch: int = 0) -> IntArray:
-        """Where ids stand in the order of an epoch."""
         return Shuffle(n, seed=seed).positions(epoch, indices)
 
 
@@ -169,13 +348,13 @@ def p5_steps(candidate: Candidate, size: Size) -> Verdict:
 
 def p6_rank_correlation(candidate: Candidate, size: Size) -> Verdict:
     """The rank correlation of position and image has mean 0 and variance 1 / (n - 1) over seeds."""
-    return _over_seeds("P6", candidate, size, statistics.rank_z)
+    return _over_seeds("P6", candidate, size, rank_z)
 
 
 def p7_autocorrelation(candidate: Candidate, size: Size) -> Verdict:
     """No serial correlation at short lags and around powers of two, where networks of bits show theirs."""
-    lags = statistics.lags_of(size.n)
-    scores = np.abs([statistics.lag_z(candidate.whole(size.n, seed), lags) for seed in range(size.seeds)])
+    lags = lags_of(size.n)
+    scores = np.abs([lag_z(candidate.whole(size.n, seed), lags) for seed in range(size.seeds)])
     worst = float(scores.max())
     lag = lags[int(scores.max(axis=0).argmax())]
     return Verdict("P7", size.n, worst, None, worst < MAX_Z, f"max |z| of {scores.size}, at lag {lag}")
@@ -183,7 +362,7 @@ def p7_autocorrelation(candidate: Candidate, size: Size) -> Verdict:
 
 def p8_descents(candidate: Candidate, size: Size) -> Verdict:
     """The number of descents has mean (n - 1) / 2 and variance (n + 1) / 12 over seeds."""
-    return _over_seeds("P8", candidate, size, statistics.descent_z)
+    return _over_seeds("P8", candidate, size, descent_z)
 
 
 def p9_coincidences(candidate: Candidate, size: Size) -> Verdict:
@@ -194,7 +373,7 @@ def p9_coincidences(candidate: Candidate, size: Size) -> Verdict:
         order = candidate.whole(size.n, seed)
         fixed[seed] = np.count_nonzero(order == identity)
         agreed[seed] = np.count_nonzero(order == candidate.whole(size.n, seed, 1))
-    fixed_p, agreed_p = statistics.poisson_fit(fixed), statistics.poisson_fit(agreed)
+    fixed_p, agreed_p = poisson_fit(fixed), poisson_fit(agreed)
     p = min(fixed_p, agreed_p)
     means = f"mean {fixed.mean():.3f} fixed points (p {fixed_p:.2g}), {agreed.mean():.3f} agreements (p {agreed_p:.2g})"
     return Verdict("P9", size.n, float(fixed.mean() if fixed_p < agreed_p else agreed.mean()), p, p >= LEVEL, means)
@@ -204,7 +383,7 @@ def p10_input_avalanche(candidate: Candidate, bits: int) -> Verdict:
     """Flipping a bit of the position flips each bit of the image half of the time, n = 2**bits, over all pairs."""
     order = candidate.whole(2**bits, 0)
     pairs = (order.reshape(-1, 2, 1 << bit) for bit in range(bits))
-    biases = [statistics.flip_bias(pair[:, 0].ravel(), pair[:, 1].ravel(), bits) for pair in pairs]
+    biases = [flip_bias(pair[:, 0].ravel(), pair[:, 1].ravel(), bits) for pair in pairs]
     return _bias("input", bits, biases, list(range(bits)), 2 ** (bits - 1))
 
 
@@ -212,7 +391,7 @@ def p10_seed_avalanche(candidate: Candidate, bits: int, seed_bits: tuple[int, ..
     """Flipping a bit of the seed flips each bit of an image half of the time, n = 2**bits, over ``count`` positions."""
     positions = np.arange(count, dtype=np.int64) * (2**bits // count)
     images = candidate.at(2**bits, 0, positions)
-    biases = [statistics.flip_bias(images, candidate.at(2**bits, 1 << bit, positions), bits) for bit in seed_bits]
+    biases = [flip_bias(images, candidate.at(2**bits, 1 << bit, positions), bits) for bit in seed_bits]
     return _bias("seed", bits, biases, list(seed_bits), count)
 
 
@@ -220,10 +399,10 @@ def p11_tables(candidate: Candidate, size: Size) -> Verdict:
     """Low and high bits of the position say nothing about those of the image: chi-square of each table, summed over seeds."""
     sums: dict[str, tuple[float, int]] = {}
     for seed in range(size.seeds):
-        for name, value, df in statistics.contingency(candidate.whole(size.n, seed)):
+        for name, value, df in contingency(candidate.whole(size.n, seed)):
             total, total_df = sums.get(name, (0.0, 0))
             sums[name] = (total + value, total_df + df)
-    p, name = min((statistics.chi_square(*pair), name) for name, pair in sums.items())
+    p, name = min((chi_square(*pair), name) for name, pair in sums.items())
     detail = f"chi-square / df of the worst of {len(sums)} tables, {name}"
     return Verdict("P11", size.n, sums[name][0] / sums[name][1], p, p >= LEVEL, detail)
 
@@ -251,15 +430,20 @@ def _gather(candidate: Candidate, size: Size) -> IntArray:
 
 
 def _chi_square(test: str, n: int, statistic: float, df: int) -> Verdict:
-    p = statistics.chi_square(statistic, df)
+    p = chi_square(statistic, df)
     return Verdict(test, n, statistic, p, p >= LEVEL, f"chi-square, df {df}")
 
 
 def _over_seeds(test: str, candidate: Candidate, size: Size, score: Callable[[IntArray], float]) -> Verdict:
-    spread = statistics.judge_spread(np.array([score(candidate.whole(size.n, seed)) for seed in range(size.seeds)]))
-    p = min(spread.mean_p, spread.variance_p)
-    detail = f"mean {spread.mean:.3f} (p {spread.mean_p:.2g}), variance ratio {spread.variance:.3f} (p {spread.variance_p:.2g})"
-    return Verdict(test, size.n, spread.variance, p, p >= LEVEL, detail)
+    """Whether scores of mean 0 and variance 1 under the null look standard normal: their scaled sum as normal, their sum of squares
+    as chi-square. The second finds what the first averages away.
+    """
+    z = np.array([score(candidate.whole(size.n, seed)) for seed in range(size.seeds)])
+    mean_p = 2 * float(_special().ndtr(-abs(z.sum()) / math.sqrt(z.size)))
+    variance, variance_p = float((z * z).mean()), chi_square(float((z * z).sum()), z.size)
+    p = min(mean_p, variance_p)
+    detail = f"mean {z.mean():.3f} (p {mean_p:.2g}), variance ratio {variance:.3f} (p {variance_p:.2g})"
+    return Verdict(test, size.n, variance, p, p >= LEVEL, detail)
 
 
 def _bias(what: str, bits: int, biases: list[float], flipped: list[int], pairs: int) -> Verdict:
@@ -269,14 +453,14 @@ def _bias(what: str, bits: int, biases: list[float], flipped: list[int], pairs: 
     return Verdict("P10", 2**bits, biases[worst], None, biases[worst] <= bound, detail)
 
 
-def _avalanche(candidate: Candidate, plan: Plan) -> list[Verdict]:
+def _avalanche(candidate: Candidate, plan: BatteryPlan) -> list[Verdict]:
     if plan.avalanche_bits == 0:
         return []
     by_seed = p10_seed_avalanche(candidate, plan.avalanche_bits, plan.avalanche_seed_bits, plan.avalanche_positions)
     return [p10_input_avalanche(candidate, plan.avalanche_bits), by_seed]
 
 
-TESTS: dict[str, Callable[[Candidate, Plan], list[Verdict]]] = {
+TESTS: dict[str, Callable[[Candidate, BatteryPlan], list[Verdict]]] = {
     "P1": lambda c, plan: [p1_bijection(c, plan.bijection, plan.bijection_seeds)] if plan.bijection else [],
     "P2": lambda c, plan: [p2_inverse(c, n, plan.inverse_positions) for n in plan.inverse if isinstance(c, Invertible)],
     "P3": lambda c, plan: [p3_orders(c, size) for size in plan.orders],
@@ -294,6 +478,6 @@ TESTS: dict[str, Callable[[Candidate, Plan], list[Verdict]]] = {
 """Each test as a function of a candidate and a plan."""
 
 
-def run_battery(candidate: Candidate, plan: Plan, *, tests: Iterable[str] | None = None) -> list[Verdict]:
+def run_battery(candidate: Candidate, plan: BatteryPlan, *, tests: Iterable[str] | None = None) -> list[Verdict]:
     """Run all tests, or those named. P2 runs only on an :class:`Invertible`, P12 only on a :class:`Walking` candidate."""
     return [verdict for test in (TESTS if tests is None else tests) for verdict in TESTS[test](candidate, plan)]

@@ -13,14 +13,10 @@ a few stretches: at its beginning, in its middle and at its end.
 
 import copy
 import hashlib
-import os
 import pickle
 import random
-import select
-import signal
 import sys
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -29,13 +25,13 @@ import numpy as np
 import pytest
 
 import penstock.order
-from penstock.interfaces import IntArray, InvertibleOrder, Order
-from penstock.order import Shard
+from penstock.argument import IntArray
+from penstock.order import InvertibleOrder, Order, Shard
+from penstock.testing.source_suite import run_in_fork
 
 __all__ = ["OrderSuite"]
 
-DEADLINE_S = 60
-"""How long a forked child may take; a hang is a failure, not a wait."""
+DEADLINE_S = 60  # how long a forked child may take; a hang is a failure, not a wait
 
 WORLDS = (1, 2, 3, 4, 8)
 
@@ -59,7 +55,7 @@ class OrderSuite:
     """The epochs that are looked at."""
 
     whole: ClassVar[int] = 3000
-    """Up to so many positions an epoch is looked at as a whole."""
+    """An epoch of up to this many positions is checked as a whole."""
 
     def make(self) -> Sequence[Order]:
         """The orders to test: fresh objects, equal in every call."""
@@ -80,7 +76,6 @@ class OrderSuite:
 
     @pytest.fixture
     def order(self, number: int) -> Order:
-        """The order under test, fresh in every test."""
         return self.make()[number]
 
     @pytest.fixture
@@ -98,7 +93,6 @@ class OrderSuite:
         return [(0, part), (middle, middle + part), (length - part, length)]
 
     def digest(self, order: Order, epochs: Sequence[int] | None = None) -> str:
-        """A fingerprint of what the order gives in some epochs."""
         result = hashlib.sha256()
         for epoch in self.epochs if epochs is None else epochs:
             for start, stop in self.stretches(order):
@@ -108,7 +102,6 @@ class OrderSuite:
     # Shape.
 
     def test_order_has_the_interface(self, order: Order) -> None:
-        """It is an ``Order`` with a length."""
         assert isinstance(order, Order)
         assert isinstance(len(order), int)
         assert len(order) >= 0
@@ -128,7 +121,6 @@ class OrderSuite:
                 assert not np.shares_memory(back, found), "positions() returned the caller's own array"
 
     def test_writing_into_a_result_changes_no_later_result(self, order: Order) -> None:
-        """Nothing handed out is remembered."""
         for start, stop in self.stretches(order):
             positions = np.arange(start, stop, dtype=np.int64)
             first, picked = order.indices(0, start, stop), order.at(0, positions)
@@ -140,7 +132,6 @@ class OrderSuite:
             assert np.array_equal(order.at(0, positions), kept)
 
     def test_ids_are_in_range(self, order: Order) -> None:
-        """Every id is in [0, num_records)."""
         for epoch in self.epochs:
             for start, stop in self.stretches(order):
                 ids = order.indices(epoch, start, stop)
@@ -160,7 +151,6 @@ class OrderSuite:
                 assert np.array_equal(np.concatenate(parts), whole)
 
     def test_strided_gives_a_strided_slice_of_the_whole(self, order: Order) -> None:
-        """``step`` picks every step-th position."""
         chance, epoch = random.Random(2), self.epochs[-1]
         for start, stop in self.stretches(order):
             whole = order.indices(epoch, start, stop)
@@ -195,7 +185,6 @@ class OrderSuite:
     # Purity.
 
     def test_equal_parameters_give_equal_orders(self, order: Order, twin: Order) -> None:
-        """Equality is of values, and equal orders give equal ids."""
         assert order is not twin
         assert order == twin
         assert order != object()
@@ -208,7 +197,7 @@ class OrderSuite:
             assert self.digest(order, [epoch]) == expected[epoch]
 
     def test_epochs_differ_if_they_are_to(self, order: Order) -> None:
-        """An order of chance is drawn anew for every epoch."""
+        """A random order differs in every epoch."""
         if self.changes_with_epoch and len(order) >= 64:
             assert len({self.digest(order, [epoch]) for epoch in self.epochs}) == len(self.epochs)
         else:
@@ -222,7 +211,6 @@ class OrderSuite:
         assert found == expected * 8
 
     def test_copies_and_pickles_are_equal(self, order: Order) -> None:
-        """Used or unused, an order survives copying and pickling."""
         unused = pickle.dumps(order)
         expected = self.digest(order)
         for other in (pickle.loads(unused), pickle.loads(pickle.dumps(order)), copy.copy(order), copy.deepcopy(order)):
@@ -357,7 +345,7 @@ class OrderSuite:
                 assert np.array_equal(np.concatenate([whole[:0], *found]), whole)
 
     def test_world_and_batch_size_may_change_in_mid_epoch(self, order: Order) -> None:
-        """Nothing is repeated and nothing lost when a run goes on with other ranks and other batches."""
+        """Nothing is repeated and nothing lost when a run resumes with other ranks and other batches."""
         chance, epoch = random.Random(4), self.epochs[-1]
         for start, stop in self.stretches(order):
             stop = min(stop, start + 200)
@@ -382,35 +370,8 @@ def global_batch(order: Order, epoch: int, start: int, stop: int, world: int) ->
 
 
 def check_array(found: IntArray, size: int) -> None:
-    """A result as every order must hand it out."""
     assert isinstance(found, np.ndarray)
     assert found.dtype == np.int64
     assert found.shape == (size,)
     assert found.flags.c_contiguous
     assert found.flags.writeable
-
-
-def run_in_fork(compute: Callable[[], str]) -> str:
-    """What ``compute`` returns in a forked child; a child that hangs or dies fails the test."""
-    reader, writer = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and later warn when other threads exist
-        child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            os.write(writer, compute().encode())
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writer)
-    try:
-        ready, _, _ = select.select([reader], [], [], DEADLINE_S)
-        if not ready:
-            os.kill(child, signal.SIGKILL)
-        answer = os.read(reader, 4096).decode() if ready else "the child did not answer in time"
-    finally:
-        os.close(reader)
-        _, status = os.waitpid(child, 0)
-    assert status == 0, f"{answer or 'the child failed'} (wait status {status})"
-    return answer

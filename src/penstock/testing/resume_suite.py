@@ -1,4 +1,4 @@
-"""ResumeSuite: the conformance tests for whoever must be able to trust that a run goes on where it stood.
+"""ResumeSuite: the conformance tests that a loader resumes exactly.
 
 A subclass says how to make its loader; pytest runs every test below on it::
 
@@ -11,30 +11,28 @@ at for an epoch and a little more, at most ``most_steps`` batches.
 """
 
 import json
-import os
-import select
-import signal
 import threading
 from itertools import islice
 from typing import Any, ClassVar
 
 import pytest
 
+from penstock.batch import fields_of
 from penstock.errors import StateError, StateMismatchError
 from penstock.loader import Loader
-from penstock.loader.verify import fields_of, verify_resume
+from penstock.loader.resume_check import verify_resume
+from penstock.testing.source_suite import run_in_fork
 
 __all__ = ["ResumeSuite"]
 
-DEADLINE_S = 60
-"""How long a forked child may take; a hang is a failure, not a wait."""
+DEADLINE_S = 60  # how long a forked child may take; a hang is a failure, not a wait
 
 
 class ResumeSuite:
     """Inherit, and give :meth:`make`."""
 
     most_steps: ClassVar[int] = 30
-    """So many batches are looked at where not only a few are."""
+    """The most batches that a test compares."""
 
     def make(self) -> Loader:
         """The loader to test: a fresh one, equal in every call."""
@@ -46,16 +44,15 @@ class ResumeSuite:
 
     @pytest.fixture
     def loader(self) -> Loader:
-        """The loader under test, fresh in every test."""
         return self.make()
 
     @pytest.fixture
     def expected(self) -> list[Any]:
-        """What a run that nobody disturbs gives."""
+        """The batches of a run that is not interrupted."""
         return self._run(self.make(), self.most_steps)
 
     def _run(self, loader: Loader, steps: int) -> list[Any]:
-        """The digests of so many batches, epoch after epoch, or of as many as there are."""
+        """The digests of up to ``steps`` batches, epoch after epoch."""
         found: list[Any] = []
         while len(found) < steps:
             before = len(found)
@@ -68,7 +65,6 @@ class ResumeSuite:
     # Batches
 
     def test_runs_are_equal(self, expected: list[Any]) -> None:
-        """Two loaders give the same batches."""
         assert self._run(self.make(), self.most_steps) == expected
 
     def test_length_is_the_number_of_batches(self, loader: Loader) -> None:
@@ -115,7 +111,6 @@ class ResumeSuite:
             self._run(loader, 1)
 
     def test_taking_a_state_disturbs_nothing(self, loader: Loader, expected: list[Any]) -> None:
-        """A state after every batch."""
         found = []
         for _ in expected:
             found += self._run(loader, 1)
@@ -139,7 +134,6 @@ class ResumeSuite:
         assert loader.state_dict() == state
 
     def test_damaged_states_are_refused(self, loader: Loader) -> None:
-        """Whatever a checkpoint may have become."""
         state = loader.state_dict()
         damaged: list[Any] = [None, {}, [], "state", {**state, "more": 1}, {key: state[key] for key in list(state)[1:]}]
         values: list[Any] = [None, -1, 2**70, 0.5, "x", [], {"x": 1}, b"x"]
@@ -158,7 +152,6 @@ class ResumeSuite:
     # Threads and processes
 
     def test_dropped_iterators_leave_no_threads(self, loader: Loader) -> None:
-        """``break`` is a clean end."""
         before = set(threading.enumerate())
         for _ in range(5):
             for _batch in loader:
@@ -169,21 +162,12 @@ class ResumeSuite:
         """In the middle of iteration; the child gives what the parent would have given, and so does the parent."""
         half = len(expected) // 2
         self._run(loader, half)
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                is_right = self._run(loader, len(expected) - half) == expected[half:]
-                os.write(writing, b"right" if is_right else b"other batches")
-            except BaseException as error:
-                os.write(writing, repr(error).encode()[:1000])
-            finally:
-                os._exit(0)
-        os.close(writing)
-        assert self._run(loader, len(expected) - half) == expected[half:]
-        with os.fdopen(reading) as answer:
-            if not select.select([answer], [], [], DEADLINE_S)[0]:
-                os.kill(child, signal.SIGKILL)
-            text = answer.read()
-        os.waitpid(child, 0)
-        assert text == "right"
+        rest = len(expected) - half
+
+        def compare() -> str:
+            return "right" if self._run(loader, rest) == expected[half:] else "other batches"
+
+        def go_on() -> None:
+            assert self._run(loader, rest) == expected[half:]
+
+        assert run_in_fork(compare, meanwhile=go_on) == "right"

@@ -22,7 +22,8 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,13 +31,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from penstock.ragged import Ragged
-from penstock.records import Batch, Source
+from penstock.batch import Batch, Ragged
+from penstock.native import _core
+from penstock.records import Source
 
-__all__ = ["SourceSuite", "assert_batch", "assert_same", "assert_typed", "digest"]
+__all__ = ["SourceSuite", "assert_batch", "assert_same", "assert_typed", "digest", "run_in_fork"]
 
-DEADLINE_S = 60
-"""How long a child may take; a hang is a failure, not a wait."""
+DEADLINE_S = 60  # how long a child may take; a hang is a failure, not a wait
 
 Record = dict[str, Any]
 
@@ -57,20 +58,17 @@ class SourceSuite:
 
     @pytest.fixture
     def source(self, tmp_path: Path) -> Iterator[Source]:
-        """The source under test, fresh in every test."""
         made = self.make(tmp_path)
         yield made
         made.close()
 
     @pytest.fixture
     def expected(self) -> list[Record]:
-        """What must come out."""
         return self.records()
 
     # What there is
 
     def test_source_has_its_length_and_fields(self, source: Source, expected: list[Record]) -> None:
-        """It is a ``Source`` of so many records, with the fields they have."""
         assert isinstance(source, Source)
         assert len(source) == len(expected)
         for record in expected:
@@ -78,7 +76,7 @@ class SourceSuite:
         assert repr(source)
 
     def test_blocks_cover_all_records_in_order(self, source: Source, expected: list[Record]) -> None:
-        """Every id lies in exactly one block, and ``of`` knows which."""
+        """Every id is in exactly one block, and ``of`` knows which."""
         blocks = source.blocks
         ids = [i for number in range(len(blocks)) for i in blocks[number]]
         assert ids == list(range(len(expected)))
@@ -142,6 +140,20 @@ class SourceSuite:
         for name, array in out.items():
             assert np.asarray(batch[name]).base is array or np.shares_memory(np.asarray(batch[name]), array) or array.nbytes == 0
 
+    def test_native_readers_read_what_read_reads(self, source: Source, expected: list[Record]) -> None:
+        """Readers of rows; those of stores are compared by the tests of the loader."""
+        ids = np.random.default_rng(9).integers(0, max(1, len(expected)), 3 * len(expected))
+        for name, field in source.schema.items():
+            found = source.native_reader(name)
+            if found is None or not isinstance(found[0], _core.RowReader):
+                continue
+            assert field.is_fixed
+            assert not field.nullable
+            out = np.zeros((ids.size, *field.shape), field.dtype)
+            with source.hold(ids, ids + 1):
+                found[0].read(ids, 1, out.reshape(-1).view(np.uint8), _core.ThreadPool(2))
+            assert out.tobytes() == source.read(ids, [name])[name].tobytes(), name
+
     def test_bad_requests_are_refused(self, source: Source, expected: list[Record]) -> None:
         """Ids out of range, unknown fields and arrays of another shape raise, and nothing breaks."""
         n = len(expected)
@@ -163,7 +175,7 @@ class SourceSuite:
         assert_batch(source[:], expected)
 
     def test_batches_are_not_overwritten_by_later_ones(self, source: Source, expected: list[Record]) -> None:
-        """A batch belongs to whoever asked for it."""
+        """A batch belongs to the caller."""
         n = len(expected)
         held = [(i, source[[i] * 50]) for i in range(n)]
         for i, batch in held:
@@ -172,8 +184,6 @@ class SourceSuite:
     # Several threads and processes
 
     def test_threads_share_a_source(self, source: Source, expected: list[Record]) -> None:
-        """Eight threads read at once."""
-
         def work(seed: int) -> None:
             rng = np.random.default_rng(seed)
             for _ in range(6):
@@ -187,7 +197,7 @@ class SourceSuite:
     def test_forked_children_read(self, source: Source, expected: list[Record]) -> None:
         """Before and after the parent has read; parent and child give the same."""
         for _ in range(2):
-            assert _in_fork(source) == digest(expected)
+            assert run_in_fork(lambda: digest(source[:])) == digest(expected)
             assert_batch(source[:], expected)
 
     def test_pickled_sources_read_here_and_in_a_new_process(self, source: Source, expected: list[Record]) -> None:
@@ -208,7 +218,6 @@ class SourceSuite:
         return (done.stdout or done.stderr).decode().strip()
 
     def test_fingerprints_are_equal_for_equal_data(self, source: Source, tmp_path: Path) -> None:
-        """The same data elsewhere has the same fingerprint."""
         if not self.equal_when_written_again:
             return
         other = tmp_path / "other"
@@ -244,28 +253,32 @@ class SourceSuite:
             assert part.blocks.of(np.arange(len(part))).size == len(part)
 
 
-def _in_fork(source: Source) -> str:
-    """The digest of a source as a forked child reads it."""
+def run_in_fork(compute: Callable[[], str], *, meanwhile: Callable[[], object] = bool) -> str:
+    """What ``compute`` returns in a forked child, or what it raised, while the parent calls ``meanwhile``. A hang is ended."""
     reading, writing = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and later warn when other threads exist
+        child = os.fork()
     if child == 0:
         try:
-            os.write(writing, digest(source[:]).encode())
+            os.write(writing, compute().encode())
         except BaseException as error:
             os.write(writing, repr(error).encode()[:1000])
         finally:
             os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as answer:
-        if not select.select([answer], [], [], DEADLINE_S)[0]:
-            os.kill(child, signal.SIGKILL)
-        text = answer.read()
-    os.waitpid(child, 0)
-    return text
+    try:
+        meanwhile()
+    finally:
+        with os.fdopen(reading) as answer:
+            if not select.select([answer], [], [], DEADLINE_S)[0]:
+                os.kill(child, signal.SIGKILL)
+            text = answer.read()
+        os.waitpid(child, 0)
+    return text or "the child did not answer"
 
 
 def rows(batch: Batch) -> list[Record]:
-    """A batch record by record."""
     count = max((len(column) for column in batch.values()), default=0)
     return [{name: _item(column, i) for name, column in batch.items()} for i in range(count)]
 
@@ -291,7 +304,6 @@ def digest(batch: Batch | Sequence[Record]) -> str:
 
 
 def assert_batch(batch: Batch, expected: Sequence[Record]) -> None:
-    """A batch must hold those records."""
     for name, column in batch.items():
         assert len(column) == len(expected), f"field {name!r}: expected {len(expected)} records, got {len(column)}"
     for found, record in zip(rows(batch), expected, strict=False):
@@ -313,7 +325,6 @@ def assert_typed(batch: Batch, source: Source) -> None:
 
 
 def assert_record(found: Record, expected: Record) -> None:
-    """Two records must be equal, with their types."""
     assert list(found) == list(expected)
     for name, value in expected.items():
         assert_same(found[name], value)

@@ -5,19 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from penstock.interfaces import Order
-from penstock.order import BlockShuffle, Design, Mixture, Random, Sequential, Shuffle, Sliding
+from penstock.order import BlockShuffle, Design, Mixture, Order, Random, Sequential, Shuffle, Sliding
 
-__all__ = [
-    "block_shuffles",
-    "designs",
-    "lengths",
-    "mixtures",
-    "orders",
-    "permutations",
-    "seeds",
-    "weights",
-]
+__all__ = ["block_shuffles", "designs", "lengths", "mixtures", "orders", "permutations", "seeds", "weights"]
 
 
 def seeds() -> st.SearchStrategy[int]:
@@ -26,7 +16,6 @@ def seeds() -> st.SearchStrategy[int]:
 
 
 def lengths(max_length: int = 300) -> st.SearchStrategy[int]:
-    """Numbers of records from 0 on."""
     return st.integers(0, max_length)
 
 
@@ -52,7 +41,7 @@ def permutations(max_length: int = 300) -> st.SearchStrategy[Order]:
 
 
 def weights(count: int) -> st.SearchStrategy[list[Any]]:
-    """Weights of so many data sets: floats, whole numbers, fractions and zeros, at least one above 0."""
+    """Weights of ``count`` data sets: floats, whole numbers, fractions and zeros, at least one above 0."""
     floats = st.floats(0.1, 9.9)
     fractions = st.builds(Fraction, st.integers(1, 9), st.integers(1, 9))
     one = st.one_of(st.integers(0, 5), floats, fractions)
@@ -97,7 +86,6 @@ def designs(draw: st.DrawFn, max_length: int = 300) -> Design:
 
 
 def orders(max_length: int = 300) -> st.SearchStrategy[Order]:
-    """Any order of this package."""
     return st.one_of(
         permutations(max_length),
         st.builds(Random, lengths(max_length), seed=seeds()),

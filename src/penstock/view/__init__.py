@@ -3,6 +3,6 @@
 ``penstock.view.StatsLog`` writes the file that ``penstock view --watch`` draws.
 """
 
-from penstock.view.log import StatsLog
+from penstock.view.server import StatsLog
 
 __all__ = ["StatsLog"]

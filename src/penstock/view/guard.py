@@ -1,21 +1,47 @@
-"""Who may ask, and what every answer says to the browser.
+"""What comes in and what goes out: who may ask, which parameters are accepted, and what every answer says to the browser.
 
-The page is for one person on this machine. Other web sites can make a browser send requests here, under a name of theirs too (DNS
-rebinding), and other users of the machine can connect. So a request needs a name we expect in ``Host``, no foreign ``Origin``, and
-a secret: at first in the address, then in a cookie. Browsers give cookies to every port of a host, which may be another user's;
-this one is bound to a path that nobody knows.
+The page is for one person on this machine. Other web sites can make a browser send requests here, also under their own host name
+(DNS rebinding), and other users of the machine can connect. So a request needs a name we expect in ``Host``, no foreign ``Origin``,
+and a secret: at first in the address, then in a cookie. Browsers send cookies to every port of a host, which may be another user's;
+this cookie is bound to a path that is secret too.
 """
 
 import hmac
+import json
+import re
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from email.message import Message
 from http import HTTPStatus
-from urllib.parse import parse_qs
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl
 
-from penstock.view.answer import RefusedError
+MOST_LETTERS = 2000
 
-__all__ = ["HEADERS", "Guard"]
+
+@dataclass(frozen=True)
+class Response:
+    """A status, a content type and the bytes."""
+
+    status: int
+    kind: str
+    body: bytes
+
+
+class RefusedError(Exception):
+    """A request that is refused with a status and a text that says what to do."""
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def as_json(value: Any, status: int = HTTPStatus.OK) -> Response:
+    """Plain values as an answer. ASCII only, without "<": no text can be mistaken for markup."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return Response(status, "application/json; charset=utf-8", text.encode("ascii"))
+
 
 _POLICY = (
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -48,7 +74,7 @@ class Guard:
 
     @property
     def root(self) -> str:
-        """The path under which everything lies."""
+        """The path of all addresses."""
         return f"/{self.place}/"
 
     @property
@@ -57,7 +83,7 @@ class Guard:
         return f"penstock={self.token}; Path={self.root}; HttpOnly; SameSite=Strict"
 
     def admit(self, headers: Message, path: str, query: str) -> bool:
-        """Refuse strangers. True if the secret is in the address, so that the cookie is to be set."""
+        """RefusedError without the secret. True if it is in the address, so that the cookie is to be set."""
         names = {f"127.0.0.1:{self.port}", f"localhost:{self.port}"}
         hosts = headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0].lower() not in names:
@@ -80,3 +106,45 @@ class Guard:
 def _cookies(header: str) -> list[str]:
     pairs = [pair.strip().partition("=") for pair in header.split(";")]
     return [value for name, _, value in pairs if name == "penstock"]
+
+
+class Query:
+    """The part of an address behind the question mark."""
+
+    def __init__(self, text: str, allowed: Collection[str]) -> None:
+        pairs = _pairs(text)
+        self._values = dict(pairs)
+        if len(self._values) != len(pairs):
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "a parameter was given twice")
+        if not set(self._values) <= set(allowed):
+            raise RefusedError(HTTPStatus.BAD_REQUEST, f"expected only the parameters {', '.join(sorted(allowed)) or '(none)'}")
+
+    def whole(self, name: str, default: int, *, least: int = 0, most: int) -> int:
+        given = self.optional(name, least=least, most=most)
+        return default if given is None else given
+
+    def optional(self, name: str, *, least: int = 0, most: int) -> int | None:
+        """A whole number within limits, or None if it was left out or is empty."""
+        text = self._values.get(name, "")
+        return None if text == "" else whole(text, name, least=least, most=most)
+
+    def choice(self, name: str, options: Collection[str], default: str) -> str:
+        value = self._values.get(name) or default
+        if value not in options:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, f"{name} must be one of {', '.join(options)}")
+        return value
+
+
+def whole(text: str, name: str, *, least: int = 0, most: int) -> int:
+    if not re.fullmatch(r"[0-9]{1,20}", text, re.ASCII) or not least <= int(text) <= most:
+        raise RefusedError(HTTPStatus.BAD_REQUEST, f"{name} must be a whole number in [{least}, {most}]")
+    return int(text)
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    if len(text) > MOST_LETTERS:
+        raise RefusedError(HTTPStatus.BAD_REQUEST, f"expected at most {MOST_LETTERS} characters of parameters, got {len(text)}")
+    try:
+        return parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), max_num_fields=32, errors="strict")
+    except ValueError as error:
+        raise RefusedError(HTTPStatus.BAD_REQUEST, "expected parameters as name=value&name=value") from error

@@ -1,32 +1,217 @@
-"""The server of the page: on this machine only, for one person, for reading only."""
+"""The web server: on this machine only, for one person, read-only; its addresses and what is behind each of them.
+
+The figures of a running loader are in a file: StatsLog writes it line by line, ``penstock view --watch`` reads and draws it.
+"""
 
 import contextlib
+import errno
+import json
+import math
+import os
+import re
 import socket
 import socketserver
+import stat
 import threading
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from penstock.view.answer import Answer, RefusedError, as_json
-from penstock.view.guard import HEADERS, Guard
-from penstock.view.routes import Routes
+import numpy as np
 
-__all__ = ["ViewServer"]
+from penstock.errors import MissingError, PenstockError
+from penstock.loader.stats import Stats
+from penstock.records import Source
+from penstock.store.reader import Store
+from penstock.view.dataset import (
+    PARAMETERS,
+    OrderChoice,
+    ShownData,
+    batch_of,
+    chunk_map,
+    describe,
+    label_fields,
+    mix_of,
+    picture_of,
+    place_of,
+    places_of,
+    without_paths,
+)
+from penstock.view.guard import HEADERS, Guard, Query, RefusedError, Response, as_json, whole
+from penstock.view.records import LONG, MOST_BYTES, MOST_FIELDS, SHORT, make_image, read_value, rows
+
+MOST_RECORDS = 200
+MOST_NUMBER = 2**63 - 1
+MOST_STEP = 2**48  # steps and epochs beyond this are refused: no run is as long
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+REQUEST_S = 10.0  # the longest time for a request to arrive
+MOST_LOG_BYTES = 4 << 20  # of longer files, the end is read
+MOST_POINTS = 400
+NEEDED = ("time_s", "batches", "samples", "bytes", "wait_s", "busy_s")
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Answers for one data set, for one file of loader figures, or for both."""
+
+    data: ShownData | None
+    watched: Path | None = None
+
+    def answer(self, path: str, query: str) -> Response:
+        """The answer to a path below the root; errors as JSON."""
+        try:
+            for pattern, allowed, function in _ROUTES:
+                match = re.fullmatch(pattern, path, re.ASCII)
+                if match is not None:
+                    return function(self, Query(query, allowed), *match.groups())
+            return _static_file(path)
+        except RefusedError as error:
+            return as_json({"error": str(error)}, error.status)
+        except MissingError as error:
+            return as_json({"error": self.words(error)}, HTTPStatus.NOT_FOUND)
+        except (PenstockError, OSError) as error:
+            return as_json({"error": self.words(error)}, HTTPStatus.INTERNAL_SERVER_ERROR)
+        except (ValueError, TypeError, IndexError, KeyError) as error:
+            return as_json({"error": self.words(error)}, HTTPStatus.BAD_REQUEST)
+
+    def words(self, error: Exception) -> str:
+        """What a page may say about an error."""
+        text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+        return without_paths(text, () if self.data is None else self.data.words)[:2000] or type(error).__name__
+
+    def source(self, query: Query) -> Source:
+        """The data, at the generation that was asked for."""
+        if self.data is None:
+            raise RefusedError(HTTPStatus.NOT_FOUND, "no data was given, only a file to watch")
+        return self.data.at(query.optional("generation", least=1, most=MOST_NUMBER))
+
+    def about(self, query: Query) -> Response:
+        watched = None if self.watched is None else self.watched.name
+        if self.data is None:
+            return as_json({"names": [], "data": None, "watched": watched})
+        source = self.source(query)
+        about = {**describe(source), "labels": label_fields(source), "shown_fields": MOST_FIELDS}
+        return as_json({"names": [_short(word) for word in self.data.words], "data": about, "watched": watched})
+
+    def records(self, query: Query) -> Response:
+        source = self.source(query)
+        start = query.whole("start", 0, most=MOST_NUMBER)
+        count = query.whole("count", 48, least=1, most=MOST_RECORDS)
+        ids = np.arange(min(start, len(source)), min(start + count, len(source)), dtype=np.int64)
+        return as_json({"start": start, "total": len(source), "rows": rows(source, ids, SHORT, self.words)})
+
+    def record(self, query: Query, number: str) -> Response:
+        source = self.source(query)
+        found = rows(source, np.array([_id(source, number)]), LONG, self.words)[0]
+        return as_json({**found, "total": len(source)})
+
+    def where(self, query: Query, number: str) -> Response:
+        source, choice = self.source(query), OrderChoice.of(query)
+        places = places_of(source, choice, _id(source, number), query.whole("epoch", 0, most=MOST_STEP))
+        return as_json({"where": places, "text": repr(choice.stream(source).order)})
+
+    def image(self, query: Query, field: str, number: str) -> Response:
+        source = self.source(query)
+        names = list(source.schema)
+        place = whole(field, "field", most=4096)
+        if place >= len(names):
+            raise RefusedError(HTTPStatus.NOT_FOUND, f"there is no field {place}; there are {len(names)}")
+        value = read_value(source, names[place], _id(source, number), MOST_BYTES)
+        return make_image(value, query.optional("edge", least=16, most=4096))
+
+    def batch(self, query: Query) -> Response:
+        source, choice = self.source(query), OrderChoice.of(query)
+        about, ids = batch_of(source, choice, query.whole("step", 0, most=MOST_STEP))
+        start = query.whole("start", 0, most=MOST_NUMBER)
+        count = query.whole("count", 64, least=1, most=MOST_RECORDS)
+        return as_json({**about, "start": start, "rows": rows(source, ids[start : start + count], SHORT, self.words)})
+
+    def order(self, query: Query) -> Response:
+        return as_json(picture_of(self.source(query), OrderChoice.of(query), query.whole("epoch", 0, most=MOST_STEP)))
+
+    def mix(self, query: Query) -> Response:
+        source, choice = self.source(query), OrderChoice.of(query)
+        fields = list(source.schema)
+        field = fields[query.whole("field", 0, most=len(fields) - 1)]
+        if field not in label_fields(source):
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "expected a field with one whole number a record")
+        return as_json(mix_of(source, choice, query.whole("epoch", 0, most=MOST_STEP), field))
+
+    def chunks(self, query: Query) -> Response:
+        source = self.source(query)
+        if not isinstance(source, Store):
+            raise RefusedError(HTTPStatus.NOT_FOUND, "only stores have chunks")
+        return as_json(chunk_map(source))
+
+    def live(self, query: Query) -> Response:
+        if self.watched is None:
+            raise RefusedError(HTTPStatus.NOT_FOUND, "no file is watched; start with: penstock view --watch FILE")
+        return as_json(read_figures(self.watched))
+
+
+def _short(word: str) -> str:
+    """The last part of a path or URL; the rest is private."""
+    place = place_of(word)
+    return word.removesuffix(place) + (place.rstrip("/").rpartition("/")[2] or place)
+
+
+def _id(source: Source, text: str) -> int:
+    record = whole(text, "record", most=MOST_NUMBER)
+    if record >= len(source):
+        raise RefusedError(HTTPStatus.NOT_FOUND, f"there is no record {record}; there are {len(source)}, from 0 on")
+    return record
+
+
+_CHOICE = {"generation", "epoch", *PARAMETERS}
+_ROUTES: tuple[tuple[str, set[str], Callable[..., Response]], ...] = (
+    ("api/about", {"generation"}, Routes.about),
+    ("api/records", {"generation", "start", "count"}, Routes.records),
+    ("api/record/([0-9]{1,20})", {"generation"}, Routes.record),
+    ("api/where/([0-9]{1,20})", _CHOICE, Routes.where),
+    ("image/([0-9]{1,4})/([0-9]{1,20})", {"generation", "edge"}, Routes.image),
+    ("api/batch", {"step", "start", "count", *_CHOICE} - {"epoch"}, Routes.batch),
+    ("api/order", _CHOICE, Routes.order),
+    ("api/mix", {"field", *_CHOICE}, Routes.mix),
+    ("api/chunks", {"generation"}, Routes.chunks),
+    ("api/live", set(), Routes.live),
+)
+
+
+@cache
+def _load_files() -> dict[str, Response]:
+    folder = resources.files("penstock.view") / "static"
+    return {
+        file.name: Response(HTTPStatus.OK, f"{_KINDS[Path(file.name).suffix]}; charset=utf-8", file.read_bytes())
+        for file in folder.iterdir()
+        if Path(file.name).suffix in _KINDS
+    }
+
+
+def _static_file(path: str) -> Response:
+    found = _load_files().get(path or "index.html")
+    if found is None:
+        raise RefusedError(HTTPStatus.NOT_FOUND, "there is nothing at this address")
+    return found
+
 
 MOST_CONNECTIONS = 64
 """At a time. For another one, the oldest that has not sent its request yet is closed; if all have, the new one."""
-REQUEST_S = 10.0
-"""So long may a request take to arrive, however it comes."""
 
 
 class ViewServer(ThreadingHTTPServer):
     """Serves the page until it is closed: ``serve_forever`` in one thread, ``shutdown`` from another, then ``close``."""
 
     daemon_threads = True
-    request_queue_size = 128  # with 5, as it comes, those who knock at once wait for seconds
+    request_queue_size = 128  # with the default of 5, simultaneous connections wait for seconds
 
     def __init__(self, routes: Routes, *, port: int = 0) -> None:
         self.routes = routes
@@ -43,7 +228,6 @@ class ViewServer(ThreadingHTTPServer):
         self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own."""
         thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
         with self._lock:
             is_full = len(self._open) >= MOST_CONNECTIONS
@@ -72,7 +256,7 @@ class ViewServer(ThreadingHTTPServer):
             self._waiting.pop(request, None)
 
     def _end(self, request: Any) -> None:
-        """End a connection in whose thread somebody waits for bytes; the thread closes it."""
+        """End a connection whose thread waits for bytes; the thread closes it."""
         with self._lock:
             self._waiting.pop(request, None)
             self._open.discard(request)
@@ -80,7 +264,6 @@ class ViewServer(ThreadingHTTPServer):
             request.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
         with self._lock:
             self._waiting.pop(request, None)
             self._open.discard(request)
@@ -109,7 +292,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 15
 
     def parse_request(self) -> bool:
-        """Read the headers of a request."""
         is_request = super().parse_request()
         self.server.has_arrived(self.request)
         return is_request
@@ -120,9 +302,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._reply(*self._answer())
 
-    def _answer(self) -> tuple[Answer, bool]:
+    def _answer(self) -> tuple[Response, bool]:
         """The answer, and whether the cookie goes with it."""
-        guard, (path, query) = self.server.guard, _split(self.path)
+        guard, (path, query) = self.server.guard, _split_target(self.path)
         try:
             is_new = guard.admit(self.headers, path, query)
         except RefusedError as error:
@@ -131,14 +313,14 @@ class _Handler(BaseHTTPRequestHandler):
             return as_json({"error": "there is nothing at this address"}, HTTPStatus.NOT_FOUND), False
         return self._routed(path.removeprefix(guard.root), "" if is_new else query), is_new
 
-    def _routed(self, path: str, query: str) -> Answer:
+    def _routed(self, path: str, query: str) -> Response:
         try:
             return self.server.routes.answer(path, query)
         except Exception as error:  # whatever data makes happen, the others are still to be answered
             return as_json({"error": f"internal error: {type(error).__name__}"}, HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    def _reply(self, answer: Answer, sets_cookie: bool = False) -> None:
-        self.request_version = "HTTP/1.0"  # to somebody who names no version, nothing but the body would be sent
+    def _reply(self, answer: Response, sets_cookie: bool = False) -> None:
+        self.request_version = "HTTP/1.0"  # to a client that names no version, only the body would be sent
         self.send_response(answer.status)
         for name, value in HEADERS.items():
             self.send_header(name, value)
@@ -160,17 +342,134 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(as_json({"error": HTTPStatus(code).phrase if code != HTTPStatus.METHOD_NOT_ALLOWED else message}, code))
 
     def version_string(self) -> str:
-        """The name of the program; which version of what is nobody's business."""
+        """The name of the program, without versions."""
         return "penstock"
 
     def log_message(self, *args: Any) -> None:
         """Nothing: the addresses hold the secret."""
 
 
-def _split(target: str) -> tuple[str, str]:
+def _split_target(target: str) -> tuple[str, str]:
     """Path and query of a request; an address that cannot be one has neither."""
     try:
         parts = urlsplit(target)
     except ValueError:
         return "", ""
     return ("", "") if parts.scheme or parts.netloc else (parts.path, parts.query)
+
+
+# The figures of a running loader
+
+
+class Measured(Protocol):
+    """Anything that keeps figures, such as a loader."""
+
+    def stats(self) -> Stats:
+        """The figures so far."""
+
+
+class StatsLog:
+    """Appends the figures of a loader to a file of JSON lines, at most one every ``every_s`` seconds. For one thread.
+
+    >>> import tempfile, numpy as np, penstock as pen
+    >>> from penstock.view import StatsLog
+    >>> loader = pen.Loader(pen.open(np.arange(100), field="x"), batch_size=10)
+    >>> with StatsLog(tempfile.mkdtemp() + "/run.jsonl") as log:
+    ...     for batch in loader:
+    ...         log.add(loader)
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, every_s: float = 1.0) -> None:
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        self._every_s = every_s
+        self._next = 0.0
+
+    def add(self, loader: Measured) -> None:
+        """Write a line if it is time; otherwise this costs next to nothing."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self._every_s
+        line = {"time_s": round(time.time(), 3), **asdict(loader.stats())}
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> "StatsLog":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+Line = dict[str, Any]
+
+
+def read_figures(path: Path) -> dict[str, Any]:
+    """The points of a run and its last line; ``state`` says whether there is something to show."""
+    try:
+        data = _end(path)
+    except FileNotFoundError:
+        return {"state": "absent", "points": []}
+    except OSError as error:
+        return {"state": f"unreadable: {error.strerror}", "points": []}
+    lines = [line for line in map(_line, data.split(b"\n")[:-1]) if line is not None]  # the last one is still being written
+    points = [point for earlier, later in pairwise(_thinned(lines)) if (point := _between(earlier, later)) is not None]
+    return {"state": "running" if lines else "empty", "points": points, "last": _last(lines)}
+
+
+def _end(path: Path) -> bytes:
+    """The end of a regular file. Reading a pipe or a device could block forever."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LOG_BYTES))
+        return file.read(MOST_LOG_BYTES)
+
+
+def _line(data: bytes) -> Line | None:
+    """A line that has every figure; None for anything else, which a file may hold too."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not all(_is_figure(found.get(name)) for name in NEEDED):
+        return None
+    return found
+
+
+def _is_figure(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e18 and math.isfinite(value)
+
+
+def _thinned(lines: Sequence[Line]) -> list[Line]:
+    """At most MOST_POINTS lines, the last one among them; each point then stands for the time between two."""
+    step = -(-len(lines) // MOST_POINTS) or 1
+    return list(lines[(len(lines) - 1) % step :: step])
+
+
+def _between(earlier: Line, later: Line) -> dict[str, float] | None:
+    """Figures per second of running time; None where a new run began."""
+    changes = {name: later[name] - earlier[name] for name in NEEDED}
+    spent = changes["wait_s"] + changes["busy_s"]
+    if spent <= 0 or any(change < 0 for change in changes.values()):
+        return None
+    return {
+        "time_s": later["time_s"],
+        "samples_per_s": changes["samples"] / spent,
+        "bytes_per_s": changes["bytes"] / spent,
+        "waiting": min(1.0, changes["wait_s"] / spent),
+    }
+
+
+def _last(lines: Sequence[Line]) -> dict[str, Any] | None:
+    if not lines:
+        return None
+    last = lines[-1]
+    given = last.get("network")
+    network: Line = given if isinstance(given, dict) else {}
+    figures = {name: last[name] for name in (*NEEDED, "make_s", "skipped") if _is_figure(last.get(name))}
+    fetched = {name: network[name] for name in ("bytes", "requests", "cached_bytes") if _is_figure(network.get(name))}
+    return {**figures, "network": fetched, "advice": str(last.get("advice", ""))[:500]}

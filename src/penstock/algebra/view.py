@@ -1,0 +1,362 @@
+"""Other views of sources: some records, some fields, records through a function, several sources in parallel."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from penstock.argument import IntArray, as_ids
+from penstock.batch import Batch, Outputs, check_told, fixed_output, only
+from penstock.errors import SchemaMismatchError
+from penstock.fingerprint import digest_arrays, fingerprint_arrays, fingerprint_of
+from penstock.interrupt import exposed
+from penstock.records import Blocks, Recipe, Sampling, Source, provide
+from penstock.row_table import ChosenRows, RowTable
+from penstock.schema import Field
+from penstock.store.column import as_batch, guess_field, make_column
+
+__all__ = ["Aligned", "collect"]
+
+
+class _View(Source):
+    """What views of one source have in common: all that they do not say otherwise is as the source has it."""
+
+    _source: Source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def file_versions(self) -> Hashable | None:
+        return self._source.file_versions()
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self._source.metadata
+
+    @property
+    def blocks(self) -> Blocks:
+        return self._source.blocks
+
+    @property
+    def reads_blocks(self) -> bool:
+        return self._source.reads_blocks
+
+    def close(self) -> None:
+        self._source.close()
+
+
+class Selection(_View):
+    """Record i is record ``ids[i]`` of the source. A slice is kept as one, so it needs no memory."""
+
+    def __init__(self, source: Source, ids: Any) -> None:
+        self._source = source
+        self._ids: range | IntArray
+        if isinstance(ids, slice):
+            self._ids = range(*ids.indices(len(source)))
+        elif isinstance(ids, range) and _is_inside(ids, len(source)):
+            self._ids = ids
+        else:
+            self._ids = as_ids(ids, len(source)).copy()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        return self._source.schema
+
+    @property
+    def fingerprint(self) -> str:
+        chosen = repr(self._ids) if isinstance(self._ids, range) else fingerprint_arrays("ids", [self._ids])
+        return fingerprint_of("select", self._source.fingerprint, chosen)
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        found = self._source.sample_digest(sampling)
+        chosen = _spelled(self._ids) if isinstance(self._ids, range) else digest_arrays("ids", [self._ids], sampling)
+        return None if found is None else fingerprint_of("select", found, chosen)
+
+    @property
+    def blocks(self) -> Blocks:
+        """The blocks of the source as far as they are selected, where the selection is in order; otherwise single records."""
+        inner = self._source.blocks
+        if isinstance(self._ids, range) and self._ids.step > 0:
+            if self._ids.step == 1 and inner.ends is None and self._ids.start % inner.size == 0:
+                return Blocks(len(self), inner.size)
+            edges = range(len(inner)) if len(self) else range(0)
+            ends = np.array([inner[number].stop for number in edges], np.int64)
+            inside = np.clip(-(-(ends - self._ids.start) // self._ids.step), 0, len(self))
+            return Blocks.of_counts(np.diff(inside, prepend=0))
+        if not isinstance(self._ids, range) and len(self) and np.all(np.diff(self._ids) >= 0):
+            return Blocks.of_counts(np.unique(inner.of(self._ids), return_counts=True)[1])
+        return Blocks(len(self), 1)
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        return self._source.read(self._chosen(ids), fields, out)
+
+    def _chosen(self, ids: IntArray) -> IntArray:
+        return ids * self._ids.step + self._ids.start if isinstance(self._ids, range) else self._ids[ids]
+
+    def row_tables(self) -> Mapping[str, tuple[RowTable, str]]:
+        """Those of the source, with the rows that are chosen. Fields in the same rows there are in the same rows here."""
+        inner = self._source.row_tables()
+        chosen = {id(table): ChosenRows(table, self._ids) for table, _ in inner.values()}
+        return {name: (chosen[id(table)], own) for name, (table, own) in inner.items()}
+
+    def has_documents(self, field: str) -> bool:
+        return self._source.has_documents(field)
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        return self._source.lengths(field, self._chosen(as_ids(ids, len(self))))
+
+    def _recipe(self) -> Recipe:
+        return (Selection, (self._source, self._ids))
+
+
+def _spelled(ids: range) -> tuple[int, ...]:
+    """The same for ranges of the same ids: how many, and the first two."""
+    return len(ids), *ids[:2]
+
+
+def _is_inside(ids: range, count: int) -> bool:
+    """Whether all of them are numbers of records, none counted from the end."""
+    return len(ids) == 0 or (min(ids[0], ids[-1]) >= 0 and max(ids[0], ids[-1]) < count)
+
+
+class Picked(_View):
+    """The named fields of a source, in that order."""
+
+    def __init__(self, source: Source, fields: Sequence[str]) -> None:
+        schema = source.schema
+        unknown = [name for name in fields if name not in schema]
+        if unknown:
+            raise KeyError(f"unknown fields {unknown}; there are {list(schema)}")
+        if not fields or len(set(fields)) < len(fields):
+            raise ValueError(f"expected different fields, at least one, got {list(fields)}")
+        self._source, self._schema = source, {name: schema[name] for name in fields}
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        return dict(self._schema)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of("pick", self._source.fingerprint, list(self._schema))
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        found = self._source.sample_digest(sampling)
+        return None if found is None else fingerprint_of("pick", found, list(self._schema))
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        return self._source.read(ids, fields, out)
+
+    def row_tables(self) -> Mapping[str, tuple[RowTable, str]]:
+        inner = self._source.row_tables()
+        return {name: inner[name] for name in self._schema}
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        return self._source.lengths(field, ids)
+
+    def has_documents(self, field: str) -> bool:
+        return self._source.has_documents(field)
+
+    def _recipe(self) -> Recipe:
+        return (Picked, (self._source, list(self._schema)))
+
+
+Record = dict[str, Any]
+
+
+class Mapped(_View):
+    """Records as ``fn(record)`` gives them: a dict of arrays, numbers, texts, bytes or None. The function runs when records are
+    read, in the thread that reads, and must give the same for the same record; to be pickled, it must be picklable.
+    """
+
+    def __init__(
+        self, source: Source, fn: Callable[[Record], Mapping[str, Any]], schema: Mapping[str, Field] | None = None
+    ) -> None:
+        self._source, self._fn, self._given = source, fn, None if schema is None else dict(schema)
+        self._schema = self._given if self._given is not None else _schema_of(source, fn)
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        return dict(self._schema)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the source, the fields and the name of the function; what the function does cannot be seen."""
+        return self._digest(self._source.fingerprint)
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        found = self._source.sample_digest(sampling)
+        return None if found is None else self._digest(found)
+
+    def file_versions(self) -> None:
+        """Unknown: what the function gives does not follow from the files alone."""
+
+    def _digest(self, source: str) -> str:
+        name = getattr(self._fn, "__qualname__", type(self._fn).__qualname__)
+        return fingerprint_of("map", source, name, [(n, repr(f.with_nullable(False))) for n, f in self._schema.items()])
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        batch = self._source.read(ids)
+        for name, column in batch.items() if ids.size > 1 else ():
+            check_told(name, column)
+        records = _each(self._fn, batch, ids.size)
+        return collect(records, {name: self._schema[name] for name in fields}, out)
+
+    def has_documents(self, field: str) -> bool:
+        """As the source: a function that makes documents of other records gives them another name."""
+        return field not in self._source.schema or self._source.has_documents(field)
+
+    @property
+    def behind(self) -> Source:
+        """The source, all fields of which the function gets."""
+        return self._source
+
+    def _recipe(self) -> Recipe:
+        return (Mapped, (self._source, self._fn, self._given))
+
+
+@exposed
+def _each(fn: Callable[[Any], Any], batch: Batch, count: int) -> list[Any]:
+    """What the user's function makes of every record."""
+    return [fn({name: _item(column, i) for name, column in batch.items()}) for i in range(count)]
+
+
+def collect(records: Sequence[Mapping[str, Any]], schema: Mapping[str, Field], out: Outputs) -> Batch:
+    """A batch of records that came one by one."""
+    batch: Batch = {}
+    for name, field in schema.items():
+        try:
+            column = as_batch(field, make_column(name, field, [record[name] for record in records]))
+        except KeyError as error:
+            raise SchemaMismatchError(f"a record has no field {name!r}; expected {list(schema)}") from error
+        if name in out:
+            array = fixed_output(name, field, len(records), out)
+            array[...] = column.data if hasattr(column, "mask") else column
+            column = array if not hasattr(column, "mask") else type(column)(array, mask=column.mask)
+        batch[name] = column
+    return batch
+
+
+def _schema_of(source: Source, fn: Callable[[Record], Mapping[str, Any]]) -> dict[str, Field]:
+    if len(source) == 0:
+        raise ValueError("there is no record to find out the fields from: give map(fn, schema={...})")
+    record = fn(source[0])
+    if not isinstance(record, Mapping):
+        raise TypeError(f"fn must give a dict of fields, got {type(record).__name__}")
+    known = source.schema
+    return {name: _field_of(name, value, known.get(name)) for name, value in record.items()}
+
+
+def _field_of(name: str, value: Any, before: Field | None) -> Field:
+    """The field of a value like this one; an array is taken for one of many of its shape. ``before``: the field of that name in the
+    source. If it is nullable, so is the one that ``fn`` gives.
+    """
+    if value is None and before is not None and before.nullable:
+        return before
+    if value is None:
+        raise ValueError(f"field {name!r} is missing in record 0, so its type cannot be found out: give map(fn, schema={{...}})")
+    field = Field(value.dtype, value.shape) if isinstance(value, np.ndarray) else guess_field(name, [value])
+    return field.with_nullable(before is not None and before.nullable)
+
+
+def _item(column: Any, place: int) -> Any:
+    return only(column[place : place + 1]) if hasattr(column, "dtype") else column[place]
+
+
+class Aligned(Source):
+    """Record i has the fields of record i of every part. A part with one field gives it the part's name; the fields of a part with
+    several are called ``part.field``.
+    """
+
+    def __init__(self, parts: Mapping[str, Source]) -> None:
+        if not parts:
+            raise ValueError("expected at least one source, got none")
+        lengths = {name: len(part) for name, part in parts.items()}
+        if len(set(lengths.values())) > 1:
+            raise SchemaMismatchError(f"aligned sources must have the same number of records, got {lengths}")
+        self._parts = dict(parts)
+        self._length = next(iter(lengths.values()))
+        self._places: dict[str, tuple[str, str]] = {}
+        self._schema: dict[str, Field] = {}
+        for name, part in parts.items():
+            inner_schema = part.schema
+            for inner, field in inner_schema.items():
+                outer = name if len(inner_schema) == 1 else f"{name}.{inner}"
+                if outer in self._schema:
+                    raise SchemaMismatchError(f"two parts give a field {outer!r}; rename one of {list(parts)}")
+                self._schema[outer], self._places[outer] = field, (name, inner)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        return dict(self._schema)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of("aligned", [(name, part.fingerprint) for name, part in self._parts.items()])
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        share = sampling.shared(len(self._parts))
+        found = {name: part.sample_digest(share) for name, part in self._parts.items()}
+        return None if None in found.values() else fingerprint_of("aligned", list(found.items()))
+
+    def file_versions(self) -> Hashable | None:
+        found = tuple(part.file_versions() for part in self._parts.values())
+        return None if None in found else found
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """That of all parts, but for what two of them say differently."""
+        found: dict[str, Any] = {}
+        differing: set[str] = set()
+        for part in self._parts.values():
+            for key, value in part.metadata.items():
+                differing |= {key} if found.setdefault(key, value) != value else set()
+        return MappingProxyType({key: value for key, value in found.items() if key not in differing})
+
+    @property
+    def blocks(self) -> Blocks:
+        """Those of the part with the most bytes to a record, counting fixed fields."""
+        costly = [part for part in self._parts.values() if part.reads_blocks] or list(self._parts.values())
+        return max(costly, key=lambda part: sum(f.stride if f.is_fixed else 1 << 20 for f in part.schema.values())).blocks
+
+    @property
+    def reads_blocks(self) -> bool:
+        return any(part.reads_blocks for part in self._parts.values())
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        found: Batch = {}
+        for name, part in self._parts.items():
+            wanted = {inner: outer for outer, (of, inner) in self._places.items() if of == name and outer in fields}
+            if wanted:
+                given = {inner: out[outer] for inner, outer in wanted.items() if outer in out}
+                batch = part.read(ids, list(wanted), given)
+                found |= {wanted[inner]: column for inner, column in batch.items()}
+        return {name: found[name] for name in fields}
+
+    def row_tables(self) -> Mapping[str, tuple[RowTable, str]]:
+        tables = {name: part.row_tables() for name, part in self._parts.items()}
+        return {outer: tables[name][inner] for outer, (name, inner) in self._places.items()}
+
+    def has_documents(self, field: str) -> bool:
+        name, inner = self._places[field]
+        return self._parts[name].has_documents(inner)
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        name, inner = self._places[field]
+        return self._parts[name].lengths(inner, ids)
+
+    def close(self) -> None:
+        for part in self._parts.values():
+            part.close()
+
+    def _recipe(self) -> Recipe:
+        return (Aligned, (self._parts,))
+
+
+provide(select=Selection, pick=Picked, map=Mapped)

@@ -1,0 +1,1 @@
+"""Anything that can be opened into a store, rows or tokens."""

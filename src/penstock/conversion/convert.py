@@ -1,0 +1,307 @@
+"""convert: anything that can be opened into a new store, in one go or in several if it is interrupted."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from penstock.batch import Batch, unmasked
+from penstock.conversion.reading import load, next_span, read_spans, spans_of
+from penstock.conversion.tasks import BatchMap, Conversion, Input, Note, as_map
+from penstock.errors import SchemaMismatchError, StoreError
+from penstock.formats.files import listing
+from penstock.formats.open import has_urls, is_at_url, open_source
+from penstock.formats.publish import new_file
+from penstock.formats.rows import write_rows
+from penstock.formats.tokens_writer import write_tokens
+from penstock.progress import Progress, reporting
+from penstock.records import DENSE, Source
+from penstock.remote.url import UrlPath
+from penstock.schema import Codec, Field, Schema, field_to_json
+from penstock.store.fragment import adopt_chunks, keep_chunks
+from penstock.store.generation import generations
+from penstock.store.local import Filesystem
+from penstock.store.maintenance import gc
+from penstock.store.reader import Store
+from penstock.store.storage import DIRECTORIES, MANIFEST_DIRECTORY, Location, as_location
+from penstock.store.writer import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, ChunkLimits, Writer, begin_store, create
+from penstock.system import is_directory, is_there, names_in, status, writing
+
+__all__ = ["coded", "convert"]
+
+BATCH_BYTES = 32 << 20
+ONE_FIELD = (".shard", ".rox")
+FOREIGN = (".npy", ".npz", ".h5", ".hdf5", ".parquet", ".arrow", ".feather", ".array_record", ".json", ".csv", ".tar", ".zip")
+"""Names that promise another format."""
+
+
+def convert(
+    source: Any,
+    path: str | os.PathLike[str] | UrlPath,
+    *,
+    fields: Sequence[str] | None = None,
+    codec: Codec | Mapping[str, Codec] | None = None,
+    chunk_bytes: int | str = DEFAULT_CHUNK_BYTES,
+    chunk_records: int = DEFAULT_CHUNK_RECORDS,
+    threads: int = 2,
+    separator: object = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | bool | None = None,
+    map: Callable[[Batch], Mapping[str, Any]] | BatchMap | None = None,  # noqa: A002 - what it is
+    executor: Executor | None = None,
+) -> None:
+    """Write a new store from anything that :func:`penstock.open` opens, or from a source.
+
+    ``fields`` picks some of them; ``codec`` is one for all, or a dict for some. ``progress`` is True for a bar, or a function that
+    is called with the records and bytes of every chunk written. The store appears under its name when it is complete; until then
+    it grows in ``<path>.partial``. A conversion that was interrupted goes on from there when it is started again.
+
+    A ``path`` that ends in .shard or .rox gives row shards or token blocks instead, of the one field that is left; ``separator``
+    then stands behind every document of tokens. These are written in one go.
+
+    ``map`` is a function of batches, or a :class:`~penstock.source.BatchMap`, which says more: it may change the fields and
+    the number of records. ``executor`` is any ``concurrent.futures.Executor``: parts of the source are read, mapped and written in
+    its threads, processes or machines, and become one commit. The store has the same records in the same order for any executor,
+    or none. On a shared disk, what was done is not done again when an interrupted conversion is started anew.
+
+    ``source`` and ``path`` may be URLs; ``storage_options`` are for both (open the source first where it needs others). A store at
+    a URL is written in one go too: nothing is seen of it before it is complete.
+
+    >>> import tempfile, numpy as np, penstock as pen
+    >>> path = tempfile.mkdtemp() + "/x.pen"
+    >>> pen.convert({"x": np.arange(100)}, path, codec=pen.Zstd(3))
+    >>> pen.open(path)["x"][-3:]
+    array([97, 98, 99])
+    """
+    layout = ChunkLimits(chunk_bytes, chunk_records)
+    for_source = {"storage_options": storage_options} if storage_options is not None and has_urls(source) else {}
+    target = as_location(path, None if for_source and not is_at_url(path) else storage_options)
+    if target.suffix in FOREIGN:
+        raise ValueError(f"{target}: convert writes a store, which may have any other name, .shard or .rox, not {target.suffix}")
+    opened = open_source(source, **for_source)
+    try:
+        names = _chosen(opened.schema, fields)
+        if map is not None or executor is not None:
+            reads = Input(opened, tuple(names), as_map(map))
+            _convert_in_tasks(Conversion.of(reads, layout, executor, threads), target, codec, progress)
+            return
+        schema = coded({name: opened.schema[name] for name in names}, codec)
+        options: dict[str, Any] = {"chunk_bytes": chunk_bytes, "chunk_records": chunk_records}
+        if target.suffix in ONE_FIELD:
+            with new_file(target) as file:
+                _convert_one_field(opened, file, list(schema), separator, progress)
+        elif isinstance(target, UrlPath):
+            _convert_to_url(opened, target, schema, options, threads, progress)
+        else:
+            _convert(opened, target.absolute(), schema, layout, threads, progress)
+    finally:
+        if opened is not source:
+            opened.close()
+
+
+def _convert_in_tasks(
+    work: Conversion, target: Location, codec: Codec | Mapping[str, Codec] | None, progress: Progress | bool | None
+) -> None:
+    if target.suffix in ONE_FIELD:
+        raise ValueError(
+            f"{target}: map and executor make a store, not a {target.suffix} file; convert the store to that afterwards"
+        )
+    if isinstance(target, UrlPath):
+        _check_url(target)
+        work.to_url(target, coded(work.guess_fields(), codec), progress)
+        return
+    path = target.absolute()
+    partial, note = _growing(path)
+    schema = coded(work.guess_fields(), codec)
+    is_begun = _check_partial(partial, note)
+    work.to_path(partial, schema, progress, Note.of(note, work.about(schema), is_begun=is_begun))
+    _give_name(partial, note, path)
+
+
+def _growing(path: Path) -> tuple[Path, Path]:
+    """Where a store grows until it gets its name, and the note next to it; StoreError if the name is taken."""
+    if status(path) is not None and (not is_directory(path) or names_in(path)):
+        raise StoreError(f"{path}: there is something already; choose another name, or remove it")
+    return path.with_name(f"{path.name}.partial"), path.with_name(f"{path.name}.partial.json")
+
+
+def _give_name(partial: Path, note: Path, path: Path) -> None:
+    """Let a finished store appear."""
+    files = Filesystem()
+    for directory in (partial / MANIFEST_DIRECTORY, partial):  # who committed may have been killed before it could see to that
+        files.sync_directory(directory)
+    with writing(path, "publishing"):
+        os.rename(partial, path)  # in place of an empty directory too
+    files.sync_directory(path.parent)
+    with suppress(OSError):  # without its store the note says nothing
+        note.unlink()
+
+
+def _convert(
+    source: Source,
+    path: Path,
+    schema: Mapping[str, Field],
+    layout: ChunkLimits,
+    threads: int,
+    progress: Progress | bool | None,
+) -> None:
+    partial, place = _growing(path)
+    about = {
+        "source": source.fingerprint,
+        "samples": source.sample_digest(DENSE),
+        "records": len(source),
+        "options": {"chunk_bytes": layout.size, "chunk_records": layout.chunk_records},
+        "fields": [field_to_json(name, number, schema[name]) for name, number in Schema.make(schema).numbers.items()],
+    }
+    was_begun = _check_partial(partial, place)
+    note = Note.of(place, about, is_begun=was_begun)
+    if not _is_committed(partial):
+        _fill(source, partial, schema, layout, threads, progress, note)
+        if was_begun:
+            gc(partial, keep=1, keep_hours=0)
+    _give_name(partial, place, path)
+
+
+def _check_partial(partial: Path, note: Path) -> bool:
+    """Whether a conversion was begun before; StoreError for something else that is where the store is to grow."""
+    found = status(partial, follow=False)
+    if found is not None and stat.S_ISLNK(found.st_mode):
+        raise StoreError(f"{partial}: expected a directory for the store to grow in, found a symbolic link; remove it")
+    if found is not None and not is_there(note):
+        raise StoreError(f"{partial}: expected nothing here, for the store to grow in; remove it")
+    return found is not None
+
+
+def _is_committed(partial: Path) -> bool:
+    return is_directory(partial / MANIFEST_DIRECTORY) and bool(generations(partial))
+
+
+def _fill(
+    source: Source,
+    partial: Path,
+    schema: Mapping[str, Field],
+    layout: ChunkLimits,
+    threads: int,
+    progress: Progress | bool | None,
+    note: Note,
+) -> None:
+    """Write the records into one commit, behind the chunks that an interrupted conversion has left."""
+    reports: list[Progress] = []
+
+    def report(rows: int, size: int) -> None:
+        for one in reports:
+            one(rows, size)
+
+    options: dict[str, Any] = {"threads": threads, "progress": report, "metadata": source.metadata}
+    with begin_store(partial, schema, layout, dataset=note.dataset, **options) as out:  # locked: no other process adds to the note
+        done = adopt_chunks(out, note.receipts())
+        note.forget_after(done)
+        with reporting(progress, note.title, len(source), done=done) as given:
+            reports.extend([] if given is None else [given])
+            _copy(source, out, list(schema), done, note)
+            out.commit()
+
+
+def _convert_to_url(
+    source: Source,
+    target: UrlPath,
+    schema: Mapping[str, Field],
+    options: Mapping[str, Any],
+    threads: int,
+    progress: Progress | bool | None,
+) -> None:
+    """In one commit: nothing can be renamed there, so what is not complete must not be published."""
+    _check_url(target)
+    with (
+        reporting(progress, target.name, len(source)) as report,
+        create(target, schema, threads=threads, progress=report, metadata=source.metadata, **options) as out,
+    ):
+        _copy(source, out, list(schema), 0)
+
+
+def _check_url(target: UrlPath) -> None:
+    depth = len(PurePosixPath(target.key).parts)
+    if any(PurePosixPath(info.key).parts[depth] not in DIRECTORIES for info in listing(target)):
+        raise StoreError(f"{target}: there is something already; choose another name, or remove it")
+
+
+def _convert_one_field(
+    source: Source, path: Path, fields: Sequence[str], separator: object, progress: Progress | bool | None
+) -> None:
+    if len(fields) != 1:
+        raise ValueError(f"{path}: such a file has one field, the source has {list(fields)}: choose one with fields=[...]")
+    with reporting(progress, path.name, len(source)) as report:
+        batches = read_spans(source, fields, range(len(source)), BATCH_BYTES, as_columns=False)
+        if path.suffix == ".shard":
+            write_rows((_whole(path, fields[0], batch) for batch in batches), path, progress=report)
+            return
+        field = source.schema[fields[0]]
+        if field.is_fixed and len(field.shape) != 1:
+            raise ValueError(f"{path}: tokens have one dimension, field {fields[0]!r} is {field!r}")
+        write_tokens(
+            (item for batch in batches for item in _whole(path, fields[0], batch)), path, dtype=field.dtype, separator=separator
+        )
+
+
+def _whole(path: Path, name: str, batch: Batch) -> Any:
+    """A column for a file that has no place for missing values."""
+    column = unmasked(batch[name])
+    if isinstance(column, np.ma.MaskedArray):
+        raise SchemaMismatchError(f"{path}: field {name!r} has missing records, which such a file cannot hold: select the others")
+    return column
+
+
+def _copy(source: Source, out: Writer, fields: Sequence[str], first: int, note: Note | None = None) -> None:
+    """Batch after batch, the next one read while the last is written; ``note`` gets a receipt of every chunk that is written."""
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="penstock-convert") as ahead,
+        closing(spans_of(source, fields, range(first, len(source)), BATCH_BYTES)) as spans,
+        _noting(out, note) as note_down,
+    ):
+        span = next(spans, None)
+        pending = None if span is None else ahead.submit(load, source, *span, fields)
+        while pending is not None:
+            batch, size = pending.result()
+            span = next_span(spans, size)
+            pending = None if span is None else ahead.submit(load, source, *span, fields)
+            if isinstance(source, Store):
+                out.extend_columns(batch)
+            else:
+                out.extend(batch)
+            note_down()
+
+
+@contextmanager
+def _noting(out: Writer, note: Note | None) -> Iterator[Callable[[], None]]:
+    """A function that notes down the chunks that are written by now; called once more at the end, also after a failure."""
+
+    def note_down() -> None:
+        if note is not None:
+            for receipt in keep_chunks(out):
+                note.add(receipt)
+
+    try:
+        yield note_down
+    finally:
+        note_down()
+
+
+def _chosen(schema: Mapping[str, Field], fields: Sequence[str] | None) -> list[str]:
+    chosen = list(schema) if fields is None else list(fields)
+    unknown = [name for name in chosen if name not in schema]
+    if unknown:
+        raise ValueError(f"unknown fields {unknown}; the source has {list(schema)}")
+    return chosen
+
+
+def coded(schema: Mapping[str, Field], codec: Codec | Mapping[str, Codec] | None) -> dict[str, Field]:
+    """Fields with their codecs: one for all, or a dict for some."""
+    unknown = [name for name in codec if name not in schema] if isinstance(codec, Mapping) else []
+    if unknown:
+        raise ValueError(f"unknown fields {unknown} in codec; there are {list(schema)}")
+    return {name: one.with_codec(codec.get(name) if isinstance(codec, Mapping) else codec) for name, one in schema.items()}

@@ -1,0 +1,404 @@
+"""Conversion in tasks: through a map of batches, on an executor.
+
+Every task writes a fragment of the new store and gives a receipt; the receipts, in the order of the tasks, become one commit. On a
+disk they are also noted down next to the store that grows, so that an interrupted conversion does only what is left. At a URL,
+where nothing can be renamed, it starts over. The note::
+
+    {"about": {...}, "dataset": identity}     what is converted, and how; the store it becomes
+    {"dataset": ..., "task": 0, ...}          the receipt of a task that is done, or of a chunk that is written; a line each
+
+Behind the JSON of every line comes its crc32, in hexadecimal. A line that is cut off or damaged does not count: its task is done
+again.
+"""
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
+from itertools import count, takewhile
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from penstock.argument import byte_size, set_whole
+from penstock.batch import Batch, Ragged
+from penstock.conversion.reading import Task, plan, read_spans, rows_of_chunk
+from penstock.errors import StoreError
+from penstock.fingerprint import fingerprint_of
+from penstock.formats.array import ArraySource
+from penstock.formats.publish import replace_file
+from penstock.progress import Progress, reporting
+from penstock.records import DENSE, Source
+from penstock.remote.url import UrlPath
+from penstock.schema import Field, Schema, field_to_json
+from penstock.store.column import guess_field
+from penstock.store.fragment import AT_ONCE, Receipt, Target, commit_fragments, discarding, is_whole, run_tasks, write_fragment
+from penstock.store.generation import generations
+from penstock.store.maintenance import gc
+from penstock.store.storage import IDENTITY, MANIFEST_DIRECTORY, new_identity
+from penstock.store.writer import ChunkLimits, begin_store
+from penstock.system import is_directory, is_there, reading, writing
+
+__all__ = ["BatchMap", "Conversion", "Input", "Note", "as_map", "guess_fields", "records_noted"]
+
+MOST_DEEP = 8
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+@dataclass(frozen=True)
+class BatchMap:
+    """A function that takes a batch and gives one: other fields, and more or fewer records, if it likes.
+
+    ``fields`` says what it gives; they are found out from the first batch if left out. A batch has about ``batch_bytes``; a task,
+    which is done in one go by one process, has ``task_records`` records of the source, as many as fill a chunk if left out. Both
+    are the same in every run. To run in other processes the function must be picklable.
+    """
+
+    function: Callable[[Batch], Mapping[str, Any]]
+    fields: Mapping[str, Field] | None = None
+    batch_bytes: int | str = "4MiB"
+    task_records: int | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise TypeError(f"map must be a function from batch to batch, got {self.function!r}")
+        if self.fields is not None:
+            object.__setattr__(self, "fields", dict(Schema.make(self.fields).fields))
+        object.__setattr__(self, "batch_bytes", byte_size("batch_bytes", self.batch_bytes))
+        if self.task_records is not None:
+            set_whole(self, "task_records", least=1)
+
+    def __call__(self, batch: Batch) -> Mapping[str, Any]:
+        """The batch that a batch becomes."""
+        made = self.function(batch)
+        if not isinstance(made, Mapping):
+            raise TypeError(f"the map must give a dict of fields, got a {type(made).__name__}")
+        return made
+
+    @property
+    def size(self) -> int:
+        """The bytes of a batch as a number."""
+        return int(self.batch_bytes)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the function's name and code, so that an unfinished conversion does not go on with another one."""
+        return fingerprint_of("batch map", _identity(self.function), self.size)
+
+
+def as_map(value: Callable[[Batch], Mapping[str, Any]] | BatchMap | None) -> BatchMap | None:
+    """A function as a :class:`BatchMap` of which nothing more is known."""
+    return value if value is None or isinstance(value, BatchMap) else BatchMap(value)
+
+
+def guess_fields(batch: Mapping[str, Any]) -> dict[str, Field]:
+    """The fields that fit a batch."""
+    empty = [name for name, column in batch.items() if isinstance(column, list | tuple) and all(item is None for item in column)]
+    try:
+        if empty:
+            raise ValueError(f"fields {empty} have no value there")
+        return {name: guess_field(name, column) for name, column in batch.items()}
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"the fields cannot be found out from the first batch: {error}; give BatchMap(fn, fields=...)") from error
+
+
+def _identity(function: Any) -> object:
+    """What a function is: its name, its code, and the values it was made with."""
+    if isinstance(function, partial):
+        return ("partial", _identity(function.func), _value(function.args), _value(function.keywords))
+    owner = getattr(function, "__self__", None)
+    if owner is not None and not isinstance(owner, ModuleType):
+        return (
+            "method",
+            getattr(function, "__qualname__", ""),
+            _identity(getattr(function, "__func__", type(function))),
+            _value(owner),
+        )
+    code = getattr(function, "__code__", None)
+    if code is None:  # an object that can be called
+        return (_value(function), _code(getattr(type(function).__call__, "__code__", None)))
+    cells = [_contents(cell) for cell in function.__closure__ or ()]
+    return (function.__qualname__, _code(code), cells, _value(function.__defaults__), _value(function.__kwdefaults__))
+
+
+def _contents(cell: Any) -> object:
+    try:
+        return _value(cell.cell_contents)
+    except ValueError:  # nothing in it yet
+        return None
+
+
+def _code(code: CodeType | None) -> object:
+    """What code does, without where it stands."""
+    if code is None:
+        return None
+    return (code.co_code, code.co_names, [_value(constant) for constant in code.co_consts])
+
+
+def _value(value: Any, depth: int = 0) -> object:
+    """A value as something whose repr is the same in every process."""
+    if depth > MOST_DEEP:
+        return "deeper"
+    if isinstance(value, CodeType):
+        return _code(value)
+    if isinstance(value, np.ndarray):
+        data = repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
+        return (value.dtype.str, value.shape, hashlib.sha256(data).hexdigest())
+    if isinstance(value, list | tuple):
+        return [_value(item, depth + 1) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(repr(_value(item, depth + 1)) for item in value)
+    if isinstance(value, Mapping):
+        return sorted((repr(key), repr(_value(item, depth + 1))) for key, item in value.items())
+    if hasattr(value, "__code__"):
+        return _identity(value)
+    if isinstance(value, type | ModuleType):
+        return value.__name__
+    if hasattr(value, "__dict__"):
+        return (type(value).__qualname__, _value(vars(value), depth + 1))
+    return ADDRESS.sub("", repr(value))
+
+
+@dataclass(frozen=True)
+class Note:
+    """The note of one conversion. Receipts in it are as trustworthy as the file is, and are checked where they are used."""
+
+    path: Path
+    dataset: str
+
+    @classmethod
+    def of(cls, path: Path, about: Mapping[str, object], *, is_begun: bool) -> "Note":
+        """The note of a conversion that is begun, or a new one; StoreError if it is one of another conversion."""
+        if is_begun and is_there(path):
+            first = next(iter(_lines(path)), {})
+            dataset = first.get("dataset") if _is_of(first.get("about"), json.loads(json.dumps(about))) else None
+            if not isinstance(dataset, str) or not IDENTITY.fullmatch(dataset):
+                raise StoreError(
+                    f"{path}: this is an unfinished conversion of other data or with other options; remove it and {path.stem}"
+                )
+            return cls(path, dataset)
+        dataset = new_identity()
+        replace_file(path, _line({"about": about, "dataset": dataset}).encode())
+        return cls(path, dataset)
+
+    @property
+    def title(self) -> str:
+        """The name of the store that grows."""
+        return self.path.name.removesuffix(".partial.json")
+
+    def add(self, receipt: Mapping[str, Any]) -> None:
+        """Remember that a task is done."""
+        with writing(self.path, "noting what is done"), self.path.open("a") as file:
+            file.write(f"\n{_line(receipt)}")  # whatever the line before looks like
+
+    def receipts(self) -> list[dict[str, Any]]:
+        """What was remembered; the later one of two for one task counts."""
+        return [line for line in _lines(self.path)[1:] if isinstance(line.get("task"), int)]
+
+    def forget_after(self, records: int) -> None:
+        """Keep only the receipts of the first ``records`` records. Those behind are of an earlier run, and what this run writes
+        need not end where they begin.
+        """
+        known, kept, rows = {line["task"]: line for line in self.receipts()}, _lines(self.path)[:1], 0
+        while rows < records and (line := known.get(len(kept) - 1)) is not None:
+            kept.append(line)
+            rows += int(line["rows"])
+        replace_file(self.path, "".join(map(_line, kept)).encode())
+
+
+def _is_of(found: object, about: dict[str, object]) -> bool:
+    """Whether a note is of this conversion. Notes of version 1 say nothing of samples of the data."""
+    return isinstance(found, dict) and {"samples": about.get("samples"), **found} == about
+
+
+def records_noted(path: Path) -> int:
+    """Records in the chunks 0, 1, ... that the note of an interrupted conversion names; 0 without a note."""
+    lines = _lines(path)[1:] if is_there(path) else []
+    rows = {line["task"]: line["rows"] for line in lines if all(isinstance(line.get(name), int) for name in ("task", "rows"))}
+    return sum(takewhile(bool, (rows.get(number, 0) for number in count())))
+
+
+def _line(value: Mapping[str, Any]) -> str:
+    text = json.dumps(value)
+    return f"{text} {zlib.crc32(text.encode()):08x}\n"
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The lines that are JSON objects, and whole."""
+    found = []
+    with reading(path):
+        text = path.read_text(errors="replace")
+    for line in text.splitlines():
+        text, _, crc = line.rpartition(" ")
+        try:
+            value = json.loads(text) if crc == f"{zlib.crc32(text.encode()):08x}" else None
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+BATCH_BYTES = 32 << 20
+LIGHT_BYTES = 1 << 20
+"""A source with more of its data in memory is not sent to other processes: every task gets its own records."""
+HEAVY_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Input:
+    """What is read, and what becomes of it; ``first`` is the id of its record 0. Pickled, it opens its source where it arrives."""
+
+    source: Source
+    names: tuple[str, ...]
+    map: BatchMap | None
+    first: int = 0
+
+    def batches(self, task: Task) -> Iterator[Mapping[str, Any]]:
+        """The records of a task as they are to be written."""
+        ids = range(task.low - self.first, task.high - self.first)
+        if self.map is None:
+            return read_spans(self.source, self.names, ids, BATCH_BYTES, as_columns=True)
+        return map(self.map, read_spans(self.source, self.names, ids, self.map.size, as_columns=False))
+
+    def guess(self, task: Task) -> dict[str, Field]:
+        """The fields of the first batch of a task."""
+        batch = next(self.batches(task), None)
+        if batch is None:
+            raise ValueError("there is no record to find out the fields from: give map=BatchMap(fn, fields=...)")
+        return guess_fields(batch)
+
+    def part(self, task: Task) -> "Input":
+        """The same with nothing but the records of a task, in memory."""
+        batch = self.source.read(np.arange(task.low, task.high), list(self.names))
+        return replace(self, source=ArraySource(batch), first=task.low)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A fragment per task: what is called in the workers."""
+
+    input: Input
+    target: Target
+    threads: int
+
+    def __call__(self, task: Task) -> Receipt:
+        """Write the fragment of a task."""
+        return write_fragment(self.target, self.input.batches(task), task=task.number, tasks=task.tasks, threads=self.threads)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Records on their way into a new store, task by task. ``threads`` is per task."""
+
+    input: Input
+    tasks: Sequence[Task]
+    layout: ChunkLimits
+    executor: Executor | None
+    threads: int
+
+    @classmethod
+    def of(cls, reads: Input, layout: ChunkLimits, executor: Executor | None, threads: int) -> "Conversion":
+        """The same tasks for the same data, wherever they are done."""
+        task_records = None if reads.map is None else reads.map.task_records
+        if task_records is None:
+            task_records = rows_of_chunk(reads.source, reads.names, layout.size, layout.chunk_records)
+        return cls(reads, plan(reads.source, task_records), layout, executor, threads if executor is None else 1)
+
+    def guess_fields(self) -> dict[str, Field]:
+        """The fields of what comes out, from the first batch, mapped where all the others are."""
+        known = None if self.input.map is None else self.input.map.fields
+        if self.input.map is None or known is not None:
+            return dict(known if known is not None else {name: self.input.source.schema[name] for name in self.input.names})
+        reads = self.input.part(self.tasks[0]) if self._is_heavy() else self.input
+        return next(run_tasks([(reads.guess, self.tasks[0])], self.executor))[1]
+
+    def to_url(self, url: UrlPath, schema: Mapping[str, Field], progress: Progress | bool | None) -> None:
+        """Write a store at a URL. What a failure leaves behind is removed as far as it is known; gc removes the rest."""
+        with begin_store(url, schema, self.layout, dataset=new_identity(), metadata=self.input.source.metadata) as writer:
+            target = Target.of(writer)
+            with discarding(target) as receipts, reporting(progress, url.name, len(self.input.source)) as report:
+                for receipt in self._run(target, self.tasks, report):
+                    receipts.append(receipt)  # at once, so that a failure knows of it
+            commit_fragments(writer, receipts)
+
+    def to_path(self, path: Path, schema: Mapping[str, Field], progress: Progress | bool | None, note: Note) -> None:
+        """Write a store in a directory, or finish one that was begun; ``note`` keeps the receipts."""
+        if is_directory(path / MANIFEST_DIRECTORY) and generations(path):
+            return  # only its name was left to do
+        with begin_store(path, schema, self.layout, dataset=note.dataset, metadata=self.input.source.metadata) as writer:
+            target = Target.of(writer)
+            done = self._done(note, target)
+            left = [task for task in self.tasks if task.number not in done]
+            records = len(self.input.source) - sum(task.high - task.low for task in left)
+            with reporting(progress, note.title, len(self.input.source), done=records) as report:
+                for receipt in self._run(target, left, report):
+                    note.add(receipt)
+                    done[receipt["task"]] = receipt
+            commit_fragments(writer, list(done.values()))
+        gc(path, keep=1, keep_hours=0)  # what killed tasks have left
+
+    def _done(self, note: Note, target: Target) -> dict[int, Receipt]:
+        """Receipts of tasks of this plan whose files are whole. A task of which there are two that differ is done again."""
+        done: dict[int, Receipt] = {}
+        doubtful = set[int]()
+        for receipt in note.receipts():
+            if self._fits(receipt) and is_whole(target, receipt) and done.setdefault(receipt["task"], receipt) != receipt:
+                doubtful.add(receipt["task"])
+        return {task: receipt for task, receipt in done.items() if task not in doubtful}
+
+    def _fits(self, receipt: Receipt) -> bool:
+        """Whether a receipt is of a task of this plan, with as many records where that is known."""
+        number = receipt["task"]
+        if receipt.get("tasks") != len(self.tasks) or not 0 <= number < len(self.tasks):
+            return False
+        return self.input.map is not None or receipt.get("rows") == self.tasks[number].high - self.tasks[number].low
+
+    def about(self, schema: Mapping[str, Field]) -> dict[str, object]:
+        """What must be the same for an interrupted conversion to go on."""
+        numbers = Schema.make(schema).numbers
+        return {
+            "source": self.input.source.fingerprint,
+            "samples": self.input.source.sample_digest(DENSE),
+            "records": len(self.input.source),
+            "options": {"chunk_bytes": self.layout.size, "chunk_records": self.layout.chunk_records},
+            "fields": [field_to_json(name, number, schema[name]) for name, number in numbers.items()],
+            "read": list(self.input.names),
+            "map": None if self.input.map is None else self.input.map.fingerprint,
+            "tasks": fingerprint_of("tasks", [(task.low, task.high) for task in self.tasks]),
+        }
+
+    def _run(self, target: Target, tasks: Sequence[Task], report: Progress | None) -> Iterator[Receipt]:
+        """The receipts of tasks as they are done."""
+        job, is_heavy = Job(self.input, target, self.threads), self._is_heavy()
+        calls = ((replace(job, input=self.input.part(task)) if is_heavy else job, task) for task in tasks)
+        for task, receipt in run_tasks(calls, self.executor, at_once=HEAVY_AT_ONCE if is_heavy else AT_ONCE):
+            yield receipt
+            if report is not None:
+                report(task.high - task.low, receipt["bytes"])
+
+    def _is_heavy(self) -> bool:
+        """Whether the source is too large to be sent with every task."""
+        is_here = self.executor is None or isinstance(self.executor, ThreadPoolExecutor)
+        return not is_here and _bytes_in(self.input.source) > LIGHT_BYTES
+
+
+def _bytes_in(value: object) -> int:
+    """About how many bytes of data are sent along with a source."""
+    if isinstance(value, Source):
+        return _bytes_in(value._recipe()[1])
+    if isinstance(value, Ragged):
+        return int(value.values.nbytes + value.offsets.nbytes)
+    if isinstance(value, Mapping | list | tuple):
+        return sum(_bytes_in(part) for part in (value.values() if isinstance(value, Mapping) else value))
+    if isinstance(value, partial):
+        return _bytes_in(value.args)
+    if is_dataclass(value) and not isinstance(value, type):
+        return sum(_bytes_in(getattr(value, field.name)) for field in fields(value))
+    return int(getattr(value, "nbytes", 0))

@@ -1,0 +1,1 @@
+"""One file a format; open.py has the table of them."""

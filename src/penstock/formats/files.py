@@ -1,0 +1,496 @@
+"""The files of a source, on disk or at URLs: names expanded, bytes read, versions compared; and how much may be decoded at once."""
+
+import glob
+import hashlib
+import os
+import re
+import stat
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase, translate
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from penstock.errors import BatchTooLargeError, EmptyFileError, EmptySourceError, FormatError, MissingError, NoMatchError
+from penstock.fingerprint import (
+    FEW_PAGES,
+    digest_files,
+    digest_sampled,
+    fingerprint_files,
+    fingerprint_samples,
+    page_ranges,
+    sample_ranges,
+    shares_of,
+)
+from penstock.process import map_at_once
+from penstock.records import Sampling, Source
+from penstock.remote.objects import ObjectInfo
+from penstock.remote.url import UrlPath
+from penstock.store.storage import as_location
+from penstock.system import file_versions, is_directory, is_file, is_there, names_in, reading, status
+
+__all__ = [
+    "MAX_BLOCK_BYTES",
+    "File",
+    "FileSource",
+    "Files",
+    "LocalFile",
+    "Names",
+    "RemoteFile",
+    "check_batch",
+    "check_block",
+    "children",
+    "expand",
+    "file_size",
+    "find_files",
+    "has_pattern",
+    "listing",
+    "matching_objects",
+    "matching_paths",
+    "need_file",
+    "one_line",
+]
+
+MAX_BLOCK_BYTES = 1 << 30
+"""What is decoded at once, unless ``max_block_bytes`` is given: a row group, record batch, chunk, image or file."""
+
+MAX_BATCH_BYTES = 16 << 30
+PLAUSIBLE_RATIO = 64
+"""Real data is seldom compressed better than this, so that large blocks of it need no larger limit. Stores have the same rule."""
+
+
+def check_block(where: str, declared: int, stored: int, limit: int) -> None:
+    """BatchTooLargeError if a block would have more bytes than ``limit``, and more than its stored bytes make plausible."""
+    if declared > limit and declared > PLAUSIBLE_RATIO * stored:
+        raise BatchTooLargeError(
+            f"{where}: {stored} stored bytes claim to be {declared}, more than the limit of {limit}: if the data can be trusted, "
+            "open it with a larger max_block_bytes"
+        )
+
+
+def check_batch(where: str, num_bytes: int) -> None:
+    """BatchTooLargeError if a batch would have more bytes than any batch may."""
+    if num_bytes > MAX_BATCH_BYTES:
+        raise BatchTooLargeError(
+            f"{where}: expected a batch of at most {MAX_BATCH_BYTES} bytes, found {num_bytes}; read fewer records"
+        )
+
+
+def one_line(words: object, most: int) -> str:
+    """What a library says of a file, as part of a message: printable, and not longer than ``most``."""
+    return "".join(one if one.isprintable() else " " for one in " ".join(str(words).split()))[:most]
+
+
+def has_pattern(path: str) -> bool:
+    """Whether a path is a pattern rather than a name."""
+    return glob.has_magic(path)
+
+
+def name_key(path: str | Path) -> list[bytes]:
+    """The sorting key of a path: the bytes of its names, level by level. ``s10`` comes before ``s2``."""
+    return [os.fsencode(part) for part in Path(path).parts]
+
+
+def expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suffixes: tuple[str, ...]) -> list[Path]:
+    """The absolute paths that a file, a pattern, a directory (its files with one of the suffixes) or a list of them stands for.
+
+    A list keeps its order; what a pattern or a directory gives is sorted by the bytes of the names.
+    """
+    if not isinstance(what, str | os.PathLike):
+        found = [path for one in what for path in expand(one, suffixes)]
+        if not found:
+            raise EmptySourceError("expected at least one file, got an empty list")
+        return found
+    text = os.fspath(what)
+    if has_pattern(text) and not is_there(text):
+        found = sorted(map(Path, matching_paths(text)), key=name_key)
+        if not found:
+            raise NoMatchError(f"no file matches {text!r} (in {os.getcwd()})")
+        return [path.absolute() for path in found]
+    path = Path(text).absolute()
+    if is_directory(path):
+        inside = (path / name for name in names_in(path))
+        found = sorted((p for p in inside if p.suffix.lower() in suffixes and is_file(p)), key=name_key)
+        if not found:
+            raise NoMatchError(
+                f"{path}: expected files named {' or '.join('*' + s for s in suffixes)} in this directory, found none"
+            )
+        return found
+    need_file(path)
+    return [path]
+
+
+def matching_paths(pattern: str) -> list[str]:
+    """What ``glob.glob(pattern, recursive=True)`` gives, in any order; but a directory that cannot be listed is an error."""
+    first, *parts = pattern.split("/")
+    found = ["/"] if first == "" else _step([""], first, is_last=not parts)
+    for number, part in enumerate(parts):
+        found = _step(found, part, is_last=number == len(parts) - 1)
+    return found
+
+
+def _step(places: Iterable[str], part: str, *, is_last: bool) -> list[str]:
+    """What one name of a pattern leads to from some places."""
+    if part == "":  # of two slashes, or of one at the end, which asks for directories
+        return [place for place in places if not is_last or is_directory(place)]
+    if part == "**":
+        return [deeper for place in places for deeper in _below(place, with_files=is_last) if deeper or not is_last]
+    if not has_pattern(part):
+        return [one for place in places if is_there(one := os.path.join(place, part))]
+    matches = re.compile(translate(part)).match
+    return [
+        os.path.join(place, name)
+        for place in places
+        if is_directory(place or ".")
+        for name in names_in(place or ".")
+        if matches(name) and (part.startswith(".") or not name.startswith("."))
+    ]
+
+
+def _below(place: str, *, with_files: bool) -> Iterator[str]:
+    """A directory and all that is in it and below it, without what is hidden."""
+    if not is_directory(place or "."):
+        return
+    yield place
+    for name in names_in(place or "."):
+        inner = os.path.join(place, name)
+        if name.startswith("."):
+            continue
+        if is_directory(inner):
+            yield from _below(inner, with_files=with_files)
+        elif with_files:
+            yield inner
+
+
+def need_file(path: Path) -> os.stat_result:
+    """What is known of a regular file; MissingError or FormatError if there is none."""
+    found = status(path)
+    if found is None:
+        raise MissingError(f"{path}: there is no such file")
+    if not stat.S_ISREG(found.st_mode):
+        what = "a directory" if stat.S_ISDIR(found.st_mode) else "something else"
+        raise FormatError(f"{path}: expected a regular file, found {what}")
+    return found
+
+
+def file_size(path: Path) -> int:
+    """Bytes of a file that must not be empty."""
+    size = need_file(path).st_size
+    if size == 0:
+        raise EmptyFileError(f"{path}: expected data, found an empty file")
+    return size
+
+
+Named = tuple[UrlPath, ObjectInfo | None]
+"""A name and, if it is an object rather than the beginning of the names of others, what the listing says of it."""
+
+
+def listing(path: UrlPath) -> list[ObjectInfo]:
+    """The objects under a URL, without the empty ones that some tools put there to stand for directories."""
+    found = path.objects.list(path.key)
+    if all(info.size for info in found):
+        return found
+    directories = {info.key[:at] for info in found for at, letter in enumerate(info.key) if letter == "/"}
+    return [info for info in found if info.size or info.key not in directories]
+
+
+def children(path: UrlPath, listed: Sequence[ObjectInfo] | None = None) -> list[tuple[UrlPath, ObjectInfo]]:
+    """The objects right under a URL, as the files of a directory, sorted by the bytes of their names; hidden ones too."""
+    depth = len(_names(path.key))
+    found = [(_names(info.key), info) for info in (listing(path) if listed is None else listed)]
+    direct = [(names[depth], info) for names, info in found if len(names) == depth + 1]
+    return [(path / name, info) for name, info in sorted(direct, key=lambda one: one[0].encode())]
+
+
+def matching_objects(pattern: UrlPath) -> list[Named]:
+    """What a pattern stands for: ``*``, ``?`` and ``[...]`` within a name, ``**`` for any number of names. Hidden names match only
+    what begins with a dot. Sorted by the bytes of the names, level by level. If there is something of exactly that name, it is
+    that alone.
+    """
+    wanted = _names(pattern.key)
+    fixed = next((n for n, part in enumerate(wanted) if has_pattern(part)), len(wanted) - 1)
+    root = pattern.parent
+    for _ in range(len(wanted) - 1 - fixed):
+        root = root.parent
+    found: dict[tuple[str, ...], ObjectInfo | None] = {}
+    for info in listing(root):
+        names = tuple(_names(info.key))
+        if list(names[: len(wanted)]) == wanted:
+            return [(pattern, info if len(names) == len(wanted) else None)]
+        for count in range(fixed + 1, len(names) + 1):
+            if _fits(wanted[fixed:], names[fixed:count]):
+                found[names[:count]] = info if count == len(names) else found.get(names[:count])
+    if not found:
+        raise NoMatchError(f"no object matches {str(pattern)!r}")
+    ordered = sorted(found, key=lambda names: [name.encode() for name in names])
+    return [(root / "/".join(names[fixed:]), found[names]) for names in ordered]
+
+
+def _names(key: str) -> list[str]:
+    return key.split("/") if key else []
+
+
+def _fits(wanted: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether names are what parts of a pattern stand for, as glob has it."""
+    if not wanted:
+        return not names
+    if wanted[0] == "**":
+        return _fits(wanted[1:], names) or (bool(names) and not names[0].startswith(".") and _fits(wanted, names[1:]))
+    if not names or (names[0].startswith(".") and not wanted[0].startswith(".")):
+        return False
+    return fnmatchcase(names[0], wanted[0]) and _fits(wanted[1:], names[1:])
+
+
+T = TypeVar("T")
+
+
+class LocalFile:
+    """A file on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def size(self) -> int:
+        """Its bytes, at least one."""
+        return file_size(self.path)
+
+    def first(self, count: int) -> bytes:
+        """The first bytes, fewer if the file is shorter."""
+        return self.read(0, count)
+
+    def last(self, count: int) -> bytes:
+        """The last bytes, fewer if the file is shorter."""
+        size = self.size
+        return self.read(max(0, size - count), size)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes [start, stop); fewer if the file ends before."""
+        need_file(self.path)
+        with reading(self.path), self.path.open("rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+class RemoteFile:
+    """An object at a URL, in the version that was seen first: once it was replaced, every read raises ObjectChangedError."""
+
+    def __init__(self, path: UrlPath, info: ObjectInfo | None = None) -> None:
+        self.path, self._info = path, info
+        self.ends: str | None = None
+        """The digest of its three pages, once they were read."""
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def info(self) -> ObjectInfo:
+        """Size and version; asked for if no listing and no read has told them."""
+        if self._info is None:
+            self._info = self.path.objects.head(self.path.key)
+        return self._info
+
+    @property
+    def size(self) -> int:
+        """Its bytes, at least one."""
+        if self.info.size == 0:
+            raise EmptyFileError(f"{self.path}: expected data, found an empty object")
+        return self.info.size
+
+    def first(self, count: int) -> bytes:
+        """The first bytes, fewer if the file is shorter."""
+        if self._info is None:
+            self._info, data = self.path.objects.probe(self.path.key, first=count)
+            return data
+        return self.read(0, min(count, self._info.size))
+
+    def last(self, count: int) -> bytes:
+        """The last bytes, fewer if the file is shorter."""
+        if self._info is None:
+            self._info, data = self.path.objects.probe(self.path.key, last=count)
+            return data
+        return self.read(max(0, self._info.size - count), self._info.size)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Bytes [start, stop), which must be there."""
+        return self.path.objects.read(self.info, start, stop) if stop > start else b""
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+File: TypeAlias = LocalFile | RemoteFile
+Name: TypeAlias = str | os.PathLike[str] | UrlPath | LocalFile | RemoteFile
+Names: TypeAlias = Name | Iterable[Name]
+
+
+class Files(Sequence[File]):
+    """The files of one source, in order: all on disk, or all at URLs. Pickled, they stay the versions that they are."""
+
+    def __init__(self, files: Iterable[File]) -> None:
+        self._files = list(files)
+        self._known: dict[str, Any] = {}
+        kinds = {type(file) for file in self._files}
+        if len(kinds) > 1:
+            raise ValueError("expected files on disk or objects at URLs, got both; open them by themselves, as a list of sources")
+        self.is_remote = kinds == {RemoteFile}
+
+    @classmethod
+    def on_disk(cls, paths: Iterable[str]) -> "Files":
+        return cls(LocalFile(Path(path)) for path in paths)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._files[index]
+
+    def __iter__(self) -> Iterator[File]:
+        return iter(self._files)
+
+    @property
+    def local(self) -> Path | None:
+        """The first one, if they are on disk."""
+        first = self._files[0] if self._files else None
+        return first.path if isinstance(first, LocalFile) else None
+
+    def each(self, function: Callable[[File], T]) -> list[T]:
+        """What the function gives for every file, in order; for objects at URLs in many threads."""
+        return list(map_at_once(function, self._files, are_remote=self.is_remote))
+
+    def once(self, name: str, find_out: Callable[[], T]) -> T:
+        """What is known under a name, or else found out now. Of objects at URLs it is remembered, also in pickles: the versions do
+        not change, so that opening them again asks nothing.
+        """
+        if not self.is_remote:
+            return find_out()
+        if name not in self._known:
+            self._known[name] = find_out()
+        known: T = self._known[name]
+        return known
+
+    def fingerprint(self, kind: str, *more: object) -> str:
+        """The digest of names, sizes and three pages of each, the same wherever the files are."""
+        if not self.is_remote:
+            return fingerprint_files(kind, [str(file) for file in self._files], *more)
+        sampled = map_at_once(_samples, self._files, are_remote=True)
+        return self.once(f"fingerprint {kind} {more!r}", lambda: fingerprint_samples(kind, sampled, *more))
+
+    def sample_digest(self, sampling: Sampling, kind: str, *more: object) -> str | None:
+        """The digest of sizes and of pages spread over all files, the same wherever they are and whatever their names.
+
+        None for objects at URLs if the sampling takes too many requests.
+        """
+        if not self.is_remote:
+            return digest_files(kind, [str(file) for file in self._files], sampling, *more)
+        if not sampling.at_urls:
+            return None
+        name = f"samples {sampling.pages} {kind} {more!r}"
+        return self.once(name, lambda: digest_sampled(kind, self._sampled(sampling.pages), *more))
+
+    def file_versions(self) -> Hashable | None:
+        if not self.is_remote:
+            return file_versions([str(file) for file in self._files])
+        return tuple((str(file), file.info.etag, file.info.size) for file in self._files if isinstance(file, RemoteFile))
+
+    def _sampled(self, pages: int) -> list[tuple[int, str]]:
+        """Sizes of objects and digests of their pages. Pages that the fingerprint has read are not read again."""
+        sizes = self.each(_size)
+        shares = shares_of(sizes, pages)
+        known = [None if share > FEW_PAGES else getattr(file, "ends", None) for file, share in zip(self, shares, strict=True)]
+        wanted = [
+            (number, range_)
+            for number, ends in enumerate(known)
+            if ends is None
+            for range_ in page_ranges(sizes[number], shares[number])
+        ]
+        digests = [hashlib.sha256() for _ in sizes]
+        read = map_at_once(lambda one: self._files[one[0]].read(*one[1]), wanted, are_remote=True)
+        for (number, _), data in zip(wanted, read, strict=True):
+            digests[number].update(data)
+        return [(size, ends or digest.hexdigest()) for size, ends, digest in zip(sizes, known, digests, strict=True)]
+
+
+def _size(file: File) -> int:
+    return file.info.size if isinstance(file, RemoteFile) else file.size
+
+
+def _samples(file: File) -> tuple[str, int, list[bytes]]:
+    size = _size(file)
+    samples = [file.read(start, stop) for start, stop in sample_ranges(size)]
+    if isinstance(file, RemoteFile):
+        file.ends = hashlib.sha256(b"".join(samples)).hexdigest()
+    return file.name, size, samples
+
+
+class FileSource(Source):
+    """A source of files, which say whether its data is the same."""
+
+    _files: Files
+
+    @abstractmethod
+    def _identity(self) -> tuple[Any, ...]:
+        """The name of the format, and what else decides on the records besides the bytes of the files."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of names, sizes and samples of the files."""
+        return self._files.fingerprint(*self._identity())
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        """Of sizes and samples of the files."""
+        return self._files.sample_digest(sampling, *self._identity())
+
+    def file_versions(self) -> Hashable | None:
+        return self._files.file_versions()
+
+
+def find_files(what: Names, suffixes: tuple[str, ...]) -> Files:
+    """The files that a name, a pattern, a directory (its files with one of the suffixes) or a list of them stands for.
+
+    A list keeps its order; what a pattern or a directory gives is sorted by the bytes of the names. A URL that ends in one of the
+    suffixes is taken for an object without a look.
+    """
+    if isinstance(what, Files):
+        return what
+    found = list(_find(what, suffixes))
+    if not found:
+        raise EmptySourceError("expected at least one file, got an empty list")
+    return Files(found)
+
+
+def _find(what: Names, suffixes: tuple[str, ...]) -> Iterator[File]:
+    if isinstance(what, LocalFile | RemoteFile):
+        yield what
+    elif not isinstance(what, str | os.PathLike | UrlPath):
+        for one in what:
+            yield from _find(one, suffixes)
+    elif isinstance(place := as_location(what), UrlPath):
+        yield from _find_objects(place, suffixes)
+    else:
+        yield from map(LocalFile, expand(place, suffixes))
+
+
+def _find_objects(path: UrlPath, suffixes: tuple[str, ...]) -> Iterator[RemoteFile]:
+    named = matching_objects(path) if has_pattern(path.key) else [(path, None)]
+    if named != [(path, None)]:
+        for name, info in named:
+            if info is None:
+                raise FormatError(f"{name}: expected an object, found the beginning of the names of others")
+            yield RemoteFile(name, info)
+    elif path.suffix.lower() in suffixes:
+        yield RemoteFile(path)
+    else:
+        found = [(name, info) for name, info in children(path) if name.suffix.lower() in suffixes]
+        if not found:
+            wanted = " or ".join(f"*{suffix}" for suffix in suffixes)
+            raise NoMatchError(f"{path}: expected objects named {wanted} under this URL, found none")
+        yield from (RemoteFile(name, info) for name, info in found)

@@ -1,0 +1,468 @@
+"""Folders of files: each file a record, decoded by a function, or as an image."""
+
+import errno
+import hashlib
+import io
+import os
+import stat
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.algebra.view import collect
+from penstock.argument import IntArray, byte_size
+from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output, masked
+from penstock.errors import (
+    BatchTooLargeError,
+    CorruptError,
+    FormatError,
+    MissingError,
+    NoMatchError,
+    PenstockError,
+    ReadError,
+    SizeOverflowError,
+    SourceChangedError,
+    UnsafePathError,
+    UnsupportedTypeError,
+)
+from penstock.fingerprint import digest_files, fingerprint_files, fingerprint_of, spread
+from penstock.formats.files import MAX_BLOCK_BYTES, check_batch, check_block
+from penstock.formats.rows_in_files import default_threads
+from penstock.process import need
+from penstock.records import Blocks, Recipe, Sampling, Source
+from penstock.schema import MAX_RECORD_BYTES, Field
+from penstock.store.column import guess_field
+from penstock.store.manifest import fits
+from penstock.system import is_directory, is_file, read_error, reading, status
+
+__all__ = ["MAX_PIXELS", "Decode", "Decoder", "decode_image", "open_directory", "run_each"]
+
+Decode = Callable[[bytes], Any]
+"""A function from the bytes of a record to an array, a number, a text or bytes, or to a dict of them."""
+
+PROBED = 4
+SLOW_S = 100e-6
+"""From this time per record on, threads pay: small files in the page cache are read faster by one thread than by several."""
+
+T = TypeVar("T")
+
+
+def run_each(work: Callable[[int], T], count: int, threads: int) -> list[T]:
+    """``work(i)`` for every i below ``count``, in order. The first ones run here; if they are slow, the others run in threads."""
+    start = time.perf_counter()
+    numbers = iter(range(count))
+    done = [work(i) for i in islice(numbers, PROBED)]
+    if threads > 1 and count > PROBED and time.perf_counter() - start > PROBED * SLOW_S:
+        with ThreadPoolExecutor(min(threads, count - PROBED)) as pool:
+            return done + list(pool.map(work, numbers))
+    return done + [work(i) for i in numbers]
+
+
+class Decoder:
+    """Turns the bytes of a record into its fields. Without a function, the bytes are the one field."""
+
+    def __init__(
+        self, field: str, decode: Decode | None, schema: Mapping[str, Field] | None, first: Callable[[], tuple[str, bytes] | None]
+    ) -> None:
+        """``first`` gives the name and the bytes of record 0, if there is one; the fields are found out from it if need be."""
+        if decode is None and schema is not None:
+            raise ValueError("schema says what decode gives: give both or neither")
+        if decode is not None and not callable(decode):
+            raise TypeError(f"decode must be a function of bytes, got {decode!r}")
+        self._field, self._decode = field, decode
+        self.schema: dict[str, Field] = {field: Field.bytes()} if schema is None else dict(schema)
+        if decode is not None and schema is None:
+            self.schema = self._guess(first())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to decode."""
+        return self._decode is None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What a fingerprint can tell of the function: its name and the fields; what it does cannot be seen."""
+        inner = getattr(self._decode, "func", self._decode)
+        name = None if inner is None else getattr(inner, "__qualname__", type(inner).__qualname__)
+        return (name, [(field, repr(one.with_nullable(False))) for field, one in self.schema.items()])
+
+    def __call__(self, where: str, data: bytes) -> Mapping[str, Any]:
+        """The fields of a record. Errors say where it is."""
+        if self._decode is None:
+            return {self._field: data}
+        try:
+            value = self._decode(data)
+        except ReadError as error:
+            raise type(error)(f"{where}: {error}") from error
+        except Exception as error:
+            error.add_note(f"while decoding {where}")
+            raise
+        return value if isinstance(value, Mapping) else {self._field: value}
+
+    def _guess(self, first: tuple[str, bytes] | None) -> dict[str, Field]:
+        if first is None:
+            raise ValueError("there is no record to find out the fields from: give schema={...}")
+        record = self(*first)
+        missing = [name for name, value in record.items() if value is None]
+        if missing:
+            raise ValueError(f"fields {missing} are missing in {first[0]}, so their types cannot be found out: give schema={{...}}")
+        return {name: guess_field(name, [value]) for name, value in record.items()}
+
+
+PIXEL_BYTES = 16
+"""What a pixel takes while it is decoded: in the colors of the file, in RGB, and resized."""
+
+MAX_PIXELS = MAX_BLOCK_BYTES // PIXEL_BYTES
+"""Images of more pixels than this are refused before they are decoded, unless ``max_block_bytes`` allows more."""
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Those that Pillow decodes by itself; it hands others, such as EPS, to outside programs."""
+
+
+def decode_image(data: bytes, size: tuple[int, int] | None = None, max_block_bytes: int = MAX_BLOCK_BYTES) -> npt.NDArray[np.uint8]:
+    """The pixels of an image: height x width x 3, red, green and blue; resized to ``size`` (height, width) if given.
+
+    Transparency is dropped, and a rotation that the file asks for is not done. CorruptError if the bytes are no image;
+    BatchTooLargeError if they claim to need more than ``max_block_bytes``, and more than 64 times their own size.
+    """
+    pillow = need("PIL.Image", "image")
+    try:
+        with pillow.open(io.BytesIO(data), formats=FORMATS) as image:
+            _check_mode(image)
+            check_block(
+                f"an image of {image.width} x {image.height}", PIXEL_BYTES * image.width * image.height, len(data), max_block_bytes
+            )
+            pixels = image.convert("RGB")
+            if size is not None:
+                pixels = pixels.resize(size[::-1], pillow.Resampling.BILINEAR)
+            return np.asarray(pixels)
+    except (BatchTooLargeError, CorruptError, UnsupportedTypeError, MemoryError):
+        raise
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
+        raise BatchTooLargeError(f"{error} If the data can be trusted, set PIL.Image.MAX_IMAGE_PIXELS") from error
+    except Exception as error:  # broken files make Pillow raise almost anything
+        raise CorruptError(f"expected an image ({', '.join(FORMATS)}), found {len(data)} other bytes: {error}") from error
+
+
+def _check_mode(image: Any) -> None:
+    if image.mode.startswith(("I", "F")):
+        raise UnsupportedTypeError(f"expected an image of 8 bits per color, found mode {image.mode}; give a decode function")
+
+
+BLOCK_BYTES = 512
+"""The unit of ``st_blocks``."""
+
+SAMPLED_FILES = 32
+"""Files, evenly spread, whose bytes are part of the fingerprint."""
+
+
+def open_directory(
+    path: str | os.PathLike[str],
+    *,
+    label: str | None = "label",
+    data: str = "data",
+    decode: Decode | str | None = None,
+    size: tuple[int, int] | None = None,
+    schema: Mapping[str, Field] | None = None,
+    suffixes: Sequence[str] | None = None,
+    threads: int | None = None,
+    max_block_bytes: int | str = MAX_BLOCK_BYTES,
+) -> "DirectorySource":
+    """All files under a folder, in the order of the name bytes at every level; hidden ones are left out.
+
+    A record has its bytes as ``data``, its ``path`` below the folder and, if there are sub-folders, the number of the first one as
+    ``label``. ``decode`` turns the bytes into an array, or into a dict whose fields replace ``data``; ``schema`` says what comes
+    out, which is found out from the first file otherwise. ``decode="image"`` gives pixels, resized to ``size`` (height, width) if
+    given. ``suffixes`` chooses files. Links that lead out of the folder are refused, and so are files and images of more than
+    ``max_block_bytes``, unless they take a 64th of them or more on the disk.
+    """
+    chosen = None if suffixes is None else tuple([suffixes] if isinstance(suffixes, str) else suffixes)
+    largest = byte_size("max_block_bytes", max_block_bytes)
+    function, fields = _decoding(decode, data, size, schema, largest)
+    options = _Options(label, data, function, fields, chosen, default_threads(threads), largest)
+    return DirectorySource(_root(path), options)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How a folder is read."""
+
+    label: str | None
+    data: str
+    decode: Decode | None
+    schema: Mapping[str, Field] | None
+    suffixes: tuple[str, ...] | None
+    threads: int
+    max_block_bytes: int = MAX_BLOCK_BYTES
+
+
+class DirectorySource(Source):
+    """The files under a folder. Nothing is held open. :func:`open_directory` makes it."""
+
+    def __init__(self, root: str, options: _Options) -> None:
+        self._root, self._options = root, options
+        self._listing = listing = _scan(os.fsencode(root), options.suffixes, options.max_block_bytes)
+        self._ends, self._sizes = np.frombuffer(listing.ends, np.int64), np.frombuffer(listing.sizes, np.int64)
+        self._runs, self._labels = Blocks.of_counts(listing.counts), np.array(listing.labels, np.int32)
+        self._label = options.label if listing.label_names else None
+        self._decoder = Decoder(options.data, options.decode, options.schema, self._first)
+        names = list(self.schema)
+        if len(names) < len(self._decoder.schema) + 1 + (self._label is not None):
+            raise ValueError(f"fields must have different names, got {[*self._decoder.schema, 'path', self._label]}")
+
+    def __len__(self) -> int:
+        return self._sizes.size
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        labels = {} if self._label is None else {self._label: Field("i4", nullable=bool(np.any(self._labels < 0)))}
+        return {**self._decoder.schema, "path": Field.text(), **labels}
+
+    @property
+    def label_names(self) -> list[str]:
+        """The first-level sub-folders; label i stands for name i."""
+        return [_text(name) for name in self._listing.label_names]
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The names of the labels, by the name of the field; nothing if they are more than a store can carry."""
+        return self._metadata
+
+    @cached_property
+    def _metadata(self) -> Mapping[str, Any]:
+        found = {} if self._label is None else {self._label: self.label_names}
+        return MappingProxyType(found if fits(found) else {})
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all names and sizes, and of samples of some files."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        listing = self._listing
+        tables = [hashlib.sha256(part).hexdigest() for part in (listing.names, listing.ends, listing.sizes)]
+        places = np.linspace(0, len(self) - 1, min(SAMPLED_FILES, len(self))).astype(np.int64)
+        samples = fingerprint_files("sample", map(os.fsdecode, self._paths(places)))
+        shape = (listing.folders, listing.counts.tolist(), listing.label_names, list(self.schema), self._decoder.identity)
+        return fingerprint_of("directory", tables, shape, samples)
+
+    def sample_digest(self, sampling: Sampling) -> str:
+        """Of all names and sizes, and of pages spread over the bytes of all files. Names are data here: records have them."""
+        listing, sizes = self._listing, self._sizes
+        starts = np.cumsum(sizes) - sizes
+        places = np.array(spread(int(sizes.sum()), sampling.pages), np.int64)
+        files = np.unique(np.searchsorted(starts, places, side="right") - 1)
+        samples = digest_files("sample", [os.fsdecode(path) for path in self._paths(files)], sampling)
+        tables = [hashlib.sha256(part).hexdigest() for part in (listing.names, listing.ends, listing.sizes)]
+        shape = (listing.folders, listing.counts.tolist(), listing.label_names, list(self.schema), self._decoder.identity)
+        return fingerprint_of("directory", tables, shape, samples)
+
+    @property
+    def blocks(self) -> Blocks:
+        """Files of one folder that follow each other."""
+        return self._runs
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        wanted = {name: one for name, one in self._decoder.schema.items() if name in fields}
+        batch = self._contents(ids, wanted, out) if wanted else {}
+        if "path" in fields:
+            batch["path"] = Ragged.from_items([_text(path) for path in self._names(ids)], dtype=np.uint8, kind="text")
+        if self._label is not None and self._label in fields:
+            labels = fixed_output(self._label, Field("i4"), ids.size, out)
+            labels[...] = self._labels[self._runs.of(ids)]
+            batch[self._label] = masked(labels, None if np.all(labels >= 0) else labels >= 0)
+        return {name: batch[name] for name in fields}
+
+    def _contents(self, ids: IntArray, wanted: Mapping[str, Field], out: Outputs) -> Batch:
+        paths, sizes, threads = self._paths(ids), self._sizes[ids], self._options.threads
+        check_batch(self._root, int(sizes.sum()))
+        if not self._decoder.is_plain:
+            records = run_each(lambda i: self._decoder(*_content(paths[i], int(sizes[i]))), ids.size, threads)
+            return collect(records, wanted, {name: array for name, array in out.items() if name in wanted})
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        values, ends = empty((int(offsets[-1]),), np.dtype(np.uint8)), offsets.tolist()
+        run_each(lambda i: _fill(paths[i], values.data[ends[i] : ends[i + 1]]), ids.size, threads)
+        return {next(iter(wanted)): Ragged(values, offsets, "bytes")}
+
+    def _first(self) -> tuple[str, bytes]:
+        return _content(self._paths(np.zeros(1, np.int64))[0], int(self._sizes[0]))
+
+    def _names(self, ids: IntArray) -> list[bytes]:
+        """The paths below the root."""
+        names, folders = self._listing.names, self._listing.folders
+        starts = np.where(ids > 0, self._ends[ids - 1], 0)
+        places = zip(self._runs.of(ids).tolist(), starts.tolist(), self._ends[ids].tolist(), strict=True)
+        return [os.path.join(folders[run], bytes(names[low:high])) for run, low, high in places]
+
+    def _paths(self, ids: IntArray) -> list[bytes]:
+        """What to open."""
+        root, links = self._listing.root, self._listing.links
+        return [links.get(i) or os.path.join(root, name) for i, name in zip(ids.tolist(), self._names(ids), strict=True)]
+
+    def _recipe(self) -> Recipe:
+        return (DirectorySource, (self._root, self._options))
+
+
+def _decoding(
+    decode: Decode | str | None, data: str, size: tuple[int, int] | None, schema: Mapping[str, Field] | None, max_block_bytes: int
+) -> tuple[Decode | None, Mapping[str, Field] | None]:
+    """The function and what it gives, where that is known."""
+    if not isinstance(decode, str):
+        if size is not None:
+            raise ValueError("size is for decode='image' only")
+        return decode, schema
+    if decode != "image" or schema is not None:
+        raise ValueError(f"decode must be a function or 'image', which needs no schema; got {decode!r}")
+    need("PIL.Image", "image")
+    if size is None:
+        return partial(decode_image, max_block_bytes=max_block_bytes), {data: Field.ragged("u1", 3)}
+    height, width = size
+    return partial(decode_image, size=(height, width), max_block_bytes=max_block_bytes), {data: Field("u1", (height, width, 3))}
+
+
+@dataclass
+class _Listing:
+    """The files of a folder. A million names in one buffer need some 30 MB, as a list of bytes or paths three to ten times that."""
+
+    root: bytes
+    names: bytearray = field(default_factory=bytearray)
+    ends: "array[int]" = field(default_factory=lambda: array("q"))  # of each name
+    sizes: "array[int]" = field(default_factory=lambda: array("q"))
+    folders: list[bytes] = field(default_factory=list)  # of each run of files
+    counts: "array[int]" = field(default_factory=lambda: array("q"))
+    labels: "array[int]" = field(default_factory=lambda: array("q"))  # -1 for files next to the sub-folders
+    label_names: list[bytes] = field(default_factory=list)
+    links: dict[int, bytes] = field(default_factory=dict)
+
+    def add(self, folder: bytes, name: bytes, size: int) -> None:
+        """One more file."""
+        if not self.folders or self.folders[-1] != folder:
+            self.folders.append(folder)
+            self.counts.append(0)
+            self.labels.append(len(self.label_names) - 1 if folder else -1)
+        self.counts[-1] += 1
+        self.names += name
+        self.ends.append(len(self.names))
+        self.sizes.append(size)
+
+
+def _root(path: str | os.PathLike[str]) -> str:
+    if status(path) is None:
+        raise MissingError(f"{path}: there is no such folder")
+    if not is_directory(path):
+        raise FormatError(f"{path}: expected a folder, found a file")
+    return os.path.realpath(path)
+
+
+def _scan(root: bytes, suffixes: tuple[str, ...] | None, max_block_bytes: int) -> _Listing:
+    listing = _Listing(root)
+    endings = None if suffixes is None else tuple(os.fsencode(suffix.lower()) for suffix in suffixes)
+    levels = [_entries(root, b"", endings)]
+    while levels:
+        for folder, name, kind in levels[-1]:
+            if kind == stat.S_IFDIR:
+                if not folder:
+                    listing.label_names.append(name)
+                levels.append(_entries(root, os.path.join(folder, name), endings))
+                break
+            _add(listing, folder, name, kind, max_block_bytes)
+        else:
+            levels.pop()
+    if not listing.sizes:
+        among = "" if suffixes is None else f" named {' or '.join('*' + suffix for suffix in suffixes)}"
+        raise NoMatchError(f"{os.fsdecode(root)}: expected files{among} under this folder, found none")
+    return listing
+
+
+def _entries(root: bytes, folder: bytes, endings: tuple[bytes, ...] | None) -> Iterator[tuple[bytes, bytes, int]]:
+    """Folder, name and kind (folder, link or file) of what is in a folder, in the order of the name bytes."""
+    others: dict[bytes, int] = {}
+    names = []
+    place = os.path.join(root, folder)
+    with reading(place, "listing the folder"), os.scandir(place) as entries:
+        for entry in entries:
+            is_folder, is_link = entry.is_dir(follow_symlinks=False), entry.is_symlink()
+            chosen = is_folder or endings is None or entry.name.lower().endswith(endings)
+            if entry.name.startswith(b".") or not chosen or not (is_folder or is_link or entry.is_file(follow_symlinks=False)):
+                continue
+            names.append(entry.name)
+            if is_folder or is_link:
+                others[entry.name] = stat.S_IFDIR if is_folder else stat.S_IFLNK
+    names.sort()
+    return ((folder, name, others.get(name, stat.S_IFREG)) for name in names)
+
+
+def _add(listing: _Listing, folder: bytes, name: bytes, kind: int, max_block_bytes: int) -> None:
+    path = os.path.join(listing.root, folder, name)
+    if kind == stat.S_IFLNK:
+        path = listing.links[len(listing.sizes)] = _target(listing.root, path)
+    with reading(path, "looking at it"):
+        info = os.stat(path, follow_symlinks=False)
+    size = info.st_size
+    if size > MAX_RECORD_BYTES:
+        raise SizeOverflowError(f"{_text(path)}: expected at most {MAX_RECORD_BYTES} bytes, found {size}; choose files by suffixes")
+    check_block(_text(path), size, info.st_blocks * BLOCK_BYTES, max_block_bytes)  # a sparse file takes nothing on the disk
+    listing.add(folder, name, size)
+
+
+def _target(root: bytes, path: bytes) -> bytes:
+    """The file a link leads to, which must be under the root. Links to folders could lead in circles, so they are refused too."""
+    target = os.path.realpath(path)
+    if os.path.commonpath([root, target]) != root:
+        raise UnsafePathError(f"{_text(path)}: the link leads out of the folder, to {_text(target)}; copy the file instead")
+    if is_directory(target):
+        raise UnsafePathError(f"{_text(path)}: expected a file, found a link to a folder; open that folder by itself")
+    if not is_file(target):
+        raise MissingError(f"{_text(path)}: the link leads to {_text(target)}, which is not a file")
+    return target
+
+
+def _content(path: bytes, size: int) -> tuple[str, bytes]:
+    """The name of a file and its bytes."""
+    content = bytearray(size)
+    _fill(path, memoryview(content))
+    return _text(path), bytes(content)
+
+
+def _fill(path: bytes, view: memoryview) -> None:
+    """Read a whole file, which must still be as long as the view."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError as error:
+        raise MissingError(f"{_text(path)}: the file was there when the folder was opened, but no longer is") from error
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
+            raise read_error(error, path) from error
+        raise SourceChangedError(f"{_text(path)}: expected a file, as when the folder was opened, found something else") from error
+    try:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode) or info.st_size != len(view):
+            raise SourceChangedError(f"{_text(path)}: expected {len(view)} bytes as at opening, found {info.st_size}; open it anew")
+        while view:
+            count = os.readv(descriptor, [view])
+            if count == 0:
+                raise SourceChangedError(f"{_text(path)}: the file was cut while it was read")
+            view = view[count:]
+    except PenstockError:
+        raise
+    except OSError as error:
+        raise read_error(error, path) from error
+    finally:
+        with suppress(OSError):  # nothing was written
+            os.close(descriptor)
+
+
+def _text(path: bytes) -> str:
+    """A name as text; bytes that are not UTF-8 are written as escapes."""
+    return path.decode("utf-8", "backslashreplace")

@@ -1,0 +1,560 @@
+"""open: which source reads what. The table of formats, and names on disk, at URLs and in memory resolved with it."""
+
+import importlib
+import json
+import os
+import stat
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeVar, overload
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from penstock.algebra.concat import Concat
+from penstock.algebra.view import Aligned
+from penstock.batch import Ragged
+from penstock.errors import EmptyFileError, FormatError, MissingError, SchemaMismatchError, UnsupportedTypeError
+from penstock.formats.array import ArraySource, open_array
+from penstock.formats.files import File, Files, LocalFile, RemoteFile, children, expand, has_pattern, listing, matching_objects
+from penstock.formats.tokens import numbered_objects
+from penstock.records import Source
+from penstock.remote.url import SCHEMES, UrlPath, is_url, url_path
+from penstock.remote.window import RemoteOptions, SharedWindow
+from penstock.store.reader import open_store
+from penstock.store.storage import DIRECTORIES, LOCK_NAME, MANIFEST_DIRECTORY
+from penstock.store.writer import Writer, append_to
+from penstock.system import is_directory, is_file, is_there, names_in, status
+
+__all__ = ["has_urls", "is_at_url", "open", "open_source", "open_url", "share"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A format: how its files are recognised, and the function that opens a list of them."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    opener: str
+    head: bytes | None = None
+    tail: bytes | None = None
+    at_urls: bool = False
+
+    def open(self, paths: Any, **options: Any) -> Source:
+        """Open files of this kind."""
+        if "remote" in options and not self.at_urls:
+            first = paths[0] if isinstance(paths, Sequence) else paths
+            raise ValueError(
+                f"{first}: {self.name} cannot be read at a URL; copy it to a disk, or convert it to a store and copy that"
+            )
+        module, _, function = self.opener.partition(":")
+        opener: Callable[..., Source] = getattr(importlib.import_module(f"penstock.formats.{module}"), function)
+        return opener(paths, **options)
+
+
+TOKENS = Kind("tokens", (".rox",), "tokens:open_tokens", tail=b"ROXXEL02", at_urls=True)
+COLLECTION = Kind("collection", (), "collection:open_collection", at_urls=True)
+FOLDER = Kind("a folder of any files", (), "folder:open_directory")
+
+KINDS = (
+    Kind("npy", (".npy",), "array:open_npy", head=b"\x93NUMPY", at_urls=True),
+    Kind("hdf5", (".h5", ".hdf5", ".he5"), "hdf5:open_hdf5", head=b"\x89HDF\r\n\x1a\n"),
+    Kind("arrow", (".arrow", ".feather"), "arrow:open_arrow", head=b"ARROW1"),
+    Kind("parquet", (".parquet",), "parquet:open_parquet", head=b"PAR1", at_urls=True),
+    Kind("array_record", (".array_record", ".arrayrecord", ".ar"), "array_record:open_array_record"),
+    Kind("rows", (".shard",), "rows:open_rows", head=b"GAMSAE01", at_urls=True),
+    TOKENS,
+)
+
+REFUSED = {
+    ".npz": "an .npz is a zip archive, whose arrays cannot be mapped: save each array as a .npy file, and open them as a dict",
+    ".pkl": "a pickle would have to be executed to be read",
+    ".pickle": "a pickle would have to be executed to be read",
+    ".pt": "a torch file is a pickle, which would have to be executed to be read: save its tensors as .npy files",
+    ".tar": "tar archives are not read: unpack it, or read it with webdataset and write a store with penstock.create",
+}
+
+HEAD_BYTES, TAIL_BYTES = 16, 8
+
+
+def kind_of_suffix(name: str) -> Kind | None:
+    """The format that a file says it has."""
+    suffix = PurePosixPath(name).suffix.lower()
+    if suffix in REFUSED:
+        raise UnsupportedTypeError(f"{name}: {REFUSED[suffix]}")
+    return next((kind for kind in KINDS if suffix in kind.suffixes), None)
+
+
+def is_data_name(text: str) -> bool:
+    """Whether a text ends like the name of a file that can be opened."""
+    suffix = PurePosixPath(text).suffix.lower()
+    return any(suffix in kind.suffixes for kind in KINDS)
+
+
+def kind_of_file(file: File) -> Kind:
+    """The format of a file by its suffix, or else by its content; an error if it has none."""
+    if PurePosixPath(file.name).suffix.lower() == ".json":
+        return COLLECTION
+    if (named := kind_of_suffix(str(file))) is not None:
+        return named
+    head = file.first(HEAD_BYTES)
+    tail = file.last(TAIL_BYTES) if file.size > HEAD_BYTES else head[-TAIL_BYTES:]
+    for kind in KINDS:
+        if (kind.head is not None and head.startswith(kind.head)) or (kind.tail is not None and tail == kind.tail):
+            return kind
+    known = " ".join(suffix for kind in KINDS for suffix in kind.suffixes)
+    raise FormatError(f"{file}: neither its suffix nor its content tells what it is; expected one of {known} .json")
+
+
+# Directories of other tools. Their files are no records, so none of them may be taken for a folder of files.
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A directory of another tool: names of which each must be there, keys of its index.json, what to do with it, and if these
+    are all that tells it, the names of everything that it may have.
+    """
+
+    name: str
+    signs: tuple[str, ...]
+    keys: tuple[str, ...]
+    remedy: str
+    only: tuple[str, ...] = ("*",)
+
+
+_INDEX = "index.json"
+INDEX_BYTES = 64 << 20
+_HF = "datasets.load_from_disk({path!r})"
+_ZARR = "open the arrays of zarr.open({path!r}, mode='r'), as a dict"
+_WRITE = "and write its samples with penstock.create"
+_BESIDE_TAR = (".*", "*.tar", "*.idx", "*.json", "*.md", "*.txt", "*.yaml")
+
+LAYOUTS = (
+    Layout("a Hugging Face data set", ("dataset_info.json", "state.json"), (), f"open {_HF}, the Dataset"),
+    Layout("Hugging Face splits", ("dataset_dict.json",), (), f"open {_HF}[split], a Dataset"),
+    Layout("MosaicML MDS shards", (_INDEX,), ("shards",), f"read it with streaming.StreamingDataset(local={{path!r}}) {_WRITE}"),
+    Layout("LitData chunks", (_INDEX,), ("chunks", "config"), f"read it with litdata.StreamingDataset({{path!r}}) {_WRITE}"),
+    Layout("zarr", ("zarr.json",), (), _ZARR),
+    Layout("a zarr group", (".zgroup",), (), _ZARR),
+    Layout("a zarr array", (".zarray",), (), "open zarr.open({path!r}, mode='r')[:], the array"),
+    Layout("Lance", ("_versions", "data"), (), "open lance.dataset({path!r}).to_table(), an Arrow table"),
+    Layout("WebDataset shards", ("*.tar",), (), f"unpack them, or read it with webdataset.WebDataset {_WRITE}", _BESIDE_TAR),
+)
+
+
+def refuse_layout(where: object, names: Collection[str], read: Callable[[str], bytes]) -> None:
+    """FormatError that says what a directory is and what to do with it, if it was laid out by another tool.
+
+    ``names`` are those of everything right in it; ``read`` gives the first bytes of one, at most :data:`INDEX_BYTES`.
+    """
+    for layout in LAYOUTS:
+        if _has_names(layout, names) and _has_keys(layout, read):
+            remedy = layout.remedy.format(path=str(where))
+            raise FormatError(
+                f"{where}: expected data that penstock reads, found {layout.name} ({', '.join(layout.signs)}): {remedy}; "
+                "for the files as they are, choose them with suffixes=[...]"
+            )
+
+
+def _has_names(layout: Layout, names: Collection[str]) -> bool:
+    if not all(any(fnmatchcase(name, sign) for name in names) for sign in layout.signs):
+        return False
+    return all(any(fnmatchcase(name, sign) for sign in layout.only) for name in names)
+
+
+def _has_keys(layout: Layout, read: Callable[[str], bytes]) -> bool:
+    if not layout.keys:
+        return True
+    try:
+        content = json.loads(read(_INDEX))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and set(layout.keys) <= set(content)
+
+
+REMOTE_OPTIONS = ("storage_options", "window_bytes", "cache", "cache_bytes", "shared")
+"""The options of everything that is at a URL; whatever else is given goes to the source."""
+
+Options = Mapping[str, Any]
+
+
+def is_at_url(what: Any) -> bool:
+    """Whether something is the name of data at a URL."""
+    return isinstance(what, UrlPath | RemoteFile) or (isinstance(what, str) and is_url(what))
+
+
+def has_urls(what: Any) -> bool:
+    """Whether something is the name of data at a URL, or a list or dict with such names."""
+    if isinstance(what, Mapping):  # texts in a list in a dict are data
+        return any(
+            has_urls([one for one in part if not isinstance(one, str)] if isinstance(part, list | tuple) else part)
+            for part in what.values()
+        )
+    return any(map(is_at_url, what)) if isinstance(what, list | tuple) else is_at_url(what)
+
+
+def open_urls(kind: Kind, urls: Sequence[str | UrlPath], options: Options) -> Source:
+    """Objects of one format as one source."""
+    return kind.open([_place(url, options) for url in urls], **_split(options))
+
+
+def open_url(what: str | UrlPath | RemoteFile, options: Options) -> Source:
+    """A source by the suffix of a URL, or else by what is found there."""
+    if isinstance(what, RemoteFile):
+        return _open_object(what, options)
+    path = _place(what, options)
+    if "generation" in options:
+        return open_store(path, **_split(options))
+    return _open_pattern(path, options) if has_pattern(path.key) else _open_named(path, options)
+
+
+def _open_named(path: UrlPath, options: Options) -> Source:
+    if kind_of_suffix(str(path)) is None and path.suffix.lower() != ".json":
+        return _open_unnamed(path, options)
+    try:
+        return _open_object(RemoteFile(path), options)
+    except MissingError:
+        if not _can_list(path) or not listing(path):
+            raise
+        return _open_under(path, options)
+
+
+def _place(url: str | UrlPath, options: Options) -> UrlPath:
+    return url if isinstance(url, UrlPath) else url_path(url, options.get("storage_options"))
+
+
+def _split(options: Options) -> dict[str, Any]:
+    """The options as openers take them."""
+    remote = RemoteOptions(**{name: options[name] for name in REMOTE_OPTIONS[1:] if name in options})
+    return {"remote": remote} | {name: value for name, value in options.items() if name not in REMOTE_OPTIONS}
+
+
+def _open_object(file: RemoteFile, options: Options) -> Source:
+    return kind_of_file(file).open(file, **_split(options))
+
+
+def _open_pattern(pattern: UrlPath, options: Options) -> Source:
+    found = matching_objects(pattern)
+    kinds = {kind_of_suffix(str(name)) for name, _ in found}
+    files = [RemoteFile(name, info) for name, info in found if info is not None]
+    if len(files) == len(found) and len(kinds) == 1 and (kind := kinds.pop()) is not None:
+        return kind.open(Files(files), **_split(options))
+    parts = [name if info is None else RemoteFile(name, info) for name, info in found]
+    if parts == [pattern]:
+        return _open_named(pattern, options)
+    each = share(options)
+    return Concat.of(((str(part), partial(_open_match, part, each)) for part in parts), num_remote=len(parts))
+
+
+def _open_match(part: UrlPath | RemoteFile, options: Options) -> Source:
+    """What a pattern found. Its name is a name, even if it looks like a pattern."""
+    return _open_object(part, options) if isinstance(part, RemoteFile) else _open_named(part, options)
+
+
+def share(options: Options) -> dict[str, Any]:
+    """The options of several parts, which together have one window."""
+    return {**options, "shared": options.get("shared") or SharedWindow()}
+
+
+def _open_unnamed(path: UrlPath, options: Options) -> Source:
+    """A URL whose suffix says nothing: a store, an object of some format, or objects under it."""
+    if _can_list(path) and path.objects.list((path / MANIFEST_DIRECTORY).key):
+        return open_store(path, **_split(options))
+    file = RemoteFile(path)
+    try:
+        kind = kind_of_file(file) if path.key else None
+    except (MissingError, EmptyFileError) as error:
+        if not _can_list(path) or (isinstance(error, EmptyFileError) and not listing(path)):
+            raise
+        kind = None
+    return _open_under(path, options) if kind is None else kind.open(file, **_split(options))
+
+
+def _can_list(path: UrlPath) -> bool:
+    """Whether the objects under a URL can be listed: not those of a plain web server."""
+    return path.objects.scheme not in ("http", "https")
+
+
+def _open_under(path: UrlPath, options: Options) -> Source:
+    """The objects under a URL as one source, as the files of a directory; or the token shards whose names begin so."""
+    listed = listing(path)
+    if not listed:
+        if shards := numbered_objects(path) if path.key else []:
+            return TOKENS.open(Files(shards), **_split(options))
+        raise MissingError(f"{path}: there is no such object, and none under this URL")
+    depth = len(PurePosixPath(path.key).parts)
+    names = {PurePosixPath(info.key).parts[depth] for info in listed}
+    if names <= set(DIRECTORIES):
+        return open_store(path, **_split(options))
+    if "suffixes" not in options:
+        refuse_layout(path, names, lambda name: RemoteFile(path / name).first(INDEX_BYTES))
+    files = [RemoteFile(name, info) for name, info in children(path, listed) if not name.name.startswith(".")]
+    kinds = {kind_of_suffix(file.name) for file in files if file.path.suffix.lower() not in REFUSED}
+    if len(kinds) == 1 and (kind := kinds.pop()) is not None:
+        return kind.open(Files(file for file in files if file.path.suffix.lower() in kind.suffixes), **_split(options))
+    known = sorted(kind.name for kind in kinds if kind is not None)
+    if len(known) > 1:
+        raise SchemaMismatchError(f"{path}: there are objects of several formats ({', '.join(known)}): open them by a pattern")
+    return FOLDER.open(path, **_split(options))
+
+
+FEW_SPLITS = 8
+"""A directory with no more than this in it may be one of splits."""
+
+
+def open_source(what: Any, **options: Any) -> Source:
+    """Anything that can be read as records, as a source.
+
+    A path or URL (the format follows from the suffix, or from the content), a pattern, a directory, a list (one after the other), a
+    dict (side by side), arrays, Arrow tables, Hugging Face data sets. Options go to the source that reads it.
+    """
+    if isinstance(what, Source):
+        return _without_options(what, options)
+    if isinstance(what, UrlPath | RemoteFile) or (isinstance(what, str) and is_url(what)):
+        return open_url(what, options)
+    if isinstance(what, str | os.PathLike):
+        return _open_path(os.fspath(what), options)
+    if isinstance(what, np.ndarray | Ragged):
+        return open_array(what, **options)
+    if isinstance(what, Mapping):
+        return _open_dict(what, options)
+    if isinstance(what, list | tuple):
+        return _open_list(what, options)
+    return _open_foreign(what, options)
+
+
+def _without_options(source: Source, options: Mapping[str, Any]) -> Source:
+    if options:
+        raise TypeError(f"options {sorted(options)} do not apply to a source that is open already")
+    return source
+
+
+def _open_foreign(what: Any, options: Mapping[str, Any]) -> Source:
+    """Objects of other libraries, told by the name of their class so that none of them is imported here."""
+    if (kind := _table_kind(what)) is not None:
+        return kind.open(what, **options)
+    if _is_of(what, "DataFrame"):
+        raise TypeError(
+            "a DataFrame opens as an Arrow table: pyarrow.Table.from_pandas(frame) for pandas, frame.to_arrow() for polars"
+        )
+    if hasattr(what, "__array__") and not isinstance(what, str):
+        return open_array(what, **options)
+    raise TypeError(f"expected a path, an array, a list, a dict or a source, got {type(what).__name__}")
+
+
+def _table_kind(what: Any) -> Kind | None:
+    if _is_of(what, "Table", "pyarrow") or _is_of(what, "RecordBatch", "pyarrow"):
+        return Kind("arrow", (), "arrow:open_table")
+    return Kind("huggingface", (), "arrow:open_huggingface") if _is_of(what, "Dataset", "datasets") else None
+
+
+def _is_of(what: Any, name: str, package: str | None = None) -> bool:
+    """Whether an object is of a class of that name, or of one that inherits it."""
+    return any(kind.__name__ == name and package in (None, kind.__module__.partition(".")[0]) for kind in type(what).__mro__)
+
+
+# Lists and dicts
+
+
+def _open_dict(parts: Mapping[str, Any], options: Mapping[str, Any]) -> Source:
+    if _is_of(parts, "DatasetDict", "datasets"):
+        raise TypeError(f"a DatasetDict has splits, {list(parts)}: open one of them, such as splits[{next(iter(parts), '')!r}]")
+    if all(_is_column(name, value) for name, value in parts.items()):
+        return ArraySource(parts, **options)
+    opened: dict[str, Source] = {}
+    try:
+        for name, value in parts.items():
+            opened[name] = ArraySource({name: value}) if _is_column(name, value) else _open_part(value, options)
+        return Aligned(opened)
+    except BaseException:
+        for source in opened.values():
+            source.close()
+        raise
+
+
+def _is_column(name: str, value: Any) -> bool:
+    """Whether the value of a dict is data rather than the name of some. Texts in a list are data, paths and sources are not; texts
+    that could be either are refused.
+    """
+    if not isinstance(value, list | tuple):
+        is_array = (
+            not isinstance(value, str)
+            and hasattr(value, "__array__")
+            and _table_kind(value) is None
+            and not _is_of(value, "DataFrame")
+        )
+        return is_array or isinstance(value, Ragged)
+    kinds = {type(item) for item in value}
+    if any(issubclass(kind, Source | os.PathLike | UrlPath) for kind in kinds):
+        return False
+    if kinds and all(issubclass(kind, str) for kind in kinds) and all(map(is_data_name, value)):
+        raise ValueError(
+            f"field {name!r}: texts like {value[0]!r} may be meant as files or as texts: "
+            "write penstock.open([...]) or [pathlib.Path(...), ...] for the files, numpy.array([...]) for the texts"
+        )
+    return True
+
+
+def _open_part(part: Any, options: Mapping[str, Any]) -> Source:
+    """A part of a list or a dict. Options of URLs are for those among the parts."""
+    if is_at_url(part) or not isinstance(part, str | os.PathLike):
+        return open_source(part, **options)
+    return open_source(part, **{name: value for name, value in options.items() if name not in REMOTE_OPTIONS})
+
+
+def _open_list(parts: Sequence[Any], options: Mapping[str, Any]) -> Source:
+    if not parts:
+        raise ValueError("expected at least one source, got an empty list")
+    if all(isinstance(part, str | os.PathLike | UrlPath) for part in parts):
+        kinds, num_remote = {kind_of_suffix(str(part)) for part in parts}, sum(map(is_at_url, parts))
+        if len(kinds) == 1 and num_remote in (0, len(parts)) and (kind := kinds.pop()) is not None:
+            return open_urls(kind, parts, options) if num_remote else kind.open(list(parts), **options)
+        each = share(options) if num_remote else options
+        return Concat.of(((str(part), partial(_open_part, _absolute(part), each)) for part in parts), num_remote=num_remote)
+    sources: list[Source] = []
+    for number, part in enumerate(parts):
+        _need_source(number, part)
+        try:
+            sources.append(_open_part(part, options))
+        except MissingError as error:
+            if not isinstance(part, Mapping):
+                raise
+            raise MissingError(f"{error}; a text in a dict is the name of a file: {_COLUMNS}") from error
+    return Concat.of_sources(sources)
+
+
+_COLUMNS = "for records, write penstock.open({name: [record[name] for record in records] for name in records[0]})"
+
+
+def _need_source(number: int, part: Any) -> None:
+    """TypeError with a remedy for what looks like the values of a field, or like a record."""
+    if _is_value(part):
+        raise TypeError(
+            f"a list is read as sources one after the other, and part {number} is {repr(part)[:60]}: "
+            "for one field of such values write penstock.open({'data': [...]})"
+        )
+    values = part.items() if isinstance(part, Mapping) else ()
+    plain = next((name for name, value in values if _is_value(value) and not isinstance(value, list | tuple)), None)
+    if plain is not None:
+        raise TypeError(
+            f"a list is read as sources one after the other, and part {number} is a record, with one value of {plain!r}: {_COLUMNS}"
+        )
+
+
+def _is_value(part: Any) -> bool:
+    """Whether something is a number, bytes or nothing, or a list of them: never a source, nor the name of one."""
+    if isinstance(part, list | tuple):
+        return len(part) > 0 and _is_value(part[0])
+    return part is None or isinstance(part, int | float | complex | bytes | bytearray | np.generic)
+
+
+def _absolute(part: str | os.PathLike[str] | UrlPath) -> str | UrlPath:
+    if isinstance(part, UrlPath):
+        return part
+    text = os.fspath(part)
+    return text if "://" in text else os.path.abspath(text)
+
+
+# Paths
+
+
+def _open_path(text: str, options: Mapping[str, Any]) -> Source:
+    if "://" in text:
+        url = urlsplit(text)
+        if url.scheme != "file" or url.netloc not in ("", "localhost"):
+            known = " ".join(f"{scheme}://" for scheme in ("file", *SCHEMES))
+            raise ValueError(f"{text}: expected a path or one of {known}, got the scheme {url.scheme!r}")
+        text = unquote(url.path)
+    if has_pattern(text) and not is_there(text):
+        return _open_list([str(path) for path in expand(text, ())], options)
+    path = Path(text).absolute()
+    found = status(path)
+    if found is None:
+        return _open_prefix(path, options)
+    if stat.S_ISDIR(found.st_mode):
+        return _open_directory(path, options)
+    return kind_of_file(LocalFile(path)).open(path, **options)
+
+
+def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
+    inside = names_in(path)
+    if _is_store(inside) or "generation" in options:
+        return open_store(path, **options)
+    if "suffixes" not in options:
+        _refuse_layouts(path, inside)
+    names = [name for name in inside if not name.startswith(".") and is_file(path / name)]
+    kinds = {kind_of_suffix(name) for name in names if Path(name).suffix.lower() not in REFUSED}
+    if len(kinds) == 1 and (kind := kinds.pop()) is not None:
+        return kind.open(path, **options)
+    known = sorted(kind.name for kind in kinds if kind is not None)
+    if len(known) > 1:
+        raise SchemaMismatchError(
+            f"{path}: the directory holds files of several formats ({', '.join(known)}): open them by a pattern"
+        )
+    return FOLDER.open(path, **options)
+
+
+def _refuse_layouts(path: Path, inside: Sequence[str]) -> None:
+    """FormatError for a directory of another tool, or one with a few of them, such as train and test, in it."""
+    refuse_layout(path, inside, partial(_read_inside, path))
+    if len(inside) <= FEW_SPLITS:
+        for inner in (path / name for name in sorted(inside) if is_directory(path / name)):
+            refuse_layout(inner, names_in(inner), partial(_read_inside, inner))
+
+
+def _read_inside(directory: Path, name: str) -> bytes:
+    return LocalFile(directory / name).first(INDEX_BYTES)
+
+
+def _is_store(inside: Sequence[str]) -> bool:
+    """Whether a directory with these names in it is a store, or one that was begun and never published."""
+    names = set(inside)
+    return not names.isdisjoint({LOCK_NAME, MANIFEST_DIRECTORY}) or (bool(names) and names <= set(DIRECTORIES))
+
+
+def _open_prefix(path: Path, options: Mapping[str, Any]) -> Source:
+    """A name that is the beginning of the names of token shards, or of nothing."""
+    base = path.with_suffix("") if path.suffix == ".rox" else path
+    siblings = names_in(path.parent) if is_directory(path.parent) else []
+    if any(name.startswith(f"{base.name}_") and name.endswith(".rox") for name in siblings):
+        return TOKENS.open(path, **options)
+    raise MissingError(f"{path}: there is no such file or directory")
+
+
+S = TypeVar("S", bound=Source)
+
+
+@overload
+def open(what: S, mode: Literal["r"] = "r") -> S: ...
+@overload
+def open(what: str | os.PathLike[str] | UrlPath, mode: Literal["a"], **options: Any) -> Writer: ...
+@overload
+def open(what: object, mode: Literal["r"] = "r", **options: Any) -> Source: ...
+def open(what: Any, mode: str = "r", **options: Any) -> Source | Writer:
+    """Open data for reading as a :class:`~penstock.Source`, or a store for writing (``mode="a"``).
+
+    ``what`` is a path (a store, .npy, .h5, .parquet, .arrow, .feather, .array_record, .shard, .rox, a collection in .json, a
+    folder of files), a pattern or a list of them (one after the other), a dict (fields side by side), arrays or tensors, an Arrow
+    table or a Hugging Face data set. In a dict a text is a path, and a list of texts a field of texts; paths in a list are
+    ``pathlib.Path``. Options depend on what is opened; for a store: ``generation``, ``threads``, ``io``, ``verify``.
+
+    Stores, .npy, .parquet, .shard, .rox and collections open by URL too (``s3://``, ``gs://``, ``az://``, ``https://``), with
+    ``storage_options`` (credentials, region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache`` (a directory) and
+    ``cache_bytes``.
+
+    >>> import numpy as np, penstock as pen
+    >>> data = pen.open({"x": np.arange(6).reshape(3, 2), "name": ["a", "b", "c"]})
+    >>> data[1]
+    {'x': array([2, 3]), 'name': 'b'}
+    >>> data[[2, 0]]["x"]
+    array([[4, 5],
+           [0, 1]])
+    """
+    if mode == "a":
+        return append_to(what, **options)
+    if mode != "r":
+        raise ValueError(f"mode must be 'r' or 'a', got {mode!r}")
+    return open_source(what, **options)

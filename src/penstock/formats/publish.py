@@ -1,0 +1,262 @@
+"""New files appear whole or not at all, on disk and at URLs.
+
+::
+
+    .penstock-<hash of the target's name>-<random>.tmp/
+      lock                    held (flock) by the writer; who can take it knows that the writer is gone
+      files/<name>            the new files, made durable one by one
+
+Readers see neither. What a killed writer leaves behind, the next writer to the same target removes.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import hashlib
+import mmap
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.errors import DurabilityError, MissingError, UnsupportedFilesystemError
+from penstock.remote.url import UrlPath
+from penstock.store.local import Filesystem
+from penstock.system import is_there, writing
+
+__all__ = ["NewFile", "Staging", "new_file", "refuse_existing", "replace_file"]
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def refuse_existing(path: Path, remedy: str) -> None:
+    """FileExistsError if there is anything of that name."""
+    if is_there(path):
+        raise FileExistsError(errno.EEXIST, f"there is something of this name already; {remedy}", str(path))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file that appears whole and durable, in place of the one that may be there."""
+    with Staging(path) as staging:
+        file = staging.new_file(path.name)
+        file.write(data)
+        file.finish()
+        staging.publish([path], overwrite=True)
+
+
+class NewFile:
+    """A file under way. Not thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.size = path, 0
+        with writing(path, "creating the file"):
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def write(self, data: bytes | bytearray | memoryview | npt.NDArray[np.generic]) -> None:
+        """Add bytes at the end."""
+        self.size += self.write_at(self.size, data)
+
+    def write_at(self, offset: int, data: bytes | bytearray | memoryview | npt.NDArray[np.generic]) -> int:
+        """Put bytes anywhere; returns how many."""
+        view = data.reshape(-1).view(np.uint8).data if isinstance(data, np.ndarray) else memoryview(data)
+        done = 0
+        with writing(self.path, "writing"):
+            while done < len(view):
+                done += os.pwrite(self._descriptor, view[done:], offset + done)
+        return done
+
+    def finish(self) -> None:
+        """Make the bytes durable, and close the file."""
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise DurabilityError(error.errno, f"fsync failed: {error.strerror}; nothing was published", str(self.path)) from error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            with contextlib.suppress(OSError):  # after fsync there is nothing left to lose; without it the file is given up
+                os.close(descriptor)
+
+
+class Staging:
+    """The hidden directory in which the new files of one target grow. Leaving the ``with`` block removes it; what was not
+    published by then is gone. Not thread-safe.
+    """
+
+    def __init__(self, target: Path) -> None:
+        self._target, self._files = target, Filesystem()
+        self._prefix = f".penstock-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}-"
+        self._current: NewFile | None = None
+
+    def __enter__(self) -> "Staging":
+        for leftover in self._leftovers():
+            _remove_if_unused(leftover)
+        self._directory, self._lock = self._make_locked()
+        try:
+            self._files.make_directory(self._directory / "files")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._current is not None:
+            self._current.close()
+        with contextlib.suppress(OSError):  # which rmtree may raise all the same; what is left, the next writer removes
+            shutil.rmtree(self._directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # all that it held is the lock
+            os.close(self._lock)
+
+    def new_file(self, name: str) -> NewFile:
+        """Begin a file, the one before being finished."""
+        self._current = NewFile(self._directory / "files" / name)
+        return self._current
+
+    def publish(self, finals: Sequence[Path], *, overwrite: bool = False) -> None:
+        """Give finished files the names under which they were begun, next to the target, one after the other.
+
+        FileExistsError if there is one already. If anything fails, none of the names stays. With ``overwrite`` a file is replaced.
+        """
+        pairs = [(self._directory / "files" / final.name, final) for final in finals]
+        try:
+            for temporary, final in pairs:
+                if overwrite:
+                    self._replace(temporary, final)
+                else:
+                    self._files.publish(temporary, final)
+        except BaseException:
+            for temporary, final in pairs:
+                if _is_same_file(temporary, final):
+                    self._files.remove(final)
+            raise
+
+    def publish_directory(self, *, overwrite: bool = False) -> None:
+        """Give the directory of all finished files the name of the target; FileExistsError if there is something already.
+
+        With ``overwrite`` a directory is replaced in one step, and the old one removed.
+        """
+        new = self._directory / "files"
+        self._files.sync_directory(new)
+        if overwrite and is_there(self._target):
+            _exchange(new, self._target)
+        else:
+            refuse_existing(self._target, "choose another name")
+            with writing(self._target, "publishing"):
+                os.rename(new, self._target)  # may replace an empty directory that was made just now, but nothing else
+        self._files.sync_directory(self._target.parent)
+
+    def _replace(self, temporary: Path, final: Path) -> None:
+        with writing(final, "publishing"):
+            os.replace(temporary, final)
+        self._files.sync_directory(final.parent)
+
+    def _leftovers(self) -> Iterator[Path]:
+        with writing(self._target, "listing its directory"):
+            names = sorted(os.listdir(self._target.parent))
+        for name in names:
+            if name.startswith(self._prefix) and name.endswith(".tmp"):
+                yield self._target.parent / name
+
+    def _make_locked(self) -> tuple[Path, int]:
+        """A new directory and the descriptor of its lock. If somebody cleans up and takes it for a leftover, another one."""
+        while True:
+            directory = self._target.parent / f"{self._prefix}{secrets.token_hex(8)}.tmp"
+            with writing(self._target, "making a directory next to it"):
+                os.mkdir(directory)
+            with writing(directory, "locking"), contextlib.suppress(FileNotFoundError):
+                lock = _take_lock(directory, fcntl.LOCK_EX)
+                if os.fstat(lock).st_nlink > 0:
+                    return directory, lock
+                os.close(lock)
+
+
+def _take_lock(directory: Path, how: int) -> int:
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    try:
+        fcntl.flock(lock, how)
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _remove_if_unused(leftover: Path) -> None:
+    """Remove what a killed writer left behind. Without the right to do so it stays, and does no harm."""
+    with contextlib.suppress(OSError):
+        lock = _take_lock(leftover, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(leftover, ignore_errors=True)
+        os.close(lock)
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    except OSError:
+        return False
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Let two directories swap names in one step. Python knows no call for it, Linux does."""
+    library = ctypes.CDLL(None, use_errno=True)
+    number = errno.ENOSYS
+    if hasattr(library, "renameat2"):
+        if library.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+            return
+        number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS):
+        raise UnsupportedFilesystemError(
+            number, "a directory cannot be replaced in one step here; remove it first, or choose another name", str(other)
+        )
+    with writing(other, "replacing the directory"):
+        raise OSError(number, os.strerror(number))
+
+
+AT_ONCE_BYTES = 64 << 20
+"""Objects up to this size are put only if there is none of that name, in one request. Larger ones come in parts, which stores put
+without asking, so that is looked at before.
+"""
+
+
+@contextmanager
+def new_file(target: Path | UrlPath) -> Iterator[Path]:
+    """A path to write a new file to. If the target is at a URL, the file goes there when the block is left without an error."""
+    if isinstance(target, Path):
+        yield target
+        return
+    _refuse_existing(target)
+    with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
+        local = Path(directory) / target.name
+        yield local
+        if is_there(local):  # no tokens at all are no file
+            _put_new(local, target)
+
+
+def _refuse_existing(target: UrlPath) -> None:
+    try:
+        target.objects.head(target.key)
+    except MissingError:
+        return
+    raise FileExistsError(errno.EEXIST, "there is something of this name already; choose another name", str(target))
+
+
+def _put_new(local: Path, target: UrlPath) -> None:
+    if local.stat().st_size <= AT_ONCE_BYTES and target.objects.supports_put_new():
+        if not target.objects.put_new(target.key, local.read_bytes()):
+            _refuse_existing(target)
+        return
+    _refuse_existing(target)
+    with local.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
+        target.objects.put(target.key, [view])

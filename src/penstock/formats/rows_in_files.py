@@ -1,0 +1,300 @@
+"""Rows of one size that are in files as they are, or in memory: read by native threads, straight into the batch.
+
+:class:`RowSource` is what sources of such files share.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.argument import IntArray
+from penstock.formats.files import File, Files, FileSource, RemoteFile, need_file
+from penstock.native import _core
+from penstock.records import NOWHERE, Blocks, Extents
+from penstock.remote.window import RemoteFiles, RemoteOptions
+
+__all__ = [
+    "BLOCK_BYTES",
+    "FileRows",
+    "RowSource",
+    "Rows",
+    "Version",
+    "default_threads",
+    "reader_of_files",
+    "reader_of_memory",
+    "use_pread",
+    "version_of",
+]
+
+BLOCK_BYTES = 8 << 20
+"""Bytes of a run of rows that is best read together: one request, where files are at a URL."""
+
+Version = tuple[int, int, int]
+"""Which file a name stands for, and when it was written last: device, inode, nanoseconds."""
+
+
+def version_of(file: File | Path) -> Version | None:
+    """The version of a file on disk, to be asked before its bytes are looked at. Objects at URLs have versions of their own."""
+    if isinstance(file, RemoteFile):
+        return None
+    info = need_file(file if isinstance(file, Path) else file.path)
+    return info.st_dev, info.st_ino, info.st_mtime_ns
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """Where the rows of one file are: from ``offset`` on, or in pieces if there are several offsets. Only the version that was
+    looked at is read, if it is known.
+    """
+
+    path: Path | RemoteFile
+    size: int
+    offset: int | IntArray
+    rows: int | IntArray
+    version: Version | None = None
+
+    @classmethod
+    def of(cls, file: File, size: int, offset: int, rows: int, version: Version | None) -> "FileRows":
+        """Of a file that was looked at; links are followed, once and for all."""
+        path = file if isinstance(file, RemoteFile) else Path(os.path.realpath(file.path))
+        return cls(path, size, offset, rows, version)
+
+
+def default_threads(threads: int | None) -> int:
+    """How many threads read, unless the user says so."""
+    return threads or min(8, os.cpu_count() or 1)
+
+
+def use_pread(io: str, path: Path | RemoteFile | None) -> bool:
+    """Whether files are read by pread, as ``io`` says or, for "auto", where maps are unsafe. It says nothing of files at URLs."""
+    if io not in ("auto", "map", "pread"):
+        raise ValueError(f"io must be 'auto', 'map' or 'pread', got {io!r}")
+    return io == "pread" or (io == "auto" and isinstance(path, Path) and _core.is_network_filesystem(str(path)))
+
+
+class Rows:
+    """A native reader of rows, and the threads that read with it. Rows of no bytes need no reader."""
+
+    remote: RemoteFiles | None = None
+
+    def __init__(
+        self,
+        reader: _core.RowReader | None,
+        threads: int,
+        places: "_Places | None" = None,
+        widen: Callable[[int], _core.RowReader] | None = None,
+    ) -> None:
+        """``widen`` gives a reader whose rows are N of these, where no file ends within one."""
+        self._reader, self._pool, self._closed = reader, _core.ThreadPool(threads), False
+        self._places, self._widen = places, widen
+        self._wide: dict[int, _core.RowReader] = {}
+
+    def read(self, starts: IntArray, out: npt.NDArray[np.generic], run: int = 1) -> None:
+        """Fill ``out`` with ``run`` rows from every start on."""
+        if self._closed:
+            raise ValueError("the source is closed")
+        if self._reader is not None:
+            self._reader.read(starts, run, out.reshape(-1).view(np.uint8), self._pool)
+
+    def native(self, run: int = 1) -> tuple[_core.RowReader, int] | None:
+        """The native reader of rows, or of every ``run`` of them as one, as :meth:`penstock.Source.native_reader` gives it."""
+        if self._reader is None or run == 1:
+            return None if self._reader is None else (self._reader, -1)
+        if self._widen is None:
+            return None
+        if run not in self._wide:
+            self._wide[run] = self._widen(run)
+        return self._wide[run], -1
+
+    def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[np.generic]) -> None:
+        """Fill ``out`` with rows [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
+        if self._closed:
+            raise ValueError("the source is closed")
+        if self._reader is not None:
+            self._reader.read_spans(starts, offsets, out.reshape(-1).view(np.uint8), self._pool)
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The files on a disk of this machine."""
+        return () if self._places is None or self.remote is not None else self._places.names
+
+    def extents(self, starts: IntArray, stops: IntArray) -> Extents:
+        """Where rows [start, stop) are: numbers of files, and bytes from and to in them."""
+        return NOWHERE if self._places is None else self._places.ranges(starts, stops)
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        self._reader, self._closed, self._wide = None, True, {}
+
+
+class RemoteRows(Rows):
+    """Rows in files at URLs: the bytes of a read are held in memory while the native reader takes rows from there."""
+
+    def __init__(self, files: Sequence[FileRows], stride: int, remote: RemoteFiles, threads: int) -> None:
+
+        def widen(run: int) -> _core.RowReader:
+            return _core.RowReader.of_landings(remote.landings, _facts(files, run)[:, 1:3].copy(), run * stride)
+
+        super().__init__(widen(1), threads, _Places.of(files, stride), widen)
+        self.remote: RemoteFiles | None = remote
+        self._stride = stride
+
+    def read(self, starts: IntArray, out: npt.NDArray[np.generic], run: int = 1) -> None:
+        """Fill ``out`` with ``run`` rows from every start on."""
+        rows = out.reshape(-1).view(np.uint8).reshape(starts.size, run * self._stride)
+        for part in self._window().slices(starts * self._stride, (starts + run) * self._stride):
+            with self._window().hold(*self.extents(starts[part], starts[part] + run)):
+                super().read(starts[part], rows[part], run)
+
+    def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[np.generic]) -> None:
+        """Fill ``out`` with rows [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
+        flat, stops = out.reshape(-1).view(np.uint8), starts + np.diff(offsets)
+        for part in self._window().slices(starts * self._stride, stops * self._stride):
+            edges = offsets[part.start : part.stop + 1]
+            with self._window().hold(*self.extents(starts[part], stops[part])):
+                inside = flat[edges[0] * self._stride : edges[-1] * self._stride]
+                super().read_spans(starts[part], edges - edges[0], inside)
+
+    def _window(self) -> RemoteFiles:
+        if self.remote is None:
+            raise ValueError("the source is closed")
+        return self.remote
+
+    def close(self) -> None:
+        """Close the window. Idempotent."""
+        super().close()
+        if self.remote is not None:
+            self.remote.close()
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where rows are in files."""
+
+    names: Sequence[str]
+    offsets: IntArray
+    ends: IntArray
+    stride: int
+
+    @classmethod
+    def of(cls, files: Sequence[FileRows], stride: int) -> "_Places":
+        """Of the rows of files, one after the other."""
+        facts = _facts(files)[:, :3].astype(np.int64)
+        names = [name for one in files for name in [str(one.path)] * np.size(one.rows)]
+        return cls(names, facts[:, 1], np.cumsum(facts[:, 2]), stride)
+
+    def ranges(self, starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Of rows [start, stop): numbers of files, and bytes from and to in them."""
+        starts, stops = _joined(starts, stops)
+        first, last = np.searchsorted(self.ends, starts, side="right"), np.searchsorted(self.ends, stops - 1, side="right")
+        pieces = last - first + 1  # of every run, one in each file
+        run = np.repeat(np.arange(starts.size), pieces)
+        number = np.arange(run.size) - np.repeat(np.cumsum(pieces) - pieces - first, pieces)
+        begin = np.concatenate([[0], self.ends[:-1]])[number]
+        low, high = np.maximum(starts[run], begin) - begin, np.minimum(stops[run], self.ends[number]) - begin
+        some = high > low  # a run may pass files without rows
+        number, low, high = number[some], low[some], high[some]
+        return number, self.offsets[number] + low * self.stride, self.offsets[number] + high * self.stride
+
+
+def _joined(starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
+    """Runs of rows, those that follow one another as one, and those of nothing left out."""
+    some = stops > starts
+    starts, stops = starts[some], stops[some]
+    heads = np.flatnonzero(np.concatenate([np.ones(min(1, starts.size), np.bool_), starts[1:] != stops[:-1]]))
+    return starts[heads], stops[np.concatenate([heads[1:], [starts.size]]) - 1] if starts.size else stops
+
+
+def _facts(files: Sequence[FileRows], run: int = 1) -> npt.NDArray[np.uint64]:
+    """Size, offset, rows (each ``run`` of them as one) and version of every piece; a version that is not known is zeros."""
+    facts = np.empty((sum(np.size(one.rows) for one in files), 6), np.uint64)
+    low = 0
+    for one in files:
+        piece = facts[low : low + np.size(one.rows)]
+        piece[:, 0], piece[:, 1], piece[:, 2] = one.size, one.offset, one.rows
+        piece[:, 3:] = [word % 2**64 for word in one.version or (0, 0, 0)]
+        low += len(piece)
+    if run > 1:
+        if np.any(facts[:, 2] % run):
+            raise ValueError(f"expected files of a multiple of {run} rows")
+        facts[:, 2] //= run
+    return facts
+
+
+def reader_of_files(
+    files: Sequence[FileRows], stride: int, *, pread: bool, threads: int, remote: RemoteOptions | None = None
+) -> Rows:
+    """Rows in files, one after the other. Nothing is opened before the first read. ``remote`` says how files at URLs are read."""
+    if stride == 0:
+        return Rows(None, threads)
+    objects = [(one.path.path, one.path.info) for one in files if isinstance(one.path, RemoteFile)]
+    if objects:
+        return RemoteRows(files, stride, (remote or RemoteOptions()).open_files(objects), threads)
+    files = [
+        one if one.version or isinstance(one.path, RemoteFile) else replace(one, version=version_of(one.path)) for one in files
+    ]
+    places = _Places.of(files, stride)
+
+    def widen(run: int) -> _core.RowReader:
+        return _core.RowReader(places.names, _facts(files, run), run * stride, pread)
+
+    return Rows(widen(1), threads, places, widen)
+
+
+def reader_of_memory(arrays: Sequence[npt.NDArray[np.generic]], *, threads: int) -> Rows:
+    """Rows in arrays whose records are contiguous."""
+    stride = arrays[0][:1].nbytes if len(arrays[0]) else int(np.prod(arrays[0].shape[1:])) * arrays[0].itemsize
+    flat = [array.reshape(-1).view(np.uint8) for array in arrays if array.size]
+    return Rows(_core.RowReader.of_memory(flat, stride) if stride else None, threads)
+
+
+def extents_of_all(fields: Sequence[Rows], starts: IntArray, stops: IntArray) -> Extents:
+    """Where rows of several fields are, each in files of its own: the files are those of the first field, then of the next."""
+    bases = np.cumsum([0, *(len(rows.paths) for rows in fields)])
+    found = [rows.extents(starts, stops) for rows in fields]
+    numbered = [(numbers + base, low, high) for base, (numbers, low, high) in zip(bases.tolist(), found, strict=False)]
+    numbers, low, high = (np.concatenate(column) for column in zip(NOWHERE, *numbered, strict=True))
+    return numbers, low, high
+
+
+class RowSource(FileSource):
+    """A source whose records are in files, one file after the other: ``counts`` of them, each of at most ``record_bytes``."""
+
+    def __init__(self, files: Files, counts: Sequence[int], record_bytes: int, rows: Rows) -> None:
+        self._files, self._counts, self._record_bytes, self._rows = files, counts, record_bytes, rows
+        self._length = sum(counts)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def blocks(self) -> Blocks:
+        """The files, where there are several of at most 64 MiB; runs of about 8 MiB otherwise."""
+        if len(self._counts) > 1 and max(self._counts) * self._record_bytes <= 64 << 20:
+            return Blocks.of_counts(self._counts)
+        return Blocks(self._length, max(1, BLOCK_BYTES // max(1, self._record_bytes)))
+
+    @property
+    def reads_blocks(self) -> bool:
+        """At a URL, where a record costs a request."""
+        return self._files.is_remote
+
+    @property
+    def remote(self) -> RemoteFiles | None:
+        return self._rows.remote
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The files on a disk of this machine."""
+        return self._rows.paths
+
+    def extents(self, starts: IntArray, stops: IntArray) -> Extents:
+        """Where records are in the files."""
+        return self._rows.extents(starts, stops)
+
+    def close(self) -> None:
+        self._rows.close()

@@ -1,0 +1,8 @@
+"""Writers of foreign formats, and BatchMap. Sources are opened with :func:`penstock.open`."""
+
+from penstock.conversion.tasks import BatchMap
+from penstock.formats.collection import write_collection
+from penstock.formats.rows import encode_rows, write_rows
+from penstock.formats.tokens_writer import write_tokens
+
+__all__ = ["BatchMap", "encode_rows", "write_collection", "write_rows", "write_tokens"]

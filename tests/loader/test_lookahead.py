@@ -1,0 +1,229 @@
+"""Blocks of coming batches are asked for ahead of time: the right bytes, each block once an epoch, and not too far ahead."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import penstock as pen
+from penstock.errors import BatchError
+from penstock.loader.lookahead import DiskAdvice, Lookahead, Walk, disk_extents, disk_uses
+from penstock.records import Source
+from penstock.source import write_tokens
+
+N = 1000
+ROWS = np.random.default_rng(5).integers(0, 256, (N, 32), dtype=np.uint8)
+DEADLINE_S = 30
+
+
+def npy_parts(directory: Path) -> Source:
+    for number, part in enumerate(np.split(ROWS, [0, 400, 700])):
+        np.save(directory / f"{number}.npy", part)
+    return pen.open(str(directory / "*.npy"))
+
+
+def store(directory: Path) -> Source:
+    with pen.create(directory / "a.pen", {"row": pen.Field("u1", (32,))}, chunk_records=300) as out:
+        out.extend({"row": ROWS})
+    return pen.open(directory / "a.pen")
+
+
+def token_files(directory: Path) -> Source:
+    write_tokens(list(ROWS), directory / "a.rox", block_size=32, max_shard_bytes=9_000)
+    return pen.open(directory / "a.rox")
+
+
+def hdf5(directory: Path) -> Source:
+    with h5py.File(directory / "a.h5", "w") as file:
+        file["row"] = ROWS
+    return pen.open(directory / "a.h5")
+
+
+def arrow(directory: Path) -> Source:
+    table = pa.table({"row": pa.FixedSizeListArray.from_arrays(pa.array(ROWS.reshape(-1)), 32)})
+    with pa.OSFile(str(directory / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=300)
+    return pen.open(directory / "a.arrow")
+
+
+def on_disk(data: Source, ids: range) -> Iterator[tuple[str, int, int]]:
+    """Where records are: files, and bytes from and to."""
+    extents = data.extents(np.array([ids.start]), np.array([ids.stop]))
+    yield from ((data.paths[number], start, stop) for number, start, stop in zip(*(e.tolist() for e in extents), strict=True))
+
+
+MAKERS = [npy_parts, store, token_files, hdf5, arrow]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("ids", [range(0, 1), range(0, N), range(399, 401), range(250, 950), range(N - 1, N)])
+def test_ranges_on_the_disk_hold_the_records(make: Any, ids: range, tmp_path: Path) -> None:
+    with make(tmp_path) as data:
+        found = b"".join(Path(path).read_bytes()[start:stop] for path, start, stop in on_disk(data, ids))
+    wanted = ROWS[ids.start : ids.stop].tobytes()
+    assert wanted in found
+    assert len(found) <= len(wanted) + 2 * 4 * 65536  # whole pages of a store, in up to four chunks
+
+
+def test_fields_that_were_changed_do_not_confuse_the_ranges(tmp_path: Path) -> None:
+    store(tmp_path).close()
+    with pen.open(tmp_path / "a.pen", mode="a") as out:
+        out.update([0, 500], {"row": np.zeros((2, 32), np.uint8)})
+    with pen.open(tmp_path / "a.pen") as data:
+        for path, start, stop in on_disk(data, range(0, N)):
+            assert 0 <= start < stop <= Path(path).stat().st_size
+
+
+def loader(data: Source, **options: Any) -> pen.Loader:
+    return pen.Loader(data.shuffle(seed=7, block=10, window=4, **options), 8)
+
+
+def blocks_of(run: pen.Loader, steps: range) -> list[tuple[int, range]]:
+    return [(step, ids) for step, reads, ids in disk_uses(Walk(run._work, run._schedule, steps)) if reads is not None]
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_every_block_is_asked_for_once_an_epoch_before_it_is_needed(lanes: int, tmp_path: Path) -> None:
+    with npy_parts(tmp_path) as data:
+        run = loader(data, lanes=lanes)
+        per_epoch = len(run)
+        found = blocks_of(run, range(0, 2 * per_epoch))
+        assert sorted(ids.start for _, ids in found) == sorted([*range(0, N, 10)] * 2)
+        first_use: dict[tuple[int, int], int] = {}
+        for step in range(2 * per_epoch):
+            for one in run.explain(step)["ids"].tolist():
+                first_use.setdefault((step // per_epoch, one // 10), step)
+        asked = {(index // 100, ids.start // 10): step for index, (step, ids) in enumerate(found)}
+        assert asked.keys() == first_use.keys()
+        assert all(asked[key] < first_use[key] for key in asked)
+
+
+@pytest.mark.parametrize("seq_len", [10, 32, 100])
+@pytest.mark.parametrize("kind", ["blocks", "in order"])
+def test_every_byte_of_sequences_is_asked_for_once_an_epoch_before_it_is_needed(kind: str, seq_len: int, tmp_path: Path) -> None:
+    with token_files(tmp_path) as data:
+        pages = data.shuffle(seed=7, block=10, window=4) if kind == "blocks" else data.in_order()
+        run = pen.Loader(pages.sequences(seq_len), 8, tail="keep")
+        asked = {(path, place): step for step, path, place in _bytes_asked(run, range(len(run)))}
+        flat, needed = ROWS.reshape(-1), 0
+        names = sorted(str(path) for path in tmp_path.glob("*.rox"))
+        ends = np.cumsum(data.token_leaf.extents(np.array([0]), np.array([flat.size]))[2])
+        for step in range(len(run)):
+            for low, high in np.concatenate(run.explain(step)["tokens"]).tolist():
+                for token in (low, high - 1):
+                    number = int(np.searchsorted(ends, token, side="right"))
+                    assert asked[names[number], token - int(ends[number - 1] if number else 0)] < step
+                needed += high - low
+        assert needed == len(run.stream) * seq_len
+        assert len(asked) <= flat.size
+
+
+def _bytes_asked(run: pen.Loader, steps: range) -> Iterator[tuple[int, str, int]]:
+    """Every byte that is asked for, once."""
+    seen: set[tuple[str, int]] = set()
+    for step, reads, pages in disk_uses(Walk(run._work, run._schedule, steps)):
+        for path, start, stop in () if reads is None else disk_extents(reads, pages):
+            for place in range(start, stop):
+                assert (path, place) not in seen
+                seen.add((path, place))
+                yield step, path, place
+
+
+def test_in_order_every_record_is_asked_for_once(tmp_path: Path) -> None:
+    with npy_parts(tmp_path) as data:
+        run = pen.Loader(data.in_order(), 8)
+        assert [i for _, ids in blocks_of(run, range(0, len(run))) for i in ids] == list(range(N))
+
+
+def test_a_global_shuffle_and_data_in_memory_are_not_read_ahead(tmp_path: Path) -> None:
+    with npy_parts(tmp_path) as data:
+        for stream in (data.shuffle(seed=7), pen.open(ROWS, field="row").shuffle(seed=7, block=10, window=4)):
+            run = pen.Loader(stream, 8)
+            ahead = Lookahead(run._work, run._schedule, range(0, 10))
+            assert ahead._disk is None
+
+
+class Asked:
+    """Takes down what is asked for."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.change = threading.Condition()
+
+    def advise(self, path: str, start: int, stop: int) -> None:
+        with self.change:
+            self.records += (stop - start) // 32
+            self.change.notify()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def wait_for(self, records: int) -> None:
+        with self.change:
+            assert self.change.wait_for(lambda: self.records >= records, DEADLINE_S)
+
+
+def test_it_stays_a_bounded_number_of_bytes_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.loader.lookahead.AHEAD_BYTES", 100 * 32)
+    with npy_parts(tmp_path) as data:
+        run, asked = loader(data), Asked()
+        ahead = DiskAdvice(run._work, run._schedule, range(0, 125), asked)
+        asked.wait_for(80)
+        assert asked.records <= 160  # 100 records ahead, and the blocks of the groups in which that ends
+        ahead.passed(60)  # 488 records
+        asked.wait_for(560)
+        assert asked.records <= 680
+        ahead.passed(124)
+        asked.wait_for(N)
+        ahead.close()
+        ahead.close()
+        assert asked.records == N
+
+
+def test_closing_does_not_wait_for_batches_that_never_come(tmp_path: Path) -> None:
+    with npy_parts(tmp_path) as data:
+        run = pen.Loader(data.shuffle(seed=7, block=10, window=4), 8)
+        with run:
+            next(iter(run))
+        assert not [thread for thread in threading.enumerate() if thread.name == "penstock-disk-advice"]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_batches_are_those_of_a_loader_that_does_not_read_ahead(make: Any, tmp_path: Path) -> None:
+    with make(tmp_path) as data:
+        stream = data.shuffle(seed=7, block=10, window=4)
+        field = next(iter(data.schema))
+        plain, ahead = (pen.Loader(stream, 8, threads=threads) for threads in (0, 2))
+        for one, other in zip(plain, ahead, strict=True):
+            assert np.array_equal(one[field], other[field])
+
+
+def test_a_file_that_is_gone_is_told_by_the_batch_and_not_by_the_thread(tmp_path: Path) -> None:
+    with npy_parts(tmp_path) as data:
+        for path in tmp_path.glob("*.npy"):
+            path.unlink()
+        with pytest.raises(BatchError, match="No such file"), pen.Loader(data.shuffle(seed=7, block=10, window=4), 8) as run:
+            list(run)
+
+
+def test_a_mixture_that_no_longer_reads_from_the_disk_lets_the_thread_rest_and_end(tmp_path: Path) -> None:
+    with npy_parts(tmp_path) as data:
+        memory = pen.open(dict.fromkeys(data.schema, ROWS))
+        streams = {"disk": data.shuffle(seed=1, block=10, window=2), "memory": memory.shuffle(seed=2)}
+        weights = [(0, {"disk": 1, "memory": 1}), (2, {"disk": 0, "memory": 1})]
+        mixed = pen.mix(streams, seed=3, weights=weights, stop="forever", batch_size=8)
+        run = pen.Loader(mixed, 8, threads=2)
+        blocks = disk_uses(Walk(run._work, run._schedule, range(0, 1 << 40)))
+        assert any(source is None and step > 100 for step, source, _ in blocks)  # it says what to wait for, and does not search on
+        batches = run.forever()
+        for _ in range(5):
+            next(batches)
+        reader = next(thread for thread in threading.enumerate() if thread.name == "penstock-disk-advice")
+        batches.close()
+        reader.join(DEADLINE_S)
+        assert not reader.is_alive()

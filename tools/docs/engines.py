@@ -1,0 +1,85 @@
+"""Writes docs/reference/engines.md: what reads each kind of source in each combination, as loaders of small files say it.
+
+::
+
+    python -m tools.docs.engines
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from tests.loader.matrix import KINDS, USES, AtUrl, Cell, cells
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "engines.md"
+
+HEAD = """\
+# Engines and plans
+
+<!-- written by python -m tools.docs.engines -->
+
+What a loader does with each kind of source, alone and combined. These tables are not written by hand: small files of every kind
+are loaded, and the library (`loader.engine`, `loader.forecast()`, `loader.stats().network`) and a server that counts requests are
+asked. All streams are block shuffles.
+"""
+
+ON_DISK = """
+## On a disk
+
+*native*: threads outside of Python read the records. *threads*: Python threads read them, because another library decompresses
+them, values are nested, a function runs, or there is no native reader yet (texts of Arrow files, folders). A transform makes every
+loader one of Python threads. *+ prefetch*: the system is told which blocks come next, and reads them while the trainer works.
+Sequences are cut from texts, byte strings, ragged arrays and tokens; other records have none (—).
+"""
+
+AT_URLS = """
+## At URLs
+
+The engine is as above unless another one is named. *kept*: everything fits into the window, and every byte is fetched once in a
+run. *blocks*: it does not, and the blocks of the shuffle are fetched at their first use and released after their last. The forecast
+of requests and bytes is *exact*, a *bound* (no more than that is fetched), or *low*. `stats().network` is exact, unless a cell says
+*miscounted*. Kinds that are not in the tables are not read at URLs yet.
+"""
+
+
+def page() -> str:
+    """The page."""
+    parts = [HEAD, ON_DISK, *_table(KINDS, _on_disk)]
+    kinds = [kind for kind in KINDS if cells()[kind, "plain"].fits is not None]
+    parts += [AT_URLS, "\nWhere all data fits into the window:\n", *_table(kinds, lambda cell: _at_url(cell, cell.fits))]
+    parts += ["\nWhere it does not:\n", *_table(kinds, lambda cell: _at_url(cell, cell.larger))]
+    return "".join(parts)
+
+
+def _table(kinds: Iterable[str], show: Callable[[Cell], str]) -> Iterator[str]:
+    yield "\n" + _line(["", *USES]) + _line(["---"] * (len(USES) + 1))
+    for kind in kinds:
+        yield _line([kind, *(show(cells()[kind, use]) for use in USES)])
+
+
+def _line(words: list[str]) -> str:
+    return f"| {' | '.join(words)} |\n"
+
+
+def _on_disk(cell: Cell) -> str:
+    if cell.disk is None:
+        return "—"
+    return cell.disk.engine + (" + prefetch" if cell.disk.is_prefetched else "")
+
+
+def _at_url(cell: Cell, found: AtUrl | str | None) -> str:
+    if cell.disk is None or found is None:
+        return "—"
+    if isinstance(found, str):
+        return found
+    engine = "" if found.engine == cell.disk.engine else f"{found.engine}, "
+    forecast = {"exact": "exact", "upper bound": "bound", "too low": "low"}[found.forecast]
+    return f"{engine}{found.plan}, {forecast}" + ("" if found.counts else ", miscounted")
+
+
+def main() -> None:
+    """Write it."""
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()
