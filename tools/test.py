@@ -5,6 +5,7 @@ others); each process takes the next one when it is done with the last, so that 
 is replaced by a new one: hundreds of tests fork, which takes 0.6 ms in a small process and 70 ms in one of a gigabyte. Results go
 to out/tests-*.xml. Exit code 0 if all passed.
 
+``--processes N`` takes another number of processes: more where other programs take the cores.
 ``--record`` writes the durations of the last run to ``tests/durations.json``.
 """
 
@@ -77,7 +78,7 @@ def run_worker(name: str, pipe: int) -> int:
     return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code  # others took the last ones
 
 
-def run_all() -> int:
+def run_all(processes: int = PROCESSES) -> int:
     """All tests, and a line about the time they took."""
     OUT.mkdir(exist_ok=True)
     for old in OUT.glob("tests-*"):
@@ -88,13 +89,13 @@ def run_all() -> int:
         os.write(end, files.index(file).to_bytes(_ITEM_BYTES))
     os.close(end)
     began, codes = time.monotonic(), list[int]()
-    lines = [threading.Thread(target=_run_line, args=(number, pipe, codes)) for number in range(PROCESSES)]
+    lines = [threading.Thread(target=_run_line, args=(number, pipe, codes)) for number in range(processes)]
     for line in lines:
         line.start()
     for line in lines:
         line.join()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{PROCESSES} processes took {time.monotonic() - began:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of CPU time")
+    print(f"{processes} processes took {time.monotonic() - began:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of CPU time")
     return max(map(abs, codes))
 
 
@@ -136,6 +137,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case []:
             sys.exit(run_all())
+        case ["--processes", number]:
+            sys.exit(run_all(int(number)))
         case ["--record"]:
             record()
         case ["--worker", number, pipe]:

@@ -225,7 +225,8 @@ def test_o03_beyond_the_end(objects: Objects, info: ObjectInfo) -> None:
 
 def test_o03_an_error_of_the_writer_ends_the_read(double: Double, objects: Objects, info: ObjectInfo) -> None:
     def write(offset: int, data: memoryview) -> None:
-        raise RuntimeError("the disk is full")
+        if len(data):
+            raise RuntimeError("the disk is full")
 
     with pytest.raises(RuntimeError, match="the disk is full"):
         objects.read_into(info, START, STOP, write)
@@ -263,8 +264,9 @@ def test_o05_replaced_while_a_body_is_continued(double: Double, objects: Objects
     pieces: list[bytes] = []
 
     def write(offset: int, data: memoryview) -> None:
-        pieces.append(bytes(data))
-        double.put(KEY, bytes(reversed(DATA)))
+        if len(data):  # without bytes it is only asked whether they are still wanted, before the first answer too
+            pieces.append(bytes(data))
+            double.put(KEY, bytes(reversed(DATA)))
 
     with pytest.raises(ObjectChangedError):
         objects.read_into(info, START, STOP, write)
