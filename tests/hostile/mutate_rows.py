@@ -32,7 +32,7 @@ KINDS = ("npy", "shard", "rox")
 CHILD_BYTES = 1 << 30
 """What a child may take of address space beyond what it has; mutants have a few kilobytes."""
 
-DEADLINE_S = 60
+DEADLINE_S = 300
 GROUP = 200
 """Mutants of one child."""
 

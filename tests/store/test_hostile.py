@@ -28,7 +28,7 @@ def run(
 ) -> list[dict[str, Any]]:
     """The lines that the program of tests/store/hostile.py prints for a group; a failure names the case it ended in."""
     command = [*before, sys.executable, "-W", "error", "-m", "tests.store.hostile", group, str(folder), str(stride), *after]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, f"ended by {done.returncode} after {lines[-1:]}: {done.stderr[-2000:]}"
     return lines
