@@ -11,7 +11,6 @@ not penstock's or does not name the file, an allocation beyond reason, or values
 import argparse
 import os
 import random
-import resource
 import signal
 import struct
 import sys
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from tests.hostile import file_changer
+from tests.sanitized import limit_address_space
 
 import penstock as pen
 from penstock.errors import PenstockError
@@ -146,8 +146,7 @@ def outcome(path: Path, data: bytes, io: str) -> str:
 
 def _serve(folder: Path, kind: str, seeds: range, out: int) -> None:
     """In a child: a line for every mutant, before it and after it."""
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (taken + CHILD_BYTES,) * 2)
+    limit_address_space(CHILD_BYTES)
     for seed in seeds:
         signal.alarm(DEADLINE_S)
         rng = random.Random(f"{kind} {seed}")
