@@ -575,6 +575,10 @@ std::uint64_t StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride,
       });
     });
   });
+  if (all_places.in_a_row()) {  // as vector code
+    const std::uint8_t* const first = present + all_places[0];
+    return static_cast<std::uint64_t>(std::count(first, first + all_ids.size(), std::uint8_t{0}));
+  }
   std::uint64_t num_missing = 0;
   for (std::size_t i = 0; i < all_ids.size(); ++i) num_missing += present[all_places[i]] == 0 ? 1 : 0;
   return num_missing;
