@@ -168,7 +168,8 @@ class BoundRing {
     std::vector<RingField> made;
     for (const auto& [readers, stride] : fields) {
       need_sources(readers.size());
-      made.push_back({stride, {}});
+      made.push_back({stride, {}, {}});
+      std::vector<StoreGather::Source> stores;
       strides_.push_back(stride);
       for (const auto& [reader, number] : readers) {
         const std::size_t source = made.back().sources.size();
@@ -181,7 +182,8 @@ class BoundRing {
         } else if (number >= 0) {
           const auto& store = nb::cast<const StoreReader&>(reader);
           bound(source, store.length());
-          made.back().sources.push_back(of_store(store, static_cast<std::uint32_t>(number), stride));
+          stores.push_back({&store, static_cast<std::uint32_t>(number)});
+          made.back().sources.push_back(of_store(store, stores.back().field, stride));
         } else {
           const RowReader& rows = nb::cast<const BoundRows&>(reader).reader;
           if (rows.stride() != stride) throw std::invalid_argument("expected rows of as many bytes as the field has");
@@ -189,6 +191,8 @@ class BoundRing {
           made.back().sources.push_back(of_rows(rows));
         }
       }
+      if (stores.size() == readers.size() && StoreGather::can_read(stores, stride))
+        made.back().gather = of_stores(stores, stride);
     }
     return made;
   }
@@ -210,6 +214,11 @@ class BoundRing {
     return [this, &reader, number, stride](const RingRead& read) {
       if (!read.offsets.empty()) throw std::logic_error("records of a store are not read in runs");
       reader.read_fixed(number, stride, read.ids, read.out, read.present, alone_, read.places);
+    };
+  }
+  static RingGather of_stores(const std::vector<StoreGather::Source>& stores, std::uint64_t stride) {
+    return [gather = std::make_shared<const StoreGather>(stores, stride)](auto ids, auto which, auto* out, auto* present) {
+      return gather->read(ids, which, out, present);
     };
   }
   static RingFill of_documents(const DocumentLine& line) {

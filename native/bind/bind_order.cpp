@@ -125,16 +125,25 @@ struct BoundOrder {
 
 using BoundPart = std::tuple<nb::object, std::int64_t, std::int64_t>;
 
+template <class Epoch>
+std::shared_ptr<const OrderNode> leaf_of(Epoch& epoch, std::int32_t leaf) {
+  return std::make_shared<OrderLeaf>(
+      [&epoch](auto positions, auto out) { epoch.forward(positions, out); },
+      [&epoch](std::int64_t first, auto out) { epoch.run(static_cast<std::uint64_t>(first), 1, out); }, leaf);
+}
+
 BoundOrder order_leaf(nb::object epoch, std::int32_t leaf) {
-  OrderLeaf::Forward forward;
+  std::shared_ptr<const OrderNode> made;
   if (nb::isinstance<Permutation>(epoch)) {
-    forward = [&order = nb::cast<const Permutation&>(epoch)](auto positions, auto out) { order.forward(positions, out); };
+    made = leaf_of(nb::cast<const Permutation&>(epoch), leaf);
   } else if (nb::isinstance<BlockEpoch>(epoch)) {
-    forward = [&order = nb::cast<BlockEpoch&>(epoch)](auto positions, auto out) { order.forward(positions, out); };
-  } else if (!epoch.is_none()) {
+    made = leaf_of(nb::cast<BlockEpoch&>(epoch), leaf);
+  } else if (epoch.is_none()) {
+    made = std::make_shared<OrderLeaf>(nullptr, nullptr, leaf);
+  } else {
     throw nb::type_error("expected a Permutation, a BlockEpoch or None");
   }
-  return {std::make_shared<OrderLeaf>(std::move(forward), leaf), {std::move(epoch)}};
+  return {std::move(made), {std::move(epoch)}};
 }
 
 BoundOrder order_mix(nb::object line, std::uint64_t root, std::vector<std::int64_t> before, const std::vector<BoundPart>& parts) {
@@ -164,7 +173,16 @@ void bind_order_tree(nb::module_& m) {
             return self.node->at(span(positions), leaves.data(), ids.data());
           },
           "positions"_a.noconvert(), "leaves"_a.noconvert(), "ids"_a.noconvert(),
-          "Fill leaves and ids with what is at positions; False if one of them is in an epoch that the tree does not have.");
+          "Fill leaves and ids with what is at positions; False if one of them is in an epoch that the tree does not have.")
+      .def(
+          "run",
+          [](const BoundOrder& self, std::uint64_t first, Array<std::int32_t> leaves, IntsOut ids) {
+            need_same_length(leaves.size(), ids.size());
+            need_run_below(first, 1, ids.size(), kMaxLength);
+            const nb::gil_scoped_release free;
+            return self.node->run(static_cast<std::int64_t>(first), {leaves.data(), leaves.size()}, span(ids));
+          },
+          "first"_a, "leaves"_a.noconvert(), "ids"_a.noconvert(), "The same for positions first, first + 1, ...");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -312,13 +313,22 @@ void BatchRing::fill_run(RingBatch& batch, std::size_t source, std::size_t low, 
   }
 }
 
-// The records of each source are read together, each to its place in the batch.
+// The records of all sources are read in one pass, or those of each source together, each to its place in the batch.
 void BatchRing::fill_mixed(RingBatch& batch, std::size_t low, std::size_t high) const {
-  if (fields_.empty()) return;
-  const BySource grouped(batch.picks, low, high, num_sources_);
-  for (std::size_t i = 0; i < fields_.size(); ++i) {
-    grouped.for_each([&](std::size_t source, std::size_t first, std::span<const std::int64_t> ids) {
-      const Places places(grouped.rows.data() + first);
+  const RingPicks& picks = batch.picks;
+  std::optional<BySource> grouped;  // those from `rest` on
+  for (std::size_t i = 0, rest = high; i < fields_.size(); ++i) {
+    const RingField& field = fields_[i];
+    std::size_t done = low;
+    if (field.gather) {
+      const std::size_t count = high - low;
+      done += field.gather(std::span(picks.ids).subspan(low, count), std::span(picks.which).subspan(low, count),
+                           batch.values[i].get() + low * field.stride, flags(batch.present[i]) + low);
+    }
+    if (done == high) continue;
+    if (done != rest) grouped.emplace(picks, rest = done, high, num_sources_);
+    grouped->for_each([&](std::size_t source, std::size_t first, std::span<const std::int64_t> ids) {
+      const Places places(grouped->rows.data() + first);
       fields_[i].sources[source]({ids, {}, places, batch.values[i].get(), flags(batch.present[i])});
     });
   }

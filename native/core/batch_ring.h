@@ -35,10 +35,17 @@ struct RingRead {
 };
 using RingFill = std::function<void(const RingRead& read)>;
 
-// One field of a batch: records of `stride` bytes, read in one way from each source.
+// Records of several sources in one pass: record ids[i] of source which[i] goes to place i of `out`; present is as in RingRead.
+// Gives how many it has read, from the first on; the others are read source by source.
+using RingGather = std::function<std::size_t(std::span<const std::int64_t> ids, std::span<const std::int32_t> which,
+                                             std::byte* out, std::uint8_t* present)>;
+
+// One field of a batch: records of `stride` bytes, read in one way from each source, and in another from all of them, if there is
+// one.
 struct RingField {
   std::uint64_t stride;
   std::vector<RingFill> sources;
+  RingGather gather = nullptr;
 };
 
 // One field of a batch whose records have different lengths: items of `item_bytes` bytes, with ndim dimensions (0: one, whose

@@ -1,11 +1,24 @@
 #include "core/mixed_order.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 #include "core/row_lookup.h"
 
 namespace penstock {
+
+bool OrderNode::run(std::int64_t first, std::span<std::int32_t> leaves, std::span<std::int64_t> ids) const {
+  std::iota(ids.begin(), ids.end(), first);
+  return at(ids, leaves.data(), ids.data());
+}
+
+bool OrderLeaf::run(std::int64_t first, std::span<std::int32_t> leaves, std::span<std::int64_t> ids) const {
+  if (!run_) return OrderNode::run(first, leaves, ids);
+  std::fill(leaves.begin(), leaves.end(), leaf_);
+  run_(first, ids);
+  return true;
+}
 
 bool OrderLeaf::at(std::span<const std::int64_t> positions, std::int32_t* leaves, std::int64_t* ids) const {
   std::fill_n(leaves, positions.size(), leaf_);
@@ -48,6 +61,37 @@ bool OrderMix::at(std::span<const std::int64_t> positions, std::int32_t* leaves,
     const auto place = static_cast<std::size_t>(order[i]);
     leaves[place] = own_leaves[i];
     ids[place] = own[i];
+  }
+  return true;
+}
+
+bool OrderMix::run(std::int64_t first, std::span<std::int32_t> leaves, std::span<std::int64_t> ids) const {
+  return run_periods(first, leaves, ids) || OrderNode::run(first, leaves, ids);
+}
+
+// Each data set gives a run of its own order to whole periods, whose positions are then only looked up. (A batch of 256 of two
+// shuffled data sets, 16 batches at once: 1.6 us, with at() 4.5.)
+bool OrderMix::run_periods(std::int64_t first, std::span<std::int32_t> leaves, std::span<std::int64_t> ids) const {
+  std::vector<std::uint32_t> places(ids.size());
+  std::vector<std::int64_t> elements(parts_.size());
+  std::vector<std::int64_t> counts(parts_.size());
+  if (!line_.run(root_, first, places, elements, counts, before_)) return false;
+  const auto total = static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
+  std::vector<std::int64_t> own(total);
+  std::vector<std::int32_t> own_leaves(total);
+  std::size_t low = 0;
+  for (std::size_t k = 0; k < parts_.size(); ++k) {
+    const MixedPart& part = parts_[k];
+    const std::int64_t begin = elements[k] - part.base;
+    const auto count = static_cast<std::size_t>(counts[k]);
+    if (count == 0) continue;
+    if (begin < 0 || begin > part.length || counts[k] > part.length - begin) return false;
+    if (!part.order->run(begin, std::span(own_leaves).subspan(low, count), std::span(own).subspan(low, count))) return false;
+    low += count;
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    leaves[i] = own_leaves[places[i]];
+    ids[i] = own[places[i]];
   }
   return true;
 }

@@ -18,17 +18,22 @@ class OrderNode {
   // Fills in the leaf and the record at each position; `ids` may be the positions themselves. False if one is not in the epochs
   // that the tree was made for; what was filled in is then worth nothing.
   virtual bool at(std::span<const std::int64_t> positions, std::int32_t* leaves, std::int64_t* ids) const = 0;
+  // The same for positions first, first + 1, ...; costs less.
+  virtual bool run(std::int64_t first, std::span<std::int32_t> leaves, std::span<std::int64_t> ids) const;
 };
 
-// An order of the records of one leaf; without `forward`, in sequence.
+// An order of the records of one leaf: those at positions, and at positions from `first` on. Without these, in sequence.
 class OrderLeaf final : public OrderNode {
  public:
   using Forward = std::function<void(std::span<const std::int64_t> positions, std::span<std::int64_t> out)>;
-  OrderLeaf(Forward forward, std::int32_t leaf) : forward_(std::move(forward)), leaf_(leaf) {}
+  using Run = std::function<void(std::int64_t first, std::span<std::int64_t> out)>;
+  OrderLeaf(Forward forward, Run run, std::int32_t leaf) : forward_(std::move(forward)), run_(std::move(run)), leaf_(leaf) {}
   bool at(std::span<const std::int64_t> positions, std::int32_t* leaves, std::int64_t* ids) const override;
+  bool run(std::int64_t first, std::span<std::int32_t> leaves, std::span<std::int64_t> ids) const override;
 
  private:
   Forward forward_;
+  Run run_;
   std::int32_t leaf_;
 };
 
@@ -44,8 +49,11 @@ class OrderMix final : public OrderNode {
   // before: see MixtureLine::at. The line must outlive the node.
   OrderMix(const MixtureLine& line, std::uint64_t root, std::vector<std::int64_t> before, std::vector<MixedPart> parts);
   bool at(std::span<const std::int64_t> positions, std::int32_t* leaves, std::int64_t* ids) const override;
+  bool run(std::int64_t first, std::span<std::int32_t> leaves, std::span<std::int64_t> ids) const override;
 
  private:
+  bool run_periods(std::int64_t first, std::span<std::int32_t> leaves, std::span<std::int64_t> ids) const;
+
   const MixtureLine& line_;
   std::uint64_t root_;
   std::vector<std::int64_t> before_;

@@ -61,6 +61,17 @@ const MixtureSegment& segment_of(const std::vector<MixtureSegment>& segments, st
   return *std::prev(after);
 }
 
+// The period of a position, with before[k] added to what data set k has given.
+Period period_of(const std::vector<MixtureSegment>& segments, std::uint64_t root, std::uint64_t position,
+                 std::span<const std::int64_t> before) {
+  const MixtureSegment& segment = segment_of(segments, position);
+  Period period(segment, (position - segment.start) / segment.period, root);
+  if (!before.empty() && before.size() != period.before.size())
+    throw std::invalid_argument("expected a number for every data set");
+  for (std::size_t k = 0; k < before.size(); ++k) period.before[k] += before[k];
+  return period;
+}
+
 }  // namespace
 
 void MixtureLine::at(std::uint64_t root, std::span<const std::int64_t> positions, std::span<std::int32_t> which,
@@ -72,11 +83,7 @@ void MixtureLine::at(std::uint64_t root, std::span<const std::int64_t> positions
     if (!kept[current] || !kept[current]->holds(position)) {
       current ^= 1;
       if (!kept[current] || !kept[current]->holds(position)) {
-        const MixtureSegment& segment = segment_of(segments_, position);
-        kept[current].emplace(segment, (position - segment.start) / segment.period, root);
-        std::vector<std::int64_t>& given = kept[current]->before;
-        if (!before.empty() && before.size() != given.size()) throw std::invalid_argument("expected a number for every data set");
-        for (std::size_t k = 0; k < before.size(); ++k) given[k] += before[k];
+        kept[current].emplace(period_of(segments_, root, position, before));
       }
     }
     const std::optional<Period>& period = kept[current];
@@ -85,6 +92,43 @@ void MixtureLine::at(std::uint64_t root, std::span<const std::int64_t> positions
     which[i] = static_cast<std::int32_t>(k);
     element[i] = period->before[k] + static_cast<std::int64_t>((slot - period->edges[k]) * period->segment->unit);
   }
+}
+
+bool MixtureLine::run(std::uint64_t root, std::int64_t first, std::span<std::uint32_t> places, std::span<std::int64_t> elements,
+                      std::span<std::int64_t> counts, std::span<const std::int64_t> before) const {
+  const auto begin = static_cast<std::uint64_t>(first);
+  const std::uint64_t end = begin + places.size();
+  std::vector<Period> periods;
+  for (std::uint64_t position = begin; position < end; position = periods.back().first + periods.back().segment->period) {
+    const MixtureSegment& segment = segment_of(segments_, position);
+    if (segment.period > places.size() || segment.unit != 1) return false;
+    const Period& period = periods.emplace_back(period_of(segments_, root, position, before));
+    if (&segment_of(segments_, period.first + segment.period - 1) != &segment) return false;  // it is cut off
+    for (std::size_t k = 0; k < counts.size(); ++k) {
+      if (periods.size() == 1) {
+        elements[k] = period.before[k];
+        counts[k] = 0;
+      }
+      if (period.before[k] != elements[k] + counts[k]) return false;
+      counts[k] += static_cast<std::int64_t>(period.edges[k + 1] - period.edges[k]);
+    }
+  }
+  std::vector<std::uint32_t> shifts(counts.size());  // from the slot of an element to its number
+  for (const Period& period : periods) {
+    std::int64_t number = 0;
+    for (std::size_t k = 0; k < counts.size(); ++k) {
+      const auto slot = static_cast<std::int64_t>(period.edges[k]);
+      shifts[k] = static_cast<std::uint32_t>(number + period.before[k] - elements[k] - slot);
+      number += counts[k];
+    }
+    const std::uint64_t low = std::max(begin, period.first);
+    const std::uint64_t high = std::min(end, period.first + period.segment->period);
+    for (std::uint64_t position = low; position < high; ++position) {
+      const std::uint64_t slot = period.slots.forward(position - period.first);
+      places[position - begin] = static_cast<std::uint32_t>(slot) + shifts[period.owner_of(slot)];
+    }
+  }
+  return true;
 }
 
 std::vector<std::int64_t> MixtureLine::given_before(std::uint64_t position) const {

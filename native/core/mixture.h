@@ -39,6 +39,12 @@ class MixtureLine {
   void at(std::uint64_t root, std::span<const std::int64_t> positions, std::span<std::int32_t> which,
           std::span<std::int64_t> element, std::span<const std::int64_t> before = {}) const;
 
+  // All elements of the periods of positions first, first + 1, ...: data set k gives `counts[k]` from `elements[k]` on, and those
+  // of all data sets, one after the other, are numbered from 0 on; places[i] is the number of that at position first + i. Costs
+  // less than at(). False if the elements of a data set are not one run, or if a period has more positions than places has.
+  bool run(std::uint64_t root, std::int64_t first, std::span<std::uint32_t> places, std::span<std::int64_t> elements,
+           std::span<std::int64_t> counts, std::span<const std::int64_t> before = {}) const;
+
   // Elements that each data set has given before the period of a position.
   std::vector<std::int64_t> given_before(std::uint64_t position) const;
 

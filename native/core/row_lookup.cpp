@@ -1,10 +1,13 @@
 #include "core/row_lookup.h"
 
 #include <algorithm>
+#include <bit>
 #include <stdexcept>
 
 namespace penstock {
 namespace {
+
+constexpr std::size_t kMostBuckets = 1 << 15;  // of a stream, or nearly twice as many
 
 // How many of the rising `ends` are at most id. Without branches: which run a shuffled id is in cannot be predicted.
 std::size_t run_of(const std::int64_t* ends, std::size_t count, std::int64_t id) {
@@ -19,8 +22,9 @@ std::size_t run_of(const std::int64_t* ends, std::size_t count, std::int64_t id)
 
 }  // namespace
 
-RowLookup::RowLookup(const std::vector<std::vector<RowRun>>& streams) : first_{0} {
+RowLookup::RowLookup(const std::vector<std::vector<RowRun>>& streams) {
   for (const std::vector<RowRun>& runs : streams) {
+    const std::size_t first = runs_.size();
     std::int64_t before = 0;
     for (const RowRun& run : runs) {
       if (run.end <= before) throw std::invalid_argument("expected runs of records in rising order, none empty");
@@ -28,21 +32,36 @@ RowLookup::RowLookup(const std::vector<std::vector<RowRun>>& streams) : first_{0
       ends_.push_back(run.end);
       runs_.push_back(run);
     }
-    first_.push_back(runs_.size());
+    add_buckets(first);
   }
+}
+
+// For the stream whose runs were added last: about eight buckets for each of them, or fewer if they are many.
+void RowLookup::add_buckets(std::size_t first_run) {
+  const std::size_t count = runs_.size() - first_run;
+  if (runs_.size() > UINT32_MAX) throw std::invalid_argument("too many runs");
+  Stream& stream = streams_.emplace_back(Stream{count == 0 ? 0 : ends_.back(), buckets_.size(), 0});
+  if (count == 0) return;
+  const auto last = static_cast<std::uint64_t>(stream.length - 1);
+  stream.shift =
+      std::max(0, static_cast<int>(std::bit_width(last)) - static_cast<int>(std::bit_width(std::min(count * 8, kMostBuckets))));
+  for (std::uint64_t b = 0; b <= last >> stream.shift; ++b) {
+    const std::size_t run = run_of(ends_.data() + first_run, count, static_cast<std::int64_t>(b << stream.shift));
+    buckets_.push_back(static_cast<std::uint32_t>(first_run + run));
+  }
+  buckets_.push_back(static_cast<std::uint32_t>(runs_.size() - 1));
 }
 
 void RowLookup::find(std::span<const std::int64_t> ids, std::span<const std::int32_t> streams, std::int32_t* which,
                      std::int64_t* rows) const {
-  const std::size_t num_streams = first_.size() - 1;
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    const auto stream = streams.empty() ? std::size_t{0} : static_cast<std::size_t>(streams[i]);
-    if (stream >= num_streams) throw std::out_of_range("a record is of a stream that does not exist");
-    const std::size_t first = first_[stream];
-    const std::size_t count = first_[stream + 1] - first;
-    const std::size_t at = run_of(ends_.data() + first, count, ids[i]);
-    if (at == count || ids[i] < 0) throw std::out_of_range("a record that does not exist");
-    const RowRun& run = runs_[first + at];
+    const auto number = streams.empty() ? std::size_t{0} : static_cast<std::size_t>(streams[i]);
+    if (number >= streams_.size()) throw std::out_of_range("a record is of a stream that does not exist");
+    const Stream& stream = streams_[number];
+    if (ids[i] < 0 || ids[i] >= stream.length) throw std::out_of_range("a record that does not exist");
+    const std::uint32_t* const bucket = buckets_.data() + stream.bucket + (ids[i] >> stream.shift);
+    const std::size_t at = bucket[0] + run_of(ends_.data() + bucket[0], bucket[1] - bucket[0], ids[i]);
+    const RowRun& run = runs_[at];
     which[i] = run.leaf;
     rows[i] = run.base + ids[i] * run.step;
   }

@@ -28,9 +28,20 @@ class RowLookup {
             std::int64_t* rows) const;
 
  private:
+  // The runs of a stream: those of records [b << shift, (b + 1) << shift) are from buckets_[bucket + b] up to the next bucket's,
+  // which is one of them too. Nearly all have one run only, so that little is left to search. (12 stores: 3 ns a record, 9
+  // without.)
+  struct Stream {
+    std::int64_t length = 0;
+    std::size_t bucket = 0;
+    int shift = 0;
+  };
+  void add_buckets(std::size_t first_run);
+
   std::vector<std::int64_t> ends_;  // of the runs of all streams
   std::vector<RowRun> runs_;
-  std::vector<std::size_t> first_;  // run of each stream, and the number of all runs
+  std::vector<std::uint32_t> buckets_;
+  std::vector<Stream> streams_;
 };
 
 // Numbers [0, which.size()) in the order of which[i], those of one group in their own order; ends[k] is where group k ends there.

@@ -2,29 +2,62 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
+#include <utility>
 #include <vector>
 
 namespace penstock {
+
+// A number of the calling thread's own.
+inline std::size_t thread_number() {
+  static std::atomic<std::size_t> next{0};
+  thread_local const std::size_t mine = next.fetch_add(1, std::memory_order_relaxed);
+  return mine;
+}
 
 // Slots are filled under a mutex and read without it; they are emptied only when no thread holds a Use. Safe to use from several
 // threads.
 template <class T>
 class SlotCache {
+  // How many threads hold a Use, in parts, so that threads seldom write to the same cache line. (Two threads that read 12 stores
+  // spent 5 us of a batch in a shared_mutex each.)
+  struct alignas(64) Users {
+    std::atomic<std::uint32_t> count{0};
+  };
+
  public:
   explicit SlotCache(std::size_t slots) : slots_(slots), owners_(slots) {}
 
   // While one exists, nothing that was found goes away.
-  using Use = std::shared_lock<std::shared_mutex>;
-  Use use() {
-    if (is_closing_.load()) {  // wait for it: as long as new uses begin before old ones end, no thread is ever alone
-      const std::lock_guard turn(closing_);
+  class Use {
+   public:
+    Use(Use&& other) noexcept : cache_(other.cache_), users_(std::exchange(other.users_, nullptr)) {}
+    Use& operator=(Use&&) = delete;
+    ~Use() {
+      if (users_ != nullptr) cache_.leave(*users_);
     }
-    return Use(use_);
+
+   private:
+    friend class SlotCache;
+    Use(SlotCache& cache, Users& users) : cache_(cache), users_(&users) {}
+
+    SlotCache& cache_;
+    Users* users_;
+  };
+  Use use() {
+    Users& mine = users_[thread_number() % users_.size()];
+    while (true) {
+      mine.count.fetch_add(1);
+      if (!is_closing_.load()) return Use(*this, mine);
+      leave(mine);
+      const std::lock_guard turn(
+          closing_);  // wait for it: as long as new uses begin before old ones end, no thread is ever alone
+    }
   }
 
   // What the slot holds, opened now if it holds nothing; open() gives a shared_ptr<const T> or throws.
@@ -69,27 +102,34 @@ class SlotCache {
     if (count_.load(std::memory_order_relaxed) <= most) return;
     const std::unique_lock turn(closing_, std::try_to_lock);
     if (!turn.owns_lock()) return;
-    is_closing_.store(true);
-    {
-      const std::unique_lock alone(use_);
+    alone([&] {
       for (std::size_t seen = 0; seen < slots_.size() && count_ > most / 2; ++seen) empty(hand_++ % slots_.size(), gone);
-    }
-    is_closing_.store(false);
+    });
   }
 
   // To be called without a Use: waits until no thread holds one, then empties the slot, telling gone(slot) before, if it is full.
   template <class Gone>
   void close(std::size_t slot, const Gone& gone) {
     const std::lock_guard turn(closing_);
-    is_closing_.store(true);
-    {
-      const std::unique_lock alone(use_);
-      empty(slot, gone);
-    }
-    is_closing_.store(false);
+    alone([&] { empty(slot, gone); });
   }
 
  private:
+  void leave(Users& users) {
+    if (users.count.fetch_sub(1) == 1 && is_closing_.load()) users.count.notify_all();
+  }
+
+  // Calls work() while no thread holds a Use; with closing_ locked.
+  template <class Work>
+  void alone(const Work& work) {
+    is_closing_.store(true);  // whoever counts himself after this sees it, and whoever did before is seen here
+    for (Users& users : users_) {
+      for (std::uint32_t count = users.count.load(); count != 0; count = users.count.load()) users.count.wait(count);
+    }
+    work();
+    is_closing_.store(false);
+  }
+
   // No thread may hold a Use.
   template <class Gone>
   void empty(std::size_t slot, const Gone& gone) {
@@ -103,7 +143,7 @@ class SlotCache {
 
   std::mutex closing_;
   std::atomic<bool> is_closing_{false};
-  std::shared_mutex use_;
+  std::array<Users, 8> users_;
   std::mutex change_;
   std::vector<std::atomic<const T*>> slots_;
   std::vector<std::shared_ptr<const T>> owners_;

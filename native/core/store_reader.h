@@ -94,12 +94,16 @@ class StoreReader {
   void forget(std::uint32_t index) const;
 
  private:
+  friend class StoreGather;
   struct Open;
   class Session;
+  class OneStore;
+  class ManyStores;
   using Redirects = std::unordered_map<std::uint64_t, Place>;
 
-  std::size_t read_plain(const Session& session, std::uint64_t stride, std::span<const std::int64_t> ids, std::size_t low,
-                         std::size_t high, std::byte* out, std::uint8_t* present, const Places& places) const;
+  template <class Stores>
+  static std::size_t read_plain(const Stores& stores, std::uint64_t stride, std::span<const std::int64_t> ids, std::size_t low,
+                                std::size_t high, std::byte* out, std::uint8_t* present, const Places& places);
   std::string where() const;
   void need_chunk(std::uint32_t index) const;
   Place locate(const Redirects* redirects, std::uint64_t id) const;
@@ -119,6 +123,31 @@ class StoreReader {
   std::shared_ptr<const FieldNames> names_;
   std::unordered_map<std::uint32_t, Redirects> redirects_;
   mutable ForkLocal<Open> open_;
+  mutable Interval look_;  // at files that may have been written to
+};
+
+// Fixed records of several stores in one pass, so that the bytes of one are on their way while those of another are copied. The
+// stores must outlive it; safe to use from several threads.
+class StoreGather {
+ public:
+  struct Source {
+    const StoreReader* store;
+    std::uint32_t field;
+  };
+
+  // Whether it can read them: files are mapped, all at once, and no store is there with two fields.
+  static bool can_read(std::span<const Source> sources, std::uint64_t stride);
+  StoreGather(std::span<const Source> sources, std::uint64_t stride);
+
+  // Record ids[i] of source which[i] goes to out + i * stride; present[i], which is 1 before, is 0 if it is missing. Returns how
+  // many it has read, from the first on: it stops where a record is not plain, or cannot be read.
+  std::size_t read(std::span<const std::int64_t> ids, std::span<const std::int32_t> which, std::byte* out,
+                   std::uint8_t* present) const;
+
+ private:
+  std::vector<Source> stores_;           // by address, each once: all threads take them in that order, and none waits for another
+  std::vector<std::uint32_t> store_of_;  // source
+  std::uint64_t stride_;
   mutable Interval look_;  // at files that may have been written to
 };
 

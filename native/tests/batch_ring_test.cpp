@@ -120,6 +120,38 @@ void records_of_one_source_are_read_together() {
   check_equal(calls.load(), std::size_t{3}, "a call for each source");
 }
 
+// However many of the first records that is; the second field is read source by source.
+void what_is_not_gathered_is_read_source_by_source() {
+  for (const std::size_t most : {0, 1, 40, 100}) {
+    for (const bool both : {false, true}) {
+      std::vector<RingField> made = fields(false, 3);
+      made[0].gather = [=](auto ids, auto which, std::byte* out, std::uint8_t*) {
+        const std::size_t count = std::min(most, ids.size());
+        for (std::size_t i = 0; i < count; ++i) {
+          const std::int64_t value = ids[i] * 3 + which[i];
+          std::memcpy(out + 8 * i, &value, 8);
+        }
+        return count;
+      };
+      if (both) {
+        made[1].gather = [=](auto ids, auto, std::byte* out, std::uint8_t* present) {
+          const std::size_t count = std::min(most / 2, ids.size());
+          for (std::size_t i = 0; i < count; ++i) {
+            present[i] = ids[i] % 2 == 0;
+            out[i] = static_cast<std::byte>(ids[i]);
+          }
+          return count;
+        };
+      }
+      BatchRing ring(std::move(made), 2);
+      std::vector<std::int32_t> which(100);
+      for (std::size_t i = 0; i < which.size(); ++i) which[i] = static_cast<std::int32_t>(i * 7 % 3);
+      ring.put({some_ids(700, 100), which, {}});
+      check_batch(*wait(ring), 700, 100);
+    }
+  }
+}
+
 void runs_of_records_come_one_after_the_other() {
   RingField field{4, {}};
   for (int source = 0; source < 2; ++source) {
@@ -391,6 +423,7 @@ int main() {
   large_batches_are_shared_between_threads();
   records_of_several_sources_come_to_their_places();
   records_of_one_source_are_read_together();
+  what_is_not_gathered_is_read_source_by_source();
   runs_of_records_come_one_after_the_other();
   an_error_comes_out_at_its_place();
   an_error_of_a_mixture_comes_out_at_its_place();

@@ -17,7 +17,10 @@ std::shared_ptr<const OrderNode> backwards(std::int64_t length, std::int32_t lea
   const auto forward = [length](std::span<const std::int64_t> positions, std::span<std::int64_t> out) {
     for (std::size_t i = 0; i < positions.size(); ++i) out[i] = length - 1 - positions[i];
   };
-  return std::make_shared<OrderLeaf>(forward, leaf);
+  const auto run = [length](std::int64_t first, std::span<std::int64_t> out) {
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = length - 1 - first - static_cast<std::int64_t>(i);
+  };
+  return std::make_shared<OrderLeaf>(forward, run, leaf);
 }
 
 struct Found {
@@ -32,11 +35,18 @@ Found at(const OrderNode& node, const std::vector<std::int64_t>& positions) {
   return found;
 }
 
+// The same by run(), which gives nothing else.
+Found run(const OrderNode& node, std::int64_t first, std::size_t count) {
+  Found found{false, std::vector<std::int32_t>(count), std::vector<std::int64_t>(count)};
+  found.is_found = node.run(first, found.leaves, found.ids);
+  return found;
+}
+
 void a_mixture_in_a_mixture_is_that_of_its_lines() {
   const MixtureLine line = even_line();
   const auto inner = std::make_shared<OrderMix>(
       line, 5, std::vector<std::int64_t>{100, 7},
-      std::vector<MixedPart>{{backwards(1000, 3), 100, 1000}, {std::make_shared<OrderLeaf>(nullptr, 4), 0, 1000}});
+      std::vector<MixedPart>{{backwards(1000, 3), 100, 1000}, {std::make_shared<OrderLeaf>(nullptr, nullptr, 4), 0, 1000}});
   const OrderMix outer(line, 6, {0, 0}, {{backwards(1000, 2), 0, 1000}, {inner, 0, 1000}});
   std::vector<std::int64_t> positions(200);
   std::iota(positions.begin(), positions.end(), 13);
@@ -59,10 +69,40 @@ void a_mixture_in_a_mixture_is_that_of_its_lines() {
   }
 }
 
+// From every position, over any number of periods, whole or in part; also where only at() can say it.
+void runs_are_what_is_at_their_positions() {
+  const MixtureLine line = even_line();
+  const MixtureLine several({{0, 10, 1, false, {0, kHalf, 2 * kHalf}, {0, 0}},
+                             {40, 6, 1, true, {0, 2, 6}, {20, 20}},
+                             {46, 7, 1, false, {0, kHalf / 2, 2 * kHalf}, {22, 24}}});
+  const MixtureLine pairs({{0, 10, 2, false, {0, kHalf, 2 * kHalf}, {0, 0}}});
+  for (const MixtureLine* const outside : {&line, &several, &pairs}) {
+    const auto inner = std::make_shared<OrderMix>(
+        line, 5, std::vector<std::int64_t>{100, 7},
+        std::vector<MixedPart>{{backwards(1000, 3), 100, 1000}, {std::make_shared<OrderLeaf>(nullptr, nullptr, 4), 0, 1000}});
+    const OrderMix outer(*outside, 6, {0, 0}, {{backwards(1000, 2), 0, 1000}, {inner, 0, 1000}});
+    for (std::int64_t first = 0; first < 60; ++first) {
+      for (const std::size_t count : {1, 5, 9, 10, 11, 20, 33, 100}) {
+        std::vector<std::int64_t> positions(count);
+        std::iota(positions.begin(), positions.end(), first);
+        const Found one = at(outer, positions);
+        const Found other = run(outer, first, count);
+        check(one.is_found && other.is_found, "all positions are in their epochs");
+        check_equal(other.leaves, one.leaves, say("leaves of ", count, " from ", first));
+        check_equal(other.ids, one.ids, say("records of ", count, " from ", first));
+      }
+    }
+  }
+}
+
 void positions_in_another_epoch_are_refused() {
   const MixtureLine line = even_line();
   const OrderMix mix(line, 6, {0, 0}, {{backwards(20, 0), 0, 20}, {backwards(15, 1), 0, 15}});
   check(at(mix, {0, 29}).is_found, "15 of each");
+  check(run(mix, 0, 30).is_found, "15 of each");
+  check(run(mix, 11, 19).is_found, "15 of each");
+  check(!run(mix, 0, 40).is_found, "the second has no more");
+  check(!run(mix, 30, 10).is_found, "the second has no more");
   check(!at(mix, {30, 31, 32, 33, 34, 35, 36, 37, 38, 39}).is_found, "the second has no more");
   const OrderMix later(line, 6, {0, 0}, {{backwards(20, 0), 0, 20}, {backwards(15, 1), 15, 15}});
   check(!at(later, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}).is_found, "the second is not there yet");
@@ -81,6 +121,7 @@ void what_was_given_before_a_period_is_known() {
 
 int main() {
   a_mixture_in_a_mixture_is_that_of_its_lines();
+  runs_are_what_is_at_their_positions();
   positions_in_another_epoch_are_refused();
   what_was_given_before_a_period_is_known();
   return finish();

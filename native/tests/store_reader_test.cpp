@@ -1,3 +1,4 @@
+#include <atomic>
 #include <numeric>
 #include <thread>
 
@@ -180,9 +181,100 @@ void a_field_of_another_size_is_refused() {
   }
 }
 
+std::vector<std::int32_t> in_turn(std::size_t count, std::int32_t sources) {
+  std::vector<std::int32_t> which(count);
+  for (std::size_t i = 0; i < count; ++i) which[i] = static_cast<std::int32_t>(i * i / 3 % static_cast<std::size_t>(sources));
+  return which;
+}
+
+// Compares a gather of all ids with one read for each of them.
+void check_gather(const StoreGather& gather, std::span<const StoreReader* const> sources, const std::vector<std::int64_t>& ids) {
+  const std::vector<std::int32_t> which = in_turn(ids.size(), static_cast<std::int32_t>(sources.size()));
+  std::vector<std::byte> out(ids.size() * kStride);
+  std::vector<std::uint8_t> present(ids.size(), 1);
+  check_equal(gather.read(ids, which, out.data(), present.data()), ids.size(), "records read");
+  ThreadPool pool(1);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    std::vector<std::byte> alone(kStride);
+    std::uint8_t is_present = 0;
+    sources[static_cast<std::size_t>(which[i])]->read_fixed(0, kStride, {&ids[i], 1}, alone.data(), &is_present, pool);
+    check_equal(present[i], is_present, say("record ", ids[i], " present"));
+    check(std::equal(alone.begin(), alone.end(), out.begin() + static_cast<std::ptrdiff_t>(i * kStride)), say("record ", ids[i]));
+  }
+}
+
+void a_gather_reads_what_the_stores_read_alone() {
+  const Files files;
+  const StoreReader plain("store", kLength, files.facts(), kSegments, {}, FileAccess::map, {});
+  StoreReader moved("store", kLength, files.facts(), kSegments, {}, FileAccess::map, {});
+  moved.set_redirects(0, std::vector<Redirect>{{0, 2, 99}, {31, 0, 0}, {118, 1, 8}});
+  const StoreReader even("store", kLength, {files.c.fact, files.a.fact}, {{{0, 100, 0, 0}, {100, 19, 1, 0}}}, {}, FileAccess::map,
+                         {});
+  const std::vector<const StoreReader*> readers{&plain, &moved, &even, &plain};  // one of them twice
+  std::vector<StoreGather::Source> sources;
+  for (const StoreReader* const reader : readers) sources.push_back({reader, 0});
+  check(StoreGather::can_read(sources, kStride), "all are mapped");
+  const StoreGather gather(sources, kStride);
+  for (const std::size_t count : {0, 1, 63, 64, 65, 1000}) check_gather(gather, readers, scattered(count));
+  const StoreReader unmapped("store", kLength, files.facts(), kSegments, {}, FileAccess::pread, {});
+  StoreLimits few;
+  few.open_chunks = 2;
+  const StoreReader narrow("store", kLength, files.facts(), kSegments, {}, FileAccess::map, few);
+  for (const StoreGather::Source bad : {StoreGather::Source{&unmapped, 0}, {&narrow, 0}, {&plain, 1}}) {
+    check(!StoreGather::can_read(std::vector<StoreGather::Source>{{&plain, 0}, bad}, kStride), "cannot be read together");
+  }
+  check(!StoreGather::can_read(sources, 0), "nothing to copy");
+}
+
+void a_gather_stops_where_records_are_not_plain() {
+  Files files;
+  const StoreReader good("store", kLength, files.facts(), kSegments, {}, FileAccess::map, {});
+  const std::vector<std::int64_t> ids = scattered(200);
+  std::vector<std::int32_t> which(ids.size());
+  which[150] = 1;
+  std::vector<std::byte> out(ids.size() * kStride);
+  std::vector<std::uint8_t> present(ids.size(), 1);
+  const StoreGather other(std::vector<StoreGather::Source>{{&good, 1}}, kStride);
+  check_equal(other.read(ids, std::vector<std::int32_t>(ids.size()), out.data(), present.data()), std::size_t{0},
+              "a field of another kind");
+  const StoreReader cut("store", 40, {files.a.fact}, {{{0, 40, 0, 0}}}, {}, FileAccess::map, {});
+  const StoreGather both(std::vector<StoreGather::Source>{{&good, 0}, {&cut, 0}}, kStride);
+  std::vector<std::int64_t> some = ids;
+  some[150] = 3;
+  check_equal(both.read(some, which, out.data(), present.data()), ids.size(), "all are plain");
+  Files damaged;
+  damaged.b.image[64 + kStride * 4] ^= std::byte{1};
+  damaged.b.scratch.fill(damaged.b.image);
+  const StoreReader bad("store", kLength, damaged.facts(), kSegments, {}, FileAccess::map, {});
+  const StoreGather with_bad(std::vector<StoreGather::Source>{{&good, 0}, {&bad, 0}}, kStride);
+  some[150] = 34;
+  check_throws<CorruptError>([&] { with_bad.read(some, which, out.data(), present.data()); });
+}
+
+void chunks_may_be_closed_while_others_gather() {
+  const Files files;
+  const StoreReader one("store", kLength, files.facts(), kSegments, {}, FileAccess::map, {});
+  const StoreReader two("store", kLength, files.facts(), kSegments, {}, FileAccess::map, {});
+  const StoreGather forth(std::vector<StoreGather::Source>{{&one, 0}, {&two, 0}}, kStride);
+  const StoreGather back(std::vector<StoreGather::Source>{{&two, 0}, {&one, 0}}, kStride);
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> threads;
+  for (const StoreGather* const gather : {&forth, &back, &forth}) {
+    threads.emplace_back([&, gather] {
+      for (int i = 0; i < 200; ++i) check_gather(*gather, std::vector<const StoreReader*>{&one, &two}, scattered(100));
+      is_over = true;
+    });
+  }
+  for (std::uint32_t i = 0; !is_over; ++i) (i % 2 == 0 ? one : two).forget(i / 2 % 3);
+  for (std::thread& thread : threads) thread.join();
+}
+
 }  // namespace
 
 int main() {
+  a_gather_reads_what_the_stores_read_alone();
+  a_gather_stops_where_records_are_not_plain();
+  chunks_may_be_closed_while_others_gather();
   every_order_of_ids_is_kept();
   redirects_lead_elsewhere_for_their_field_only();
   segments_that_do_not_cover_are_refused();

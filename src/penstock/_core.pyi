@@ -98,6 +98,9 @@ class OrderNode:
         Fill leaves and ids with what is at positions; False if one of them is in an epoch that the tree does not have.
         """
 
+    def run(self, first: int, leaves: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> bool:
+        """The same for positions first, first + 1, ..."""
+
 def random_run(n: int, key: int, start: int, step: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """Fill out with draws below n for positions start, start + step, ..."""
 

@@ -285,6 +285,10 @@ def test_native_orders_of_mixtures_in_mixtures_are_those_of_numpy(stop: str) -> 
             if order.at(as_positions(run), leaves, ids):
                 assert (leaves.tolist(), ids.tolist()) == _flat(mixed, epoch, run)
                 native += 1
+                again, records = np.empty(300, np.int32), np.empty(300, np.int64)
+                assert order.run(start, again, records)
+                assert np.array_equal(again, leaves)
+                assert np.array_equal(records, ids)
             else:
                 refused += 1
     assert native > 3 * refused > 0
