@@ -135,128 +135,129 @@ struct Piece {
   std::int32_t sequence;
 };
 
-// The pieces of a group in the order of their placement.
-class Planner {
- public:
-  Planner(const PackRule& rule, std::int64_t sequences) : rule_(rule), most_(sequences) {}
+[[noreturn]] void fail() { throw std::invalid_argument("the documents of a group do not fit its sequences"); }
 
-  void add_always(std::int64_t document, std::int64_t tokens) {
-    for (std::int64_t offset = 0; offset < tokens;) {
-      const std::int64_t room = rule_.length - end_ % rule_.length;
-      const std::int64_t count = std::min(room, tokens - offset);
-      const std::int64_t sequence = end_ / rule_.length;
-      if (sequence >= most_) fail();
-      placed_.push_back({document, offset, static_cast<std::int32_t>(count), static_cast<std::int32_t>(sequence)});
-      end_ += rounded(count, rule_.multiple);
-      offset += count;
-    }
+// Calls each(piece) for the pieces of a document that is cut only if it is longer than a sequence.
+template <class Each>
+void for_pieces(const PackRule& rule, std::int64_t document, std::int64_t tokens, const Each& each) {
+  const bool is_whole = rule.split == Split::never;
+  if (is_whole && tokens > rule.length && rule.drops) return;
+  for (std::int64_t offset = 0; offset < tokens; offset += rule.length) {
+    each(Piece{document, offset, static_cast<std::int32_t>(std::min(rule.length, tokens - offset)), kNone});
+    if (is_whole) return;
   }
+}
 
-  void add(std::int64_t document, std::int64_t tokens) {
-    const bool is_whole = rule_.split == Split::never;
-    if (is_whole && tokens > rule_.length && rule_.drops) return;
-    for (std::int64_t offset = 0; offset < tokens; offset += rule_.length) {
-      const std::int64_t count = std::min(rule_.length, tokens - offset);
-      pieces_.push_back({document, offset, static_cast<std::int32_t>(count), kNone});
-      if (is_whole) return;
+// The pieces of documents by falling size, equal ones in their order: a counting sort. (The documents are walked twice, so that
+// pieces are written once, to their places.)
+std::vector<Piece> sorted_pieces(const PackDocuments& documents, std::span<const std::int64_t> blocks, const PackRule& rule) {
+  const auto most = static_cast<std::size_t>(rule.length);
+  const auto place = [&](const Piece& piece) { return most - static_cast<std::size_t>(rounded(piece.count, rule.multiple)); };
+  const auto walk = [&](const auto& each) {
+    for (const std::int64_t block : blocks) {
+      for_documents(documents, static_cast<std::uint64_t>(block),
+                    [&](std::int64_t document, std::int64_t tokens) { for_pieces(rule, document, tokens, each); });
     }
-  }
+  };
+  std::vector<std::int64_t> next(most + 1, 0);
+  walk([&](const Piece& piece) { ++next[place(piece) + 1]; });
+  for (std::size_t i = 1; i <= most; ++i) next[i] += next[i - 1];
+  std::vector<Piece> pieces(static_cast<std::size_t>(next[most]));
+  walk([&](const Piece& piece) { pieces[static_cast<std::size_t>(next[place(piece)]++)] = piece; });
+  return pieces;
+}
 
-  void fit() {
-    Rooms rooms(rule_.length);
-    placed_.reserve(pieces_.size());
-    std::vector<Piece> left;
-    for (const std::int32_t number : by_size()) {
-      Piece& piece = pieces_[static_cast<std::size_t>(number)];
-      const std::int64_t size = rounded(piece.count, rule_.multiple);
-      const std::int64_t room = size == rule_.length ? -1 : rooms.least_from(size);
-      if (room >= 0) {
-        piece.sequence = rooms.take(room, size);
-      } else if (rule_.split == Split::never || rooms.size() < most_) {
-        if (rooms.size() == std::numeric_limits<std::int32_t>::max()) fail();
-        piece.sequence = rooms.open(rule_.length - size);
-      } else {
-        left.push_back(piece);
-        continue;
+// What found no room in one sequence is cut over the greatest ones that are left.
+void cut(Piece piece, const PackRule& rule, Rooms& rooms, std::vector<Piece>& placed) {
+  while (piece.count > 0) {
+    const std::int64_t room = rooms.greatest();
+    if (room < 0) fail();
+    Piece part = piece;
+    part.count = static_cast<std::int32_t>(std::min<std::int64_t>(room, piece.count));
+    part.sequence = rooms.take(room, rounded(part.count, rule.multiple));
+    placed.push_back(part);
+    piece.offset += part.count;
+    piece.count -= part.count;
+  }
+}
+
+// Sequences that were not needed take the pieces that were placed last, of sequences that have several: a sequence of nothing
+// but padding would have no loss.
+void fill_empty(std::vector<Piece>& placed, std::int32_t opened, std::int64_t most) {
+  std::vector<std::int32_t> pieces(static_cast<std::size_t>(opened), 0);
+  for (const Piece& piece : placed) ++pieces[static_cast<std::size_t>(piece.sequence)];
+  for (auto piece = placed.rbegin(); piece != placed.rend() && opened < most; ++piece) {
+    std::int32_t& there = pieces[static_cast<std::size_t>(piece->sequence)];
+    if (there < 2) continue;
+    --there;
+    piece->sequence = opened++;
+  }
+}
+
+// Best fit decreasing. Gives the pieces in the order of their placement; `sequences` becomes their number with never.
+std::vector<Piece> fit(std::vector<Piece> pieces, const PackRule& rule, std::int64_t& sequences) {
+  Rooms rooms(rule.length);
+  std::vector<Piece> left;
+  std::size_t end = 0;  // of those that are placed
+  for (Piece& piece : pieces) {
+    const std::int64_t size = rounded(piece.count, rule.multiple);
+    const std::int64_t room = size == rule.length ? -1 : rooms.least_from(size);
+    if (room >= 0) {
+      piece.sequence = rooms.take(room, size);
+    } else if (rule.split == Split::never || rooms.size() < sequences) {
+      if (rooms.size() == std::numeric_limits<std::int32_t>::max()) fail();
+      piece.sequence = rooms.open(rule.length - size);
+    } else {
+      left.push_back(piece);
+      continue;
+    }
+    pieces[end++] = piece;
+  }
+  pieces.resize(end);
+  for (const Piece& piece : left) cut(piece, rule, rooms, pieces);
+  if (rule.split == Split::never) sequences = rooms.size();
+  if (rooms.size() < sequences) fill_empty(pieces, rooms.size(), sequences);
+  return pieces;
+}
+
+// The documents one after the other, cut where sequences end.
+std::vector<Piece> chunk(const PackDocuments& documents, std::span<const std::int64_t> blocks, const PackRule& rule,
+                         std::int64_t sequences) {
+  std::vector<Piece> placed;
+  std::int64_t end = 0;
+  for (const std::int64_t block : blocks) {
+    for_documents(documents, static_cast<std::uint64_t>(block), [&](std::int64_t document, std::int64_t tokens) {
+      for (std::int64_t offset = 0; offset < tokens;) {
+        const std::int64_t count = std::min(rule.length - end % rule.length, tokens - offset);
+        const std::int64_t sequence = end / rule.length;
+        if (sequence >= sequences) fail();
+        placed.push_back({document, offset, static_cast<std::int32_t>(count), static_cast<std::int32_t>(sequence)});
+        end += rounded(count, rule.multiple);
+        offset += count;
       }
-      placed_.push_back(piece);
-    }
-    for (Piece& piece : left) cut(piece, rooms);
-    if (rule_.split == Split::never) most_ = rooms.size();
-    if (rooms.size() < most_) fill_empty(rooms.size());
+    });
   }
+  return placed;
+}
 
-  PackPlan plan() const {
-    PackPlan made;
-    made.first.assign(static_cast<std::size_t>(most_) + 1, 0);
-    for (const Piece& piece : placed_) ++made.first[static_cast<std::size_t>(piece.sequence) + 1];
-    for (std::size_t i = 1; i < made.first.size(); ++i) made.first[i] += made.first[i - 1];
-    std::vector<std::int64_t> next(made.first.begin(), made.first.end() - 1);
-    made.document.resize(placed_.size());
-    made.offset.resize(placed_.size());
-    made.count.resize(placed_.size());
-    for (const Piece& piece : placed_) {
-      const auto at = static_cast<std::size_t>(next[static_cast<std::size_t>(piece.sequence)]++);
-      made.document[at] = piece.document;
-      made.offset[at] = piece.offset;
-      made.count[at] = piece.count;
-    }
-    return made;
+// Pieces by their sequence, those of one in their order.
+PackPlan by_sequence(const std::vector<Piece>& placed, std::int64_t sequences) {
+  PackPlan made;
+  made.first.assign(static_cast<std::size_t>(sequences) + 1, 0);
+  for (const Piece& piece : placed) ++made.first[static_cast<std::size_t>(piece.sequence) + 1];
+  for (std::size_t i = 1; i < made.first.size(); ++i) made.first[i] += made.first[i - 1];
+  std::vector<std::int64_t> next(made.first.begin(), made.first.end() - 1);
+  made.document.resize(placed.size());
+  made.offset.resize(placed.size());
+  made.count.resize(placed.size());
+  for (const Piece& piece : placed) {
+    const auto at = static_cast<std::size_t>(next[static_cast<std::size_t>(piece.sequence)]++);
+    made.document[at] = piece.document;
+    made.offset[at] = piece.offset;
+    made.count[at] = piece.count;
   }
-
- private:
-  [[noreturn]] static void fail() { throw std::invalid_argument("the documents of a group do not fit its sequences"); }
-
-  // The pieces by falling size, equal ones in their order: a counting sort.
-  std::vector<std::int32_t> by_size() const {
-    if (pieces_.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) fail();
-    const auto units = static_cast<std::size_t>(rule_.length / rule_.multiple);
-    std::vector<std::int32_t> next(units + 1, 0);
-    const auto place = [&](const Piece& piece) {
-      return units - static_cast<std::size_t>((piece.count + rule_.multiple - 1) / rule_.multiple);
-    };
-    for (const Piece& piece : pieces_) ++next[place(piece) + 1];
-    for (std::size_t i = 1; i <= units; ++i) next[i] += next[i - 1];
-    std::vector<std::int32_t> order(pieces_.size());
-    for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      order[static_cast<std::size_t>(next[place(pieces_[i])]++)] = static_cast<std::int32_t>(i);
-    }
-    return order;
-  }
-
-  // What found no room in one sequence is cut over the greatest ones that are left.
-  void cut(Piece piece, Rooms& rooms) {
-    while (piece.count > 0) {
-      const std::int64_t room = rooms.greatest();
-      if (room < 0) fail();
-      Piece part = piece;
-      part.count = static_cast<std::int32_t>(std::min<std::int64_t>(room, piece.count));
-      part.sequence = rooms.take(room, rounded(part.count, rule_.multiple));
-      placed_.push_back(part);
-      piece.offset += part.count;
-      piece.count -= part.count;
-    }
-  }
-
-  // Sequences that were not needed take the pieces that were placed last, of sequences that have several: a sequence of nothing
-  // but padding would have no loss.
-  void fill_empty(std::int32_t opened) {
-    std::vector<std::int32_t> pieces(static_cast<std::size_t>(opened), 0);
-    for (const Piece& piece : placed_) ++pieces[static_cast<std::size_t>(piece.sequence)];
-    for (auto piece = placed_.rbegin(); piece != placed_.rend() && opened < most_; ++piece) {
-      std::int32_t& there = pieces[static_cast<std::size_t>(piece->sequence)];
-      if (there < 2) continue;
-      --there;
-      piece->sequence = opened++;
-    }
-  }
-
-  PackRule rule_;
-  std::int64_t most_;
-  std::int64_t end_ = 0;
-  std::vector<Piece> pieces_;
-  std::vector<Piece> placed_;
-};
+  return made;
+}
 
 constexpr std::int64_t kNoLabel = -100;
 
@@ -340,14 +341,9 @@ PackPlan make_pack_plan(const PackDocuments& documents, std::span<const std::int
   if (sequences < 0 || sequences > std::numeric_limits<std::int32_t>::max()) {
     throw std::invalid_argument("a group may have at most 2**31 - 1 sequences: use a smaller window");
   }
-  Planner planner(rule, sequences);
-  for (const std::int64_t block : blocks) {
-    for_documents(documents, static_cast<std::uint64_t>(block), [&](std::int64_t document, std::int64_t tokens) {
-      rule.split == Split::always ? planner.add_always(document, tokens) : planner.add(document, tokens);
-    });
-  }
-  if (rule.split != Split::always) planner.fit();
-  return planner.plan();
+  const std::vector<Piece> placed = rule.split == Split::always ? chunk(documents, blocks, rule, sequences)
+                                                                : fit(sorted_pieces(documents, blocks, rule), rule, sequences);
+  return by_sequence(placed, sequences);
 }
 
 void fill_pack_fields(const PackRuns& runs, std::size_t num_tokens, const PackFields& fields) {

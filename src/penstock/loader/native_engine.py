@@ -26,7 +26,7 @@ from penstock.records import Leaf
 from penstock.remote.residency import PAGE
 from penstock.row_table import RowTable, find_rows, make_lookup
 from penstock.schema import Field
-from penstock.stream import PartStream, SequenceStream, Stream
+from penstock.stream import PackStream, PartStream, SequenceStream, Stream
 from penstock.stream.picks import Picks, RecordPicks, SpanPicks, flatten, ids_of
 from penstock.stream.stream import WEIGHT
 
@@ -237,7 +237,7 @@ def _native_field(
 def native_leaves(stream: Stream) -> tuple[PartStream, ...]:
     """The streams whose samples a ring may read: the stream itself, or those of a mixture, also in mixtures; none if it cannot."""
     parts = stream.parts
-    if stream.is_mixture and (any(part.has_weights for part in parts) or len({type(part) for part in parts}) > 1):
+    if stream.is_mixture and (any(part.has_weights or part.completes for part in parts) or len({type(part) for part in parts}) > 1):
         return ()
     return parts
 
@@ -417,8 +417,9 @@ class NativeEngine(Engine):
             return ExitStack()
         found: list[Rows] = []
         if (runs := asked.runs) is not None:
-            which = asked.streams_of_runs
-            found += self._groups[0].remote_rows(which, runs.starts, runs.starts + runs.counts)
+            which, is_read = asked.streams_of_runs, runs.starts >= 0
+            starts = runs.starts[is_read]
+            found += self._groups[0].remote_rows(None if which is None else which[is_read], starts, starts + runs.counts[is_read])
         for group, (which, rows) in zip(self._groups, asked.rows, strict=False):
             found += group.remote_rows(which, rows, rows + 1)
         is_one = len(self._leaves) == 1 and asked.runs is None
@@ -495,7 +496,7 @@ class NativeEngine(Engine):
         if self._has_varying or len(self._groups) > 1:
             batch = {name: batch[name] for name in self._order}
         if self._completes:
-            sized = cast(SequenceStream, self._work.stream_for(place))
+            sized = cast(SequenceStream | PackStream, self._work.stream_for(place))
             is_plain = all(sized.is_within_pages(span.run) for span in place.spans)
             batch = sized.complete(batch, None if is_plain else cast(SpanPicks, self._work.picks(place)))
         if not self._adds:
