@@ -66,8 +66,9 @@ T* data_of(const std::optional<Array<T>>& array, std::size_t count) {
 void fill_fields(Array<std::uint8_t> tokens, std::size_t item, bool is_signed, Array<const std::uint8_t> added, Ints starts,
                  Ints counts, Ints documents, std::size_t length, std::pair<std::int32_t, std::int32_t> segments,
                  const std::optional<Array<std::int32_t>>& segment, const std::optional<Array<std::int32_t>>& position,
-                 const std::optional<Array<std::int64_t>>& labels) {
-  if (item == 0 || tokens.size() % item != 0) throw std::invalid_argument("expected whole tokens");
+                 const std::optional<Array<std::int64_t>>& labels, std::size_t multiple,
+                 const std::optional<Array<std::int32_t>>& cu_seqlens, const std::optional<Array<std::int32_t>>& max_seqlen) {
+  if (item == 0 || length == 0 || tokens.size() % (item * length) != 0) throw std::invalid_argument("expected whole sequences");
   need_same_length(starts.size(), counts.size());
   need_same_length(starts.size(), documents.size());
   const std::size_t count = tokens.size() / item;
@@ -79,7 +80,10 @@ void fill_fields(Array<std::uint8_t> tokens, std::size_t item, bool is_signed, A
                           segments.second,
                           data_of(segment, count),
                           data_of(position, count),
-                          data_of(labels, count)};
+                          data_of(labels, count),
+                          multiple,
+                          data_of(cu_seqlens, count / length * (length + 1)),
+                          data_of(max_seqlen, count / length)};
   const nb::gil_scoped_release free;
   fill_pack_fields({span(starts), span(counts), span(documents), length}, count, fields);
 }
@@ -115,7 +119,8 @@ void bind_pack(nb::module_& m) {
           "its place in it, and its tokens.");
   m.def("fill_pack_fields", &fill_fields, "tokens"_a.noconvert(), "item"_a, "is_signed"_a, "added"_a.noconvert(),
         "starts"_a.noconvert(), "counts"_a.noconvert(), "documents"_a.noconvert(), "length"_a, "segments"_a,
-        "segment"_a.noconvert().none(), "position"_a.noconvert().none(), "labels"_a.noconvert().none(),
+        "segment"_a.noconvert().none(), "position"_a.noconvert().none(), "labels"_a.noconvert().none(), "multiple"_a,
+        "cu_seqlens"_a.noconvert().none(), "max_seqlen"_a.noconvert().none(),
         "Put added tokens where runs start below 0, and fill the fields that are asked for. segments: the number of the first "
         "piece, and that of padding.");
 }

@@ -299,6 +299,47 @@ void fill_piece(const PackFields& fields, std::size_t begin, std::size_t end, st
   if (fields.labels != nullptr) fill_labels(fields, begin, end);
 }
 
+// The places where something ends in one sequence after the other.
+class Bounds {
+ public:
+  Bounds(const PackFields& fields, std::size_t length) : fields_(fields), length_(length) {}
+
+  // A piece has the tokens [begin, end) of all sequences.
+  void add(std::size_t begin, std::size_t end) {
+    put(begin);
+    put(begin +
+        static_cast<std::size_t>(rounded(static_cast<std::int64_t>(end - begin), static_cast<std::int64_t>(fields_.multiple))));
+  }
+
+  // A sequence is over.
+  void finish() {
+    put(first_ + length_);
+    if (fields_.cu_seqlens != nullptr) {
+      std::int32_t* const row = fields_.cu_seqlens + first_ / length_ * (length_ + 1);
+      std::copy(ends_.begin(), ends_.end(), row);
+      std::fill(row + ends_.size(), row + length_ + 1, static_cast<std::int32_t>(length_));
+    }
+    if (fields_.max_seqlen != nullptr) {
+      std::int32_t most = 0;
+      for (std::size_t i = 1; i < ends_.size(); ++i) most = std::max(most, ends_[i] - ends_[i - 1]);
+      fields_.max_seqlen[first_ / length_] = most;
+    }
+    ends_.assign(1, 0);
+    first_ += length_;
+  }
+
+ private:
+  void put(std::size_t place) {
+    const auto end = static_cast<std::int32_t>(std::min(place - first_, length_));
+    if (end > ends_.back()) ends_.push_back(end);
+  }
+
+  const PackFields& fields_;
+  std::size_t length_;
+  std::size_t first_ = 0;
+  std::vector<std::int32_t> ends_{0};
+};
+
 }  // namespace
 
 void pack_sizes(const PackDocuments& documents, std::int64_t multiple, std::span<std::int64_t> out) {
@@ -347,7 +388,8 @@ PackPlan make_pack_plan(const PackDocuments& documents, std::span<const std::int
 }
 
 void fill_pack_fields(const PackRuns& runs, std::size_t num_tokens, const PackFields& fields) {
-  if (runs.length == 0 || fields.item == 0) throw std::invalid_argument("expected sequences of tokens");
+  if (runs.length == 0 || fields.item == 0 || fields.multiple == 0) throw std::invalid_argument("expected sequences of tokens");
+  Bounds bounds(fields, runs.length);
   std::int64_t segment = fields.first_segment;
   std::size_t end = 0;
   for (std::size_t i = 0; i < runs.starts.size();) {
@@ -371,7 +413,11 @@ void fill_pack_fields(const PackRuns& runs, std::size_t num_tokens, const PackFi
     }
     const bool is_padding = document < 0;
     fill_piece(fields, begin, end, is_padding ? fields.padding_segment : static_cast<std::int32_t>(segment), is_padding);
-    if (!is_padding) ++segment;
+    if (!is_padding) {
+      bounds.add(begin, end);
+      ++segment;
+    }
+    if (end == stop) bounds.finish();
   }
   if (end != num_tokens || end % runs.length != 0) throw std::invalid_argument("expected runs that fill whole sequences");
 }

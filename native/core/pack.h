@@ -70,7 +70,8 @@ struct PackRuns {
   std::size_t length;
 };
 
-// What is made of the tokens of sequences; a null pointer is not wanted. There are as many of each as tokens.
+// What is made of the tokens of sequences; a null pointer is not wanted. There are as many of each as tokens, but for the last
+// two.
 struct PackFields {
   std::byte* tokens;
   std::size_t item;  // bytes of a token
@@ -81,6 +82,10 @@ struct PackFields {
   std::int32_t* segment;   // number of a token's piece within its sequence
   std::int32_t* position;  // its place in the piece; 0 on padding
   std::int64_t* labels;    // the next token of the piece; -100 at its end and on padding
+  std::size_t multiple;    // pieces take room in multiples of this
+  // length + 1 for each sequence: 0, where the room of every piece and every stretch of padding ends, and length from there on.
+  std::int32_t* cu_seqlens;
+  std::int32_t* max_seqlen;  // one for each sequence: the longest of these
 };
 
 // Puts the added tokens in their places, and fills the fields. std::invalid_argument if runs do not tile whole sequences.

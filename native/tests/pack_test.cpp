@@ -239,6 +239,8 @@ void fields_follow_from_runs() {
   std::vector<std::int32_t> segment(12);
   std::vector<std::int32_t> position(12);
   Ids labels(12);
+  std::vector<std::int32_t> cu_seqlens(14);
+  std::vector<std::int32_t> max_seqlen(2);
   PackFields fields{reinterpret_cast<std::byte*>(tokens.data()),
                     2,
                     true,
@@ -247,12 +249,27 @@ void fields_follow_from_runs() {
                     0,
                     segment.data(),
                     position.data(),
-                    labels.data()};
+                    labels.data(),
+                    1,
+                    cu_seqlens.data(),
+                    max_seqlen.data()};
   fill_pack_fields({starts, counts, documents, 6}, 12, fields);
   check_equal(tokens, {11, -7, 5, 5, 12, -1, 12, -1, -1, -1, -1, -1}, "tokens");
   check_equal(segment, {1, 1, 1, 2, 2, 0, 1, 0, 0, 0, 0, 0}, "segment");
   check_equal(position, {0, 1, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0}, "position");
   check_equal(labels, {-7, 5, -100, 12, -100, -100, -100, -100, -100, -100, -100, -100}, "labels");
+  check_equal(cu_seqlens, {0, 3, 5, 6, 6, 6, 6, 0, 1, 6, 6, 6, 6, 6}, "cu_seqlens");
+  check_equal(max_seqlen, {3, 5}, "max_seqlen");
+  fields.multiple = 2;
+  fill_pack_fields({Ids{7, -1, 8, -1}, Ids{3, 1, 1, 1}, Ids{4, -1, 5, -1}, 6}, 6, fields);
+  cu_seqlens.resize(7);
+  check_equal(cu_seqlens, {0, 4, 6, 6, 6, 6, 6}, "cu_seqlens with room");
+  check_equal(max_seqlen[0], 4, "max_seqlen with room");
+  fill_pack_fields({Ids{-1}, Ids{6}, Ids{-1}, 6}, 6, fields);
+  check_equal(cu_seqlens, {0, 6, 6, 6, 6, 6, 6}, "cu_seqlens of padding");
+  fields.cu_seqlens = nullptr;
+  fields.max_seqlen = nullptr;
+  fields.multiple = 1;
   fields.segment = nullptr;
   fields.position = nullptr;
   fields.labels = nullptr;

@@ -192,6 +192,23 @@ def test_any_documents(documents: list[list[int]], length: int, window: int, spl
     compare(pen.Loader(stream, batch_size=3, threads=0), model)
 
 
+@pytest.mark.parametrize("multiple_of", [1, 4])
+@pytest.mark.parametrize("threads", [0, 2])
+def test_bounds_of_sequences(tmp_path: Path, multiple_of: int, threads: int):
+    with open_store(tmp_path, DOCUMENTS) as source:
+        fields = ("tokens", "segment", "cu_seqlens", "max_seqlen")
+        stream = source.shuffle(seed=11).pack(40, window=100, fields=fields, multiple_of=multiple_of).without(range(0, 300, 7))
+        for batch in pen.Loader(stream, batch_size=9, threads=threads):
+            assert batch["cu_seqlens"].shape == (len(batch["tokens"]), 41)
+            for segment, found, longest in zip(batch["segment"], batch["cu_seqlens"], batch["max_seqlen"], strict=True):
+                places, row = {0, 40}, segment.tolist()
+                for number in set(row) - {-1}:
+                    places |= {row.index(number), row.index(number) + -(-row.count(number) // multiple_of) * multiple_of}
+                ends = sorted(places)
+                assert found.tolist() == ends + [40] * (41 - len(ends))
+                assert longest == max(np.diff(ends))
+
+
 # Loaders
 
 

@@ -184,8 +184,8 @@ def _limit(leaf: Leaf) -> float:
 def native_groups(stream: Stream) -> list[NativeGroup] | None:
     """The fields of a stream as rings read them; None if they cannot read all of them."""
     leaves = native_leaves(stream)
-    if not leaves or (stream.is_mixture and set(stream.schema) != set(leaves[0].read_schema)):
-        return None  # in a mixture, each has others to add
+    if not leaves:
+        return None
     try:
         tables = [leaf.field_tables() for leaf in leaves]
         groups: dict[tuple[object, ...], list[NativeField]] = {}
@@ -237,7 +237,10 @@ def _native_field(
 def native_leaves(stream: Stream) -> tuple[PartStream, ...]:
     """The streams whose samples a ring may read: the stream itself, or those of a mixture, also in mixtures; none if it cannot."""
     parts = stream.parts
-    if stream.is_mixture and (any(part.has_weights or part.completes for part in parts) or len({type(part) for part in parts}) > 1):
+    if not stream.is_mixture:
+        return parts
+    made = {part.completion if part.completes else () for part in parts}  # each may have something of its own to add
+    if any(part.has_weights for part in parts) or len({type(part) for part in parts}) > 1 or None in made or len(made) > 1:
         return ()
     return parts
 
@@ -294,7 +297,7 @@ class NativeEngine(Engine):
         self._stream, self._leaves = work.stream, native_leaves(work.stream)
         self._adds = work.ids is not None or work.pads or any(leaf.has_weights for leaf in self._leaves)
         bans = [leaf for leaf in self._leaves if leaf.bans]
-        self._completes = not self._stream.is_mixture and self._leaves[0].completes
+        self._completes = self._leaves[0].completes
         self._is_remote = any(group.is_remote for group in groups)
         self._is_plain = not bans and not any(leaf.has_weights for leaf in self._leaves)
 
@@ -344,7 +347,7 @@ class NativeEngine(Engine):
         except Exception:
             return self._ask_one(first)  # which knows what to do about errors
         flat = self._put(asked, size)
-        self._stretches.append(_Stretch(first, count, flat, hold, first.next_position - first.position))
+        self._stretches.append(_Stretch(first, count, flat, hold, first.next_position - first.position, runs=asked.runs))
         self._asked += count
         return True
 
@@ -383,7 +386,7 @@ class NativeEngine(Engine):
             self._put_nothing(place)
         else:
             flat = self._put(asked, len(picks))
-            self._stretches.append(_Stretch(place, 1, flat, hold))
+            self._stretches.append(_Stretch(place, 1, flat, hold, runs=asked.runs))
         self._asked += 1
         return True
 
@@ -496,9 +499,9 @@ class NativeEngine(Engine):
         if self._has_varying or len(self._groups) > 1:
             batch = {name: batch[name] for name in self._order}
         if self._completes:
-            sized = cast(SequenceStream | PackStream, self._work.stream_for(place))
+            sized = cast(SequenceStream | PackStream, self._work.stream_for(place).parts[0])
             is_plain = all(sized.is_within_pages(span.run) for span in place.spans)
-            batch = sized.complete(batch, None if is_plain else cast(SpanPicks, self._work.picks(place)))
+            batch = sized.complete(batch, None if is_plain else stretch.runs_of(place))
         if not self._adds:
             return place, batch
         picks = stretch.picks_of(place)
@@ -580,6 +583,7 @@ class _Stretch:
     width: int = 0
     taken: int = 0
     is_good: bool = True
+    runs: SpanPicks | None = None
 
     def next(self) -> Place:
         """The place of the next batch."""
@@ -592,6 +596,13 @@ class _Stretch:
         begin = run.start + number * width
         spans = (Span(first.epoch, range(begin, begin + run.stop - run.start, run.step)),)
         return Place(first.step + number, first.epoch, position, None, spans, 0, first.epoch, position + width)
+
+    def runs_of(self, place: Place) -> SpanPicks | None:
+        """The runs of tokens in the batch of a place."""
+        if self.count == 1 or self.runs is None:
+            return self.runs
+        size, number = len(self.runs) // self.count, place.step - self.first.step
+        return self.runs.part(number * size, (number + 1) * size)
 
     def picks_of(self, place: Place) -> RecordPicks:
         """What is in the batch of a place."""

@@ -25,7 +25,7 @@ __all__ = ["PackOptions", "PackStream", "make_pack"]
 PADDING, BOS, EOS = -1, -2, -3
 """What runs begin with that are not read, as native code counts added tokens: the first, the second, the third."""
 
-FIELDS = {"segment": "i4", "position": "i4", "labels": "i8"}
+FIELDS = {"segment": "i4", "position": "i4", "labels": "i8", "cu_seqlens": "i4", "max_seqlen": "i4"}
 """The fields that are made of the tokens."""
 
 
@@ -95,8 +95,10 @@ class PackStream(PartStream):
 
     An epoch has every token once, in as many sequences as any other epoch. ``segment`` is the number of a token's document within
     its sequence (-1 on padding), ``position`` its place in the document as far as the sequence shows it, ``labels`` the next token
-    of the document (-100 at its end and on padding). Plans of groups of documents are made when they are needed, and kept for a
-    while; safe to use from several threads.
+    of the document (-100 at its end and on padding). ``cu_seqlens`` and ``max_seqlen`` are what attention of varying length takes,
+    of each sequence: where documents and padding end, from 0 on, filled up with the length; and the longest of them.
+
+    Plans of groups of documents are made when they are needed, and kept for a while. Safe to use from several threads.
 
     >>> import penstock as pen
     >>> stream = pen.open({"text": ["abc", "de", "fghi"]}).in_order().pack(5, eos=0)
@@ -234,8 +236,12 @@ class PackStream(PartStream):
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        shape = (self._options.length,)
-        return {name: Field(self._line.dtype if name == TOKENS else FIELDS[name], shape) for name in self._options.fields}
+        length = self._options.length
+        shapes = {"cu_seqlens": (length + 1,), "max_seqlen": ()}
+        return {
+            name: Field(self._line.dtype if name == TOKENS else FIELDS[name], shapes.get(name, (length,)))
+            for name in self._options.fields
+        }
 
     @property
     def read_schema(self) -> Mapping[str, Field]:
@@ -393,29 +399,43 @@ class PackStream(PartStream):
         """Padding and added tokens are not read."""
         return True
 
+    @property
+    def completion(self) -> object:
+        """The same for sequences of all packs with these tokens and fields."""
+        return self._added.tobytes(), self._options.first_segment, self._options.fields, self._options.multiple_of
+
     def is_within_pages(self, starts: range) -> bool:
         """There are no pages: documents end anywhere."""
         return False
 
     def complete(self, batch: Batch, picks: SpanPicks | None, out: Outputs | None = None) -> Batch:
-        """Sequences that were read, with padding and added tokens in them, and with the fields that are made of that."""
-        assert picks is not None
-        assert picks.documents is not None
+        """Sequences that were read, with padding and added tokens in them, and with the fields that are made of that. ``picks`` may
+        be left out for no sequences.
+        """
         tokens, schema = batch[TOKENS], self.schema
         made = {name: fixed_output(name, schema[name], len(tokens), out or {}) for name in self._options.fields if name != TOKENS}
+        segment, position, labels, cu_seqlens, max_seqlen = (made[n].reshape(-1) if n in made else None for n in FIELDS)
         first = self._options.first_segment
-        _core.fill_pack_fields(
-            tokens.reshape(-1).view(np.uint8),
-            tokens.itemsize,
-            tokens.dtype.kind == "i",
-            self._added.view(np.uint8),
-            picks.starts,
-            picks.counts,
-            np.ascontiguousarray(picks.documents[:, 0]),
-            self._options.length,
-            (first, first - 1),
-            *(made[name].reshape(-1) if name in made else None for name in FIELDS),
-        )
+        if len(tokens):
+            assert picks is not None
+            assert picks.documents is not None
+            _core.fill_pack_fields(
+                tokens.reshape(-1).view(np.uint8),
+                tokens.itemsize,
+                tokens.dtype.kind == "i",
+                self._added.view(np.uint8),
+                picks.starts,
+                picks.counts,
+                np.ascontiguousarray(picks.documents[:, 0]),
+                self._options.length,
+                (first, first - 1),
+                segment,
+                position,
+                labels,
+                self._options.multiple_of,
+                cu_seqlens,
+                max_seqlen,
+            )
         return {name: made.get(name, tokens) for name in self._options.fields}
 
     def close(self) -> None:

@@ -245,6 +245,13 @@ class PartStream(Stream):
         return False
 
     @property
+    def completion(self) -> object:
+        """What is made of what was read, equal for streams that make the same of samples of any of them; None if there is no such
+        other stream.
+        """
+        return None
+
+    @property
     @abstractmethod
     def bans(self) -> "Bans":
         """The records that do not come, and from which step on."""
@@ -424,7 +431,7 @@ class RecordStream(PartStream):
         * ``split``          "fit" cuts documents longer than a sequence, and others only where nothing else is left; "always" puts
           them one after the other and cuts where sequences end; "never" cuts none
         * ``long``           with "never", what becomes of documents longer than a sequence: "error", "truncate" or "drop"
-        * ``fields``         "tokens", and any of "segment", "position" and "labels"
+        * ``fields``         "tokens", and any of "segment", "position", "labels", "cu_seqlens" and "max_seqlen"
         * ``pad``            the token that fills sequences up
         * ``bos``, ``eos``   tokens to put before and behind every document
         * ``first_segment``  0: documents count from 0, and padding is -1; 1: they count from 1, and padding is 0
