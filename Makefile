@@ -170,6 +170,7 @@ bench-rivals: rivals
 
 golden: setup build
 	$(PY) -m tests.golden.make_order
+	$(PY) -m tests.golden.make_packs
 	$(PY) -m tests.golden.make_sequences
 
 stub: build

@@ -146,6 +146,7 @@ class BoundRing {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const auto source = which ? static_cast<std::size_t>(which->data()[i]) : std::size_t{0};
       if (source >= lengths_.size()) throw std::invalid_argument("a record is of a source that is not there");
+      if (ids.data()[i] < 0 && !offsets.empty()) continue;  // padding
       const auto first = static_cast<std::uint64_t>(ids.data()[i]);
       const std::uint64_t count = offsets.empty() ? 1 : static_cast<std::uint64_t>(offsets[i + 1] - offsets[i]);
       if (first > lengths_[source] || count > lengths_[source] - first) {
@@ -282,7 +283,8 @@ void bind_loader(nb::module_& m) {
       .def("put_runs", &BoundRing::put_runs, "starts"_a.noconvert(), "offsets"_a.noconvert(), "cuts"_a.noconvert(),
            "which"_a.noconvert().none() = nb::none(),
            "Ask for batches of runs of rows: run i has those from starts[i] on, offsets[i + 1] - offsets[i] of them; batch b has "
-           "the runs from cuts[b] up to cuts[b + 1]. IndexError if a row does not exist.")
+           "the runs from cuts[b] up to cuts[b + 1]. A run that starts below 0 is padding: zeros. IndexError if a row does not "
+           "exist.")
       .def("take", &BoundRing::take,
            "The oldest batch asked for: the bytes of each field, and what is present of each (nothing if all is; None for a "
            "field of which all is). Behind the fixed fields are those of varying length: (bytes, offsets in items, shapes or "

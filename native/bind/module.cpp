@@ -6,6 +6,7 @@ void bind_checksum(nanobind::module_& m);
 void bind_landing(nanobind::module_& m);
 void bind_loader(nanobind::module_& m);
 void bind_order(nanobind::module_& m);
+void bind_pack(nanobind::module_& m);
 void bind_permutation(nanobind::module_& m);
 void bind_rows(nanobind::module_& m);
 void bind_store(nanobind::module_& m);
@@ -16,6 +17,7 @@ NB_MODULE(_core, m) {
   m.doc() = "The native core of penstock. Private: its functions trust their callers about sizes they cannot see.";
   penstock::bind::bind_permutation(m);
   penstock::bind::bind_order(m);
+  penstock::bind::bind_pack(m);
   penstock::bind::bind_checksum(m);
   penstock::bind::bind_landing(m);
   penstock::bind::bind_rows(m);

@@ -56,6 +56,17 @@ bool shape_fits(const std::uint32_t* shape, std::uint8_t ndim, std::uint64_t ite
   return elements == static_cast<double>(items) && largest < std::ldexp(1.0, 62);
 }
 
+// Zeros in the place of runs of padding.
+void clear_padding(std::span<const std::int64_t> ids, std::span<const std::int64_t> offsets, std::uint64_t stride,
+                   std::byte* out) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0) continue;
+    const auto begin = static_cast<std::uint64_t>(offsets[i]);
+    const auto end = static_cast<std::uint64_t>(offsets[i + 1]);
+    std::memset(out + begin * stride, 0, (end - begin) * stride);
+  }
+}
+
 std::vector<std::size_t> even_edges(std::size_t count, std::size_t pieces) {
   std::vector<std::size_t> edges(pieces + 1);
   for (std::size_t i = 0; i <= pieces; ++i) edges[i] = count * i / pieces;
@@ -308,6 +319,7 @@ void BatchRing::fill_run(RingBatch& batch, std::size_t source, std::size_t low, 
       fields_[i].sources[source]({ids, {}, Places().behind(low), batch.values[i].get(), flags(batch.present[i])});
     } else {
       const std::span<const std::int64_t> offsets = std::span(picks.offsets).subspan(low, high - low + 1);
+      clear_padding(ids, offsets, fields_[i].stride, batch.values[i].get());
       fields_[i].sources[source]({ids, offsets, {}, batch.values[i].get(), nullptr});
     }
   }

@@ -25,7 +25,8 @@ namespace penstock {
 
 // Records of one source for a batch: record ids[i] goes to place places[i] of `out`, and present there is set to 0 if it is
 // missing (it is 1 before). With offsets, which are one more than ids, run i begins with record ids[i] and goes to record
-// offsets[i] of `out`, up to offsets[i + 1]; nothing is missing then.
+// offsets[i] of `out`, up to offsets[i + 1]; nothing is missing then. A run whose id is below 0 is padding: there is nothing to
+// read, and zeros are in its place.
 struct RingRead {
   std::span<const std::int64_t> ids;
   std::span<const std::int64_t> offsets;

@@ -66,6 +66,7 @@ void DocumentLine::add_run(std::int64_t start, std::int64_t stop, std::int64_t a
 void DocumentLine::read(std::span<const std::int64_t> starts, std::span<const std::int64_t> offsets, std::byte* out) const {
   Parts parts(readers_.size());
   for (std::size_t i = 0; i < starts.size(); ++i) {
+    if (starts[i] < 0) continue;
     add_run(starts[i], starts[i] + offsets[i + 1] - offsets[i], offsets[i], parts, out);
   }
   for (std::size_t reader = 0; reader < readers_.size(); ++reader) {

@@ -25,7 +25,7 @@ class DocumentLine {
                std::vector<std::byte> separator);
 
   // Run i of tokens begins at starts[i] of the line, and goes to tokens offsets[i] up to offsets[i + 1] of `out`. The tokens
-  // exist.
+  // exist. A run whose start is below 0 is left out: nothing is written in its place.
   void read(std::span<const std::int64_t> starts, std::span<const std::int64_t> offsets, std::byte* out) const;
 
  private:

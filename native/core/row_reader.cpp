@@ -236,7 +236,8 @@ void RowReader::read_spans(std::span<const std::int64_t> starts, std::span<const
   if (starts.empty()) return;
   const auto total = static_cast<std::uint64_t>(offsets.back() - offsets.front());
   const auto span_of = [=, this](std::size_t i) {
-    return Span{static_cast<std::uint64_t>(starts[i]), static_cast<std::uint64_t>(offsets[i + 1] - offsets[i]),
+    const std::int64_t rows = starts[i] < 0 ? 0 : offsets[i + 1] - offsets[i];
+    return Span{static_cast<std::uint64_t>(starts[i]), static_cast<std::uint64_t>(rows),
                 out + static_cast<std::uint64_t>(offsets[i]) * stride_};
   };
   read_all(starts.size(), total * stride_ / starts.size() + 1, pool,

@@ -42,7 +42,8 @@ class RowReader {
   // For each start, rows [start, start + run) go to out + places[i] * run * stride. Runs may cross parts, and must end by
   // length().
   void read(std::span<const std::int64_t> starts, std::uint64_t run, std::byte* out, ThreadPool& pool, Places places = {}) const;
-  // Runs of different lengths: rows [start, start + offsets[i + 1] - offsets[i]) go to out + offsets[i] * stride.
+  // Runs of different lengths: rows [start, start + offsets[i + 1] - offsets[i]) go to out + offsets[i] * stride. A run whose
+  // start is below 0 is left out: nothing is written in its place.
   void read_spans(std::span<const std::int64_t> starts, std::span<const std::int64_t> offsets, std::byte* out,
                   ThreadPool& pool) const;
 

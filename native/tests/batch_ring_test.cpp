@@ -157,6 +157,7 @@ void runs_of_records_come_one_after_the_other() {
   for (int source = 0; source < 2; ++source) {
     field.sources.push_back([source](const RingRead& read) {
       for (std::size_t i = 0; i < read.ids.size(); ++i) {
+        if (read.ids[i] < 0) continue;
         for (std::int64_t at = read.offsets[i]; at < read.offsets[i + 1]; ++at) {
           const auto value = static_cast<std::int32_t>((read.ids[i] + at - read.offsets[i]) * 2 + source);
           std::memcpy(read.out + 4 * at, &value, 4);
@@ -169,20 +170,22 @@ void runs_of_records_come_one_after_the_other() {
     RingPicks picks{{}, {}, {0}};
     std::vector<std::int32_t> expected;
     for (std::int64_t run = 0; run < 3000; ++run) {
-      const std::int64_t start = run * 7919 % 10'007;
+      const std::int64_t start = run % 11 == 0 ? -1 - run % 3 : run * 7919 % 10'007;
       const std::int64_t length = run % 5 == 0 ? 0 : run % 200;
       const std::int32_t source = mixed ? static_cast<std::int32_t>(run * run % 3 % 2) : 0;
       picks.ids.push_back(start);
       if (mixed) picks.which.push_back(source);
       picks.offsets.push_back(picks.offsets.back() + length);
-      for (std::int64_t i = 0; i < length; ++i) expected.push_back(static_cast<std::int32_t>((start + i) * 2 + source));
+      for (std::int64_t i = 0; i < length; ++i) {
+        expected.push_back(start < 0 ? 0 : static_cast<std::int32_t>((start + i) * 2 + source));
+      }
     }
     ring.put(picks);
     const std::unique_ptr<RingBatch> batch = wait(ring);
     check_equal(batch->picks.records(), expected.size(), "records");
     std::vector<std::int32_t> found(expected.size());
     std::memcpy(found.data(), batch->values[0].get(), 4 * found.size());
-    check(found == expected, "every record of every run in its place");
+    check(found == expected, "every record of every run in its place, and zeros for padding");
   }
 }
 

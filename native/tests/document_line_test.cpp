@@ -78,9 +78,13 @@ void check_runs(const Line& made, const std::vector<std::int64_t>& starts, const
   std::vector<std::uint16_t> expected;
   for (std::size_t i = 0; i < starts.size(); ++i) {
     offsets.push_back(offsets.back() + counts[i]);
+    if (starts[i] < 0) {
+      expected.insert(expected.end(), static_cast<std::size_t>(counts[i]), 7);
+      continue;
+    }
     expected.insert(expected.end(), made.tokens.begin() + starts[i], made.tokens.begin() + starts[i] + counts[i]);
   }
-  std::vector<std::uint16_t> found(expected.size());
+  std::vector<std::uint16_t> found(expected.size(), 7);
   found.reserve(1);
   made.line->read(starts, offsets, reinterpret_cast<std::byte*>(found.data()));
   check(found == expected,
@@ -106,7 +110,7 @@ void runs_may_overlap_and_come_in_any_order() {
   std::vector<std::int64_t> starts;
   std::vector<std::int64_t> counts;
   for (std::int64_t i = 0; i < 500; ++i) {
-    starts.push_back(i * 7919 % size);
+    starts.push_back(i % 9 == 0 ? -1 : i * 7919 % size);  // some are left out
     counts.push_back(std::min<std::int64_t>(i % 23, size - starts.back()));
   }
   check_runs(made, starts, counts);

@@ -75,7 +75,7 @@ void spans_have_lengths_of_their_own(FileAccess access) {
   const RowReader reader({a.part(), b.part(), c.part()}, kStride, access);
   std::vector<std::int64_t> starts, offsets{0};
   for (std::int64_t i = 0; i < 700; ++i) {
-    starts.push_back(i * 37 % 357);
+    starts.push_back(i % 17 == 0 ? -1 : i * 37 % 357);  // some are left out
     offsets.push_back(offsets.back() + std::min<std::int64_t>(i % 13 * (i % 3), 357 - starts.back()));
   }
   starts.push_back(357);  // an empty span may begin at the end
@@ -87,7 +87,8 @@ void spans_have_lengths_of_their_own(FileAccess access) {
     for (std::int64_t r = offsets[n]; r < offsets[n + 1]; ++r) {
       const auto row = static_cast<std::uint64_t>(starts[n] + r - offsets[n]);
       for (std::uint64_t i = 0; i < kStride; ++i)
-        check(out[static_cast<std::size_t>(r) * kStride + i] == value_of(row, i), say("span ", n, " row ", row));
+        check(out[static_cast<std::size_t>(r) * kStride + i] == (starts[n] < 0 ? std::byte{} : value_of(row, i)),
+              say("span ", n, " row ", row));
     }
   }
 }

@@ -110,6 +110,49 @@ def random_at(n: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(
 def systematic(n: int, size: int, offset: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """Fill out with evenly spread places in [0, n)."""
 
+MAX_PACK_LENGTH: int = 16777216
+
+class Split(enum.Enum):
+    """Where packing cuts documents."""
+
+    FIT = 0
+
+    ALWAYS = 1
+
+    NEVER = 2
+
+def pack_sizes(bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], block: int, extra: int, multiple: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Fill out with the room that the documents of every block take."""
+
+def pack_edges(sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], order: Permutation | None, window: int, length: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Fill out with the first sequence of every group of blocks, in the order of a permutation, and behind the last one.
+    """
+
+class PackPlan:
+    """Pieces of documents, sequence by sequence. Immutable."""
+
+    def __init__(self, bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], block: int, extra: int, blocks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: int, multiple: int, split: Split, drops: bool, sequences: int) -> None:
+        """
+        The plan of a group of blocks over so many sequences; of Split.NEVER, over as many as it takes.
+        """
+
+    @property
+    def num_sequences(self) -> int: ...
+
+    @property
+    def num_pieces(self) -> int: ...
+
+    def write(self, first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], document: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], count: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """
+        Fill first with the first piece of every sequence (and behind the last), the others with the document of every piece, its place in it, and its tokens.
+        """
+
+def fill_pack_fields(tokens: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], item: int, is_signed: bool, added: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], documents: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: int, segments: tuple[int, int], segment: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')] | None, position: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')] | None, labels: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')] | None, multiple: int, cu_seqlens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')] | None, max_seqlen: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')] | None) -> None:
+    """
+    Put added tokens where runs start below 0, and fill the fields that are asked for. segments: the number of the first piece, and that of padding.
+    """
+
 class CrcPath(enum.Enum):
     """A way to compute crc32c; both give the same value."""
 
@@ -351,7 +394,7 @@ class BatchRing:
 
     def put_runs(self, starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], cuts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
         """
-        Ask for batches of runs of rows: run i has those from starts[i] on, offsets[i + 1] - offsets[i] of them; batch b has the runs from cuts[b] up to cuts[b + 1]. IndexError if a row does not exist.
+        Ask for batches of runs of rows: run i has those from starts[i] on, offsets[i + 1] - offsets[i] of them; batch b has the runs from cuts[b] up to cuts[b + 1]. A run that starts below 0 is padding: zeros. IndexError if a row does not exist.
         """
 
     def take(self) -> tuple[list[object], list[Annotated[NDArray[numpy.bool_], dict(shape=(None,))] | None]]:

@@ -9,6 +9,7 @@ from tests.crossing.data import KNOWN
 from tests.crossing.model import (
     Mix,
     Ordered,
+    Packs,
     Records,
     Sequences,
     Stream,
@@ -60,6 +61,8 @@ class Lot:
         family = self.one("value", "value", "plain", "nullable", "nullable", "tokens", "tokens", "tokens", "text", "ragged", "both")
         sequential = self.happens(0.8 if family in ("tokens", "text", "ragged", "both") else 0.1 if family != "plain" else 0.02)
         self.recipe = self._recipe(family, sequential)
+        self.pack_chance = random.Random(f"packs {self.seed}")  # apart, so that cases without packs are what they were
+        self.is_packed = sequential and self.pack_chance.random() < 0.35
         self.size = self.one(1, 2, 3, 4, 4, 5, 6, 8)
         self.needs_ragged = (not sequential or self.recipe["change"] != "none") and self.happens(0.97)
         self.is_remote = self.happens(0.05)  # slow, so not often
@@ -105,7 +108,7 @@ class Lot:
         records = Records(table, self.ordered(table, design=self.happens(0.01)), self.bans(table))
         ragged = [name for name, form in table.forms.items() if form.kind != "fixed"]
         has_pages = table.line is not None
-        return Sequences(
+        made = Sequences(
             records,
             recipe["length"],
             field=recipe["field"]
@@ -118,6 +121,39 @@ class Lot:
             page=recipe["page"] if has_pages or self.happens(0.03) else None,
             bans=self.bans(table, 0.2),
         )
+        return self.packed(made) if self.is_packed else made
+
+    def packed(self, stream: Sequences) -> Packs:
+        """The same documents, packed."""
+        chance, recipe = self.pack_chance, self.recipe
+        has_pages = stream.table.line is not None
+        separator = (recipe["separator"] or 0) if has_pages and chance.random() < 0.98 else None
+        records = replace(stream.records, bans=() if has_pages and chance.random() < 0.97 else stream.records.bans)
+        given = dict(records.ordered.options)
+        if given.get("lanes", 1) > 1 and chance.random() < 0.95:
+            records = replace(records, ordered=Ordered("shuffle", tuple((k, v) for k, v in given.items() if k != "lanes")))
+        if records.ordered.method == "sample" and chance.random() < 0.9:
+            records = replace(records, ordered=Ordered("shuffle", records.ordered.options))
+        split = chance.choice(["fit", "fit", "always", "never"])
+        packs = Packs(
+            records,
+            recipe["length"],
+            field=None if has_pages else stream.field,
+            separator=separator,
+            documents=recipe["documents"],
+            labels=recipe["length"] % 3 == 0,
+            window=chance.choice([1, 2, 4, 9, 30]),
+            split=split,
+            long=chance.choice(["error", "truncate", "truncate", "drop"]) if split == "never" else "error",
+            pad=chance.choice([0, 0, 9]),
+            bos=chance.choice([None, None, 5]),
+            eos=chance.choice([None, 6]),
+            first_segment=chance.choice([0, 0, 1]),
+            multiple_of=chance.choice([1, 1, 2]) if recipe["length"] % 2 == 0 else 1,
+        )
+        count = len(packs.texts) if has_pages and separator != 70_000 else packs.table.length
+        bans = tuple((step, frozenset(one for one in ids if one < count)) for step, ids in stream.bans)
+        return replace(packs, bans=tuple((step, ids) for step, ids in bans if 0 < len(ids) < count))
 
     def table(self) -> Table:
         family = self.recipe["family"]
@@ -253,6 +289,8 @@ class Lot:
                 found[name] = self._mixed_bans(stream)
             elif isinstance(stream, Records | Sequences) and stream.table.length > self.happens(0.97) and self.happens(0.7):
                 n = stream.table.length
+                if isinstance(stream, Packs) and stream.has_pages:
+                    n = max(1, min(n, len(stream.texts)))
                 found[name] = sorted(self.chance.sample(range(n), min(n, self.one(1, 1, 2, n // 2 or 1))))
         return found
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from tests.crossing.data import KNOWN, Form, data, doubled, reversed_text
-from tests.order.reference import Line, Shape, mixture_line, stages_by_phase, stages_by_step
+from tests.order.reference import Line, Packing, Piece, Shape, mixture_line, pack_epoch, stages_by_phase, stages_by_step
 
 from penstock import Phase, _core
 from penstock.order import BlockShuffle, Design, Order, Permutation, Random, Sequential, Shuffle, Sliding
@@ -583,6 +583,183 @@ class Sequences(Stream):
 
 
 @dataclass(frozen=True)
+class Packs(Sequences):
+    """Documents packed into sequences of ``length`` tokens. ``documents`` adds segment and position, ``labels`` labels."""
+
+    window: int = 4
+    split: str = "fit"
+    long: str = "error"
+    pad: int = 0
+    bos: int | None = None
+    eos: int | None = None
+    first_segment: int = 0
+    multiple_of: int = 1
+    labels: bool = False
+    phases: tuple[Phase, ...] | None = None
+
+    @property
+    def tags(self) -> frozenset[str]:  # type: ignore[override]
+        found = self.records.tags | {"token packs" if self.has_pages else "document packs", f"split {self.split}"}
+        for tag, given in (
+            ("separator", self.separator is not None),
+            ("added tokens", self.extra),
+            ("labels", self.labels),
+            ("multiple_of", self.multiple_of > 1),
+            ("without behind packs", self.bans),
+        ):
+            if given:
+                found |= {tag}
+        return found
+
+    def code(self) -> str:
+        plain = Packs(self.records, self.length)
+        names = ("field", "separator", "split", "long", "pad", "bos", "eos", "first_segment", "multiple_of")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
+        options = "".join(f", {name}={value!r}" for name, value in given.items())
+        fields = f"window={self.window}, fields={tuple(self.forms_of_tokens())!r}"
+        return f"{self.records.code()}.pack({self.length}, {fields}{options}){bans_code(self.bans)}"
+
+    def forms_of_tokens(self) -> dict[str, str]:
+        """The type of every field; that of the tokens is the source's."""
+        forms = {"tokens": ""} | ({"segment": "int32", "position": "int32"} if self.documents else {})
+        return forms | ({"labels": "int64"} if self.labels else {})
+
+    def sized_forms(self, length: int) -> dict[str, Form]:
+        return {name: Form("fixed", dtype or self.source_form.dtype, (length,)) for name, dtype in self.forms_of_tokens().items()}
+
+    @property
+    def extra(self) -> int:
+        return (self.bos is not None) + (self.eos is not None)
+
+    @cached_property
+    def texts(self) -> list[list[int]]:
+        """The documents; those of a token file end with the separator."""
+        if self.table.line is None:
+            return self.storage
+        found: list[list[int]] = [[]]
+        for token in self.table.line:
+            found[-1].append(token)
+            if self._ends_with_separator(found[-1]):
+                found.append([])
+        return found if found[-1] else found[:-1]
+
+    @cached_property
+    def first_tokens(self) -> list[int]:
+        """The place of every document's first token in the data."""
+        return [sum(len(one) for one in self.texts[:number]) for number in range(len(self.texts))]
+
+    def packing(self, length: int) -> Packing:
+        order = self.records.order
+        block = 1
+        if isinstance(order, BlockShuffle):
+            block = max(1, order.block * len(self.texts) // max(1, self.table.length))
+        seed = -1 if isinstance(order, Sequential) else self.seed
+        window = -(-self.window // block)
+        return Packing(length, seed, block, window, self.split, self.extra, self.multiple_of, self.long == "drop")
+
+    @cached_property
+    def _epochs(self) -> dict[tuple[int, int], list[list[Piece]]]:
+        return {}
+
+    def epoch(self, epoch: int, length: int) -> list[list[Piece]]:
+        if (epoch, length) not in self._epochs:
+            self._epochs[epoch, length] = pack_epoch([len(one) for one in self.texts], self.packing(length), epoch)
+        return self._epochs[epoch, length]
+
+    def axis(self, epoch: int) -> int:
+        return len(self.epoch(0, self.length)) * self.length
+
+    @cached_property
+    def phase_line(self) -> list[tuple[int, int]]:
+        """Epoch and sequence of every sample of a curriculum. Where the length changes, the rest of a group is left out."""
+        assert self.phases is not None
+        if not self.axis(0):
+            return []
+        found: list[tuple[int, int]] = []
+        epoch = sequence = before = 0
+        for phase, steps in zip(self.phases, num_steps(self.phases, self.axis(0)), strict=True):
+            if before and phase.seq_len != before:
+                group = next(g for g, edge in enumerate(self._edges(epoch, before)) if edge >= sequence)
+                sequence = self._edges(epoch, phase.seq_len)[group]
+            before = phase.seq_len
+            for _ in range(steps * phase.batch_size):
+                while sequence >= len(self.epoch(epoch, before)):
+                    epoch, sequence = epoch + 1, sequence - len(self.epoch(epoch, before))
+                found.append((epoch, sequence))
+                sequence += 1
+        return found
+
+    def _edges(self, epoch: int, length: int) -> list[int]:
+        """The first sequence of every group of an epoch, and behind the last: a group is known by its documents."""
+        packing = self.packing(length)
+        sequences = self.epoch(epoch, length)
+        if self.split == "never":
+            return _edges_of_whole(self.texts, packing, epoch)
+        numbers = list(range(-(-len(self.texts) // packing.block)))
+        if packing.seed >= 0:
+            numbers = Permutation(len(numbers), key=_core.derive_key(packing.seed, epoch, 3, 0)).run(0, len(numbers)).tolist()
+        edges, before = [], 0
+        for group in range(-(-len(numbers) // packing.window) + 1):
+            edges.append(-(-before // length) + group)
+            for block in numbers[group * packing.window : (group + 1) * packing.window]:
+                for text in self.texts[block * packing.block : (block + 1) * packing.block]:
+                    before += -(-(len(text) + self.extra) // self.multiple_of) * self.multiple_of
+        assert edges[-1] == len(sequences)
+        return edges
+
+    def sample(self, epoch: int, position: int, step: int, length: int = 0, drawn: Draw = None) -> Sample:
+        length = length or self.length
+        if self.phases is not None:
+            epoch, sequence = self.phase_line[position]
+        else:
+            sequence = position // length
+        banned = banned_at(self.records.bans, step) | banned_at(self.bans, step)
+        padding = (self.pad, self.first_segment - 1, 0, -100)
+        rows: list[tuple[int, int, int, int]] = []
+        places: list[int] = []
+        segment, first = self.first_segment, -1
+        for number, offset, size in self.epoch(epoch, length)[sequence]:
+            room = -(-size // self.multiple_of) * self.multiple_of
+            if number in banned:
+                rows += [padding] * room
+                continue
+            start = self.first_tokens[number]
+            whole: list[tuple[int, int]] = [(self.bos, -1)] if self.bos is not None else []
+            whole += [(token, start + i) for i, token in enumerate(self.texts[number])]
+            whole += [(self.eos, -1)] if self.eos is not None else []
+            piece = whole[offset : offset + size]
+            own = [place for _, place in piece if place >= 0]
+            if not rows:
+                first = own[0] if own else -2 - number
+            places += own
+            for i, (token, _) in enumerate(piece):
+                rows.append((token, segment, i, piece[i + 1][0] if i + 1 < size else -100))
+            rows += [padding] * (room - size)
+            segment += 1
+        rows += [padding] * (length - len(rows))
+        columns = dict(zip(("tokens", "segment", "position", "labels"), map(list, zip(*rows, strict=True)), strict=True))
+        values = {name: columns[name] for name in self.forms_of_tokens()}
+        return Sample(values, first, planned=first, places=tuple(places))
+
+
+def _edges_of_whole(texts: list[list[int]], packing: Packing, epoch: int) -> list[int]:
+    """Of groups that are the same in every epoch: how many sequences each has is seen in a packing of it alone."""
+    count = -(-len(texts) // packing.block)
+    blocks = list(range(count))
+    if packing.seed >= 0:
+        blocks = Permutation(count, key=_core.derive_key(packing.seed, 0, 3, 0)).run(0, count).tolist()
+    sizes = []
+    for first in range(0, count, packing.window):
+        own = [text for b in blocks[first : first + packing.window] for text in texts[b * packing.block : (b + 1) * packing.block]]
+        alone = packing._replace(seed=-1, block=max(1, len(own)), window=1)
+        sizes.append(len(pack_epoch([len(text) for text in own], alone, 0)))
+    order = list(range(len(sizes)))
+    if packing.seed >= 0:
+        order = Permutation(len(sizes), key=_core.derive_key(packing.seed, epoch, 12, 0)).run(0, len(sizes)).tolist()
+    return [sum(sizes[g] for g in order[:place]) for place in range(len(sizes) + 1)]
+
+
+@dataclass(frozen=True)
 class Mix(Stream):
     """Several streams drawn from by weight. ``size`` and ``tail`` are the loader's, once it is known."""
 
@@ -981,7 +1158,7 @@ class PhasedJob(Job):
     def __init__(self, stream: Stream, phases: tuple[Phase, ...]) -> None:
         self.phases = phases
         self.tail = "keep"
-        self.stream = replace(stream, phases=phases) if isinstance(stream, Mix) else stream
+        self.stream = replace(stream, phases=phases) if isinstance(stream, Mix | Packs) else stream
         elements = sum(self.stream.elements) if isinstance(self.stream, Mix) else stream.axis(0)
         self.shapes: list[tuple[int, int]] = []  # of every step: samples, and elements of a sample
         for phase, steps in zip(phases, num_steps(phases, elements), strict=True):
@@ -995,12 +1172,12 @@ class PhasedJob(Job):
 
     @property
     def _counts_samples(self) -> bool:
-        return not isinstance(self.stream, Sequences)
+        return isinstance(self.stream, Packs) or not isinstance(self.stream, Sequences)
 
     def place(self, step: int) -> Place:
         """The place of a step, or that behind the last one."""
         before = sum(size * (1 if self._counts_samples else length) for size, length in self.shapes[:step])
-        if isinstance(self.stream, Mix):
+        if isinstance(self.stream, Mix | Packs):
             return Place(0, before, step)
         axis = self.stream.axis(0)
         return Place(*divmod(before, axis), step) if axis else Place(0, 0, step)
@@ -1012,7 +1189,7 @@ class PhasedJob(Job):
         size, length = self.shapes[place.step]
         found: list[Cell] = []
         for i in range(size):
-            if isinstance(self.stream, Mix):
+            if isinstance(self.stream, Mix | Packs):
                 found.append((0, place.position + i, length))
                 continue
             axis = self.stream.axis(0)

@@ -211,6 +211,38 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
         edit("stream.stream:RecordStream.is_banned", "banned.size > 0 and", "False and"),
     )
     yield (
+        "bans before .pack are lost",
+        edit("stream.pack:PackStream.__init__", "Bans(bans), bounds", "Bans(()), bounds"),
+    )
+    yield (
+        "bans behind .pack are lost",
+        edit("stream.pack:PackStream._remade", '"bans": self._bans', '"bans": ()'),
+    )
+    yield (
+        "packs are in phases as if the length had not changed",
+        edit("stream.pack:_same_place", "int(other.edges(epoch)[group])", "place"),
+    )
+    yield (
+        "packs of a mixture are completed as those of the first",
+        edit("stream.pack:PackStream.completion", "self._added.tobytes(), self._options.first_segment,", "0,"),
+    )
+    yield (
+        "packs of a mixture change their length in phases",
+        edit("stream.pack:PackStream.sized", "seq_len != self._options.length and self._phases is None", "False"),
+    )
+    yield (
+        "packs that begin with an added token have the same id",
+        edit("stream.picks:SpanPicks.ids", "self.starts[after], -2", "-2, -2"),
+    )
+    yield (
+        "blocks of packs are those of another order",
+        edit("stream.pack:PackStream._block", "self._given.block * documents", "documents"),
+    )
+    yield (
+        "lanes of packs are ignored",
+        edit("stream.pack:PackStream.__init__", "isinstance(order, BlockShuffle) and order.lanes > 1", "False"),
+    )
+    yield (
         "padding is valid",
         edit("loader.make_batch:Work.finish", "len(picks) - place.padding", "len(picks)"),
     )

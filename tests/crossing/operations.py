@@ -37,6 +37,15 @@ OPERATIONS = {
     "separator": "sequences with a separator",
     "documents": "sequences with segment and position",
     "page": "sequences with a page size",
+    "token packs": "packed documents of token files",
+    "document packs": "packed texts and ragged arrays",
+    "split fit": "documents are cut where they do not fit",
+    "split always": "documents are cut where sequences end",
+    "split never": "whole documents",
+    "added tokens": "packs with BOS or EOS",
+    "labels": "packs with labels",
+    "multiple_of": "packs whose pieces are aligned",
+    "without behind packs": "bans on packed documents",
     "mix first_exhausted": "a mixture by its stop",
     "mix all_exhausted": "a mixture by its stop",
     "mix all_exhausted_without_replacement": "a mixture by its stop",
@@ -70,6 +79,17 @@ OPERATIONS = {
 }
 
 SEQUENCES = {"token sequences", "document sequences", "separator", "documents", "page", "without behind sequences"}
+PACKS = {
+    "token packs",
+    "document packs",
+    "split fit",
+    "split always",
+    "split never",
+    "added tokens",
+    "labels",
+    "multiple_of",
+    "without behind packs",
+}
 PAGES = {"token sequences", "page"}
 PHASES = {"phases", "phase weights", "phase epochs"}
 ORDERS = {name for name in OPERATIONS if name.startswith("order ")}
@@ -80,14 +100,20 @@ TEXT = {"format text"}
 
 Pair = tuple[str, set[str], set[str]]
 CANNOT_MEET: tuple[Pair, ...] = (
-    ("a sequence is not replaced by another", {"on_error skip", "unreadable"}, SEQUENCES),
-    ("sequences have no windows and no designs", {"order slide", "order design"}, SEQUENCES),
+    ("a sequence is not replaced by another", {"on_error skip", "unreadable"}, SEQUENCES | PACKS),
+    ("sequences have no windows and no designs", {"order slide", "order design"}, SEQUENCES | PACKS),
+    ("packs draw no document twice", {"order sample"}, PACKS),
+    ("the streams of a case are packed, or none is", PACKS, SEQUENCES - {"separator"}),
     ("only designs have weights, so that they are mixed with designs", {"order design"}, ORDERS - {"order design"}),
     ("a mixture has one kind of fields", NUMBERS, RAGGED | PLAIN | TEXT),
     ("a mixture has one kind of fields", PLAIN, RAGGED | TEXT | {"missing values"}),
     ("a mixture has one kind of fields", TEXT, {"format tokens", "format ragged"}),
-    ("numbers are no tokens", PLAIN, SEQUENCES),
-    ("token blocks within other sources are documents", PAGES, NUMBERS | PLAIN | TEXT | {"format npy", "dict", "map"}),
+    ("numbers are no tokens", PLAIN, SEQUENCES | PACKS),
+    (
+        "token blocks within other sources are documents",
+        PAGES | {"token packs"},
+        NUMBERS | PLAIN | TEXT | {"format npy", "dict", "map"},
+    ),
     ("the functions of the cases map numbers and texts", {"map"}, RAGGED | PLAIN),
     ("a mixture that names the batch size has only that one", {"mix batch_size"}, {"resume size"}),
     ("the order of such a mixture depends on the batch size", {"weights by step", "unit batch"}, {"resume size"}),

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.crossing.case import Case
 from tests.crossing.check import RefusalError
-from tests.crossing.model import Mix, NothingLeftError, Records, Sequences, Stream, Table, same_forms
+from tests.crossing.model import Mix, NothingLeftError, Packs, Records, Sequences, Stream, Table, num_steps, same_forms
 
 from penstock.errors import BatchError, SchemaMismatchError, StateMismatchError
 
@@ -38,6 +38,10 @@ def _streams(case: Case) -> Iterator[Stream]:
 
 def _sequences(case: Case) -> list[Sequences]:
     return [stream for stream in _streams(case) if isinstance(stream, Sequences)]
+
+
+def _packs(case: Case) -> list[Packs]:
+    return [stream for stream in _streams(case) if isinstance(stream, Packs) and _has_ragged(stream)]
 
 
 def _mixtures(case: Case) -> list[Mix]:
@@ -82,9 +86,16 @@ def _all_banned(case: Case) -> bool:
     for stream in _with_bans(case.stream):
         bans = stream.bans if isinstance(stream, Records) else (*stream.records.bans, *stream.bans)
         banned = frozenset[int]().union(*(ids for _, ids in bans))
-        if bans and len(banned) >= stream.table.length:
+        count = len(stream.texts) if isinstance(stream, Packs) and _has_ragged(stream) else stream.table.length
+        if bans and len(banned) >= count:
             return True
-        if bans and isinstance(stream, Sequences) and _has_ragged(stream) and _nothing_left(stream, banned):
+        if (
+            bans
+            and isinstance(stream, Sequences)
+            and not isinstance(stream, Packs)
+            and _has_ragged(stream)
+            and _nothing_left(stream, banned)
+        ):
             return True
     return False
 
@@ -175,6 +186,28 @@ def _dropped_later(case: Case) -> bool:
     return False
 
 
+def _too_long(case: Case) -> bool:
+    """Whether documents that are not to be cut are longer than a sequence, of the stream or of its phases."""
+    for stream in _packs(case):
+        if stream.split != "never" or stream.long != "error":
+            continue
+        phases = [] if isinstance(case.stream, Mix) else [phase for leg in case.legs for phase in leg.phases or ()]
+        if any(len(text) + stream.extra > min([stream.length, *(p.seq_len for p in phases)]) for text in stream.texts):
+            return True
+    return False
+
+
+def _all_dropped(case: Case) -> bool:
+    """Whether a phase has shorter sequences than any document, and those are left out."""
+    stream = case.stream
+    if not isinstance(stream, Packs) or not _has_ragged(stream) or stream.long != "drop" or not stream.axis(0):
+        return False
+    phases = [phase for leg in case.legs for phase in leg.phases or ()]
+    steps = num_steps(phases, stream.axis(0))
+    lengths = [len(text) + stream.extra for text in stream.texts if len(text) + stream.extra]
+    return any(count and min(lengths) > phase.seq_len for phase, count in zip(phases, steps, strict=True))
+
+
 def _short_line(case: Case) -> bool:
     """Whether sequences are longer than the line."""
     stream = case.stream
@@ -221,7 +254,7 @@ ROWS = (
     ),
     Row(
         "documents of tokens without a separator",
-        lambda case: any(s.documents and s.has_pages and s.separator is None for s in _sequences(case)),
+        lambda case: any((s.documents or isinstance(s, Packs)) and s.has_pages and s.separator is None for s in _sequences(case)),
         ValueError,
         "separator",
     ),
@@ -230,6 +263,43 @@ ROWS = (
         "page of documents", lambda case: any(s.page is not None and not s.has_pages for s in _sequences(case)), ValueError, "page"
     ),
     Row("documents by sample", lambda case: _ordered_by(case, "sample", pages=False), ValueError, "number of tokens"),
+    Row(
+        "packs by sample",
+        lambda case: any(s.records.ordered.method == "sample" for s in _packs(case)),
+        ValueError,
+        "number of tokens",
+    ),
+    Row(
+        "packs in lanes",
+        lambda case: any(dict(s.records.ordered.options).get("lanes", 1) > 1 for s in _packs(case)),
+        ValueError,
+        "lanes",
+    ),
+    Row(
+        "bans on token blocks before packing",
+        lambda case: any(s.has_pages and s.records.bans and len(s.texts) != s.table.length for s in _packs(case)),
+        ValueError,
+        "pack first",
+    ),
+    Row("documents longer than a sequence", _too_long, ValueError, "cuts none"),
+    Row("phases in which every document is dropped", _all_dropped, ValueError, "no document is that short"),
+    Row(
+        "phases that do not keep multiples",
+        lambda case: any(phase.seq_len % s.multiple_of for s in _packs(case) for leg in case.legs for phase in leg.phases or ()),
+        ValueError,
+        "multiple_of",
+        sure=False,  # in a mixture the length is refused before
+    ),
+    Row(
+        "phases that change the length of packs in a mixture",
+        lambda case: (
+            isinstance(case.stream, Mix)
+            and any(phase.seq_len != s.length for s in _packs(case) for leg in case.legs for phase in leg.phases or ())
+        ),
+        ValueError,
+        "keeps the length",
+        sure=False,  # phases may be refused for other reasons
+    ),
     Row("sequences by slide", lambda case: _ordered_by(case, "slide"), TypeError, "in the order"),
     Row("sequences by design", lambda case: _ordered_by(case, "design"), TypeError, "in the order"),
     Row("a mixture within is endless", lambda case: any(m.is_endless for m in _inner(case)), ValueError, "never ends"),

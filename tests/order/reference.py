@@ -188,6 +188,121 @@ def _in_turn(runs: list[list[int]]) -> list[int]:
     return [run[row] for row in range(max(map(len, runs))) for run in runs if row < len(run)]
 
 
+class Packing(NamedTuple):
+    """How documents are packed; ``window`` in blocks, ``seed`` -1 for none."""
+
+    length: int
+    seed: int
+    block: int
+    window: int
+    split: str = "fit"
+    extra: int = 0
+    multiple: int = 1
+    drops: bool = False
+
+
+Piece = tuple[int, int, int]
+"""Document, offset in it, tokens."""
+
+
+def pack_epoch(lengths: Sequence[int], packing: Packing, epoch: int) -> list[list[Piece]]:
+    """All sequences of an epoch, each with its pieces, laid out literally."""
+    length, seed, block, window, split, extra, multiple, _ = packing
+    if sum(lengths) + extra * len(lengths) == 0:
+        return []
+    documents = [(number, tokens + extra) for number, tokens in enumerate(lengths)]
+    blocks = [documents[first : first + block] for first in range(0, len(documents), block)]
+    if seed >= 0:
+        order = permutation(len(blocks), derive_key(seed, 0 if split == "never" else epoch, 3))
+        blocks = [blocks[number] for number in order]
+    groups = [[one for each in blocks[first : first + window] for one in each] for first in range(0, len(blocks), window)]
+    made: list[list[list[Piece]]] = []
+    before = 0
+    for group in groups:
+        size = sum(_room_of(tokens, multiple) for _, tokens in group)
+        most = ceil(Fraction(before + size, length)) - ceil(Fraction(before, length)) + 1
+        before += size
+        made.append(pack_group(group, packing, most))
+    numbers = list(range(len(groups)))
+    if seed >= 0:
+        made = [[plan[b] for b in permutation(len(plan), derive_key(seed, epoch, 11, g))] for g, plan in enumerate(made)]
+        if split == "never":
+            numbers = permutation(len(groups), derive_key(seed, epoch, 12))
+    return [sequence for number in numbers for sequence in made[number]]
+
+
+def pack_group(group: Sequence[tuple[int, int]], packing: Packing, most: int) -> list[list[Piece]]:
+    """The plan of a group of (document, tokens)."""
+    if packing.split == "always":
+        return _chunk_group(group, packing, most)
+    length, multiple = packing.length, packing.multiple
+    pieces: list[Piece] = []
+    for number, tokens in group:
+        if packing.split == "never" and tokens > length:
+            pieces += [] if packing.drops else [(number, 0, length)]
+        else:
+            pieces += [(number, offset, min(length, tokens - offset)) for offset in range(0, tokens, length)]
+    pieces.sort(key=lambda piece: -_room_of(piece[2], multiple))  # stable
+    placed: list[tuple[int, Piece]] = []
+    room: list[int] = []
+    since: list[int] = []  # when each sequence got the room that it has
+
+    def place(sequence: int, piece: Piece) -> None:
+        room[sequence] -= _room_of(piece[2], multiple)
+        since[sequence] = len(placed)
+        placed.append((sequence, piece))
+
+    left = []
+    for piece in pieces:
+        fitting = [b for b in range(len(room)) if room[b] >= _room_of(piece[2], multiple)]
+        if fitting:
+            place(min(fitting, key=lambda b: (room[b], -since[b])), piece)
+        elif packing.split == "never" or len(room) < most:
+            room.append(length)
+            since.append(0)
+            place(len(room) - 1, piece)
+        else:
+            left.append(piece)
+    for number, offset, count in left:
+        while count > 0:
+            largest = max(range(len(room)), key=lambda b: (room[b], since[b]))
+            part = min(room[largest], count)
+            place(largest, (number, offset, part))
+            offset, count = offset + part, count - part
+    wanted = len(room) if packing.split == "never" else most
+    return _filled(placed, len(room), wanted)
+
+
+def _filled(placed: list[tuple[int, Piece]], opened: int, most: int) -> list[list[Piece]]:
+    """Sequences that stayed empty take pieces that were placed last."""
+    held = [sum(1 for b, _ in placed if b == sequence) for sequence in range(opened)]
+    for number in reversed(range(len(placed))):
+        sequence, piece = placed[number]
+        if opened < most and held[sequence] > 1:
+            held[sequence] -= 1
+            placed[number] = (opened, piece)
+            opened += 1
+    return [[piece for b, piece in placed if b == sequence] for sequence in range(most)]
+
+
+def _chunk_group(group: Sequence[tuple[int, int]], packing: Packing, most: int) -> list[list[Piece]]:
+    """One after the other, cut where sequences end."""
+    sequences: list[list[Piece]] = [[] for _ in range(most)]
+    end = 0
+    for number, tokens in group:
+        offset = 0
+        while offset < tokens:
+            count = min(tokens - offset, packing.length - end % packing.length)
+            sequences[end // packing.length].append((number, offset, count))
+            end += _room_of(count, packing.multiple)
+            offset += count
+    return sequences
+
+
+def _room_of(tokens: int, multiple: int) -> int:
+    return -(-tokens // multiple) * multiple
+
+
 def random_draw(n: int, key: int, position: int) -> int:
     """A draw with replacement: Lemire's method on 64-bit words."""
     return below(n, 64, finalize((key + (position + 1) * GOLDEN) % WORD), absorb(key, position))

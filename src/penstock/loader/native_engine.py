@@ -26,7 +26,7 @@ from penstock.records import Leaf
 from penstock.remote.residency import PAGE
 from penstock.row_table import RowTable, find_rows, make_lookup
 from penstock.schema import Field
-from penstock.stream import PartStream, SequenceStream, Stream
+from penstock.stream import PackStream, PartStream, SequenceStream, Stream
 from penstock.stream.picks import Picks, RecordPicks, SpanPicks, flatten, ids_of
 from penstock.stream.stream import WEIGHT
 
@@ -184,8 +184,8 @@ def _limit(leaf: Leaf) -> float:
 def native_groups(stream: Stream) -> list[NativeGroup] | None:
     """The fields of a stream as rings read them; None if they cannot read all of them."""
     leaves = native_leaves(stream)
-    if not leaves or (stream.is_mixture and set(stream.schema) != set(leaves[0].read_schema)):
-        return None  # in a mixture, each has others to add
+    if not leaves:
+        return None
     try:
         tables = [leaf.field_tables() for leaf in leaves]
         groups: dict[tuple[object, ...], list[NativeField]] = {}
@@ -237,7 +237,10 @@ def _native_field(
 def native_leaves(stream: Stream) -> tuple[PartStream, ...]:
     """The streams whose samples a ring may read: the stream itself, or those of a mixture, also in mixtures; none if it cannot."""
     parts = stream.parts
-    if stream.is_mixture and (any(part.has_weights for part in parts) or len({type(part) for part in parts}) > 1):
+    if not stream.is_mixture:
+        return parts
+    made = {part.completion if part.completes else () for part in parts}  # each may have something of its own to add
+    if any(part.has_weights for part in parts) or len({type(part) for part in parts}) > 1 or None in made or len(made) > 1:
         return ()
     return parts
 
@@ -295,7 +298,7 @@ class NativeEngine(Engine):
         self._stream, self._leaves = work.stream, native_leaves(work.stream)
         self._adds = work.ids is not None or work.pads or any(leaf.has_weights for leaf in self._leaves)
         bans = [leaf for leaf in self._leaves if leaf.bans]
-        self._completes = not self._stream.is_mixture and self._leaves[0].completes
+        self._completes = self._leaves[0].completes
         self._is_remote = any(group.is_remote for group in groups)
         self._is_plain = not bans and not any(leaf.has_weights for leaf in self._leaves)
 
@@ -345,7 +348,7 @@ class NativeEngine(Engine):
         except Exception:
             return self._ask_one(first)  # which knows what to do about errors
         flat = self._put(asked, size)
-        self._stretches.append(_Stretch(first, count, flat, hold, first.next_position - first.position))
+        self._stretches.append(_Stretch(first, count, flat, hold, first.next_position - first.position, runs=asked.runs))
         self._asked += count
         return True
 
@@ -389,7 +392,7 @@ class NativeEngine(Engine):
             self._put_nothing(place)
         else:
             flat = self._put(asked, len(picks))
-            self._stretches.append(_Stretch(place, 1, flat, hold))
+            self._stretches.append(_Stretch(place, 1, flat, hold, runs=asked.runs))
         self._asked += 1
         return True
 
@@ -423,8 +426,9 @@ class NativeEngine(Engine):
             return ExitStack()
         found: list[Rows] = []
         if (runs := asked.runs) is not None:
-            which = asked.streams_of_runs
-            found += self._groups[0].remote_rows(which, runs.starts, runs.starts + runs.counts)
+            which, is_read = asked.streams_of_runs, runs.starts >= 0
+            starts = runs.starts[is_read]
+            found += self._groups[0].remote_rows(None if which is None else which[is_read], starts, starts + runs.counts[is_read])
         for group, (which, rows) in zip(self._groups, asked.rows, strict=False):
             found += group.remote_rows(which, rows, rows + 1)
         is_one = len(self._leaves) == 1 and asked.runs is None
@@ -501,9 +505,9 @@ class NativeEngine(Engine):
         if self._has_varying or len(self._groups) > 1:
             batch = {name: batch[name] for name in self._order}
         if self._completes:
-            sized = cast(SequenceStream, self._work.stream_for(place))
+            sized = cast(SequenceStream | PackStream, self._work.stream_for(place).parts[0])
             is_plain = all(sized.is_within_pages(span.run) for span in place.spans)
-            batch = sized.complete(batch, None if is_plain else cast(SpanPicks, self._work.picks(place)))
+            batch = sized.complete(batch, None if is_plain else stretch.runs_of(place))
         if not self._adds:
             return place, batch
         picks = stretch.picks_of(place)
@@ -590,6 +594,7 @@ class _Stretch:
     width: int = 0
     taken: int = 0
     is_good: bool = True
+    runs: SpanPicks | None = None
 
     def next(self) -> Place:
         """The place of the next batch."""
@@ -602,6 +607,13 @@ class _Stretch:
         begin = run.start + number * width
         spans = (Span(first.epoch, range(begin, begin + run.stop - run.start, run.step)),)
         return Place(first.step + number, first.epoch, position, None, spans, 0, first.epoch, position + width)
+
+    def runs_of(self, place: Place) -> SpanPicks | None:
+        """The runs of tokens in the batch of a place."""
+        if self.count == 1 or self.runs is None:
+            return self.runs
+        size, number = len(self.runs) // self.count, place.step - self.first.step
+        return self.runs.part(number * size, (number + 1) * size)
 
     def picks_of(self, place: Place) -> RecordPicks:
         """What is in the batch of a place."""

@@ -13,6 +13,7 @@ from penstock.order.design import (
 )
 from penstock.order.mixture import Choice, Mixture
 from penstock.order.order import InvertibleOrder, Order, Sequential, Sliding
+from penstock.order.pack import Pack, Pieces
 from penstock.order.permutation import Permutation
 from penstock.order.phase import Curriculum, Phase, PhasePlace
 from penstock.order.position import ORDER_VERSION, Cursor, Shard
@@ -28,9 +29,11 @@ __all__ = [
     "InvertibleOrder",
     "Mixture",
     "Order",
+    "Pack",
     "Permutation",
     "Phase",
     "PhasePlace",
+    "Pieces",
     "Random",
     "Sequential",
     "Shard",

@@ -30,6 +30,8 @@ class Purpose(IntEnum):
     DESIGN_OFFSET = 8
     SUBSTITUTE = 9
     TRANSFORM = 10
+    PACK = 11
+    PACK_GROUPS = 12
 
 
 def derive_root(seed: int, epoch: int, purpose: Purpose) -> int:

@@ -1,7 +1,18 @@
-"""Streams: a source in an order, mixed with others, or cut into sequences."""
+"""Streams: a source in an order, mixed with others, cut or packed into sequences."""
 
 from penstock.stream.mixed import MixedStream, mix
+from penstock.stream.pack import PackStream
 from penstock.stream.sequence import DocumentStream, SequenceStream, TokenLine
 from penstock.stream.stream import PartStream, RecordStream, Stream
 
-__all__ = ["DocumentStream", "MixedStream", "PartStream", "RecordStream", "SequenceStream", "Stream", "TokenLine", "mix"]
+__all__ = [
+    "DocumentStream",
+    "MixedStream",
+    "PackStream",
+    "PartStream",
+    "RecordStream",
+    "SequenceStream",
+    "Stream",
+    "TokenLine",
+    "mix",
+]

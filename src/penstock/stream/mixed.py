@@ -402,7 +402,7 @@ class MixedStream(Stream):
         for epoch in epochs:
             first, end = (self._mixture.given_before(one)[number] for one in (epoch, epoch + 1))
             for own_epoch, position in stream.where(record[1], epochs=range(first // length, -(-end // length))):
-                place = self._mixture.position_of(epoch, number, own_epoch * length + position)
+                place = self._mixture.position_of(epoch, number, own_epoch * length + position // stream.stride)
                 if place is not None:
                     found.append((epoch, place))
         return found

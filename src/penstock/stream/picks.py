@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,15 @@ class RecordPicks:
 
 @dataclass(frozen=True, eq=False)
 class SpanPicks:
-    """Sequences of ``size`` tokens, each put together from runs: sample i has the runs ``first[i]:first[i + 1]``."""
+    """Sequences of ``size`` tokens, each put together from runs: sample i has the runs ``first[i]:first[i + 1]``. A run that starts
+    below 0 is not read. Of packed documents, ``documents`` has the document of each run (-1: padding) and its place in it.
+    """
 
     size: int
     starts: IntArray
     counts: IntArray
     first: IntArray
+    documents: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -59,18 +63,42 @@ class SpanPicks:
         """Samples [low, high)."""
         first = self.first[low : high + 1]
         runs = slice(first[0], first[-1])
-        return SpanPicks(self.size, self.starts[runs], self.counts[runs], first - first[0])
+        return SpanPicks(self.size, self.starts[runs], self.counts[runs], first - first[0], self._documents_of(runs))
 
     def take(self, places: IntArray) -> "SpanPicks":
         runs = np.diff(self.first)[places]
         first = np.concatenate([[0], np.cumsum(runs)]).astype(np.int64)
         chosen = np.arange(first[-1]) + np.repeat(self.first[:-1][places] - first[:-1], runs)
-        return SpanPicks(self.size, self.starts[chosen], self.counts[chosen], first)
+        return SpanPicks(self.size, self.starts[chosen], self.counts[chosen], first, self._documents_of(chosen))
+
+    def _documents_of(self, runs: slice | IntArray) -> IntArray | None:
+        return None if self.documents is None else self.documents[runs]
+
+    @property
+    def ids(self) -> IntArray:
+        """The first token of each sample; of one that begins with a token that is not read, the first of the data behind it, or a
+        number below 0.
+        """
+        heads = self.first[:-1]
+        ids = self.starts[heads]
+        if self.documents is not None:
+            owner = self.documents[:, 0]
+            after = np.minimum(heads + 1, len(self.starts) - 1)
+            has_data = (owner[heads] >= 0) & (owner[after] == owner[heads]) & (after < self.first[1:]) & (self.starts[after] >= 0)
+            ids = np.where(ids >= 0, ids, np.where(has_data, self.starts[after], -2 - owner[heads]))
+        return ids
 
     def describe(self) -> dict[str, Any]:
-        """As ``explain`` shows them: the runs of tokens of each sample."""
-        pairs = np.stack([self.starts, self.starts + self.counts], axis=1)
-        return {"tokens": [pairs[low:high] for low, high in zip(self.first[:-1], self.first[1:], strict=True)]}
+        """As ``explain`` shows them: the runs of tokens of each sample; of packed documents also (document, from, to)."""
+        is_read = self.starts >= 0
+        edges = np.concatenate([[0], np.cumsum(is_read)])[self.first]
+        samples = [slice(low, high) for low, high in pairwise(edges.tolist())]
+        pairs = np.stack([self.starts, self.starts + self.counts], axis=1)[is_read]
+        shown: dict[str, Any] = {"tokens": [pairs[one] for one in samples]}
+        if self.documents is not None:
+            spans = np.column_stack([self.documents, self.documents[:, 1] + self.counts])[is_read]
+            shown["documents"] = [spans[one] for one in samples]
+        return shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +160,7 @@ def ids_of(picks: Picks) -> IntArray:
     if isinstance(picks, RecordPicks):
         return picks.ids
     if isinstance(picks, SpanPicks):
-        return picks.starts[picks.first[:-1]]
+        return picks.ids
     ids = np.empty(len(picks), np.int64)
     if len(picks):
         picks.gather([ids_of(part) for part in picks.parts if part is not None], ids)
@@ -167,6 +195,7 @@ def join(parts: Sequence[Any]) -> Any:
             np.concatenate([part.starts for part in parts]),
             np.concatenate([part.counts for part in parts]),
             np.concatenate([[0], np.cumsum(runs)]).astype(np.int64),
+            None if any(part.documents is None for part in parts) else np.concatenate([part.documents for part in parts]),
         )
     columns = zip(*(part.parts for part in parts), strict=True)
     joined = tuple(join(there) if (there := [one for one in column if one is not None]) else None for column in columns)

@@ -21,6 +21,7 @@ from penstock.schema import Field
 from penstock.stream.picks import Picks, RecordPicks
 
 if TYPE_CHECKING:
+    from penstock.stream.pack import PackStream
     from penstock.stream.sequence import SequenceStream
 
 __all__ = [
@@ -244,6 +245,13 @@ class PartStream(Stream):
         return False
 
     @property
+    def completion(self) -> object:
+        """What is made of what was read, equal for streams that make the same of samples of any of them; None if there is no such
+        other stream.
+        """
+        return None
+
+    @property
     @abstractmethod
     def bans(self) -> "Bans":
         """The records that do not come, and from which step on."""
@@ -399,6 +407,41 @@ class RecordStream(PartStream):
         from penstock.stream.sequence import make_sequences
 
         return make_sequences(self, seq_len, field, separator, documents, page)
+
+    def pack(
+        self,
+        length: int,
+        *,
+        field: str | None = None,
+        separator: Any = None,
+        split: str = "fit",
+        long: str = "error",
+        fields: Sequence[str] = ("tokens", "segment", "position"),
+        pad: Any = 0,
+        bos: Any = None,
+        eos: Any = None,
+        first_segment: int = 0,
+        window: int | None = None,
+        multiple_of: int = 1,
+    ) -> "PackStream":
+        """The documents of the source put together into sequences of ``length`` tokens; see :class:`PackStream`.
+
+        * ``field``          the texts, byte strings or ragged arrays that are documents, where there are several such fields
+        * ``separator``      the token, or tokens, that end a document of a token file which does not know its documents
+        * ``split``          "fit" cuts documents longer than a sequence, and others only where nothing else is left; "always" puts
+          them one after the other and cuts where sequences end; "never" cuts none
+        * ``long``           with "never", what becomes of documents longer than a sequence: "error", "truncate" or "drop"
+        * ``fields``         "tokens", and any of "segment", "position", "labels", "cu_seqlens" and "max_seqlen"
+        * ``pad``            the token that fills sequences up
+        * ``bos``, ``eos``   tokens to put before and behind every document
+        * ``first_segment``  0: documents count from 0, and padding is -1; 1: they count from 1, and padding is 0
+        * ``window``         documents that are packed together; left out, enough for about 1,000 sequences
+        * ``multiple_of``    pieces of documents begin at multiples of this many tokens, with padding between them
+        """
+        from penstock.stream.pack import PackOptions, make_pack
+
+        options = PackOptions(length, split, long, window, multiple_of, tuple(fields), pad, bos, eos, first_segment)
+        return make_pack(self, options, field, separator)
 
     def without(self, ids: Any, *, from_step: int = 0) -> "RecordStream":
         """The same stream in which records no longer come from ``from_step`` on. At each of their places comes another record, the

@@ -1,0 +1,294 @@
+#include "core/pack.h"
+
+#include <map>
+#include <numeric>
+
+#include "check.h"
+#include "core/seed.h"
+
+using namespace penstock;
+
+namespace {
+
+using Ids = std::vector<std::int64_t>;
+
+Ids bounds_of(const Ids& lengths) {
+  Ids bounds{0};
+  for (const std::int64_t length : lengths) bounds.push_back(bounds.back() + length);
+  return bounds;
+}
+
+std::int64_t rounded(std::int64_t count, std::int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+struct Placed {
+  std::int64_t document, offset, count;
+  auto operator<=>(const Placed&) const = default;
+};
+using Sequences = std::vector<std::vector<Placed>>;
+
+Sequences sequences_of(const PackPlan& plan) {
+  Sequences made(plan.first.size() - 1);
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    for (auto k = static_cast<std::size_t>(plan.first[i]); k < static_cast<std::size_t>(plan.first[i + 1]); ++k) {
+      made[i].push_back({plan.document[k], plan.offset[k], plan.count[k]});
+    }
+  }
+  return made;
+}
+
+// Best fit decreasing with loops over all sequences. `turn` says when a sequence got the room that it has.
+Sequences naive_fit(const Ids& lengths, const PackRule& rule, std::int64_t most) {
+  std::vector<Placed> pieces;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    for (std::int64_t offset = 0; offset < lengths[i]; offset += rule.length) {
+      pieces.push_back({static_cast<std::int64_t>(i), offset, std::min(rule.length, lengths[i] - offset)});
+    }
+  }
+  std::stable_sort(pieces.begin(), pieces.end(), [&](const Placed& one, const Placed& other) {
+    return rounded(one.count, rule.multiple) > rounded(other.count, rule.multiple);
+  });
+  Sequences made;
+  Ids room;
+  Ids turn;
+  std::vector<std::pair<std::size_t, Placed>> history;
+  std::int64_t now = 0;
+  const auto put = [&](std::size_t where, const Placed& piece) {
+    made[where].push_back(piece);
+    history.emplace_back(where, piece);
+    room[where] -= rounded(piece.count, rule.multiple);
+    turn[where] = now++;
+  };
+  std::vector<Placed> left;
+  for (const Placed& piece : pieces) {
+    std::size_t best = made.size();
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      if (room[i] < rounded(piece.count, rule.multiple)) continue;
+      if (best == made.size() || room[i] < room[best] || (room[i] == room[best] && turn[i] > turn[best])) best = i;
+    }
+    if (best == made.size()) {
+      if (static_cast<std::int64_t>(made.size()) == most) {
+        left.push_back(piece);
+        continue;
+      }
+      made.emplace_back();
+      room.push_back(rule.length);
+      turn.push_back(0);
+    }
+    put(best, piece);
+  }
+  for (Placed piece : left) {
+    while (piece.count > 0) {
+      std::size_t best = 0;
+      for (std::size_t i = 1; i < made.size(); ++i) {
+        if (room[i] > room[best] || (room[i] == room[best] && turn[i] > turn[best])) best = i;
+      }
+      Placed part = piece;
+      part.count = std::min(room[best], piece.count);
+      put(best, part);
+      piece.offset += part.count;
+      piece.count -= part.count;
+    }
+  }
+  for (std::size_t i = history.size(); i-- > 0 && static_cast<std::int64_t>(made.size()) < most;) {
+    auto& [where, piece] = history[i];
+    if (made[where].size() < 2) continue;
+    made[where].pop_back();
+    made.push_back({piece});
+  }
+  made.resize(static_cast<std::size_t>(std::max<std::int64_t>(most, static_cast<std::int64_t>(made.size()))));
+  return made;
+}
+
+void check_covers(const Sequences& sequences, const Ids& lengths, const PackRule& rule, const std::string& name) {
+  std::map<std::int64_t, std::vector<Placed>> found;
+  for (const std::vector<Placed>& one : sequences) {
+    std::int64_t used = 0;
+    for (const Placed& piece : one) {
+      check(piece.count > 0, name + ": a piece has tokens");
+      used += rounded(piece.count, rule.multiple);
+      found[piece.document].push_back(piece);
+    }
+    check(used <= rule.length, name + ": a sequence is not too long");
+  }
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    std::vector<Placed>& pieces = found[static_cast<std::int64_t>(i)];
+    std::sort(pieces.begin(), pieces.end());
+    std::int64_t end = 0;
+    for (const Placed& piece : pieces) {
+      check_equal(piece.offset, end, name + ": begin of a piece");
+      end += piece.count;
+    }
+    check_equal(end, lengths[i], name + ": tokens of a document");
+  }
+}
+
+Ids random_lengths(std::size_t count, std::uint64_t most, std::uint64_t key) {
+  Ids lengths(count);
+  for (std::size_t i = 0; i < count; ++i) lengths[i] = static_cast<std::int64_t>(absorb(key, i) % (most + 1));
+  return lengths;
+}
+
+void plans_are_those_of_loops() {
+  std::uint64_t key = 1;
+  for (const std::int64_t length : {1, 2, 7, 64, 100, 4095, 4096, 5000}) {
+    for (const std::int64_t multiple : {1, 2, 5}) {
+      if (length % multiple != 0) continue;
+      for (const std::uint64_t most :
+           {std::uint64_t{1}, static_cast<std::uint64_t>(length), static_cast<std::uint64_t>(3 * length)}) {
+        Ids lengths = random_lengths(150, most, ++key);
+        const Ids bounds = bounds_of(lengths);
+        const Ids all{0};
+        std::int64_t size = 0;
+        for (const std::int64_t one : lengths) size += rounded(one, multiple);
+        const PackDocuments documents{bounds, lengths.size(), 0};
+        for (const std::int64_t slack : {0, 1, 3}) {
+          const std::int64_t sequences = (size + length - 1) / length + slack;
+          const std::string name = say("length ", length, " multiple ", multiple, " documents up to ", most, " slack ", slack);
+          const PackRule fit{length, multiple, Split::fit, false};
+          const Sequences found = sequences_of(make_pack_plan(documents, all, fit, sequences));
+          check(found == naive_fit(lengths, fit, sequences), name);
+          check_covers(found, lengths, fit, name);
+          const PackRule always{length, multiple, Split::always, false};
+          check_covers(sequences_of(make_pack_plan(documents, all, always, sequences)), lengths, always, name + " always");
+        }
+      }
+    }
+  }
+}
+
+void whole_documents_are_not_cut() {
+  const Ids lengths{5, 11, 0, 10, 3, 7};
+  const Ids bounds = bounds_of(lengths);
+  const PackDocuments documents{bounds, 3, 0};
+  const Ids blocks{1, 0};
+  Sequences found = sequences_of(make_pack_plan(documents, blocks, {10, 1, Split::never, true}, 0));
+  check(found == Sequences{{{3, 0, 10}}, {{5, 0, 7}, {4, 0, 3}}, {{0, 0, 5}}}, "longer ones are left out");
+  found = sequences_of(make_pack_plan(documents, blocks, {10, 1, Split::never, false}, 0));
+  check(found == Sequences{{{3, 0, 10}}, {{1, 0, 10}}, {{5, 0, 7}, {4, 0, 3}}, {{0, 0, 5}}}, "longer ones are cut off");
+}
+
+void no_sequence_stays_empty_where_another_has_two_pieces() {
+  const Ids bounds = bounds_of({4, 3, 2, 1});
+  const Ids all{0};
+  const Sequences found = sequences_of(make_pack_plan({bounds, 4, 0}, all, {10, 1, Split::fit, false}, 3));
+  check(found == Sequences{{{0, 0, 4}, {1, 0, 3}}, {{3, 0, 1}}, {{2, 0, 2}}}, "the pieces placed last move");
+}
+
+void what_is_added_counts() {
+  const Ids bounds = bounds_of({0, 3, 0});
+  const Ids all{0};
+  const PackDocuments documents{bounds, 3, 2};
+  Ids sizes(1);
+  pack_sizes(documents, 1, sizes);
+  check_equal(sizes, {9});
+  pack_sizes(documents, 4, sizes);
+  check_equal(sizes, {16});
+  const Sequences found = sequences_of(make_pack_plan(documents, all, {4, 1, Split::always, false}, 3));
+  check(found == Sequences{{{0, 0, 2}, {1, 0, 2}}, {{1, 2, 3}, {2, 0, 1}}, {{2, 1, 1}}}, "documents with two more tokens");
+}
+
+void edges_leave_room_for_every_group() {
+  const Ids lengths = random_lengths(100'000, 50, 9);
+  const Ids bounds = bounds_of(lengths);
+  for (const std::uint64_t block : {1, 7, 1000}) {
+    const PackDocuments documents{bounds, block, 1};
+    Ids sizes(documents.blocks());
+    pack_sizes(documents, 1, sizes);
+    check_equal(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}), bounds.back() + 100'000, "size of all");
+    const Permutation order(sizes.size(), 77);
+    for (const std::uint64_t window : {std::uint64_t{1}, std::uint64_t{30}, std::uint64_t{sizes.size()}}) {
+      const std::size_t groups = (sizes.size() + window - 1) / window;
+      Ids edges(groups + 1);
+      pack_edges(sizes, &order, window, 64, edges);
+      std::int64_t before = 0;
+      for (std::size_t group = 0; group <= groups; ++group) {
+        check_equal(edges[group], (before + 63) / 64 + static_cast<std::int64_t>(group), "edge");
+        for (std::uint64_t j = group * window; group < groups && j < std::min<std::uint64_t>(sizes.size(), (group + 1) * window);
+             ++j) {
+          before += sizes[order.forward(j)];
+        }
+      }
+      Ids plain(groups + 1);
+      pack_edges(sizes, nullptr, window, 64, plain);
+      check_equal(plain.back(), edges.back(), "sequences in any order");
+    }
+  }
+  Ids none(1, 5);
+  pack_edges({}, nullptr, 3, 10, none);
+  check_equal(none, {0});
+}
+
+void what_does_not_fit_is_refused() {
+  const Ids bounds = bounds_of({5, 6});
+  const Ids all{0};
+  const Ids falling{0, 5, 3};
+  check_throws<std::invalid_argument>([&] { make_pack_plan({bounds, 2, 0}, all, {10, 1, Split::fit, false}, 1); });
+  check_throws<std::invalid_argument>([&] { make_pack_plan({bounds, 2, 0}, all, {10, 1, Split::always, false}, 1); });
+  check_throws<std::invalid_argument>([&] { make_pack_plan({bounds, 2, 0}, all, {10, 1, Split::fit, false}, -1); });
+  check_throws<std::invalid_argument>([&] { make_pack_plan({falling, 2, 0}, all, {10, 1, Split::fit, false}, 3); });
+}
+
+void fields_follow_from_runs() {
+  // Two sequences of 6: document 4 (BOS and two tokens), document 9 (one token, EOS), padding; document 9 (EOS alone), padding.
+  const Ids starts{-2, 100, 300, -3, -1, -3, -1};
+  const Ids counts{1, 2, 1, 1, 1, 1, 5};
+  const Ids documents{4, 4, 9, 9, -1, 9, -1};
+  std::vector<std::int16_t> tokens(12, 5);
+  tokens[1] = -7;
+  const std::int16_t added[3] = {-1, 11, 12};
+  std::vector<std::int32_t> segment(12);
+  std::vector<std::int32_t> position(12);
+  Ids labels(12);
+  std::vector<std::int32_t> cu_seqlens(14);
+  std::vector<std::int32_t> max_seqlen(2);
+  PackFields fields{reinterpret_cast<std::byte*>(tokens.data()),
+                    2,
+                    true,
+                    std::as_bytes(std::span(added)),
+                    1,
+                    0,
+                    segment.data(),
+                    position.data(),
+                    labels.data(),
+                    1,
+                    cu_seqlens.data(),
+                    max_seqlen.data()};
+  fill_pack_fields({starts, counts, documents, 6}, 12, fields);
+  check_equal(tokens, {11, -7, 5, 5, 12, -1, 12, -1, -1, -1, -1, -1}, "tokens");
+  check_equal(segment, {1, 1, 1, 2, 2, 0, 1, 0, 0, 0, 0, 0}, "segment");
+  check_equal(position, {0, 1, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0}, "position");
+  check_equal(labels, {-7, 5, -100, 12, -100, -100, -100, -100, -100, -100, -100, -100}, "labels");
+  check_equal(cu_seqlens, {0, 3, 5, 6, 6, 6, 6, 0, 1, 6, 6, 6, 6, 6}, "cu_seqlens");
+  check_equal(max_seqlen, {3, 5}, "max_seqlen");
+  fields.multiple = 2;
+  fill_pack_fields({Ids{7, -1, 8, -1}, Ids{3, 1, 1, 1}, Ids{4, -1, 5, -1}, 6}, 6, fields);
+  cu_seqlens.resize(7);
+  check_equal(cu_seqlens, {0, 4, 6, 6, 6, 6, 6}, "cu_seqlens with room");
+  check_equal(max_seqlen[0], 4, "max_seqlen with room");
+  fill_pack_fields({Ids{-1}, Ids{6}, Ids{-1}, 6}, 6, fields);
+  check_equal(cu_seqlens, {0, 6, 6, 6, 6, 6, 6}, "cu_seqlens of padding");
+  fields.cu_seqlens = nullptr;
+  fields.max_seqlen = nullptr;
+  fields.multiple = 1;
+  fields.segment = nullptr;
+  fields.position = nullptr;
+  fields.labels = nullptr;
+  fill_pack_fields({starts, counts, documents, 6}, 12, fields);
+  check_throws<std::invalid_argument>([&] { fill_pack_fields({starts, counts, documents, 5}, 12, fields); });
+  check_throws<std::invalid_argument>([&] { fill_pack_fields({starts, counts, documents, 6}, 18, fields); });
+  fields.added = fields.added.first(4);
+  check_throws<std::invalid_argument>([&] { fill_pack_fields({starts, counts, documents, 6}, 12, fields); });
+}
+
+}  // namespace
+
+int main() {
+  plans_are_those_of_loops();
+  whole_documents_are_not_cut();
+  no_sequence_stays_empty_where_another_has_two_pieces();
+  what_is_added_counts();
+  edges_leave_room_for_every_group();
+  what_does_not_fit_is_refused();
+  fields_follow_from_runs();
+  return finish();
+}

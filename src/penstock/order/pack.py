@@ -1,0 +1,303 @@
+"""Pack: documents put together into sequences of one length, by allotted best fit.
+
+Documents go in groups, and a formula says how many sequences each group has. So any sequence of any epoch is found by planning one
+group alone. ``docs/reference/order.md`` has the arithmetic.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from penstock.argument import MAX_LENGTH, IntArray, check_positions, set_whole, whole_number
+from penstock.native import _core
+from penstock.order.permutation import MAX_SEED, Purpose, derive_key
+
+__all__ = ["LONG", "SPLITS", "Pack", "Pieces"]
+
+SPLITS = {"fit": _core.Split.FIT, "always": _core.Split.ALWAYS, "never": _core.Split.NEVER}
+
+LONG = ("error", "truncate", "drop")
+"""What split="never" does with documents that are longer than a sequence."""
+
+MOST_PLANS = 8
+"""Plans of groups that are kept."""
+
+LEAST_SEQUENCES = 1024
+"""Sequences of a group, about, unless a window is given: one of them is padding."""
+
+LEAST_DOCUMENTS = 1 << 14
+LEAST_WHOLE_DOCUMENTS = 1 << 16
+"""Documents of a group unless a window is given; the second with split="never"."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Pieces of documents, sequence by sequence: sequence i has the pieces ``first[i]:first[i + 1]``, in this order. Piece k is
+    ``count[k]`` tokens of document ``document[k]`` from ``offset[k]`` on.
+
+    >>> import numpy as np
+    >>> from penstock.order import Pack
+    >>> pieces = Pack(np.array([0, 3, 8]), 4).pieces(0, [0, 1, 2])
+    >>> pieces.first.tolist(), pieces.document.tolist(), pieces.offset.tolist(), pieces.count.tolist()
+    ([0, 1, 2, 3], [1, 0, 1], [0, 0, 4], [4, 3, 1])
+    """
+
+    first: IntArray
+    document: IntArray
+    offset: IntArray
+    count: IntArray
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def take(self, sequences: IntArray) -> "Pieces":
+        """Some of the sequences."""
+        counts = (self.first[1:] - self.first[:-1])[sequences]
+        first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        chosen = np.arange(first[-1]) + np.repeat(self.first[sequences] - first[:-1], counts)
+        return Pieces(first, self.document[chosen], self.offset[chosen], self.count[chosen])
+
+    @classmethod
+    def join(cls, parts: "Sequence[Pieces]") -> "Pieces":
+        """One after the other."""
+        counts = np.concatenate([np.diff(part.first) for part in parts])
+        columns = zip(*((part.document, part.offset, part.count) for part in parts), strict=True)
+        return cls(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), *(np.concatenate(one) for one in columns))
+
+
+class _Kept:
+    """The values of the last keys. Safe to use from several threads; starts empty in a pickled copy. It only saves work."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._values: OrderedDict[Any, Any] = OrderedDict()
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+        value = make()
+        with self._lock:
+            self._values[key] = value
+            while len(self._values) > self._most:
+                self._values.popitem(last=False)
+        return value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_Kept, (self._most,))
+
+
+@dataclass(frozen=True, eq=False)
+class Pack:
+    """Documents in sequences of ``length`` tokens, in an order of their own in every epoch. Document i has the tokens
+    ``bounds[i]`` up to ``bounds[i + 1]`` of the data, and ``extra`` more that are added to each, such as one that ends it.
+
+    An epoch has as many sequences as every other, ``len(pack)``, and every token is in one of them once. With ``split="fit"``
+    documents are cut if they are longer than a sequence, and otherwise hardly ever; "always" puts them one after the other and cuts
+    where sequences end; "never" keeps them whole, and ``long`` says what is done with longer ones: "error", "truncate" or "drop".
+
+    The documents of a group, about ``window`` of them, are packed together. Blocks of ``block`` documents stay together; the blocks
+    are permuted by ``seed`` (not at all without one). Pieces take room in multiples of ``multiple_of`` tokens.
+
+    >>> import numpy as np
+    >>> from penstock.order import Pack
+    >>> pack = Pack(np.cumsum([0, 3, 9, 2, 5, 1]), 8, seed=7)
+    >>> len(pack)
+    4
+    >>> pieces = pack.pieces(0, np.arange(4))
+    >>> [sorted(pieces.document[low:high].tolist()) for low, high in zip(pieces.first[:-1], pieces.first[1:])]
+    [[4], [0, 3], [1, 2], [1]]
+    """
+
+    bounds: IntArray = field(repr=False)
+    length: int
+    _: KW_ONLY
+    seed: int | None = None
+    block: int = 1
+    window: int | None = None
+    split: str = "fit"
+    extra: int = 0
+    multiple_of: int = 1
+    long: str = "error"
+    _edges: _Kept = field(default_factory=lambda: _Kept(2), init=False, repr=False)
+    _plans: _Kept = field(default_factory=lambda: _Kept(MOST_PLANS), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        bounds = np.ascontiguousarray(self.bounds)
+        if bounds.ndim != 1 or bounds.size == 0 or bounds.dtype != np.int64:
+            raise TypeError(f"expected bounds of documents as one int64 array, got {bounds.dtype} of shape {bounds.shape}")
+        object.__setattr__(self, "bounds", bounds)
+        set_whole(self, "length", least=1, most=_core.MAX_PACK_LENGTH)
+        set_whole(self, "multiple_of", least=1)
+        if self.length % self.multiple_of:
+            raise ValueError(f"length must be a multiple of multiple_of={self.multiple_of}, got {self.length}")
+        if self.seed is not None:
+            set_whole(self, "seed", most=MAX_SEED)
+        set_whole(self, "block", least=1)
+        set_whole(self, "extra")
+        if self.split not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {self.split!r}")
+        if self.long not in LONG:
+            raise ValueError(f"long must be one of {', '.join(LONG)}, got {self.long!r}")
+        if self.long != "error" and self.split != "never":
+            raise ValueError(
+                f"long={self.long!r} is for split='never': with split={self.split!r} documents are cut, and none is lost"
+            )
+        if self.window is None:
+            object.__setattr__(self, "window", self._default_window())
+        set_whole(self, "window", least=1)
+        if self.num_tokens >= MAX_LENGTH:
+            raise ValueError(f"the documents have {self.num_tokens} tokens, more than {MAX_LENGTH}")
+        if self.split == "never" and self.long == "error":
+            self._refuse_long()
+
+    def _default_window(self) -> int:
+        wanted = -(-LEAST_SEQUENCES * self.length * self.num_documents // max(1, self.num_tokens))
+        return max(LEAST_WHOLE_DOCUMENTS if self.split == "never" else LEAST_DOCUMENTS, min(wanted, max(1, self.num_documents)))
+
+    def _refuse_long(self) -> None:
+        for low in range(0, self.num_documents, 1 << 20):
+            lengths = np.diff(self.bounds[low : low + (1 << 20) + 1]) + self.extra
+            found = np.flatnonzero(lengths > self.length)
+            if found.size:
+                raise ValueError(
+                    f"document {low + int(found[0])} has {lengths[found[0]]} tokens, a sequence {self.length}, and split='never' "
+                    "cuts none: use long='truncate', long='drop' or another split"
+                )
+
+    @property
+    def num_documents(self) -> int:
+        return self.bounds.size - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all documents, with those that are added."""
+        return int(self.bounds[-1]) - int(self.bounds[0]) + self.extra * self.num_documents
+
+    @property
+    def num_blocks(self) -> int:
+        return -(-self.num_documents // self.block)
+
+    @property
+    def group_blocks(self) -> int:
+        """Blocks of a group."""
+        assert self.window is not None
+        return -(-self.window // self.block)
+
+    @property
+    def num_groups(self) -> int:
+        return -(-self.num_blocks // self.group_blocks) if self.num_tokens else 0
+
+    def __len__(self) -> int:
+        """Sequences of an epoch."""
+        if self.split == "never":
+            return int(self._counts.sum())
+        return -(-int(self._sizes.sum()) // self.length) + self.num_groups
+
+    @cached_property
+    def _sizes(self) -> IntArray:
+        """The room that the documents of every block take."""
+        sizes = np.empty(self.num_blocks, np.int64)
+        _core.pack_sizes(self.bounds, self.block, self.extra, self.multiple_of, sizes)
+        return sizes
+
+    @cached_property
+    def _counts(self) -> IntArray:
+        """With split="never", the sequences of every group: they are counted by planning all of them once."""
+        return np.array([self._plan_blocks(0, group, 0).num_sequences for group in range(self.num_groups)], np.int64)
+
+    def edges(self, epoch: int) -> IntArray:
+        """The first sequence of every group of an epoch, in its order, and behind the last."""
+        found: IntArray = self._edges.get(whole_number("epoch", epoch), lambda: self._make_edges(epoch))
+        return found
+
+    def _make_edges(self, epoch: int) -> IntArray:
+        edges = np.zeros(self.num_groups + 1, np.int64)
+        if self.split == "never":
+            np.cumsum(self._counts[self._group_order(epoch)], out=edges[1:])
+        elif self.num_groups:
+            _core.pack_edges(self._sizes, self._block_order(epoch), self.group_blocks, self.length, edges)
+        return edges
+
+    def _block_order(self, epoch: int) -> _core.Permutation | None:
+        """The order of the blocks in an epoch; with split="never" groups are the same in every epoch."""
+        if self.seed is None:
+            return None
+        key = derive_key(self.seed, 0 if self.split == "never" else epoch, Purpose.BLOCK_SEQUENCE)
+        found: _core.Permutation = self._edges.get(("blocks", key), lambda: _core.Permutation(self.num_blocks, key))
+        return found
+
+    def _group_order(self, epoch: int) -> IntArray:
+        """With split="never", the groups in the order of an epoch."""
+        order = np.arange(self.num_groups)
+        if self.seed is not None:
+            _core.Permutation(self.num_groups, derive_key(self.seed, epoch, Purpose.PACK_GROUPS)).run(0, 1, order)
+        return order
+
+    def _plan_blocks(self, epoch: int, group: int, sequences: int) -> _core.PackPlan:
+        low = group * self.group_blocks
+        blocks = np.arange(low, min(low + self.group_blocks, self.num_blocks))
+        order = self._block_order(epoch)
+        if order is not None:
+            order.run(low, 1, blocks)
+        split, drops = SPLITS[self.split], self.long == "drop"
+        return _core.PackPlan(self.bounds, self.block, self.extra, blocks, self.length, self.multiple_of, split, drops, sequences)
+
+    def plan(self, epoch: int, place: int) -> Pieces:
+        """The sequences of the group at a place of an epoch, in the order in which they come."""
+        made: Pieces = self._plans.get((epoch, place), lambda: self._make_plan(epoch, place))
+        return made
+
+    def _make_plan(self, epoch: int, place: int) -> Pieces:
+        edges = self.edges(epoch)
+        group = int(self._group_order(epoch)[place]) if self.split == "never" else place
+        count = int(edges[place + 1] - edges[place])
+        native = self._plan_blocks(epoch, group, count)
+        pieces = Pieces(np.empty(count + 1, np.int64), *(np.empty(native.num_pieces, np.int64) for _ in range(3)))
+        native.write(pieces.first, pieces.document, pieces.offset, pieces.count)
+        if self.seed is None:
+            return pieces
+        order = np.empty(count, np.int64)
+        _core.Permutation(count, derive_key(self.seed, epoch, Purpose.PACK, group)).run(0, 1, order)
+        return pieces.take(order)
+
+    def pieces(self, epoch: int, sequences: Any) -> Pieces:
+        """What is in any sequences of an epoch."""
+        wanted = check_positions("sequences", sequences, len(self))
+        edges = self.edges(epoch)
+        places = np.searchsorted(edges, wanted, side="right") - 1
+        if wanted.size == 0:
+            none = np.empty(0, np.int64)
+            return Pieces(np.zeros(1, np.int64), none, none, none)
+        order = np.argsort(places, kind="stable")
+        parts = []
+        for place in np.unique(places).tolist():
+            mine = wanted[order[np.searchsorted(places[order], place) : np.searchsorted(places[order], place, side="right")]]
+            parts.append(self.plan(epoch, place).take(mine - edges[place]))
+        if len(parts) == 1:
+            return parts[0]
+        back = np.empty(wanted.size, np.int64)
+        back[order] = np.arange(wanted.size)
+        return Pieces.join(parts).take(back)
+
+    def sequences_of(self, epoch: int, document: int) -> IntArray:
+        """The sequences of an epoch in which a document is, in rising order; none if it is empty or left out."""
+        number = int(check_positions("document", [document], self.num_documents)[0])
+        if self.num_groups == 0:
+            return np.empty(0, np.int64)
+        place = np.array([number // self.block])
+        order = self._block_order(epoch)
+        if order is not None:
+            order.inverse(place.copy(), place)
+        group = int(place[0]) // self.group_blocks
+        if self.split == "never":
+            group = int(np.flatnonzero(self._group_order(epoch) == group)[0])
+        plan = self.plan(epoch, group)
+        found = np.searchsorted(plan.first, np.flatnonzero(plan.document == number), side="right") - 1
+        return np.asarray(found + self.edges(epoch)[group], np.int64)

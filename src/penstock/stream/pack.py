@@ -1,0 +1,468 @@
+"""PackStream: documents put together into sequences of one length, with padding where nothing fits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.argument import MAX_LENGTH, IntArray, as_ids, whole_number
+from penstock.batch import Batch, Outputs, fixed_output
+from penstock.formats.tokens import as_elements
+from penstock.native import _core
+from penstock.order import BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle
+from penstock.records import Sampling, Source
+from penstock.row_table import OwnRows, RowTable
+from penstock.schema import Field
+from penstock.stream.picks import SpanPicks
+from penstock.stream.sequence import TOKENS, DocumentLine, TokenLine
+from penstock.stream.stream import Bans, PartStream, RecordStream, describe, is_in
+
+__all__ = ["PackOptions", "PackStream", "make_pack"]
+
+PADDING, BOS, EOS = -1, -2, -3
+"""What runs begin with that are not read, as native code counts added tokens: the first, the second, the third."""
+
+FIELDS = {"segment": "i4", "position": "i4", "labels": "i8", "cu_seqlens": "i4", "max_seqlen": "i4"}
+"""The fields that are made of the tokens."""
+
+
+@dataclass(frozen=True)
+class PackOptions:
+    """How documents are packed: what :meth:`RecordStream.pack` takes."""
+
+    length: int
+    split: str
+    long: str
+    window: int | None
+    multiple_of: int
+    fields: tuple[str, ...]
+    pad: Any
+    bos: Any
+    eos: Any
+    first_segment: int
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.fields if name != TOKENS and name not in FIELDS]
+        if unknown or TOKENS not in self.fields or len(set(self.fields)) < len(self.fields):
+            raise ValueError(f"fields must be {TOKENS!r} and any of {', '.join(FIELDS)}, each once, got {self.fields}")
+        whole_number("first_segment", self.first_segment, most=1)
+
+    @property
+    def extra(self) -> int:
+        """Tokens that are added to every document."""
+        return (self.bos is not None) + (self.eos is not None)
+
+    def describe(self) -> str:
+        """As a plan has them."""
+        shown = {name: value for name, value in self.__dict__.items() if value is not None}
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
+
+
+def make_pack(stream: RecordStream, options: PackOptions, field: str | None, separator: Any) -> "PackStream":
+    """The documents of a token file, or of a field of texts, byte strings or ragged arrays."""
+    source = stream.source
+    if not isinstance(source, TokenLine):
+        if separator is not None:
+            raise ValueError("separator finds the documents of token files; eos= adds a token to every text or ragged array")
+        line = DocumentLine(source, field, None)
+        return PackStream(source, line, stream.order, options, bans=stream.bans)
+    if field is not None:
+        raise ValueError(f"field is for texts and ragged arrays; the tokens of {source!r} are one line")
+    bounds = _document_bounds(source, separator)
+    if stream.bans and len(bounds) - 1 != len(source):
+        raise ValueError("records were banned that are not documents: pack first, then ban documents with .without(...)")
+    return PackStream(source, source, stream.order, options, bans=stream.bans, bounds=bounds, separator=separator)
+
+
+def _document_bounds(line: Any, separator: Any) -> IntArray:
+    """Document i has the tokens [bounds[i], bounds[i + 1]), the separator that ends it included."""
+    if separator is None:
+        bounds = getattr(line, "document_bounds", None)
+        if bounds is None:
+            raise ValueError("this token file does not say where documents end: give the separator that ends each, separator=")
+        return np.ascontiguousarray(bounds, np.int64)
+    if not hasattr(line, "documents"):
+        raise TypeError(f"{line!r} cannot be searched for separators: its documents are known, so leave separator out")
+    starts = line.documents(separator)[:, 0]
+    return np.append(starts, line.num_tokens).astype(np.int64)
+
+
+class PackStream(PartStream):
+    """Sequences of a fixed length, each put together from documents by best fit; what ``stream.pack`` gives.
+
+    An epoch has every token once, in as many sequences as any other epoch. ``segment`` is the number of a token's document within
+    its sequence (-1 on padding), ``position`` its place in the document as far as the sequence shows it, ``labels`` the next token
+    of the document (-100 at its end and on padding). ``cu_seqlens`` and ``max_seqlen`` are what attention of varying length takes,
+    of each sequence: where documents and padding end, from 0 on, filled up with the length; and the longest of them.
+
+    Plans of groups of documents are made when they are needed, and kept for a while. Safe to use from several threads.
+
+    >>> import penstock as pen
+    >>> stream = pen.open({"text": ["abc", "de", "fghi"]}).in_order().pack(5, eos=0)
+    >>> batch = next(iter(pen.Loader(stream, batch_size=4)))
+    >>> batch["tokens"].tolist()
+    [[102, 103, 104, 105, 0], [97, 98, 99, 0, 0], [100, 101, 0, 0, 0], [0, 0, 0, 0, 0]]
+    >>> batch["segment"].tolist()
+    [[0, 0, 0, 0, 0], [0, 0, 0, 0, -1], [0, 0, 0, -1, -1], [-1, -1, -1, -1, -1]]
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        line: TokenLine,
+        order: Order,
+        options: PackOptions,
+        *,
+        bans: Bans | tuple[()] = (),
+        bounds: IntArray | None = None,
+        separator: Any = None,
+        phases: "tuple[_PackPhase, ...] | None" = None,
+    ) -> None:
+        self._source, self._line, self._given, self._options = source, line, order, options
+        self._bans, self._bounds, self._separator, self._phases = Bans(bans), bounds, separator, phases
+        self._added = np.concatenate([_element(name, getattr(options, name), line.dtype) for name in ("pad", "bos", "eos")])
+        if "labels" in options.fields and line.dtype.kind not in "iu":
+            raise ValueError(f"labels are whole numbers, and tokens are {line.dtype}: leave labels out of fields")
+        if isinstance(order, Random):
+            raise ValueError("documents drawn with replacement are another number of tokens in every epoch: use shuffle()")
+        if not isinstance(order, Sequential | Shuffle | BlockShuffle) or len(order) != len(source):
+            raise TypeError(f"documents cannot be packed in the order {order!r}: use in_order() or shuffle()")
+        if isinstance(order, BlockShuffle) and order.lanes > 1:
+            raise ValueError(f"packs have no lanes, and the order has {order.lanes}: use shuffle(...) without lanes")
+        self._sequences = len(self.packing)
+
+    @cached_property
+    def packing(self) -> Pack:
+        """Which documents are in which sequences."""
+        options, bounds = self._options, self._document_bounds
+        return Pack(
+            bounds,
+            options.length,
+            seed=None if isinstance(self._given, Sequential) else self.seed,
+            block=self._block(len(bounds) - 1),
+            window=options.window,
+            split=options.split,
+            extra=options.extra,
+            multiple_of=options.multiple_of,
+            long=options.long,
+        )
+
+    @property
+    def _document_bounds(self) -> IntArray:
+        return cast(DocumentLine, self._line).bounds if self._bounds is None else self._bounds
+
+    @property
+    def _has_records(self) -> bool:
+        """Whether documents are the records of the source; otherwise rows are tokens."""
+        return self._bounds is None
+
+    def _block(self, documents: int) -> int:
+        """Documents that stay together: about as many as a block of the order holds."""
+        if not isinstance(self._given, BlockShuffle):
+            return 1
+        return max(1, self._given.block * documents // max(1, len(self._source)))
+
+    @property
+    def source(self) -> Source:  # type: ignore[override]
+        return self._source
+
+    @cached_property
+    def order(self) -> Order:  # type: ignore[override]
+        """The order of the records; of a token file, only that tokens come from all over it."""
+        if not self._has_records:
+            return self._given if isinstance(self._given, Sequential) else Shuffle(self._line.num_tokens, seed=self.seed)
+        return replace(self._given, window=self.packing.group_blocks) if isinstance(self._given, BlockShuffle) else self._given
+
+    @property
+    def counts_units(self) -> bool:
+        """Positions are tokens, the order is one of documents."""
+        return False
+
+    def row_tables(self) -> Sequence[RowTable]:
+        if self._has_records:
+            return self._source.tables()
+        return [] if self._token_leaf is None else [OwnRows(self._token_leaf)]
+
+    def field_tables(self) -> Mapping[str, tuple[RowTable, str]]:
+        """Tokens are rows of their own."""
+        leaf = self._line if self._has_records else self._token_leaf
+        return {} if leaf is None else {TOKENS: (OwnRows(leaf), TOKENS)}
+
+    @property
+    def _token_leaf(self) -> Any:
+        return getattr(self._line, "token_leaf", None)
+
+    def units_of(self, picks: SpanPicks) -> IntArray:
+        """The documents that are read; of a token file, the first tokens of runs."""
+        units = picks.documents[:, 0] if self._has_records and picks.documents is not None else picks.starts
+        return np.ascontiguousarray(units[picks.starts >= 0])
+
+    def rows_of(self, picks: SpanPicks) -> tuple[IntArray, IntArray]:
+        units = self.units_of(picks)
+        return units, units + (1 if self._has_records else picks.counts[picks.starts >= 0])
+
+    @property
+    def has_sequences(self) -> bool:
+        return True
+
+    @property
+    def axis(self) -> int:
+        """Tokens of an epoch, padding included. With phases, which may change the length, samples of the run."""
+        return self._sequences * self._options.length if self._phases is None else MAX_LENGTH
+
+    @property
+    def elements(self) -> int:
+        return self._sequences * self._options.length
+
+    @property
+    def stride(self) -> int:
+        """Tokens of a sequence."""
+        return self._options.length
+
+    @property
+    def num_samples(self) -> int:
+        return self._sequences
+
+    @property
+    def counts_samples(self) -> bool:
+        return self._phases is not None
+
+    @property
+    def seed(self) -> int:
+        return int(getattr(self._given, "seed", 0))
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        length = self._options.length
+        shapes = {"cu_seqlens": (length + 1,), "max_seqlen": ()}
+        return {
+            name: Field(self._line.dtype if name == TOKENS else FIELDS[name], shapes.get(name, (length,)))
+            for name in self._options.fields
+        }
+
+    @property
+    def read_schema(self) -> Mapping[str, Field]:
+        """The field that is read; :meth:`complete` makes the others."""
+        return {TOKENS: self.schema[TOKENS]}
+
+    @property
+    def data_fingerprint(self) -> str:
+        return self._source.fingerprint
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        return self._source.sample_digest(sampling)
+
+    def data_digest(self) -> str:
+        return self._source.digest()
+
+    @property
+    def bans(self) -> Bans:
+        return self._bans
+
+    def plan(self) -> dict[str, Any]:
+        where = {"field": cast(DocumentLine, self._line).field} if self._has_records else {"separator": str(self._separator)}
+        pack = f"{self._options.describe()}, block={self.packing.block}"
+        window = f"window={self.packing.window}"
+        return {"order": describe(self._given), "pack": f"{pack}, {window}", **where, **self._bans.describe()}
+
+    def without(self, ids: Any, *, from_step: int = 0) -> "PackStream":
+        """The same stream in which some documents, given by number, no longer come from ``from_step`` on. Nothing moves: padding is
+        in their place.
+        """
+        return self._remade(bans=self._bans.with_ids(ids, from_step, self.packing.num_documents))
+
+    def _remade(self, **changed: Any) -> "PackStream":
+        options = changed.pop("options", self._options)
+        kept = {"bans": self._bans, "bounds": self._bounds, "separator": self._separator, "phases": self._phases}
+        return PackStream(self._source, self._line, self._given, options, **(kept | changed))
+
+    # Phases
+
+    def with_phases(self, phases: Sequence[Phase]) -> "PackStream":
+        """The same for a run whose sequences change their length. Where they do, the rest of the group of documents that the run
+        stands in is left out, and the next group is packed to the new length: no document comes twice in an epoch.
+        """
+        made: list[_PackPhase] = []
+        sample = begin = 0
+        before: Pack | None = None
+        for phase in phases:
+            pack = self._sized(phase.seq_len).packing
+            steps = phase.num_steps(self.elements)
+            if steps and self.elements and len(pack) == 0:
+                raise ValueError(
+                    f"a phase has sequences of {phase.seq_len} tokens, and no document is that short: drop fewer of them"
+                )
+            if before is not None and pack.length != before.length:
+                begin = _same_place(before, begin, pack)
+            made.append(_PackPhase(sample, begin))
+            sample, begin, before = sample + steps * phase.batch_size, begin + steps * phase.batch_size, pack
+        return self._remade(phases=tuple(made))
+
+    def sized(self, seq_len: int) -> "PackStream":
+        if seq_len != self._options.length and self._phases is None:
+            raise ValueError(
+                f"a mixture of packs keeps the length of its sequences, {self._options.length}, in every phase, got a phase of "
+                f"{seq_len}: change the length of a single packed stream, or mix .sequences(...)"
+            )
+        return self._sized(seq_len)
+
+    def _sized(self, seq_len: int) -> "PackStream":
+        if seq_len == self._options.length:
+            return self
+        return self._remade(options=replace(self._options, length=seq_len, window=self.packing.window))
+
+    # Where tokens are
+
+    def locate_at(self, epoch: int, positions: IntArray, step: int = 0) -> SpanPicks:
+        if self._phases is not None:
+            return self._runs(*self._phased(positions), step)
+        sequences = positions // self._options.length
+        if np.any(sequences * self._options.length != positions):
+            raise ValueError(
+                f"a packed sequence begins at a multiple of {self._options.length} tokens, got {positions[:4].tolist()}"
+            )
+        return self._runs(self.packing.pieces(epoch, sequences), len(sequences), step)
+
+    def _phased(self, positions: IntArray) -> tuple[Pieces, int]:
+        """What is in samples of a run with phases."""
+        if positions.size == 0 or self._phases is None:
+            return self.packing.pieces(0, positions), 0
+        firsts = [phase.first_sample for phase in self._phases]
+        phase = self._phases[int(np.searchsorted(firsts, positions[0], side="right")) - 1]
+        epochs, sequences = np.divmod(positions - phase.first_sample + phase.first_sequence, self._sequences)
+        parts = [self.packing.pieces(epoch, sequences[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
+        return Pieces.join(parts), len(positions)  # positions rise, and epochs with them
+
+    def _runs(self, pieces: Pieces, count: int, step: int) -> SpanPicks:
+        """Pieces as runs of tokens: what is added in front, of the data, what is added behind, and padding. The sequence is filled
+        up as by one more piece.
+        """
+        options, total = self._options, len(pieces.document) + count
+        lines = np.arange(len(pieces.document)) + np.repeat(np.arange(count), np.diff(pieces.first))
+        document = np.full(total, -1)
+        low, high = np.zeros((2, total), np.int64)
+        document[lines], low[lines], high[lines] = pieces.document, pieces.offset, pieces.offset + pieces.count
+        room = -(-(high - low) // options.multiple_of) * options.multiple_of
+        heads = pieces.first[:-1] + np.arange(count)
+        ends = pieces.first[1:] + np.arange(count)
+        before = np.concatenate([[0], np.cumsum(room)])
+        room[ends] = options.length - (before[ends] - before[heads])
+        if self._bans and (banned := self._bans.at(step)).size:
+            out = is_in(document, banned)
+            document[out], high[out] = -1, low[out]
+        bounds = self._document_bounds
+        is_piece = document >= 0
+        begin = np.where(is_piece, bounds[document], 0)
+        front = int(options.bos is not None)
+        behind = front + np.where(is_piece, bounds[document + 1] - begin, 0)
+        edges = np.stack([low, np.clip(front, low, high), np.clip(behind, low, high), high, low + room], axis=1)
+        counts = np.diff(edges, axis=1)
+        starts = np.tile(np.array([BOS, 0, EOS, PADDING]), (total, 1))
+        starts[:, 1] = begin + edges[:, 1] - front
+        inside = np.maximum(edges[:, :4] - front, 0)
+        owner = np.repeat(document, 4).reshape(-1, 4)
+        owner[:, 3] = inside[:, 3] = -1
+        kept = counts > 0
+        first = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])[np.append(heads, total)]
+        return SpanPicks(options.length, starts[kept], counts[kept], first, np.stack([owner[kept], inside[kept]], axis=1))
+
+    def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
+        """(epoch, position) of every sequence with tokens of a document in those epochs, bans apart."""
+        if self._phases is not None:
+            raise TypeError("with phases that may change their length, ask the stream without phases where a document is")
+        number = int(as_ids(record, self.packing.num_documents)[0])
+        length = self._options.length
+        return [(epoch, int(one) * length) for epoch in epochs for one in self.packing.sequences_of(epoch, number)]
+
+    def is_banned(self, record: Any, step: int) -> bool:
+        banned = self._bans.at(step)
+        return banned.size > 0 and bool(is_in(as_ids(record, self.packing.num_documents)[:1], banned)[0])
+
+    # Reading
+
+    def fetch(self, picks: SpanPicks, out: Outputs | None = None) -> Batch:
+        tokens = fixed_output(TOKENS, self.schema[TOKENS], len(picks), out or {})
+        is_read = picks.starts >= 0
+        starts, counts = picks.starts[is_read], picks.counts[is_read]
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        read = np.empty(offsets[-1], self._line.dtype)
+        self._line.read_spans(starts, offsets, read)
+        places = (np.cumsum(picks.counts) - picks.counts)[is_read]
+        tokens.reshape(-1)[np.arange(offsets[-1]) + np.repeat(places - offsets[:-1], counts)] = read
+        return self.complete({TOKENS: tokens}, picks, out)
+
+    @property
+    def completes(self) -> bool:
+        """Padding and added tokens are not read."""
+        return True
+
+    @property
+    def completion(self) -> object:
+        """The same for sequences of all packs with these tokens and fields."""
+        return self._added.tobytes(), self._options.first_segment, self._options.fields, self._options.multiple_of
+
+    def is_within_pages(self, starts: range) -> bool:
+        """There are no pages: documents end anywhere."""
+        return False
+
+    def complete(self, batch: Batch, picks: SpanPicks | None, out: Outputs | None = None) -> Batch:
+        """Sequences that were read, with padding and added tokens in them, and with the fields that are made of that. ``picks`` may
+        be left out for no sequences.
+        """
+        tokens, schema = batch[TOKENS], self.schema
+        made = {name: fixed_output(name, schema[name], len(tokens), out or {}) for name in self._options.fields if name != TOKENS}
+        segment, position, labels, cu_seqlens, max_seqlen = (made[n].reshape(-1) if n in made else None for n in FIELDS)
+        first = self._options.first_segment
+        if len(tokens):
+            assert picks is not None
+            assert picks.documents is not None
+            _core.fill_pack_fields(
+                tokens.reshape(-1).view(np.uint8),
+                tokens.itemsize,
+                tokens.dtype.kind == "i",
+                self._added.view(np.uint8),
+                picks.starts,
+                picks.counts,
+                np.ascontiguousarray(picks.documents[:, 0]),
+                self._options.length,
+                (first, first - 1),
+                segment,
+                position,
+                labels,
+                self._options.multiple_of,
+                cu_seqlens,
+                max_seqlen,
+            )
+        return {name: made.get(name, tokens) for name in self._options.fields}
+
+    def close(self) -> None:
+        self._source.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("packing", "order")}
+
+
+@dataclass(frozen=True)
+class _PackPhase:
+    """Sample ``first_sample`` of the run is sequence ``first_sequence`` of all epochs of the phase's length."""
+
+    first_sample: int
+    first_sequence: int
+
+
+def _same_place(pack: Pack, sequence: int, other: Pack) -> int:
+    """The sequence of another length with which the first group begins that the run has not begun, both counted over all epochs."""
+    epoch, place = divmod(sequence, max(1, len(pack)))
+    group = int(np.searchsorted(pack.edges(epoch), place, side="left"))
+    return epoch * len(other) + int(other.edges(epoch)[group])
+
+
+def _element(name: str, value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """A token of the right type; 0 if there is none."""
+    array = as_elements(name, 0 if value is None else value, dtype)
+    if array.size != 1:
+        raise ValueError(f"{name} must be one token, got {array.size}")
+    return array
