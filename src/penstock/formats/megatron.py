@@ -64,6 +64,7 @@ def open_megatron(
     field: str = "tokens",
     records: str = "sequence",
     dtype: npt.DTypeLike | None = None,
+    scattered: bool = False,
     threads: int | None = None,
     io: str = "auto",
     remote: RemoteOptions | None = None,
@@ -72,9 +73,11 @@ def open_megatron(
 
     A name is that of the .idx, of the .bin, or of both without their suffixes. ``records`` says what a record is: a "sequence", as
     training of GPT has it, or a "document" of several sequences. ``dtype`` may be left out; otherwise it must be that of the files.
+    Sequences follow one another in the .bin; where they do not, ``scattered=True`` takes them as they are, and reads all of the
+    indices at once.
     """
     files = Files(_pairs(what))
-    source = MegatronTokens(files, field, records, default_threads(threads), io, remote)
+    source = MegatronTokens(files, field, records, bool(scattered), default_threads(threads), io, remote)
     if dtype is not None and np.dtype(dtype) != source.dtype:
         source.close()
         raise SchemaMismatchError(f"{files[1]}: expected tokens of {np.dtype(dtype)}, found that they are {source.dtype}")
@@ -155,19 +158,18 @@ class Indexed:
             raise SourceChangedError(f"{self.index}: the file was changed after it was opened; open it anew")
 
 
-def _look(files: Files) -> list[Indexed]:
+def _look(files: Files, scattered: bool) -> list[Indexed]:
     pairs = list(zip(files[::2], files[1::2], strict=True))
     if not pairs:
         raise EmptySourceError(f"expected at least one {IDX} file, got an empty list")
-    found = list(map_at_once(_look_at, pairs, are_remote=files.is_remote))
+    found = list(map_at_once(lambda pair: _look_at(*pair, scattered), pairs, are_remote=files.is_remote))
     for one in found:
         if one.dtype != found[0].dtype:
             raise SchemaMismatchError(f"{one.index}: expected {found[0].dtype} tokens as in {found[0].index}, found {one.dtype}")
     return found
 
 
-def _look_at(pair: tuple[File, File]) -> Indexed:
-    data, index = pair
+def _look_at(data: File, index: File, scattered: bool) -> Indexed:
     index_version, head = version_of(index), index.first(FIRST_BYTES)
     size = index.size
     dtype, sequences, entries = _check_header(index, head, size)
@@ -185,7 +187,7 @@ def _look_at(pair: tuple[File, File]) -> Indexed:
         first, last = int(one.pointers(0, 1)[0]), int(one.pointers(sequences - 1, sequences)[0])
         length = int(one.lengths(sequences - 1, sequences)[0])
     is_filled = first == 0 and last + length * dtype.itemsize == one.data_bytes and one.data_bytes % dtype.itemsize == 0
-    return one if is_filled and length >= 0 else _scattered(one)
+    return one if is_filled and length >= 0 and not scattered else _scattered(one)
 
 
 def _check_header(index: File, head: bytes, size: int) -> tuple[np.dtype[Any], int, int]:
@@ -251,11 +253,13 @@ class MegatronTokens(TokenSource):
     line of tokens, which sequences are cut from, does not depend on it.
     """
 
-    def __init__(self, files: Files, field: str, records: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
+    def __init__(
+        self, files: Files, field: str, records: str, scattered: bool, threads: int, io: str, remote: RemoteOptions | None
+    ) -> None:
         if records not in ("sequence", "document"):
             raise ValueError(f"records must be 'sequence' or 'document', got {records!r}")
-        self._records = records
-        found: Sequence[Indexed] = files.once("megatron", lambda: _look(files))
+        self._records, self._scattered = records, scattered
+        found: Sequence[Indexed] = files.once(f"megatron {scattered}", lambda: _look(files, scattered))
         self._found = found
         counts = [one.sequences if records == "sequence" else max(0, one.entries - 1) for one in found]
         load = self._load_sequences if records == "sequence" else self._load_documents
@@ -279,7 +283,7 @@ class MegatronTokens(TokenSource):
                 if bad.size:
                     raise FormatError(
                         f"{one.index}: expected sequence {low + bad[0]} at byte {begins[bad[0]]} of the {BIN}, behind the one "
-                        f"before, found {pointers[bad[0]]}"
+                        f"before, found {pointers[bad[0]]}; open it with scattered=True"
                     )
             last = int(piece[-1])
         if last != one.tokens:
@@ -301,7 +305,7 @@ class MegatronTokens(TokenSource):
         return f"{self._found[part].data}[{number}]"
 
     def _identity(self) -> tuple[Any, ...]:
-        return "megatron", self._name, self._records
+        return "megatron", self._name, self._records, self._scattered
 
     def _recipe(self) -> Recipe:
-        return (MegatronTokens, (self._files, self._name, self._records, *self._options))
+        return (MegatronTokens, (self._files, self._name, self._records, self._scattered, *self._options))
