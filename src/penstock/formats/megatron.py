@@ -147,9 +147,7 @@ class Indexed:
         return self._numbers(HEADER.size + (LENGTH.itemsize + POINTER.itemsize) * self.sequences, POINTER, 0, self.entries)
 
     def _numbers(self, base: int, dtype: np.dtype[Any], low: int, high: int) -> IntArray:
-        raw = self.index.read(base + low * dtype.itemsize, base + high * dtype.itemsize)
-        if len(raw) < (high - low) * dtype.itemsize:
-            raise TruncatedError(f"{self.index}: the file was cut while it was read; open it anew")
+        raw = _read(self.index, b"", base + low * dtype.itemsize, base + high * dtype.itemsize)
         return np.frombuffer(raw, dtype).astype(np.int64)
 
     def need_unchanged(self) -> None:
@@ -180,14 +178,19 @@ def _look_at(data: File, index: File, scattered: bool) -> Indexed:
             raise TrailingBytesError(f"{data}: expected no bytes, since {index} has no sequences, found {one.data_bytes}")
         return one
     pointers = HEADER.size + LENGTH.itemsize * sequences
-    if len(head) == size:  # a small one is there already
-        first, last = (int(np.frombuffer(head, POINTER, 1, at)[0]) for at in (pointers, pointers + 8 * (sequences - 1)))
-        length = int(np.frombuffer(head, LENGTH, 1, pointers - LENGTH.itemsize)[0])
-    else:
-        first, last = int(one.pointers(0, 1)[0]), int(one.pointers(sequences - 1, sequences)[0])
-        length = int(one.lengths(sequences - 1, sequences)[0])
+    end = pointers + POINTER.itemsize * sequences
+    length, first = struct.unpack("<iq", _read(index, head, pointers - LENGTH.itemsize, pointers + POINTER.itemsize))
+    [last] = struct.unpack("<q", _read(index, head, end - POINTER.itemsize, end))
     is_filled = first == 0 and last + length * dtype.itemsize == one.data_bytes and one.data_bytes % dtype.itemsize == 0
     return one if is_filled and length >= 0 and not scattered else _scattered(one)
+
+
+def _read(index: File, head: bytes, start: int, stop: int) -> bytes:
+    """Bytes of an index, of which the first are there already."""
+    raw = head[start:stop] if stop <= len(head) else index.read(start, stop)
+    if len(raw) < stop - start:
+        raise TruncatedError(f"{index}: the file was cut while it was read; open it anew")
+    return raw
 
 
 def _check_header(index: File, head: bytes, size: int) -> tuple[np.dtype[Any], int, int]:
