@@ -9,8 +9,10 @@
 #include "bind/buffer.h"
 #include "bind/landing.h"
 #include "bind/rows.h"
+#include "bind/varying.h"
 #include "core/documents.h"
 #include "core/row_lookup.h"
+#include "core/run_reader.h"
 
 namespace penstock::bind {
 
@@ -86,6 +88,19 @@ void read_spans(const BoundRows& self, Ints starts, Ints offsets, Array<std::uin
   self.reader.read_spans(span(starts), span(offsets), reinterpret_cast<std::byte*>(out.data()), pool);
 }
 
+// A reader of runs, and the array that says where they are.
+struct BoundRuns {
+  BoundRuns(const RowReader& rows, Ints places, std::uint64_t batch_bytes)
+      : bounds(std::move(places)), reader(rows, span(bounds), batch_bytes) {}
+  Ints bounds;
+  RunReader reader;
+};
+
+BoundVarying runs_of(nb::handle_t<BoundRows> self, Ints bounds, std::uint64_t batch_bytes) {
+  const auto kept = std::make_shared<const BoundRuns>(nb::cast<const BoundRows&>(self).reader, bounds, batch_bytes);
+  return {{kept, &kept->reader}, nb::borrow(self), bounds.size() - 1};
+}
+
 // Where records lie whose runs lie one after the other, each with rows of one size: run r has the ids up to ends[r], and id i of
 // it is at bases[r] + i * stride.
 void row_addresses(Ints ids, Ints ends, Ints bases, std::int64_t stride, IntsOut out) {
@@ -153,6 +168,7 @@ void bind_lookup(nb::module_& m) {
 
 void bind_rows(nb::module_& m) {
   bind_lookup(m);
+  nb::class_<BoundVarying>(m, "VaryingReader", "Records of one field that have different lengths, as a ring reads them.");
   nb::class_<BoundRows>(m, "RowReader",
                         "Rows of one size, in files, in memory or in landings. Safe to use from several threads and after fork.")
       .def(nb::new_(&of_files), "paths"_a, "facts"_a.noconvert(), "stride"_a, "pread"_a)
@@ -163,7 +179,9 @@ void bind_rows(nb::module_& m) {
       .def("read", &read_rows, "starts"_a.noconvert(), "run"_a, "out"_a.noconvert(), "pool"_a,
            "Fill out with rows [start, start + run) of every start.")
       .def("read_spans", &read_spans, "starts"_a.noconvert(), "offsets"_a.noconvert(), "out"_a.noconvert(), "pool"_a,
-           "Fill out with rows [start, start + offsets[i + 1] - offsets[i]) of every start, at offsets[i].");
+           "Fill out with rows [start, start + offsets[i + 1] - offsets[i]) of every start, at offsets[i].")
+      .def("runs", &runs_of, "bounds"_a.noconvert(), "batch_bytes"_a,
+           "Records that are runs of rows, [bounds[i], bounds[i + 1]), for a ring.");
   m.def("row_addresses", &row_addresses, "ids"_a.noconvert(), "ends"_a.noconvert(), "bases"_a.noconvert(), "stride"_a,
         "out"_a.noconvert(), "Fill out with bases[r] + id * stride of every id, r being the first run that ends behind it.");
   m.def("mark_documents", &mark, "tokens"_a.noconvert(), "item"_a, "length"_a, "separator"_a.noconvert(), "breaks"_a.noconvert(),

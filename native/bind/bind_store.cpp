@@ -308,7 +308,6 @@ void bind_reader(nb::module_& m) {
 
 void bind_store(nb::module_& m) {
   nb::register_exception_translator(translate);
-  nb::class_<BoundVarying>(m, "VaryingReader", "Records of one field that have different lengths, as a ring reads them.");
   bind_reader(m);
   m.def(
       "chunk_index_start",

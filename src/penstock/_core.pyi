@@ -242,6 +242,11 @@ def group_by(which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C
     Fill order with the places of each group's members, group by group, and ends with where each group ends there.
     """
 
+class VaryingReader:
+    """
+    Records of one field that have different lengths, as a ring reads them.
+    """
+
 class RowReader:
     """
     Rows of one size, in files, in memory or in landings. Safe to use from several threads and after fork.
@@ -269,6 +274,9 @@ class RowReader:
         Fill out with rows [start, start + offsets[i + 1] - offsets[i]) of every start, at offsets[i].
         """
 
+    def runs(self, bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], batch_bytes: int) -> VaryingReader:
+        """Records that are runs of rows, [bounds[i], bounds[i + 1]), for a ring."""
+
 def row_addresses(ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], bases: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], stride: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
     Fill out with bases[r] + id * stride of every id, r being the first run that ends behind it.
@@ -286,11 +294,6 @@ def empty(rows: int, stride: int) -> Annotated[NDArray[numpy.uint8], dict(shape=
 
 def kept_buffer_bytes() -> int:
     """Bytes kept for the next arrays of empty()."""
-
-class VaryingReader:
-    """
-    Records of one field that have different lengths, as a ring reads them.
-    """
 
 class StoreReader:
     """

@@ -39,7 +39,7 @@ from penstock.errors import (
     TruncatedError,
     UnsupportedTypeError,
 )
-from penstock.formats import tokens
+from penstock.formats import token_line, tokens
 from penstock.formats.tokens import open_tokens
 from penstock.formats.tokens_writer import write_tokens
 from penstock.records import Source
@@ -237,7 +237,7 @@ def parts_of(line: bytes, separator: bytes) -> list[bytes]:
 )
 def test_documents_are_found_wherever_blocks_shards_and_pieces_end(line: str, separator: str, block: int, scan: int) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokens, "SCAN_BYTES", scan)
+        patch.setattr(token_line, "SCAN_BYTES", scan)
         write_tokens(
             [np.frombuffer(line.encode(), np.uint8).astype(np.int32)], f"{directory}/x.rox", block_size=block, max_shard_bytes=70
         )

@@ -1,6 +1,7 @@
-"""Damaged .npy, .shard and .rox files: the records they had, other values where values were damaged, or an error with the path.
+"""Damaged .npy, .shard and .rox files, and tables of token files: the records they had, other values where values were damaged, or
+an error with the path.
 
-    python -m tests.hostile.mutate_rows --count N [--kind npy|shard|rox]
+    python -m tests.hostile.mutate_rows --count N [--kind npy|shard|rox|idx|ds.index|csv.gz|bin|json]
 
 Mutants are made by lot: flipped bytes, cuts, inserted, deleted and zeroed extents, numbers at the edges of their ranges, edits of
 the text of headers. They are opened and read in forked children with a limit of address space and a deadline. None of these
@@ -9,6 +10,7 @@ not penstock's or does not name the file, an allocation beyond reason, or values
 """
 
 import argparse
+import gzip
 import os
 import random
 import signal
@@ -16,19 +18,43 @@ import struct
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from tests.formats import token_files
 from tests.hostile import file_changer
 from tests.sanitized import limit_address_space
 
 import penstock as pen
 from penstock.errors import PenstockError
 from penstock.formats import rows, tokens
+from penstock.formats.litdata import open_litdata
+from penstock.records import Source
 
-KINDS = ("npy", "shard", "rox")
+
+@dataclass(frozen=True)
+class Target:
+    """What is opened where it is not the damaged file itself, how, and the good files next to that."""
+
+    opened: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    others: Callable[[], Mapping[str, bytes]] = dict
+    open: Callable[..., Source] = pen.open
+
+
+KINDS = ("npy", "shard", "rox", "idx", "ds.index", "csv.gz", "bin", "json")
+TARGETS = {
+    "idx": Target("a.idx", {}, lambda: {"a.bin": tokens_image()}),
+    "ds.index": Target("a.ds", {}, lambda: {"a.ds": tokens_image()}),
+    "csv.gz": Target("a.npy", {"documents": True, "dtype": "uint16"}, lambda: {"a.npy": tokens_image()}),
+    "bin": Target("", {}, lambda: {"index.json": image("json")}),
+    "json": Target("", {}, lambda: {"a.bin": image("bin")}, open_litdata),  # a directory without a good one is a folder of files
+}
+NAMES = {"json": "index.json"}
 CHILD_BYTES = 1 << 30
 """What a child may take of address space beyond what it has; mutants have a few kilobytes."""
 
@@ -62,10 +88,26 @@ WORDS = [
 WORDS += [b"__import__", b"1" * 40, b"(" * 60, b"\n", b"\0", b"\xff", b"1e9", b"0x10", b"1_0", b"'descr'", b"'shape'", b"[[[["]
 
 
+def tokens_image() -> bytes:
+    """The values as tokens."""
+    return file_changer.values(1)[:50].tobytes()
+
+
 @cache
 def image(kind: str) -> bytes:
-    """A good file of 50 records of 16 values."""
+    """A good file of 50 records of 16 values, or the table of one."""
     data = file_changer.values(1)[:50]
+    documents = list(data.view("<u2"))
+    if kind == "idx":
+        return token_files.megatron_index([16] * 50, np.dtype("<f4"))
+    if kind == "ds.index":
+        return (np.arange(1, 51) * 32).astype("<u8").tobytes()
+    if kind == "csv.gz":
+        return gzip.compress(b"".join(b"%d,%d,id\n" % (low, low + 32) for low in range(0, 1600, 32)), mtime=0)
+    if kind == "bin":
+        return token_files.litdata_chunk(documents)
+    if kind == "json":
+        return token_files.litdata_index([documents], "no_header_numpy:5").replace(b"chunk-0-0.bin", b"a.bin")
     if kind == "shard":
         return rows.HEADER.pack(rows.MAGIC, 50, 16, 0, 0) + data.tobytes()
     if kind == "rox":
@@ -78,7 +120,13 @@ def image(kind: str) -> bytes:
 
 def structure(kind: str) -> range:
     """The bytes of a file that say how the others are to be read."""
-    return {"npy": range(128), "shard": range(32), "rox": range(len(image("rox")) - 32 - 50 * 8, len(image("rox")))}[kind]
+    known = {
+        "npy": range(128),
+        "shard": range(32),
+        "rox": range(len(image("rox")) - 32 - 50 * 8, len(image("rox"))),
+        "bin": range(208),
+    }
+    return known.get(kind, range(len(image(kind))))
 
 
 def mutate(kind: str, rng: random.Random) -> bytes:
@@ -126,19 +174,26 @@ def _word(data: bytearray, at: int, rng: random.Random) -> None:
 MUTATIONS: list[Callable[[bytearray, int, random.Random], None]] = [_flip, _cut, _delete, _insert, _clear, _edge, _word]
 
 
-def outcome(path: Path, data: bytes, io: str) -> str:
+def outcome(path: Path, data: bytes, io: str, kind: str) -> str:
     """What becomes of a mutant. AssertionError if it is nothing that may be."""
     path.write_bytes(data)
+    target = TARGETS.get(kind, Target(path.name))
+    others = target.others()
+    for name, content in others.items():
+        (path.parent / name).write_bytes(content)
     try:
-        with pen.open(path, io=io, threads=1) as source:
+        with target.open(path.parent / target.opened, io=io, threads=1, **target.options) as source:
             found = next(iter(source[:].values()))
             values = getattr(found, "values", found)
-            swapped = values.byteswap().tobytes()
-            assert values.nbytes == 0 or values.tobytes() in data or swapped in data, "values that are not in the file"
-            return "same" if values.tobytes() == file_changer.values(1)[:50].tobytes() else "other values"
+            for one in [values] if kind not in TARGETS else found:
+                swapped, known = one.byteswap().tobytes(), [data, *others.values()]
+                assert one.nbytes == 0 or any(one.tobytes() in file or swapped in file for file in known), (
+                    "values that are not there"
+                )
+            return "same" if values.tobytes() == tokens_image() else "other values"
     except PenstockError as error:
         text = str(error)
-        assert path.name in text, f"no path: {text}"
+        assert any(name in text for name in (path.name, *others)) or f"{path.parent}/" in text, f"no path: {text}"
         assert len(text) < 1000, f"a message of {len(text)} characters: {text[:200]}"
         assert text.isprintable(), f"not printable: {text!r}"
         return type(error).__name__
@@ -152,7 +207,7 @@ def _serve(folder: Path, kind: str, seeds: range, out: int) -> None:
         rng = random.Random(f"{kind} {seed}")
         data = mutate(kind, rng)
         try:
-            text = outcome(folder / f"a.{kind}", data, rng.choice(["map", "pread"]))
+            text = outcome(folder / NAMES.get(kind, f"a.{kind}"), data, rng.choice(["map", "pread"]), kind)
         except BaseException as error:
             text = f"WRONG {type(error).__name__}: {error}".replace("\n", " ")[:500]
         os.write(out, f"{seed} {text}\n".encode())

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.array_record import write_array_record
+from tests.formats import token_files
 from tests.remote.double import Double
 
 import penstock as pen
@@ -52,6 +53,23 @@ def _shard(path: Path, ids: range) -> None:
 
 def _rox(path: Path, ids: range) -> None:
     write_tokens([np.frombuffer("".join(TEXTS[number] for number in ids).encode(), "u1").astype("u2")], path, block_size=84)
+
+
+def _documents(ids: range) -> list[np.ndarray]:
+    """Texts of different lengths as tokens."""
+    return [np.frombuffer((TEXTS[number] + "x" * (number % 7)).encode(), "u1").astype("<u2") for number in ids]
+
+
+def _megatron(path: Path, ids: range) -> None:
+    token_files.write_megatron(path.with_suffix(""), _documents(ids))
+
+
+def _datatrove(path: Path, ids: range) -> None:
+    token_files.write_datatrove(path, _documents(ids))
+
+
+def _litdata(path: Path, ids: range) -> None:
+    token_files.write_litdata(path, [_documents(ids)], "no_header_numpy:5")
 
 
 def _hdf5(path: Path, ids: range, **options: Any) -> None:
@@ -123,6 +141,9 @@ KINDS = {
     "`.npy`": Kind("npy", _npy, "data"),
     "`.shard`": Kind("shard", _shard, "row"),
     "`.rox`": Kind("rox", _rox, "tokens"),
+    "Megatron": Kind("idx", _megatron, "tokens"),
+    "datatrove": Kind("ds", _datatrove, "tokens"),
+    "LitData tokens": Kind("chunks", _litdata, "tokens"),
     "HDF5, contiguous": Kind("h5", _hdf5, "x"),
     "HDF5, chunks": Kind("h5", _hdf5_chunks, "x"),
     "HDF5, compressed": Kind("h5", _hdf5_compressed, "x"),

@@ -461,7 +461,7 @@ def test_two_loaders_each_of_which_could_keep_its_data_share_a_window(tmp_path: 
 
 
 def test_runs_of_tokens_that_cross_blocks_are_held_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.formats.tokens.BLOCK_BYTES", 6_000)
+    monkeypatch.setattr("penstock.formats.token_line.BLOCK_BYTES", 6_000)
     write_tokens([np.arange(50_000, dtype="u2")], tmp_path / "all.rox", block_size=100)
     upload(tmp_path, "memory://remote-crossing", {})
     with pen.open("memory://remote-crossing/all.rox", window_bytes="1MiB") as data:

@@ -30,6 +30,7 @@ from penstock.store.storage import as_location
 from penstock.system import file_versions, is_directory, is_file, is_there, names_in, reading, status
 
 __all__ = [
+    "MAX_BATCH_BYTES",
     "MAX_BLOCK_BYTES",
     "File",
     "FileSource",
@@ -37,6 +38,7 @@ __all__ = [
     "LocalFile",
     "Names",
     "RemoteFile",
+    "bytes_of",
     "check_batch",
     "check_block",
     "children",
@@ -44,10 +46,12 @@ __all__ = [
     "file_size",
     "find_files",
     "has_pattern",
+    "is_file_there",
     "listing",
     "matching_objects",
     "matching_paths",
     "need_file",
+    "next_to",
     "one_line",
 ]
 
@@ -330,6 +334,26 @@ class RemoteFile:
 File: TypeAlias = LocalFile | RemoteFile
 Name: TypeAlias = str | os.PathLike[str] | UrlPath | LocalFile | RemoteFile
 Names: TypeAlias = Name | Iterable[Name]
+
+
+def next_to(file: File, name: str) -> File:
+    """The file of another name in the same directory."""
+    return RemoteFile(file.path.parent / name) if isinstance(file, RemoteFile) else LocalFile(file.path.with_name(name))
+
+
+def is_file_there(file: File) -> bool:
+    """Whether there is a file of that name."""
+    if not isinstance(file, RemoteFile):
+        return is_there(file.path)
+    try:
+        return file.info.size >= 0
+    except MissingError:
+        return False
+
+
+def bytes_of(file: File) -> int:
+    """The bytes of a file that may be empty."""
+    return file.info.size if isinstance(file, RemoteFile) else need_file(file.path).st_size
 
 
 class Files(Sequence[File]):

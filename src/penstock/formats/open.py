@@ -4,7 +4,7 @@ import importlib
 import json
 import os
 import stat
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -19,7 +19,19 @@ from penstock.algebra.view import Aligned
 from penstock.batch import Ragged
 from penstock.errors import EmptyFileError, FormatError, MissingError, SchemaMismatchError, UnsupportedTypeError
 from penstock.formats.array import ArraySource, open_array
-from penstock.formats.files import File, Files, LocalFile, RemoteFile, children, expand, has_pattern, listing, matching_objects
+from penstock.formats.files import (
+    File,
+    Files,
+    LocalFile,
+    RemoteFile,
+    children,
+    expand,
+    has_pattern,
+    is_file_there,
+    listing,
+    matching_objects,
+    next_to,
+)
 from penstock.formats.tokens import numbered_objects
 from penstock.records import Source
 from penstock.remote.url import SCHEMES, UrlPath, is_url, url_path
@@ -56,17 +68,22 @@ class Kind:
 
 
 TOKENS = Kind("tokens", (".rox",), "tokens:open_tokens", tail=b"ROXXEL02", at_urls=True)
+MEGATRON = Kind("megatron", (".idx",), "megatron:open_megatron", head=b"MMIDIDX\0\0", at_urls=True)
+BIN = Kind("token arrays", (), "flat_tokens:open_bin", at_urls=True)
+LITDATA = Kind("token chunks of LitData", (), "litdata:open_litdata", at_urls=True)
 COLLECTION = Kind("collection", (), "collection:open_collection", at_urls=True)
 FOLDER = Kind("a folder of any files", (), "folder:open_directory")
 
 KINDS = (
-    Kind("npy", (".npy",), "array:open_npy", head=b"\x93NUMPY", at_urls=True),
+    Kind("npy", (".npy",), "flat_tokens:open_npy_file", head=b"\x93NUMPY", at_urls=True),
     Kind("hdf5", (".h5", ".hdf5", ".he5"), "hdf5:open_hdf5", head=b"\x89HDF\r\n\x1a\n"),
     Kind("arrow", (".arrow", ".feather"), "arrow:open_arrow", head=b"ARROW1"),
     Kind("parquet", (".parquet",), "parquet:open_parquet", head=b"PAR1", at_urls=True),
     Kind("array_record", (".array_record", ".arrayrecord", ".ar"), "array_record:open_array_record"),
     Kind("rows", (".shard",), "rows:open_rows", head=b"GAMSAE01", at_urls=True),
     TOKENS,
+    MEGATRON,
+    Kind("datatrove", (".ds",), "datatrove:open_datatrove", at_urls=True),
 )
 
 REFUSED = {
@@ -95,18 +112,42 @@ def is_data_name(text: str) -> bool:
 
 
 def kind_of_file(file: File) -> Kind:
-    """The format of a file by its suffix, or else by its content; an error if it has none."""
-    if PurePosixPath(file.name).suffix.lower() == ".json":
+    """The format of a file by its suffix, or else by its content; an error if it has none. Many things are called .bin: what is
+    nothing else holds tokens.
+    """
+    suffix = PurePosixPath(file.name).suffix.lower()
+    if suffix == ".json":
         return COLLECTION
     if (named := kind_of_suffix(str(file))) is not None:
         return named
+    if suffix == ".bin" and is_file_there(next_to(file, file.name[:-4] + ".idx")):
+        return BIN
     head = file.first(HEAD_BYTES)
     tail = file.last(TAIL_BYTES) if file.size > HEAD_BYTES else head[-TAIL_BYTES:]
     for kind in KINDS:
         if (kind.head is not None and head.startswith(kind.head)) or (kind.tail is not None and tail == kind.tail):
             return kind
+    if suffix == ".bin":
+        return BIN
     known = " ".join(suffix for kind in KINDS for suffix in kind.suffixes)
     raise FormatError(f"{file}: neither its suffix nor its content tells what it is; expected one of {known} .json")
+
+
+def without_companions(names: Iterable[str]) -> list[str]:
+    """Names without those of files that are opened together with another one of them."""
+    listed = list(names)
+    known = set(listed)
+    return [name for name in listed if not any(other in known for other in _opened_by(name))]
+
+
+def _opened_by(name: str) -> Iterator[str]:
+    """The names of files that are opened together with this one."""
+    if name.endswith(".bin"):
+        yield name.removesuffix(".bin") + ".idx"
+    elif name.endswith(".csv.gz"):
+        yield from (name.removesuffix(".csv.gz") + suffix for suffix in (".npy", ".bin"))
+    elif name.endswith((".ds.index", ".ds.loss", ".ds.metadata")):
+        yield name.rpartition(".")[0]
 
 
 # Directories of other tools. Their files are no records, so none of them may be taken for a folder of files.
@@ -157,6 +198,15 @@ def refuse_layout(where: object, names: Collection[str], read: Callable[[str], b
                 f"{where}: expected data that penstock reads, found {layout.name} ({', '.join(layout.signs)}): {remedy}; "
                 "for the files as they are, choose them with suffixes=[...]"
             )
+
+
+def _has_token_chunks(names: Collection[str], read: Callable[[str], bytes]) -> bool:
+    """Whether a directory of LitData is one that is read."""
+    if _INDEX not in names:
+        return False
+    from penstock.formats.litdata import is_token_index
+
+    return is_token_index(read(_INDEX))
 
 
 def _has_names(layout: Layout, names: Collection[str]) -> bool:
@@ -238,9 +288,11 @@ def _open_object(file: RemoteFile, options: Options) -> Source:
 
 def _open_pattern(pattern: UrlPath, options: Options) -> Source:
     found = matching_objects(pattern)
+    kept = set(without_companions(str(name) for name, _ in found))
+    found = [(name, info) for name, info in found if str(name) in kept]
     kinds = {kind_of_suffix(str(name)) for name, _ in found}
     files = [RemoteFile(name, info) for name, info in found if info is not None]
-    if len(files) == len(found) and len(kinds) == 1 and (kind := kinds.pop()) is not None:
+    if len(files) == len(found) and len(kinds) == 1 and (kind := kinds.pop() or _kind_of_bins(files)) is not None:
         return kind.open(Files(files), **_split(options))
     parts = [name if info is None else RemoteFile(name, info) for name, info in found]
     if parts == [pattern]:
@@ -267,6 +319,8 @@ def _open_unnamed(path: UrlPath, options: Options) -> Source:
     try:
         kind = kind_of_file(file) if path.key else None
     except (MissingError, EmptyFileError) as error:
+        if path.key and is_file_there(index := next_to(file, f"{path.name}.idx")):
+            return MEGATRON.open(index, **_split(options))
         if not _can_list(path) or (isinstance(error, EmptyFileError) and not listing(path)):
             raise
         kind = None
@@ -290,8 +344,12 @@ def _open_under(path: UrlPath, options: Options) -> Source:
     if names <= set(DIRECTORIES):
         return open_store(path, **_split(options))
     if "suffixes" not in options:
+        if _has_token_chunks(names, lambda name: RemoteFile(path / name).first(INDEX_BYTES)):
+            return LITDATA.open(path, **_split(options))
         refuse_layout(path, names, lambda name: RemoteFile(path / name).first(INDEX_BYTES))
     files = [RemoteFile(name, info) for name, info in children(path, listed) if not name.name.startswith(".")]
+    kept = set(without_companions(file.name for file in files))
+    files = [file for file in files if file.name in kept]
     kinds = {kind_of_suffix(file.name) for file in files if file.path.suffix.lower() not in REFUSED}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:
         return kind.open(Files(file for file in files if file.path.suffix.lower() in kind.suffixes), **_split(options))
@@ -409,8 +467,9 @@ def _open_list(parts: Sequence[Any], options: Mapping[str, Any]) -> Source:
     if not parts:
         raise ValueError("expected at least one source, got an empty list")
     if all(isinstance(part, str | os.PathLike | UrlPath) for part in parts):
+        parts = _with_indices(parts)
         kinds, num_remote = {kind_of_suffix(str(part)) for part in parts}, sum(map(is_at_url, parts))
-        if len(kinds) == 1 and num_remote in (0, len(parts)) and (kind := kinds.pop()) is not None:
+        if len(kinds) == 1 and num_remote in (0, len(parts)) and (kind := kinds.pop() or _kind_of_bins(parts)) is not None:
             return open_urls(kind, parts, options) if num_remote else kind.open(list(parts), **options)
         each = share(options) if num_remote else options
         return Concat.of(((str(part), partial(_open_part, _absolute(part), each)) for part in parts), num_remote=num_remote)
@@ -424,6 +483,34 @@ def _open_list(parts: Sequence[Any], options: Mapping[str, Any]) -> Source:
                 raise
             raise MissingError(f"{error}; a text in a dict is the name of a file: {_COLUMNS}") from error
     return Concat.of_sources(sources)
+
+
+def _with_indices(parts: Sequence[Any]) -> list[Any]:
+    """Names in a list: of the files of Megatron that of the index, also where a prefix is given; none of companions."""
+    kept = set(without_companions(map(str, parts)))
+    named = [part for part in parts if str(part) in kept]
+    return [f"{part}.idx" if _is_prefix(part) else part for part in named]
+
+
+def _is_prefix(part: Any) -> bool:
+    """Whether a name on a disk is that of the files of Megatron without their suffixes."""
+    text = str(part)
+    if is_at_url(part) or has_pattern(text) or PurePosixPath(text).suffix == ".bin" or kind_of_suffix(text) is not None:
+        return False
+    return not is_there(text) and is_there(f"{text}.idx")
+
+
+def _kind_of_bins(parts: Sequence[Any]) -> Kind | None:
+    """What files that all end in .bin are, by the first of them, if they hold tokens."""
+    names = [part.name if isinstance(part, LocalFile | RemoteFile) else str(part) for part in parts]
+    if not all(PurePosixPath(name).suffix.lower() == ".bin" and not has_pattern(name) for name in names):
+        return None
+    first = parts[0]
+    if isinstance(first, str | os.PathLike) and not is_at_url(first):
+        first = LocalFile(Path(first))
+    if isinstance(first, UrlPath):
+        first = RemoteFile(first)
+    return BIN if isinstance(first, str) or kind_of_file(first) is BIN else None
 
 
 _COLUMNS = "for records, write penstock.open({name: [record[name] for record in records] for name in records[0]})"
@@ -484,8 +571,12 @@ def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
     if _is_store(inside) or "generation" in options:
         return open_store(path, **options)
     if "suffixes" not in options:
+        if _has_token_chunks(inside, partial(_read_inside, path)):
+            return LITDATA.open(path, **options)
         _refuse_layouts(path, inside)
-    names = [name for name in inside if not name.startswith(".") and is_file(path / name)]
+    names = without_companions(name for name in inside if not name.startswith(".") and is_file(path / name))
+    if "dtype" in options and names and all(name.endswith(".bin") for name in names):
+        return BIN.open(path, **options)
     kinds = {kind_of_suffix(name) for name in names if Path(name).suffix.lower() not in REFUSED}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:
         return kind.open(path, **options)
@@ -516,11 +607,13 @@ def _is_store(inside: Sequence[str]) -> bool:
 
 
 def _open_prefix(path: Path, options: Mapping[str, Any]) -> Source:
-    """A name that is the beginning of the names of token shards, or of nothing."""
+    """A name that is the beginning of the names of token shards, of the files of Megatron, or of nothing."""
     base = path.with_suffix("") if path.suffix == ".rox" else path
     siblings = names_in(path.parent) if is_directory(path.parent) else []
     if any(name.startswith(f"{base.name}_") and name.endswith(".rox") for name in siblings):
         return TOKENS.open(path, **options)
+    if f"{path.name}.idx" in siblings:
+        return MEGATRON.open(path.with_name(f"{path.name}.idx"), **options)
     raise MissingError(f"{path}: there is no such file or directory")
 
 

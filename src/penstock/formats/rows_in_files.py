@@ -110,6 +110,10 @@ class Rows:
             self._wide[run] = self._widen(run)
         return self._wide[run], -1
 
+    def native_runs(self, bounds: IntArray, batch_bytes: int) -> tuple[_core.VaryingReader, int] | None:
+        """The native reader of records that are runs of rows, [bounds[i], bounds[i + 1])."""
+        return None if self._reader is None else (self._reader.runs(bounds, batch_bytes), -1)
+
     def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[np.generic]) -> None:
         """Fill ``out`` with rows [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
         if self._closed:

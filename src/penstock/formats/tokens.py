@@ -13,18 +13,14 @@ All numbers are little-endian; the elements are as their type says. ``docs/refer
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from penstock.argument import IntArray, check_positions, whole_number
-from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output
+from penstock.argument import IntArray
 from penstock.errors import (
     EmptySourceError,
     FormatError,
@@ -37,23 +33,13 @@ from penstock.errors import (
     UnsupportedTypeError,
 )
 from penstock.formats.files import File, Files, LocalFile, Names, RemoteFile, children, find_files, has_pattern
-from penstock.formats.rows_in_files import (
-    BLOCK_BYTES,
-    FileRows,
-    Rows,
-    RowSource,
-    Version,
-    default_threads,
-    reader_of_files,
-    use_pread,
-    version_of,
-)
+from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
+from penstock.formats.token_line import BlockRuns, Reading, TokenSource, as_elements, heads_of_runs
 from penstock.process import map_at_once
-from penstock.records import NOWHERE, Blocks, Extents, Recipe
+from penstock.records import Recipe
 from penstock.remote.url import UrlPath
-from penstock.remote.window import RemoteFiles, RemoteOptions
-from penstock.schema import MAX_RECORD_BYTES, Field
-from penstock.store.column import make_column
+from penstock.remote.window import RemoteOptions
+from penstock.schema import Field
 from penstock.store.storage import as_location
 from penstock.system import is_directory, is_there, names_in
 
@@ -66,6 +52,7 @@ __all__ = [
     "TokenBlocks",
     "TokenFile",
     "as_elements",
+    "block_runs",
     "encode_footer",
     "numbered_objects",
     "numbered_shards",
@@ -162,40 +149,13 @@ def read_footers(files: Files) -> list[TokenFile]:
     return footers
 
 
-@dataclass(frozen=True, eq=False)
-class BlockRuns:
-    """The blocks of all files as runs of one size: run i begins with block ``ids[i]``, at token ``starts[i]``.
-
-    Files have one or two runs each, so this is small where a table of all blocks would not be.
-    """
-
-    ids: IntArray
-    starts: IntArray
-    sizes: IntArray
-
-    @classmethod
-    def of(cls, files: Sequence[TokenFile]) -> "BlockRuns":
-        """Of the indices of files, checked."""
-        none = np.empty(0, np.int64)
-        are_remote = any(isinstance(file.file, RemoteFile) for file in files)
-        parts = [part for runs in map_at_once(_all_runs, files, are_remote=are_remote) for part in runs]
-        counts = np.concatenate([none, *(counts for counts, _ in parts)])
-        sizes = np.concatenate([none, *(sizes for _, sizes in parts)])
-        heads = _heads(sizes)
-        counts = np.add.reduceat(counts, heads) if heads.size else none
-        sizes = sizes[heads]
-        return cls(np.cumsum(counts) - counts, np.cumsum(counts * sizes) - counts * sizes, sizes)
-
-    def locate(self, ids: IntArray) -> tuple[IntArray, IntArray]:
-        """The first token and the size of blocks."""
-        run = np.searchsorted(self.ids, ids, side="right") - 1
-        sizes = self.sizes[run]
-        return self.starts[run] + (ids - self.ids[run]) * sizes, sizes
-
-
-def _heads(values: IntArray) -> IntArray:
-    """Where runs of equal values begin."""
-    return np.concatenate([np.arange(min(1, values.size)), np.flatnonzero(values[1:] != values[:-1]) + 1])
+def block_runs(files: Sequence[TokenFile]) -> BlockRuns:
+    """The blocks of all files, from their indices, which are checked."""
+    are_remote = any(isinstance(file.file, RemoteFile) for file in files)
+    parts = [part for runs in map_at_once(_all_runs, files, are_remote=are_remote) for part in runs]
+    none = np.empty(0, np.int64)
+    counts, sizes = (np.concatenate([none, *column]) for column in (zip(*parts, strict=True) if parts else ((), ())))
+    return BlockRuns.of(counts, sizes)
 
 
 def _all_runs(file: TokenFile) -> list[tuple[IntArray, IntArray]]:
@@ -220,15 +180,11 @@ def _block_runs(file: TokenFile) -> Iterator[tuple[IntArray, IntArray]]:
                 f"behind a whole {file.dtype}, found {ends[bad[0]]}"
             )
         sizes = (ends - before) // file.dtype.itemsize
-        heads = _heads(sizes)
+        heads = heads_of_runs(sizes)
         yield np.diff(heads, append=count), sizes[heads]
         last = int(ends[-1])
     if last != file.data_bytes:
         raise FormatError(f"{file.file}: expected the last block to end at {file.data_bytes}, found {last}")
-
-
-SCAN_BYTES = 8 << 20
-"""Bytes searched for separators at a time."""
 
 
 def open_tokens(
@@ -255,128 +211,14 @@ def open_tokens(
         return TokenBlocks(Files(found), *options)
 
 
-class TokenBlocks(RowSource):
-    """The blocks of .rox files, one file after the other, as one field; all of one size, or ragged if some block is shorter.
-
-    Together the blocks are one line of tokens, which :meth:`read_tokens` reads wherever blocks and shards end.
-    """
+class TokenBlocks(TokenSource):
+    """The blocks of .rox files, one file after the other, as one field; all of one size, or ragged if some block is shorter."""
 
     def __init__(self, files: Files, field: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
-        self._name, self._options = field, (threads, io, remote)
-        footers, self._runs = files.once("tokens", lambda: _look(files))
-        self._stored = footers[0].dtype
-        self._num_tokens = sum(footer.data_bytes for footer in footers) // self._stored.itemsize
-        is_even = len(self._runs.sizes) == 1 and self.block_size * self._stored.itemsize <= MAX_RECORD_BYTES
-        self._field = Field(self._stored, (self.block_size,)) if is_even else Field.ragged(self._stored)
-        parts = [FileRows.of(f.file, f.size, 0, f.data_bytes // self._stored.itemsize, f.version) for f in footers]
-        pread = use_pread(io, files.local)
-        elements = reader_of_files(parts, self._stored.itemsize, pread=pread, threads=threads, remote=remote)
-        super().__init__(files, [footer.blocks for footer in footers], self.block_size * self._stored.itemsize, elements)
-
-    @property
-    def schema(self) -> Mapping[str, Field]:
-        return {self._name: self._field}
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The element type, in the byte order of the machine."""
-        return self._field.dtype
-
-    @property
-    def num_tokens(self) -> int:
-        """Elements in all blocks."""
-        return self._num_tokens
-
-    @property
-    def block_size(self) -> int:
-        """Elements of the largest block."""
-        return int(self._runs.sizes.max(initial=0))
-
-    def extents(self, starts: IntArray, stops: IntArray) -> Extents:
-        """Where blocks, which follow one another, are in the files."""
-        if starts.size == 0:
-            return NOWHERE
-        (first, _), (last, counts) = self._runs.locate(starts), self._runs.locate(np.maximum(stops - 1, starts))
-        return self._rows.extents(first, np.where(stops > starts, last + counts, first))
-
-    @cached_property
-    def token_leaf(self) -> "TokenLeaf":
-        """The tokens one by one."""
-        return TokenLeaf(self._rows, self._num_tokens, self._stored)
-
-    def has_documents(self, field: str) -> bool:
-        """Blocks are pieces of one line of tokens."""
-        return False
-
-    def token_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray]:
-        """Where on the line of all tokens blocks begin, and how many tokens they have."""
-        return self._runs.locate(ids)
-
-    def steps_per_epoch(self, batch_size: int, seq_len: int) -> int:
-        """Full batches of ``batch_size`` sequences of ``seq_len`` tokens."""
-        return self._num_tokens // (whole_number("batch_size", batch_size, least=1) * whole_number("seq_len", seq_len, least=1))
-
-    def read_tokens(self, starts: npt.ArrayLike, length: int, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """For each start the ``length`` tokens from there on, as the rows of one array. Runs may cross blocks and shards."""
-        run = whole_number("length", length)
-        places = check_positions("starts", starts, max(0, self._num_tokens - run + 1))
-        array = fixed_output("tokens", Field(self.dtype, (run,)), places.size, {} if out is None else {"tokens": out})
-        self._rows.read(places, array, run)
-        return self._native(array)
-
-    def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[Any]) -> None:
-        """Fill ``out`` with tokens [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
-        self._rows.read_spans(starts, offsets, out)
-        self._native(out)
-
-    def native_reader(self, field: str) -> tuple[Any, int] | None:
-        return self._rows.native(self.block_size) if self._field.is_fixed and self._field.stride and self._stored.isnative else None
-
-    def documents(self, separator: object) -> IntArray:
-        """The token positions (start, stop) of every document, a row each, without the separator that ends it.
-
-        ``separator`` is an element, or a sequence of them. Empty documents count; tokens behind the last separator are a document.
-        """
-        wanted = self._bits(as_elements("separator", separator, self.dtype))
-        if wanted.size == 0:
-            raise ValueError("separator must have at least one element, got none")
-        found = _apart(np.concatenate([np.empty(0, np.int64), *self._matches(wanted)]), wanted.size)
-        starts, stops = np.concatenate([[0], found + wanted.size]), np.concatenate([found, [self._num_tokens]])
-        ranges = np.stack([starts, stops], axis=1)
-        return ranges[:-1] if starts[-1] == self._num_tokens else ranges
-
-    def _matches(self, wanted: npt.NDArray[Any]) -> Iterator[IntArray]:
-        """Where the separator is, overlapping or not, piece by piece; pieces overlap so that none is missed between them."""
-        step = SCAN_BYTES // self.dtype.itemsize
-        for low in range(0, self._num_tokens - wanted.size + 1, step):
-            piece = self._bits(self.read_tokens([low], min(step + wanted.size - 1, self._num_tokens - low))[0])
-            places = np.flatnonzero(piece[: piece.size - wanted.size + 1] == wanted[0])
-            for number in range(1, wanted.size):
-                places = places[piece[places + number] == wanted[number]]
-            yield places + low
-
-    def _bits(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Elements as whole numbers, which are equal if the bits are: NaN is itself, and zero is not minus zero."""
-        return array.view(f"u{self.dtype.itemsize}")
-
-    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
-        if not fields:
-            return {}
-        if not self._field.is_fixed:
-            return {self._name: self._read_ragged(*self._runs.locate(ids))}
-        array = fixed_output(self._name, self._field, ids.size, out)
-        self._rows.read(ids * self.block_size, array, self.block_size)
-        return {self._name: self._native(array)}
-
-    def _read_ragged(self, starts: IntArray, lengths: IntArray) -> Ragged:
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        values = empty((int(offsets[-1]),), self.dtype)
-        self._rows.read_spans(starts, offsets, values)
-        return Ragged(self._native(values), offsets)
-
-    def _native(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Elements in the byte order of the machine, in place."""
-        return array if self._stored.isnative else array.byteswap(inplace=True)
+        footers, runs = files.once("tokens", lambda: _look(files))
+        dtype = footers[0].dtype
+        parts = [FileRows.of(f.file, f.size, 0, f.data_bytes // dtype.itemsize, f.version) for f in footers]
+        super().__init__(files, parts, [f.blocks for f in footers], runs, Reading(field, dtype, threads, io, remote))
 
     def _identity(self) -> tuple[Any, ...]:
         return "tokens", self._name
@@ -385,85 +227,10 @@ class TokenBlocks(RowSource):
         return (TokenBlocks, (self._files, self._name, *self._options))
 
 
-@dataclass(frozen=True, eq=False)
-class TokenLeaf:
-    """The tokens of token files as rows, for sequences: a leaf whose row is a token."""
-
-    rows: Rows
-    length: int
-    stored: np.dtype[Any]
-
-    def __len__(self) -> int:
-        return self.length
-
-    @property
-    def behind(self) -> None:
-        """The bytes are its own."""
-
-    @property
-    def blocks(self) -> Blocks:
-        """Runs of about 8 MiB."""
-        return Blocks(self.length, max(1, BLOCK_BYTES // self.stored.itemsize))
-
-    @property
-    def remote(self) -> RemoteFiles | None:
-        """The window on the files, if they are at a URL."""
-        return self.rows.remote
-
-    @property
-    def paths(self) -> Sequence[str]:
-        """The files on a disk of this machine."""
-        return self.rows.paths
-
-    def extents(self, starts: IntArray, stops: IntArray) -> Extents:
-        """Where tokens are in the files."""
-        return self.rows.extents(starts, stops)
-
-    def edges(self, starts: IntArray, stops: IntArray) -> Extents:
-        """Nothing but the tokens."""
-        return NOWHERE
-
-    def hold(self, starts: IntArray, stops: IntArray) -> AbstractContextManager[object]:
-        """Keeps tokens in memory while it is entered."""
-        return nullcontext() if self.remote is None else self.remote.hold(*self.extents(starts, stops))
-
-    def native_reader(self, field: str) -> tuple[Any, int] | None:
-        """A reader of single tokens; None if their byte order is not the machine's."""
-        return self.rows.native() if self.stored.isnative else None
-
-
-def as_elements(name: str, value: object, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Elements of a type: a number, a sequence of numbers, or for uint8 a text or byte string. ValueError if one does not fit."""
-    if isinstance(value, str | bytes | bytearray):
-        if dtype != np.uint8:
-            raise TypeError(f"{name}: expected elements of {dtype}, got a {type(value).__name__}")
-        return np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
-    try:
-        array = np.atleast_1d(np.asarray(value))
-        if array.dtype == dtype and array.ndim == 1 and not isinstance(value, np.ma.MaskedArray):
-            return array
-        if array.ndim != 1 or isinstance(value, np.ma.MaskedArray):
-            raise TypeError(f"expected plain elements in one dimension, got {type(value).__name__} of shape {array.shape}")
-        if array.dtype.hasobject and all(isinstance(item, int) for item in array):
-            raise ValueError(f"whole numbers do not fit {dtype}: for example {max(array, key=abs)}")
-        if array.dtype.kind in "iu" and dtype.kind in "iu" and _is_within(array, dtype):
-            return array.astype(dtype)
-        field = Field(dtype)
-        return make_column("tokens", field, array).values.view(field.dtype).astype(dtype, copy=False)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{name}: {error}") from error
-
-
-def _is_within(numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    """Whether whole numbers are in the range of a type; a quick look, because tokenizers give int64."""
-    limit = np.iinfo(dtype)
-    return numbers.size == 0 or (int(numbers.min()) >= limit.min and int(numbers.max()) <= limit.max)
-
-
 def _look(files: Files) -> tuple[list[TokenFile], BlockRuns]:
     """The footers, and the blocks of all files."""
     footers = read_footers(files)
-    return footers, BlockRuns.of(footers)
+    return footers, block_runs(footers)
 
 
 def _find(what: Names) -> Iterator[File]:
@@ -497,15 +264,3 @@ def _find_objects(place: UrlPath) -> Iterator[File]:
 def _no_shards(place: Path | UrlPath) -> str:
     shards = f"{place.name.removesuffix(SUFFIX)}_<number>{SUFFIX}"
     return f"{place}: there is no such file, and there are no shards {shards}"
-
-
-def _apart(places: IntArray, width: int) -> IntArray:
-    """Of the matches those that do not begin inside the one before, from left to right."""
-    if np.all(np.diff(places) >= width):
-        return places
-    kept, free = [], 0
-    for place in places.tolist():
-        if place >= free:
-            kept.append(place)
-            free = place + width
-    return np.array(kept, np.int64)

@@ -24,9 +24,9 @@ from penstock.formats.tokens import (
     FOOTER,
     INDEX_PIECE,
     SUFFIX,
-    BlockRuns,
     TokenFile,
     as_elements,
+    block_runs,
     encode_footer,
     numbered_shards,
     read_footers,
@@ -203,7 +203,7 @@ class _Target:
         if dtype is not None and dtype != files[0].dtype:
             raise SchemaMismatchError(f"{files[0].file}: expected elements of {dtype} to append to, found {files[0].dtype}")
         for file in reversed(files):  # only the last block of a file may be short, so one with several tells their size
-            runs = BlockRuns.of([file])
+            runs = block_runs([file])
             largest = runs.sizes.max(initial=0)
             if largest > block_size or (file.blocks > 1 and runs.sizes[0] != block_size):
                 raise SchemaMismatchError(

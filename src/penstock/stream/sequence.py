@@ -94,8 +94,9 @@ class SequenceStream(PartStream):
     of an epoch that do not fill a sequence are left out of it.
 
     With ``documents=True`` every sequence comes with ``segment``, the number of each token's document within the sequence, and
-    ``position``, the place of the token in its document as far as the sequence shows it. Token blocks need a ``separator`` (a
-    token, or several) for that, which ends a document; one also ends where tokens meet that are no neighbours in the data.
+    ``position``, the place of the token in its document as far as the sequence shows it. Token files that do not say where
+    documents end need a ``separator`` (a token, or several) for that, which ends a document; one also ends where tokens meet that
+    are no neighbours in the data.
 
     >>> import penstock as pen
     >>> stream = pen.open({"text": ["abc", "de", "fghi"]}).in_order().sequences(4, separator=0)
@@ -126,7 +127,7 @@ class SequenceStream(PartStream):
 
     def _lay(self, page: int | None) -> None:
         """Cut the data into pages, and put them in order."""
-        if self._documents and (self._separator is None or self._separator.size == 0):
+        if self._documents and self._bounds is None and (self._separator is None or self._separator.size == 0):
             raise ValueError("documents=True needs the separator that ends every document, of at least one token")
         line, order, self._asked = self._line, self._given, page
         if page is None:
@@ -143,6 +144,13 @@ class SequenceStream(PartStream):
             raise ValueError(
                 "every page of tokens has a banned record in it, so there is nothing to take instead: use a smaller page"
             )
+
+    @cached_property
+    def _bounds(self) -> IntArray | None:
+        """Where documents begin, and the last one ends, if token files tell and no separator is given."""
+        is_wanted = self._documents and (self._separator is None or self._separator.size == 0)
+        bounds: IntArray | None = getattr(self._line, "document_bounds", None) if is_wanted else None
+        return bounds
 
     @property
     def source(self) -> Source:  # type: ignore[override]
@@ -348,7 +356,7 @@ class SequenceStream(PartStream):
     def is_within_pages(self, starts: range) -> bool:
         """Whether each of the sequences that begin there is on one page, so that its tokens are neighbours in the data."""
         length = self._seq_len
-        if self._page % length or starts.start % length or starts.step % length:
+        if self._bounds is not None or self._page % length or starts.start % length or starts.step % length:
             return False
         return not starts or starts[-1] + length <= self._pages * self._page
 
@@ -374,20 +382,26 @@ class SequenceStream(PartStream):
 
     def _splitter(self) -> npt.NDArray[Any]:
         """What ends a document in the tokens themselves."""
-        assert self._separator is not None
-        return self._separator
+        return np.empty(0, self._line.dtype) if self._separator is None else self._separator
 
     def _breaks(self, picks: SpanPicks) -> IntArray:
-        """Where runs meet that are no neighbours in the data, in tokens of the whole batch."""
+        """Where runs meet that are no neighbours in the data, and where documents end in them, in tokens of the whole batch."""
         ends = np.cumsum(picks.counts)
         apart = picks.starts[1:] != picks.starts[:-1] + picks.counts[:-1]
-        return np.ascontiguousarray(ends[:-1][apart])
+        breaks = np.ascontiguousarray(ends[:-1][apart])
+        if self._bounds is None:
+            return breaks
+        low = np.searchsorted(self._bounds, picks.starts, side="left")
+        high = np.searchsorted(self._bounds, picks.starts + picks.counts, side="left")
+        run, bound = expanded(low, high - low)
+        inside = (ends - picks.counts - picks.starts)[run] + self._bounds[bound]
+        return np.unique(np.concatenate([breaks, inside[inside > 0]]))
 
     def close(self) -> None:
         self._source.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_page_bans"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_page_bans", "_bounds")}
 
 
 def _page_order(order: Order, pages: int, block_size: int, page: int) -> Order:

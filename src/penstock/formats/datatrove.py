@@ -1,0 +1,224 @@
+"""datatrove's tokenized files, which nanotron reads: ``x.ds`` and what is next to it.
+
+::
+
+    x.ds          = tokens, u16 or u32
+    x.ds.index    = where every document ends, in tokens, u64
+    x.ds.loss     = for every token whether it counts in the loss, a byte of 0 or 1
+    x.ds.metadata = name of the tokenizer "|" bytes of a token, number of tokens, the same for people; a line each
+
+Only the first must be there. The type of the tokens follows from the index or the metadata.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.algebra.view import Aligned
+from penstock.argument import IntArray, whole_number
+from penstock.errors import FormatError, MissingError, SchemaMismatchError, SourceChangedError, TruncatedError
+from penstock.formats.files import File, Files, Names, bytes_of, find_files, is_file_there, next_to
+from penstock.formats.flat_tokens import BLOCK_SIZE, HEAD_BYTES, REMEDY, check_tokens, token_dtype
+from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
+from penstock.formats.token_line import BlockRuns, Documents, Reading, TokenSource
+from penstock.process import map_at_once
+from penstock.records import Recipe, Source
+from penstock.remote.window import RemoteOptions, SharedWindow
+
+__all__ = ["DatatroveTokens", "open_datatrove"]
+
+SUFFIX, INDEX, LOSS, METADATA = ".ds", ".index", ".loss", ".metadata"
+END = np.dtype("<u8")
+PIECE = 1 << 20
+"""Ends of documents read at a time."""
+
+METADATA_BYTES = 1 << 16
+
+
+def open_datatrove(
+    what: Names,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    loss: bool | None = None,
+    block_size: int = BLOCK_SIZE,
+    field: str = "tokens",
+    threads: int | None = None,
+    io: str = "auto",
+    remote: RemoteOptions | None = None,
+) -> Source:
+    """Tokenized files as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
+
+    Records are documents, or blocks of ``block_size`` tokens if there is no index. If there are loss masks, they are a second
+    field, ``loss_mask``; ``loss=False`` leaves them out.
+    """
+    given = None if dtype is None else token_dtype(dtype)
+    size, count = whole_number("block_size", block_size, least=1), default_threads(threads)
+    files = find_files(what, (SUFFIX,))
+    beside = {end: _beside(files, end) for end in (INDEX, *((LOSS,) if loss is not False else ()))}
+    if loss and beside[LOSS] is None:
+        raise MissingError(f"{files[0]}{LOSS}: there is no such file, so there is no loss mask; leave loss out")
+    with_loss = beside.get(LOSS)
+    if with_loss is not None and remote is not None:
+        remote = replace(remote, shared=remote.shared or SharedWindow())
+    tokens = DatatroveTokens(
+        _files(files, beside[INDEX]), _Layout(given, beside[INDEX] is not None, size), field, count, io, remote
+    )
+    if with_loss is None:
+        return tokens
+    mask = _Layout(np.dtype("u1"), beside[INDEX] is not None, size, is_mask=True)
+    masks = DatatroveTokens(_files(with_loss, beside[INDEX]), mask, "loss_mask", count, io, remote)
+    if masks.num_tokens != tokens.num_tokens:
+        tokens.close()
+        masks.close()
+        raise SchemaMismatchError(f"{with_loss[0]}: expected a mask of {tokens.num_tokens} tokens, found {masks.num_tokens}")
+    return Aligned({field: tokens, "loss_mask": masks})
+
+
+def _beside(files: Files, end: str) -> Files | None:
+    """The files next to these; None if there are none. SchemaMismatchError if some are missing."""
+    found = [next_to(file, file.name + end) for file in files]
+    there = Files(found).each(is_file_there)
+    if any(there) and not all(there):
+        missing = found[there.index(False)]
+        raise SchemaMismatchError(f"{missing}: expected it, since there is {found[there.index(True)]}, found no such file")
+    return Files(found) if all(there) else None
+
+
+def _files(data: Files, index: Files | None) -> Files:
+    return data if index is None else Files(one for pair in zip(data, index, strict=True) for one in pair)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What is known of all files before they are looked at."""
+
+    dtype: np.dtype[Any] | None
+    documents: bool
+    block_size: int
+    is_mask: bool = False
+
+
+@dataclass(frozen=True)
+class _Tokenized:
+    """What is known of one file."""
+
+    file: File
+    size: int
+    version: Version | None
+    dtype: np.dtype[Any]
+    index: File | None
+    index_version: Version | None
+    documents: int
+
+    @property
+    def tokens(self) -> int:
+        return self.size // self.dtype.itemsize
+
+    @property
+    def part(self) -> FileRows:
+        return FileRows.of(self.file, self.size, 0, self.tokens, self.version)
+
+
+def _look(files: Files, layout: _Layout) -> list[_Tokenized]:
+    step = 2 if layout.documents else 1
+    pairs = [(file, files[step * number + 1] if layout.documents else None) for number, file in enumerate(files[::step])]
+    found = list(map_at_once(lambda pair: _look_at(*pair, layout), pairs, are_remote=files.is_remote))
+    for one in found:
+        if one.dtype != found[0].dtype:
+            raise SchemaMismatchError(f"{one.file}: expected {found[0].dtype} tokens as in {found[0].file}, found {one.dtype}")
+    return found
+
+
+def _look_at(file: File, index: File | None, layout: _Layout) -> _Tokenized:
+    version, size = version_of(file), bytes_of(file)
+    index_version, documents, last = None, 0, 0
+    if index is not None:
+        index_version, index_bytes = version_of(index), bytes_of(index)
+        documents, rest = divmod(index_bytes, END.itemsize)
+        if rest:
+            raise FormatError(f"{index}: expected the ends of documents, 8 bytes each, found {index_bytes} bytes")
+        last = int(_ends(index, documents - 1, documents)[0]) if documents else 0
+    dtype = layout.dtype or _dtype(file, size, index, last)
+    if size % dtype.itemsize:
+        raise TruncatedError(f"{file}: expected tokens of {dtype}, found {size} bytes, which are no whole number of them")
+    if index is not None and last * dtype.itemsize != size:
+        raise FormatError(
+            f"{index}: expected the last document to end at token {size // dtype.itemsize} of {file.name}, found {last}"
+        )
+    if size and not layout.is_mask:
+        check_tokens(file, np.frombuffer(file.first(HEAD_BYTES), np.uint8), dtype, None)
+    return _Tokenized(file, size, version, dtype, index, index_version, documents)
+
+
+def _ends(index: File, low: int, high: int) -> npt.NDArray[np.uint64]:
+    raw = index.read(low * END.itemsize, high * END.itemsize)
+    if len(raw) < (high - low) * END.itemsize:
+        raise TruncatedError(f"{index}: the file was cut while it was read; open it anew")
+    return np.frombuffer(raw, END)
+
+
+def _dtype(file: File, size: int, index: File | None, tokens: int) -> np.dtype[Any]:
+    """The type of tokens by their number in the index, or by the metadata."""
+    if index is not None and (tokens > 0 or size == 0):
+        for name in ("<u2", "<u4"):
+            if tokens * np.dtype(name).itemsize == size:
+                return np.dtype(name)
+        raise FormatError(
+            f"{index}: the last document ends at token {tokens}, but {file.name} has {size} bytes, neither 2 nor 4 each"
+        )
+    metadata = next_to(file, file.name + METADATA)
+    if is_file_there(metadata):
+        first = metadata.first(METADATA_BYTES).partition(b"\n")[0]
+        stated = {b"2": "<u2", b"4": "<u4"}.get(first.rpartition(b"|")[2].strip())
+        if stated is None:
+            raise FormatError(f"{metadata}: expected 2 or 4 bytes of a token behind the last '|' of line 1, found {first[-40:]!r}")
+        return np.dtype(stated)
+    raise FormatError(f"{file}: there is no {file.name}{INDEX} or {METADATA} that says of what type its tokens are: {REMEDY}")
+
+
+class DatatroveTokens(TokenSource):
+    """Tokenized files of datatrove, or their loss masks, one file after the other."""
+
+    def __init__(self, files: Files, layout: _Layout, field: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
+        found: Sequence[_Tokenized] = files.once(f"datatrove {layout}", lambda: _look(files, layout))
+        self._found, self._layout = found, layout
+        tokens = [one.tokens for one in found]
+        if layout.documents:
+            counts = [one.documents for one in found]
+            pieces: BlockRuns | Documents = Documents(counts, tokens, self._load, are_remote=files.is_remote)
+        else:
+            pieces, each = BlockRuns.even(np.array(tokens, np.int64), layout.block_size)
+            counts = each.tolist()
+        how = Reading(field, found[0].dtype, threads, io, remote)
+        super().__init__(files, [one.part for one in found], counts, pieces, how)
+
+    def _load(self, number: int, ends: IntArray) -> None:
+        one = self._found[number]
+        if one.index is None:
+            return
+        if version_of(one.index) != one.index_version:
+            raise SourceChangedError(f"{one.index}: the file was changed after it was opened; open it anew")
+        last = 0
+        for low in range(0, one.documents, PIECE):
+            piece = _ends(one.index, low, min(low + PIECE, one.documents))
+            before = np.concatenate([np.array([last], np.uint64), piece[:-1]])
+            bad = np.flatnonzero((piece < before) | (piece > one.tokens))
+            if bad.size:
+                raise FormatError(
+                    f"{one.index}: expected document {low + bad[0]} to end between tokens {before[bad[0]]} and {one.tokens}, "
+                    f"found {piece[bad[0]]}"
+                )
+            ends[low : low + piece.size] = piece
+            last = int(piece[-1])
+
+    def _name_in_file(self, part: int, number: int) -> str:
+        return f"{self._found[part].file}[{number}]"
+
+    def _identity(self) -> tuple[Any, ...]:
+        return "datatrove", self._name, self._stored.str, 0 if self._layout.documents else self._layout.block_size
+
+    def _recipe(self) -> Recipe:
+        return (DatatroveTokens, (self._files, self._layout, self._name, *self._options))

@@ -1,0 +1,342 @@
+"""Flat token files: nothing but tokens. The .npy of OLMo and dolma, which have no header, and the .bin of nanoGPT and llm.c.
+
+::
+
+    .npy of OLMo, .bin of nanoGPT = tokens
+    .bin of llm.c                 = 256 x i32: magic, version, tokens, zeros | tokens: u16 of magic 20240520, u32 of magic 20240801
+    .csv.gz of OLMo               = a line for every document: start,end[,id,source,location], in tokens
+
+Only llm.c says of what type the tokens are. Otherwise ``dtype`` must be given, or the table of documents tells it.
+"""
+
+import struct
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.argument import IntArray, whole_number
+from penstock.errors import (
+    CorruptError,
+    FormatError,
+    SchemaMismatchError,
+    SizeOverflowError,
+    TrailingBytesError,
+    TruncatedError,
+    UnsupportedVersionError,
+)
+from penstock.formats import array as array_files
+from penstock.formats.files import File, Files, Names, find_files, is_file_there, next_to, one_line
+from penstock.formats.megatron import BIN, IDX, open_megatron
+from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
+from penstock.formats.token_line import BlockRuns, Documents, Reading, TokenSource
+from penstock.records import Recipe, Source
+from penstock.remote.window import RemoteOptions
+
+__all__ = ["BLOCK_SIZE", "FlatTokens", "check_tokens", "open_bin", "open_flat", "open_npy_file", "token_dtype"]
+
+BLOCK_SIZE = 4096
+"""Tokens of a record where files do not say where documents end."""
+
+HEAD_BYTES = 4096
+"""Looked at to see that a file is what it is said to be."""
+
+LLM_C = struct.Struct("<3i")
+LLM_C_BYTES, LLM_C_TYPES = 1024, {20240520: (1, "<u2"), 20240801: (7, "<u4")}
+
+OTHERS = {
+    b"\x93NUMPY": "a .npy file with a header: leave dtype out",
+    b"MMIDIDX\0\0": "a Megatron index: leave dtype out",
+    b"PK\x03\x04": "a zip archive",
+    b"\x1f\x8b": "gzip: unpack it",
+    b"\x28\xb5\x2f\xfd": "zstd: unpack it",
+    b"PAR1": "Parquet: leave dtype out",
+    b"ARROW1": "Arrow: leave dtype out",
+    b"\x89HDF\r\n\x1a\n": "HDF5: leave dtype out",
+    b"GAMSAE01": "a row shard: leave dtype out",
+}
+"""How other files begin."""
+
+LARGEST_VOCABULARY = 1 << 24
+SMALL_WORD = 1 << 4
+
+TABLE = ".csv.gz"
+LINE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 20
+REMEDY = "give dtype='uint16' or whatever the tokenizer wrote"
+
+
+def open_npy_file(what: Names, **options: Any) -> Source:
+    """A .npy file with a header; or one of OLMo or dolma, which has none, if ``dtype`` or ``documents`` is given."""
+    return open_flat(what, **options) if "dtype" in options or "documents" in options else array_files.open_npy(what, **options)
+
+
+def open_bin(what: Names, **options: Any) -> TokenSource:
+    """Files that end in .bin: of Megatron if there is an .idx next to each of them, flat ones otherwise."""
+    files = find_files(what, (BIN,))
+    indexed = files.each(lambda file: is_file_there(next_to(file, file.name[: -len(BIN)] + IDX)))
+    if all(indexed):
+        return open_megatron(list(files), **options)
+    if any(indexed):
+        raise SchemaMismatchError(
+            f"{files[indexed.index(False)]}: expected an {IDX} next to it, as next to {files[indexed.index(True)]}, found none"
+        )
+    for file in {str(file.path.parent): file for file in files}.values():
+        if is_file_there(next_to(file, "index.json")):
+            raise FormatError(
+                f"{file}: there is an index.json next to it, which says what is in it: open {file.path.parent} instead"
+            )
+    return open_flat(files, **options)
+
+
+def open_flat(
+    what: Names,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    documents: bool = False,
+    block_size: int = BLOCK_SIZE,
+    vocab_size: int | None = None,
+    field: str = "tokens",
+    threads: int | None = None,
+    io: str = "auto",
+    remote: RemoteOptions | None = None,
+) -> "FlatTokens":
+    """Flat token files as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
+
+    Records are blocks of ``block_size`` tokens; with ``documents=True`` the documents in the .csv.gz next to every file, and what
+    is behind the last one. The first tokens of every file must be below ``vocab_size``; without it, they must look like tokens.
+    """
+    files = find_files(what, (".npy", BIN))
+    if documents:
+        files = Files(one for file in files for one in (file, next_to(file, file.name[: -len(file.path.suffix)] + TABLE)))
+    layout = _Layout(
+        None if dtype is None else token_dtype(dtype),
+        bool(documents),
+        whole_number("block_size", block_size, least=1),
+        None if vocab_size is None else whole_number("vocab_size", vocab_size, least=1),
+    )
+    return FlatTokens(files, layout, field, default_threads(threads), io, remote)
+
+
+def token_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """A type that tokens may have."""
+    made = np.dtype(dtype)
+    if made.kind not in "iu":
+        raise ValueError(f"dtype must be a type of whole numbers such as 'uint16', got {made}")
+    return made.newbyteorder("<") if made.byteorder == "=" else made
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What the caller says of flat files."""
+
+    dtype: np.dtype[Any] | None
+    documents: bool
+    block_size: int
+    vocab_size: int | None
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """What is known of a file."""
+
+    file: File
+    size: int
+    version: Version | None
+    offset: int
+    dtype: np.dtype[Any]
+    ends: IntArray | None
+    """Where documents end, in tokens, if they are wanted."""
+
+    @property
+    def tokens(self) -> int:
+        return (self.size - self.offset) // self.dtype.itemsize
+
+    @property
+    def part(self) -> FileRows:
+        return FileRows.of(self.file, self.size, self.offset, self.tokens, self.version)
+
+
+def _look(files: Files, layout: _Layout) -> list[_Flat]:
+    tables: Sequence[File | None] = files[1::2] if layout.documents else [None] * len(files)
+    numbers = dict(zip(map(id, files[:: 2 if layout.documents else 1]), tables, strict=True))
+    data = Files(files[::2]) if layout.documents else files
+    found = data.each(lambda file: _look_at(file, numbers[id(file)], layout))
+    for one in found:
+        if one.dtype != found[0].dtype:
+            raise SchemaMismatchError(f"{one.file}: expected {found[0].dtype} tokens as in {found[0].file}, found {one.dtype}")
+    return found
+
+
+def _look_at(file: File, table: File | None, layout: _Layout) -> _Flat:
+    version, head = version_of(file), file.first(HEAD_BYTES)
+    size = file.size
+    other = next((what for magic, what in OTHERS.items() if head.startswith(magic)), None)
+    if other is not None:
+        raise FormatError(f"{file}: expected tokens without a header, found {other}")
+    stated = _llm_c_dtype(file, head, size)
+    offset = 0 if stated is None else LLM_C_BYTES
+    if stated is not None and layout.dtype not in (None, stated):
+        raise SchemaMismatchError(f"{file}: the header says that tokens are {stated}, not {layout.dtype}: leave dtype out")
+    dtype, ends = stated or layout.dtype, None
+    if table is not None:
+        most = (size - offset) // (1 if dtype is None else dtype.itemsize)
+        ends = _read_ends(table, most)
+        dtype = dtype or _dtype_by_table(file, size - offset, int(ends[-1]) if ends.size else 0)
+        if ends.size == 0 or ends[-1] < (size - offset) // dtype.itemsize:
+            ends = np.append(ends, (size - offset) // dtype.itemsize)
+    if dtype is None:
+        raise FormatError(f"{file}: the file does not say of what type its tokens are: {REMEDY}")
+    if (size - offset) % dtype.itemsize:
+        raise TruncatedError(f"{file}: expected tokens of {dtype}, found {size - offset} bytes, which are no whole number of them")
+    check_tokens(file, np.frombuffer(head[offset:], np.uint8), dtype, layout.vocab_size)
+    return _Flat(file, size, version, offset, dtype, ends)
+
+
+def _llm_c_dtype(file: File, head: bytes, size: int) -> np.dtype[Any] | None:
+    """The type of the tokens of llm.c; None for a file without its header."""
+    if file.path.suffix.lower() != BIN or len(head) < LLM_C.size:
+        return None
+    magic, version, tokens = LLM_C.unpack_from(head)
+    if magic not in LLM_C_TYPES or any(head[LLM_C.size : LLM_C_BYTES]):
+        return None
+    expected, name = LLM_C_TYPES[magic]
+    if version != expected:
+        raise UnsupportedVersionError(f"{file}: expected version {expected} of the header of llm.c, found {version}")
+    dtype = np.dtype(name)
+    whole = LLM_C_BYTES + tokens * dtype.itemsize
+    if tokens < 0 or size != whole:
+        kind = TruncatedError if size < whole else TrailingBytesError
+        raise kind(f"{file}: expected {whole} bytes for {tokens} tokens behind the header, found {size}")
+    return dtype
+
+
+def _dtype_by_table(file: File, size: int, tokens: int) -> np.dtype[Any]:
+    """The type that the number of tokens in the table of documents leaves."""
+    for name in ("<u2", "<u4"):
+        if tokens and tokens * np.dtype(name).itemsize == size:
+            return np.dtype(name)
+    raise FormatError(
+        f"{file}: its table of documents has {tokens} tokens, which fill {size} bytes neither by 2 nor by 4: {REMEDY}"
+    )
+
+
+def check_tokens(file: File, head: npt.NDArray[np.uint8], dtype: np.dtype[Any], vocab_size: int | None) -> None:
+    """FormatError if the first tokens of a file show that they are of another type."""
+    found = head[: head.size // dtype.itemsize * dtype.itemsize].view(dtype)
+    if found.size == 0:
+        return
+    limit, low, high = vocab_size or LARGEST_VOCABULARY, int(found.min()), int(found.max())
+    if low < 0 or high >= limit:
+        known = f"a vocabulary of {vocab_size}" if vocab_size else "any vocabulary"
+        raise FormatError(
+            f"{file}: expected tokens of {dtype}, found {low if low < 0 else high} among the first, which is not in {known}: give "
+            "the dtype that was written, or vocab_size= if these are tokens"
+        )
+    pairs = found[: found.size // 2 * 2].reshape(-1, 2)
+    if vocab_size is None and dtype.itemsize == 2 and len(pairs) >= 64:
+        words = pairs[:, 0] if dtype.str[0] == ">" else pairs[:, 1]
+        if int(words.max()) < SMALL_WORD <= high:
+            raise FormatError(
+                f"{file}: expected tokens of {dtype}, found that every second one is below {SMALL_WORD}, as in tokens of 4 bytes: "
+                "give the dtype that was written, or vocab_size= if these are tokens"
+            )
+
+
+# The table of documents
+
+
+def _read_ends(table: File, most: int) -> IntArray:
+    """Where documents end, checked: each begins where the one before ended, and the last ends by ``most`` tokens."""
+    ends, last = array("q"), 0
+    for number, line in enumerate(_lines(table)):
+        start, _, rest = line.partition(b",")
+        stop = rest.partition(b",")[0]
+        if not (start.strip().isdigit() and stop.strip().isdigit() and len(start) < 20 and len(stop) < 20):
+            raise FormatError(f"{table}: expected start,end in line {number}, found {one_line(repr(line[:60]), 80)}")
+        if int(start) != last or not last <= int(stop) <= most:
+            raise FormatError(
+                f"{table}: expected document {number} to begin at {last} and to end by {most}, found {int(start)} to {int(stop)}"
+            )
+        if number > most:
+            raise SizeOverflowError(f"{table}: expected at most one document for each of {most} tokens, found more")
+        last = int(stop)
+        ends.append(last)
+    return np.frombuffer(ends, np.int64) if ends else np.empty(0, np.int64)
+
+
+def _lines(table: File) -> Iterator[bytes]:
+    """The lines of a .csv.gz, none of which is longer than a megabyte."""
+    left = b""
+    for piece in _unpacked(table):
+        *lines, left = (left + piece).split(b"\n")
+        yield from lines
+        if len(left) > LINE_BYTES:
+            raise FormatError(f"{table}: expected lines of at most {LINE_BYTES} bytes, found a longer one")
+    if left:
+        yield left
+
+
+def _unpacked(table: File) -> Iterator[bytes]:
+    """The content of a gzip file, at most a megabyte at a time."""
+    size, at, unzip = table.size, 0, zlib.decompressobj(wbits=31)
+    waiting = b""
+    try:
+        while waiting or at < size:
+            if not waiting:
+                waiting = table.read(at, min(size, at + PIECE_BYTES))
+                at += len(waiting)
+                if not waiting:
+                    raise TruncatedError(f"{table}: expected {size} bytes, the file was cut while it was read")
+            if unzip.eof:  # another member follows
+                unzip = zlib.decompressobj(wbits=31)
+            yield unzip.decompress(waiting, PIECE_BYTES)
+            waiting = unzip.unused_data if unzip.eof else unzip.unconsumed_tail
+        while tail := b"" if unzip.eof else unzip.decompress(b"", PIECE_BYTES):
+            yield tail
+    except zlib.error as error:
+        raise CorruptError(f"{table}: expected gzip data, found something else ({error})") from error
+    if not unzip.eof:
+        raise TruncatedError(f"{table}: the gzip data ends too early")
+
+
+class FlatTokens(TokenSource):
+    """Flat token files, one after the other, in blocks or documents."""
+
+    def __init__(self, files: Files, layout: _Layout, field: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
+        found: list[_Flat] = files.once(f"flat {layout}", lambda: _look(files, layout))
+        self._found, self._layout = found, layout
+        tokens = [one.tokens for one in found]
+        if layout.documents:
+            ends = [np.empty(0, np.int64) if one.ends is None else one.ends for one in found]
+            counts = list(map(len, ends))
+            pieces: BlockRuns | Documents = Documents(counts, tokens, self._load, are_remote=False)
+        else:
+            pieces, each = BlockRuns.even(np.array(tokens, np.int64), layout.block_size)
+            counts = each.tolist()
+        how = Reading(field, found[0].dtype, threads, io, remote)
+        super().__init__(files, [one.part for one in found], counts, pieces, how)
+
+    def _load(self, number: int, ends: IntArray) -> None:
+        known = self._found[number].ends
+        if known is not None:
+            ends[:] = known
+
+    def _name_in_file(self, part: int, number: int) -> str:
+        """The id in the table of documents, if it has one."""
+        if not self._layout.documents:
+            return f"{self._found[part].file}[{number}]"
+        line = next((line for at, line in enumerate(_lines(self._files[2 * part + 1])) if at == number), b"")
+        names = [text for text in line.decode("utf-8", "replace").strip().split(",")[2:] if text]
+        return f"{self._found[part].file}[{number}]{' ' if names else ''}{one_line(','.join(names), 500)}"
+
+    def _identity(self) -> tuple[Any, ...]:
+        layout = self._layout
+        return "flat tokens", self._name, self._stored.str, layout.documents, 0 if layout.documents else layout.block_size
+
+    def _recipe(self) -> Recipe:
+        return (FlatTokens, (self._files, self._layout, self._name, *self._options))

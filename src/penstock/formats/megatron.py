@@ -1,0 +1,314 @@
+"""Megatron's indexed datasets: ``x.idx``, which says where sequences are, and ``x.bin``, their tokens.
+
+::
+
+    idx = "MMIDIDX\\0\\0" | version u64 = 1 | code of the element type u8 | sequences S u64 | entries of documents D u64
+          lengths i32 x S | pointers i64 x S | documents i64 x D [ | modes i8 x S, of multimodal data ]
+    bin = elements
+
+A sequence has ``lengths[i]`` tokens from byte ``pointers[i]`` of the .bin on; Megatron writes one after the other. Document k has
+the sequences ``documents[k]`` up to ``documents[k + 1]``, which in data for GPT is one. Byte 34, where the lengths begin, is not
+aligned.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.argument import IntArray
+from penstock.errors import (
+    EmptySourceError,
+    FormatError,
+    SchemaMismatchError,
+    SizeOverflowError,
+    SourceChangedError,
+    TrailingBytesError,
+    TruncatedError,
+    UnsupportedTypeError,
+    UnsupportedVersionError,
+)
+from penstock.formats.files import File, Files, Names, bytes_of, find_files, next_to
+from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
+from penstock.formats.token_line import Documents, Reading, TokenSource
+from penstock.process import map_at_once
+from penstock.records import Recipe
+from penstock.remote.window import RemoteOptions
+from penstock.system import is_there
+
+__all__ = ["BIN", "CODES", "HEADER", "IDX", "MAGIC", "MegatronTokens", "open_megatron"]
+
+MAGIC = b"MMIDIDX\0\0"
+HEADER = struct.Struct("<9sQBQQ")
+LENGTH, POINTER = np.dtype("<i4"), np.dtype("<i8")
+IDX, BIN = ".idx", ".bin"
+
+CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
+"""Element types by their codes."""
+
+FIRST_BYTES = 4096
+"""Read of an index when it is opened: all of a small one."""
+
+PIECE = 1 << 20
+"""Entries of an index read at a time."""
+
+
+def open_megatron(
+    what: Names,
+    *,
+    field: str = "tokens",
+    records: str = "sequence",
+    dtype: npt.DTypeLike | None = None,
+    scattered: bool = False,
+    threads: int | None = None,
+    io: str = "auto",
+    remote: RemoteOptions | None = None,
+) -> "MegatronTokens":
+    """Indexed datasets as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
+
+    A name is that of the .idx, of the .bin, or of both without their suffixes. ``records`` says what a record is: a "sequence", as
+    training of GPT has it, or a "document" of several sequences. ``dtype`` may be left out; otherwise it must be that of the files.
+    Sequences follow one another in the .bin; where they do not, ``scattered=True`` takes them as they are, and reads all of the
+    indices at once.
+    """
+    files = Files(_pairs(what))
+    source = MegatronTokens(files, field, records, bool(scattered), default_threads(threads), io, remote)
+    if dtype is not None and np.dtype(dtype) != source.dtype:
+        source.close()
+        raise SchemaMismatchError(f"{files[1]}: expected tokens of {np.dtype(dtype)}, found that they are {source.dtype}")
+    return source
+
+
+def _pairs(what: Names) -> Iterator[File]:
+    """The .bin and the .idx of every name. A pattern that finds both means one pair."""
+    known: dict[str, str] = {}
+    for file in find_files(_full_names(what), (IDX,)):
+        suffix = file.path.suffix.lower()
+        if suffix not in (IDX, BIN):
+            raise FormatError(f"{file}: expected the name of a Megatron index, which ends in {IDX}, or of its {BIN}")
+        stem = file.name[: -len(suffix)]
+        index, data = (file, next_to(file, stem + BIN)) if suffix == IDX else (next_to(file, stem + IDX), file)
+        if known.setdefault(str(index), suffix) == suffix:
+            yield from (data, index)
+
+
+def _full_names(what: Any) -> Any:
+    """Prefixes on a disk with their suffix."""
+    if isinstance(what, list | tuple):
+        return [_full_names(one) for one in what]
+    if not isinstance(what, str | os.PathLike) or "://" in str(what) or is_there(what):
+        return what
+    full = Path(f"{os.fspath(what)}{IDX}")
+    return full if is_there(full) else what
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """What an index says, checked against its size and that of the .bin."""
+
+    index: File
+    index_version: Version | None
+    data: File
+    data_bytes: int
+    data_version: Version | None
+    dtype: np.dtype[Any]
+    sequences: int
+    entries: int
+    """Entries of the documents."""
+    runs: tuple[IntArray, IntArray] | None = None
+    """Where runs of tokens begin in a .bin whose sequences do not follow one another, and how many tokens each has."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences."""
+        return self.data_bytes // self.dtype.itemsize if self.runs is None else int(self.runs[1].sum())
+
+    @property
+    def part(self) -> FileRows:
+        """Where the tokens are."""
+        made = FileRows.of(self.data, self.data_bytes, 0, self.tokens, self.data_version)
+        return made if self.runs is None else replace(made, offset=self.runs[0], rows=self.runs[1])
+
+    def lengths(self, low: int, high: int) -> IntArray:
+        """Tokens of sequences."""
+        return self._numbers(HEADER.size, LENGTH, low, high)
+
+    def pointers(self, low: int, high: int) -> IntArray:
+        """Where sequences begin in the .bin."""
+        return self._numbers(HEADER.size + LENGTH.itemsize * self.sequences, POINTER, low, high)
+
+    def documents(self) -> IntArray:
+        """The first sequences of documents, and behind the last one."""
+        return self._numbers(HEADER.size + (LENGTH.itemsize + POINTER.itemsize) * self.sequences, POINTER, 0, self.entries)
+
+    def _numbers(self, base: int, dtype: np.dtype[Any], low: int, high: int) -> IntArray:
+        raw = _read(self.index, b"", base + low * dtype.itemsize, base + high * dtype.itemsize)
+        return np.frombuffer(raw, dtype).astype(np.int64)
+
+    def need_unchanged(self) -> None:
+        """SourceChangedError if the index is not the one that was opened."""
+        if version_of(self.index) != self.index_version:
+            raise SourceChangedError(f"{self.index}: the file was changed after it was opened; open it anew")
+
+
+def _look(files: Files, scattered: bool) -> list[Indexed]:
+    pairs = list(zip(files[::2], files[1::2], strict=True))
+    if not pairs:
+        raise EmptySourceError(f"expected at least one {IDX} file, got an empty list")
+    found = list(map_at_once(lambda pair: _look_at(*pair, scattered), pairs, are_remote=files.is_remote))
+    for one in found:
+        if one.dtype != found[0].dtype:
+            raise SchemaMismatchError(f"{one.index}: expected {found[0].dtype} tokens as in {found[0].index}, found {one.dtype}")
+    return found
+
+
+def _look_at(data: File, index: File, scattered: bool) -> Indexed:
+    index_version, head = version_of(index), index.first(FIRST_BYTES)
+    size = index.size
+    dtype, sequences, entries = _check_header(index, head, size)
+    data_version = version_of(data)
+    one = Indexed(index, index_version, data, bytes_of(data), data_version, dtype, sequences, entries)
+    if sequences == 0:
+        if one.data_bytes:
+            raise TrailingBytesError(f"{data}: expected no bytes, since {index} has no sequences, found {one.data_bytes}")
+        return one
+    pointers = HEADER.size + LENGTH.itemsize * sequences
+    end = pointers + POINTER.itemsize * sequences
+    length, first = struct.unpack("<iq", _read(index, head, pointers - LENGTH.itemsize, pointers + POINTER.itemsize))
+    [last] = struct.unpack("<q", _read(index, head, end - POINTER.itemsize, end))
+    is_filled = first == 0 and last + length * dtype.itemsize == one.data_bytes and one.data_bytes % dtype.itemsize == 0
+    return one if is_filled and length >= 0 and not scattered else _scattered(one)
+
+
+def _read(index: File, head: bytes, start: int, stop: int) -> bytes:
+    """Bytes of an index, of which the first are there already."""
+    raw = head[start:stop] if stop <= len(head) else index.read(start, stop)
+    if len(raw) < stop - start:
+        raise TruncatedError(f"{index}: the file was cut while it was read; open it anew")
+    return raw
+
+
+def _check_header(index: File, head: bytes, size: int) -> tuple[np.dtype[Any], int, int]:
+    """Element type, sequences and entries of documents."""
+    if len(head) < HEADER.size:
+        raise TruncatedError(f"{index}: expected the {HEADER.size} bytes of a header, found a file of {size}")
+    magic, version, code, sequences, entries = HEADER.unpack_from(head)
+    if magic != MAGIC:
+        raise FormatError(f"{index}: expected a Megatron index beginning with {MAGIC!r}, found {magic!r}")
+    if version != 1:
+        raise UnsupportedVersionError(f"{index}: expected version 1 of a Megatron index, found {version}")
+    if code not in CODES:
+        raise UnsupportedTypeError(f"{index}: expected the code of an element type in [1, 8], found {code}")
+    whole = HEADER.size + (LENGTH.itemsize + POINTER.itemsize) * sequences + POINTER.itemsize * entries
+    if whole >= 2**63:
+        raise SizeOverflowError(
+            f"{index}: {sequences} sequences and {entries} entries of documents are beyond what a file can have"
+        )
+    if sequences and size == whole + sequences:
+        raise UnsupportedTypeError(f"{index}: the sequences have modes, and multimodal data is not read: write the text by itself")
+    if size != whole:
+        kind = TruncatedError if size < whole else TrailingBytesError
+        raise kind(f"{index}: expected {whole} bytes for {sequences} sequences and {entries} entries of documents, found {size}")
+    return np.dtype(CODES[code]), sequences, entries
+
+
+def _scattered(one: Indexed) -> Indexed:
+    """An index whose sequences do not fill the .bin one after the other: runs of those that do."""
+    begins: list[int] = []
+    counts: list[int] = []
+    last = -1
+    for low in range(0, one.sequences, PIECE):
+        high = min(low + PIECE, one.sequences)
+        lengths, pointers = one.lengths(low, high), one.pointers(low, high)
+        _need_lengths(one, low, lengths)
+        ends = pointers + lengths * one.dtype.itemsize
+        bad = np.flatnonzero((pointers < 0) | (pointers > one.data_bytes) | (ends > one.data_bytes))
+        if bad.size:
+            raise TruncatedError(
+                f"{one.data}: expected sequence {low + bad[0]} at bytes {pointers[bad[0]]} to {ends[bad[0]]}, as {one.index} says, "
+                f"found a file of {one.data_bytes} bytes"
+            )
+        is_head = pointers != np.concatenate([[last], ends[:-1]])
+        sums = np.bincount(np.cumsum(is_head), lengths, minlength=1).astype(np.int64)  # the first is of the run before
+        if counts:
+            counts[-1] += int(sums[0])
+        begins += pointers[is_head].tolist()
+        counts += sums[1:].tolist()
+        last = int(ends[-1])
+    return replace(one, runs=(np.array(begins, np.int64), np.array(counts, np.int64)))
+
+
+def _need_lengths(one: Indexed, low: int, lengths: IntArray) -> None:
+    bad = np.flatnonzero(lengths < 0)
+    if bad.size:
+        raise FormatError(f"{one.index}: expected a length of sequence {low + bad[0]} of 0 or more, found {lengths[bad[0]]}")
+
+
+class MegatronTokens(TokenSource):
+    """The sequences or documents of Megatron's indexed datasets, one file after the other, as one ragged field.
+
+    An index is checked against the sizes of the files when it is opened, and entry by entry when the first record is needed: the
+    line of tokens, which sequences are cut from, does not depend on it.
+    """
+
+    def __init__(
+        self, files: Files, field: str, records: str, scattered: bool, threads: int, io: str, remote: RemoteOptions | None
+    ) -> None:
+        if records not in ("sequence", "document"):
+            raise ValueError(f"records must be 'sequence' or 'document', got {records!r}")
+        self._records, self._scattered = records, scattered
+        found: Sequence[Indexed] = files.once(f"megatron {scattered}", lambda: _look(files, scattered))
+        self._found = found
+        counts = [one.sequences if records == "sequence" else max(0, one.entries - 1) for one in found]
+        load = self._load_sequences if records == "sequence" else self._load_documents
+        documents = Documents(counts, [one.tokens for one in found], load, are_remote=files.is_remote)
+        super().__init__(files, [one.part for one in found], counts, documents, Reading(field, found[0].dtype, threads, io, remote))
+
+    def _load_sequences(self, number: int, ends: IntArray) -> None:
+        one, last, item = self._found[number], 0, self._stored.itemsize
+        one.need_unchanged()
+        for low in range(0, one.sequences, PIECE):
+            high = min(low + PIECE, one.sequences)
+            lengths = one.lengths(low, high)
+            _need_lengths(one, low, lengths)
+            piece = ends[low:high]
+            np.cumsum(lengths, out=piece)
+            piece += last
+            if one.runs is None:
+                begins = (piece - lengths) * item
+                pointers = one.pointers(low, high)
+                bad = np.flatnonzero(pointers != begins)
+                if bad.size:
+                    raise FormatError(
+                        f"{one.index}: expected sequence {low + bad[0]} at byte {begins[bad[0]]} of the {BIN}, behind the one "
+                        f"before, found {pointers[bad[0]]}; open it with scattered=True"
+                    )
+            last = int(piece[-1])
+        if last != one.tokens:
+            raise FormatError(f"{one.index}: expected sequences of {one.tokens} tokens together, found {last}")
+
+    def _load_documents(self, number: int, ends: IntArray) -> None:
+        one = self._found[number]
+        edges = np.zeros(one.sequences + 1, np.int64)
+        self._load_sequences(number, edges[1:])
+        firsts = one.documents()
+        if firsts.size == 0 or firsts[0] != 0 or firsts[-1] != one.sequences or np.any(np.diff(firsts) < 0):
+            raise FormatError(
+                f"{one.index}: expected documents that begin with sequences from 0 up to {one.sequences}, found "
+                f"{firsts[:1].tolist()} to {firsts[-1:].tolist()}; open it with records='sequence'"
+            )
+        ends[:] = edges[firsts[1:]]
+
+    def _name_in_file(self, part: int, number: int) -> str:
+        return f"{self._found[part].data}[{number}]"
+
+    def _identity(self) -> tuple[Any, ...]:
+        return "megatron", self._name, self._records, self._scattered
+
+    def _recipe(self) -> Recipe:
+        return (MegatronTokens, (self._files, self._name, self._records, self._scattered, *self._options))

@@ -1,0 +1,375 @@
+"""TokenSource: files of tokens, one after the other, as one line of tokens and as records that are runs of it.
+
+What the formats of token files share. A format says in which bytes of which files the tokens are (:class:`FileRows`, whose rows are
+tokens), and how the line is cut into records: blocks (:class:`BlockRuns`) or documents (:class:`Documents`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.argument import IntArray, as_ids, check_positions, whole_number
+from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output
+from penstock.formats.files import MAX_BATCH_BYTES, Files, check_batch
+from penstock.formats.rows_in_files import BLOCK_BYTES, FileRows, Rows, RowSource, reader_of_files, use_pread
+from penstock.process import map_at_once
+from penstock.records import NOWHERE, Blocks, Extents
+from penstock.remote.window import RemoteFiles, RemoteOptions
+from penstock.schema import MAX_RECORD_BYTES, Field
+from penstock.store.column import make_column
+
+__all__ = ["BlockRuns", "Documents", "Reading", "TokenLeaf", "TokenSource", "as_elements", "heads_of_runs"]
+
+SCAN_BYTES = 8 << 20
+"""Bytes searched for separators at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRuns:
+    """The blocks of all files as runs of one size: run i begins with block ``ids[i]``, at token ``starts[i]``.
+
+    Files have one or two runs each, so this is small where a table of all blocks would not be.
+    """
+
+    ids: IntArray
+    starts: IntArray
+    sizes: IntArray
+
+    @classmethod
+    def of(cls, counts: IntArray, sizes: IntArray) -> "BlockRuns":
+        """Of numbers of blocks and their sizes, one run after the other."""
+        counts, sizes = counts[counts > 0], sizes[counts > 0]
+        heads = heads_of_runs(sizes)
+        counts = np.add.reduceat(counts, heads) if heads.size else counts
+        sizes = sizes[heads]
+        return cls(np.cumsum(counts) - counts, np.cumsum(counts * sizes) - counts * sizes, sizes)
+
+    @classmethod
+    def even(cls, tokens: IntArray, size: int) -> tuple["BlockRuns", IntArray]:
+        """Files of N tokens each in blocks of ``size``, the last of each file perhaps shorter; and how many each file has."""
+        full, rest = tokens // size, tokens % size
+        counts = np.stack([full, rest > 0], axis=1).reshape(-1)
+        sizes = np.stack([np.full_like(tokens, size), rest], axis=1).reshape(-1)
+        return cls.of(counts, sizes), full + (rest > 0)
+
+    @property
+    def typical(self) -> int:
+        """Tokens of the largest block."""
+        return int(self.sizes.max(initial=0))
+
+    @property
+    def one_size(self) -> int | None:
+        """The size of all blocks, if they have the same."""
+        return int(self.sizes[0]) if len(self.sizes) == 1 else None
+
+    def locate(self, ids: IntArray) -> tuple[IntArray, IntArray]:
+        """The first token and the size of blocks."""
+        run = np.searchsorted(self.ids, ids, side="right") - 1
+        sizes = self.sizes[run]
+        return self.starts[run] + (ids - self.ids[run]) * sizes, sizes
+
+    def bounds(self, length: int) -> IntArray:
+        """Where each of ``length`` blocks begins, and where the last one ends."""
+        sizes = np.repeat(self.sizes, np.diff(self.ids, append=length))
+        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def heads_of_runs(values: IntArray) -> IntArray:
+    """Where runs of equal values begin."""
+    return np.concatenate([np.arange(min(1, values.size)), np.flatnonzero(values[1:] != values[:-1]) + 1])
+
+
+class Documents:
+    """The documents of files, which say themselves where each one ends. Their tables are read, and checked, when the first document
+    is needed; from then on they are kept, 8 bytes a document.
+    """
+
+    one_size = None
+
+    def __init__(self, counts: Sequence[int], tokens: Sequence[int], load: Callable[[int, IntArray], None], *, are_remote: bool):
+        """``load(number, ends)`` fills in where the documents of a file end, in tokens of the file."""
+        self._counts, self._tokens, self._load, self._are_remote = list(counts), list(tokens), load, are_remote
+
+    @property
+    def typical(self) -> int:
+        """The mean of tokens of a document, rounded up."""
+        return -(-sum(self._tokens) // max(1, sum(self._counts)))
+
+    @cached_property
+    def table(self) -> IntArray:
+        """Where every document begins on the line of all tokens, and where the last one ends."""
+        bounds = np.zeros(sum(self._counts) + 1, np.int64)
+        firsts, bases = np.cumsum([0, *self._counts]).tolist(), np.cumsum([0, *self._tokens]).tolist()
+
+        def fill(number: int) -> None:
+            ends = bounds[firsts[number] + 1 : firsts[number + 1] + 1]
+            self._load(number, ends)
+            ends += bases[number]
+
+        for _ in map_at_once(fill, range(len(self._counts)), are_remote=self._are_remote):
+            pass
+        return bounds
+
+    def bounds(self, length: int) -> IntArray:
+        return self.table
+
+    def locate(self, ids: IntArray) -> tuple[IntArray, IntArray]:
+        """The first token and the number of tokens of documents."""
+        starts = self.table[ids]
+        return starts, self.table[ids + 1] - starts
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a line is delivered and read: the name of the field, the type of the elements in the files, threads and means."""
+
+    field: str
+    dtype: np.dtype[Any]
+    threads: int
+    io: str
+    remote: RemoteOptions | None
+
+
+class TokenSource(RowSource):
+    """Files of tokens. Records are runs of the line that all tokens make, which :meth:`read_tokens` reads wherever they end.
+
+    All records of one size are a fixed field, otherwise they are ragged.
+    """
+
+    def __init__(
+        self, files: Files, parts: Sequence[FileRows], counts: Sequence[int], pieces: BlockRuns | Documents, how: Reading
+    ) -> None:
+        """``parts`` are the tokens of the files, ``counts`` how many of the ``pieces``, the records, each of them has."""
+        self._name, self._options, self._stored = how.field, (how.threads, how.io, how.remote), how.dtype
+        self._pieces, self._num_tokens = pieces, sum(int(np.sum(part.rows)) for part in parts)
+        size, item = pieces.one_size, how.dtype.itemsize
+        is_even = size is not None and size * item <= MAX_RECORD_BYTES
+        self._field = Field(how.dtype, (size or 0,)) if is_even else Field.ragged(how.dtype)
+        pread = use_pread(how.io, files.local)
+        elements = reader_of_files(parts, item, pread=pread, threads=how.threads, remote=how.remote)
+        super().__init__(files, counts, self.block_size * item, elements)
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        return {self._name: self._field}
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type, in the byte order of the machine."""
+        return self._field.dtype
+
+    @property
+    def num_tokens(self) -> int:
+        """Elements in all records."""
+        return self._num_tokens
+
+    @property
+    def block_size(self) -> int:
+        """Elements of the largest block; if the records are documents, the mean of a document."""
+        return self._pieces.typical
+
+    def extents(self, starts: IntArray, stops: IntArray) -> Extents:
+        """Where records, which follow one another, are in the files."""
+        if starts.size == 0:
+            return NOWHERE
+        (first, _), (last, counts) = self._pieces.locate(starts), self._pieces.locate(np.maximum(stops - 1, starts))
+        return self._rows.extents(first, np.where(stops > starts, last + counts, first))
+
+    @cached_property
+    def token_leaf(self) -> "TokenLeaf":
+        """The tokens one by one."""
+        return TokenLeaf(self._rows, self._num_tokens, self._stored)
+
+    # Documents
+
+    def has_documents(self, field: str) -> bool:
+        """Whether records are documents; blocks are pieces of one line of tokens."""
+        return isinstance(self._pieces, Documents)
+
+    @property
+    def document_bounds(self) -> IntArray | None:
+        """Document i has the tokens [bounds[i], bounds[i + 1]) of the line; None if the files do not say where documents end."""
+        return self._pieces.table if isinstance(self._pieces, Documents) else None
+
+    def document_name(self, document: int) -> str:
+        """Where a document comes from: the file, and its number there."""
+        number = whole_number("document", document, most=self._length - 1)
+        part = int(np.searchsorted(np.cumsum(self._counts), number, side="right"))
+        return self._name_in_file(part, number - sum(self._counts[:part]))
+
+    def _name_in_file(self, part: int, number: int) -> str:
+        return f"{self._files[part]}[{number}]"
+
+    def token_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray]:
+        """Where on the line of all tokens records begin, and how many tokens they have."""
+        return self._pieces.locate(ids)
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        return self._pieces.locate(as_ids(ids, self._length))[1]
+
+    def steps_per_epoch(self, batch_size: int, seq_len: int) -> int:
+        """Full batches of ``batch_size`` sequences of ``seq_len`` tokens."""
+        return self._num_tokens // (whole_number("batch_size", batch_size, least=1) * whole_number("seq_len", seq_len, least=1))
+
+    def read_tokens(self, starts: npt.ArrayLike, length: int, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """For each start the ``length`` tokens from there on, as the rows of one array. Runs may cross records and files."""
+        run = whole_number("length", length)
+        places = check_positions("starts", starts, max(0, self._num_tokens - run + 1))
+        array = fixed_output("tokens", Field(self.dtype, (run,)), places.size, {} if out is None else {"tokens": out})
+        self._rows.read(places, array, run)
+        return self._native(array)
+
+    def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[Any]) -> None:
+        """Fill ``out`` with tokens [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
+        self._rows.read_spans(starts, offsets, out)
+        self._native(out)
+
+    @property
+    def max_batch_bytes(self) -> int | None:
+        return None if self._field.is_fixed else MAX_BATCH_BYTES
+
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        if not self._stored.isnative:
+            return None
+        if not self._field.is_fixed:
+            return self._rows.native_runs(self._pieces.bounds(self._length), MAX_BATCH_BYTES)
+        return self._rows.native(self.block_size) if self._field.stride else None
+
+    def documents(self, separator: object) -> IntArray:
+        """The token positions (start, stop) of every document, a row each, without the separator that ends it.
+
+        ``separator`` is an element, or a sequence of them. Empty documents count; tokens behind the last separator are a document.
+        """
+        wanted = self._bits(as_elements("separator", separator, self.dtype))
+        if wanted.size == 0:
+            raise ValueError("separator must have at least one element, got none")
+        found = _apart(np.concatenate([np.empty(0, np.int64), *self._matches(wanted)]), wanted.size)
+        starts, stops = np.concatenate([[0], found + wanted.size]), np.concatenate([found, [self._num_tokens]])
+        ranges = np.stack([starts, stops], axis=1)
+        return ranges[:-1] if starts[-1] == self._num_tokens else ranges
+
+    def _matches(self, wanted: npt.NDArray[Any]) -> Iterator[IntArray]:
+        """Where the separator is, overlapping or not, piece by piece; pieces overlap so that none is missed between them."""
+        step = SCAN_BYTES // self.dtype.itemsize
+        for low in range(0, self._num_tokens - wanted.size + 1, step):
+            piece = self._bits(self.read_tokens([low], min(step + wanted.size - 1, self._num_tokens - low))[0])
+            places = np.flatnonzero(piece[: piece.size - wanted.size + 1] == wanted[0])
+            for number in range(1, wanted.size):
+                places = places[piece[places + number] == wanted[number]]
+            yield places + low
+
+    def _bits(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Elements as whole numbers, which are equal if the bits are: NaN is itself, and zero is not minus zero."""
+        return array.view(f"u{self.dtype.itemsize}")
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        if not fields:
+            return {}
+        if not self._field.is_fixed:
+            return {self._name: self._read_ragged(*self._pieces.locate(ids))}
+        array = fixed_output(self._name, self._field, ids.size, out)
+        self._rows.read(ids * self.block_size, array, self.block_size)
+        return {self._name: self._native(array)}
+
+    def _read_ragged(self, starts: IntArray, lengths: IntArray) -> Ragged:
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        check_batch(str(self._files[0]), int(offsets[-1]) * self._stored.itemsize)
+        values = empty((int(offsets[-1]),), self.dtype)
+        self._rows.read_spans(starts, offsets, values)
+        return Ragged(self._native(values), offsets)
+
+    def _native(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Elements in the byte order of the machine, in place."""
+        return array if self._stored.isnative else array.byteswap(inplace=True)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenLeaf:
+    """The tokens of token files as rows, for sequences: a leaf whose row is a token."""
+
+    rows: Rows
+    length: int
+    stored: np.dtype[Any]
+
+    def __len__(self) -> int:
+        return self.length
+
+    @property
+    def behind(self) -> None:
+        """The bytes are its own."""
+
+    @property
+    def blocks(self) -> Blocks:
+        """Runs of about 8 MiB."""
+        return Blocks(self.length, max(1, BLOCK_BYTES // self.stored.itemsize))
+
+    @property
+    def remote(self) -> RemoteFiles | None:
+        """The window on the files, if they are at a URL."""
+        return self.rows.remote
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The files on a disk of this machine."""
+        return self.rows.paths
+
+    def extents(self, starts: IntArray, stops: IntArray) -> Extents:
+        """Where tokens are in the files."""
+        return self.rows.extents(starts, stops)
+
+    def edges(self, starts: IntArray, stops: IntArray) -> Extents:
+        """Nothing but the tokens."""
+        return NOWHERE
+
+    def hold(self, starts: IntArray, stops: IntArray) -> AbstractContextManager[object]:
+        """Keeps tokens in memory while it is entered."""
+        return nullcontext() if self.remote is None else self.remote.hold(*self.extents(starts, stops))
+
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        """A reader of single tokens; None if their byte order is not the machine's."""
+        return self.rows.native() if self.stored.isnative else None
+
+
+def as_elements(name: str, value: object, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Elements of a type: a number, a sequence of numbers, or for uint8 a text or byte string. ValueError if one does not fit."""
+    if isinstance(value, str | bytes | bytearray):
+        if dtype != np.uint8:
+            raise TypeError(f"{name}: expected elements of {dtype}, got a {type(value).__name__}")
+        return np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
+    try:
+        array = np.atleast_1d(np.asarray(value))
+        if array.dtype == dtype and array.ndim == 1 and not isinstance(value, np.ma.MaskedArray):
+            return array
+        if array.ndim != 1 or isinstance(value, np.ma.MaskedArray):
+            raise TypeError(f"expected plain elements in one dimension, got {type(value).__name__} of shape {array.shape}")
+        if array.dtype.hasobject and all(isinstance(item, int) for item in array):
+            raise ValueError(f"whole numbers do not fit {dtype}: for example {max(array, key=abs)}")
+        if array.dtype.kind in "iu" and dtype.kind in "iu" and _is_within(array, dtype):
+            return array.astype(dtype)
+        field = Field(dtype)
+        return make_column("tokens", field, array).values.view(field.dtype).astype(dtype, copy=False)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from error
+
+
+def _is_within(numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether whole numbers are in the range of a type; a quick look, because tokenizers give int64."""
+    limit = np.iinfo(dtype)
+    return numbers.size == 0 or (int(numbers.min()) >= limit.min and int(numbers.max()) <= limit.max)
+
+
+def _apart(places: IntArray, width: int) -> IntArray:
+    """Of the matches those that do not begin inside the one before, from left to right."""
+    if np.all(np.diff(places) >= width):
+        return places
+    kept, free = [], 0
+    for place in places.tolist():
+        if place >= free:
+            kept.append(place)
+            free = place + width
+    return np.array(kept, np.int64)
