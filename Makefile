@@ -11,7 +11,7 @@ WATCH    = LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-na
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native docs lint format check sanitize sanitize-python campaign exhaustive crash soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden stub clean
+.PHONY: setup build test test-native test-arm wheels sdist docs lint format check sanitize sanitize-python campaign exhaustive crash soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden stub clean
 
 setup: $(VENV)/.ready
 
@@ -42,6 +42,29 @@ test-native: $(VENV)/.begun
 	$(CMAKE) -S . -B build/native -DPENSTOCK_TESTS=ON >/dev/null
 	$(CMAKE) --build build/native -j2
 	$(VENV)/bin/ctest --test-dir build/native --output-on-failure
+
+# The C++ tests and the golden orders on an emulated arm64 processor: apt-get install qemu-user-static
+test-arm: $(VENV)/.wheels
+	$(PY) tools/codec_sources.py build/codecs
+	$(PY) tools/zig_toolchain.py aarch64-linux-gnu.2.17 build/arm "qemu-aarch64-static"
+	$(CMAKE) -G Ninja -S . -B build/arm --toolchain build/arm/toolchain.cmake -DPENSTOCK_TESTS=ON -DPENSTOCK_SYSTEM_CODECS=OFF \
+	  -DPENSTOCK_CODEC_SOURCES=$(CURDIR)/build/codecs -DCMAKE_EXE_LINKER_FLAGS=-static >/dev/null
+	$(CMAKE) --build build/arm -j2
+	$(VENV)/bin/ctest --test-dir build/arm --output-on-failure
+
+# Every wheel, checked, into dist; WHEELS='--only x86_64 --only cp312' builds some of them.
+wheels: $(VENV)/.wheels
+	$(PY) tools/wheels.py $(WHEELS)
+
+$(VENV)/.wheels: $(VENV)/.begun
+	$(PY) -m pip install --quiet $$($(PY) tools/requirements.py --only wheels)
+	touch $@
+
+# The source package, built once into a wheel in an environment of its own.
+sdist: $(VENV)/.begun
+	$(PY) -m pip install --quiet build
+	$(PY) -m build --sdist --outdir dist .
+	$(PY) -m pip wheel --quiet --no-deps --wheel-dir build/from-sdist dist/penstock-*.tar.gz
 
 docs: setup build
 	$(PY) -m tools.docs.site

@@ -195,13 +195,13 @@ def test_signatures_show_names_order_and_defaults() -> None:
 
 
 def test_every_command_is_on_its_page_with_its_options_and_examples() -> None:
-    from penstock.cli.main import COMMANDS, app
+    from penstock.cli.main import ENTRIES, app
 
     shown = "\n".join(hooks.commands())
     registered = [one.name or one.callback.__name__.replace("_", "-") for one in app.registered_commands if one.callback]
     assert all(f"## `penstock {name}`" in shown for name in registered)
     assert "| `-s`, `--storage KEY=VALUE` |" in shown
-    assert all(example in shown for _, command in COMMANDS for example in command.__dict__["examples"])
+    assert all(example in shown for entry in ENTRIES for example in entry.function().__dict__["examples"])
 
 
 def test_docstrings_become_markdown() -> None:

@@ -1,3 +1,4 @@
+#include <dlfcn.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
@@ -21,13 +22,15 @@ using namespace nb::literals;
 
 namespace {
 
-// Whether the interpreter is on its way out; threads that are not its main one may then no longer touch it.
+// Whether the interpreter is on its way out; threads that are not its main one may then no longer touch it. Asked by name: the
+// function is in the stable ABI since 3.13 only, and was called something else before.
 bool is_ending() {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsFinalizing() != 0;
-#else
-  return _Py_IsFinalizing() != 0;
-#endif
+  using Question = int (*)();
+  static const auto question = [] {
+    void* const found = dlsym(RTLD_DEFAULT, "Py_IsFinalizing");
+    return reinterpret_cast<Question>(found != nullptr ? found : dlsym(RTLD_DEFAULT, "_Py_IsFinalizing"));
+  }();
+  return question != nullptr && question() != 0;
 }
 
 // A ring and the readers it reads with. In a forked child, which has none of its threads, it is left alone.

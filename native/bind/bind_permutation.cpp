@@ -17,7 +17,8 @@ void bind_permutation(nb::module_& m) {
   nb::enum_<Simd>(m, "Simd", "An instruction set; every level gives identical results.")
       .value("PLAIN", Simd::plain)
       .value("AVX2", Simd::avx2)
-      .value("AVX512", Simd::avx512);
+      .value("AVX512", Simd::avx512)
+      .value("NEON", Simd::neon);
   m.def("available_simd", &available_simd, "The levels this processor can run, slowest first.");
 
   m.def("finalize", &finalize, "word"_a, "The SplitMix64 finalizer.");

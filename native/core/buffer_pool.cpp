@@ -1,7 +1,5 @@
 #include "core/buffer_pool.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "core/fork_local.h"
+#include "core/pages.h"
 
 namespace penstock {
 namespace {
@@ -32,7 +31,7 @@ std::byte* allocate(std::size_t capacity) {
   if (capacity >= kHuge) {  // advice only, for the pages that lie wholly inside
     const auto low = (reinterpret_cast<std::uintptr_t>(made) + kHuge - 1) / kHuge * kHuge;
     const auto high = (reinterpret_cast<std::uintptr_t>(made) + capacity) / kHuge * kHuge;
-    if (high > low) madvise(reinterpret_cast<void*>(low), high - low, MADV_HUGEPAGE);
+    if (high > low) prefer_huge_pages(reinterpret_cast<void*>(low), high - low);
   }
   return static_cast<std::byte*>(made);
 }

@@ -15,4 +15,7 @@ CrcPath best_crc_path();
 // The crc of a buffer, continued from the crc of the bytes before it (0 at the start). All paths give the same value.
 std::uint32_t crc32c(std::span<const std::byte> data, std::uint32_t before = 0, CrcPath path = best_crc_path());
 
+// The path of crc32c_hardware.cpp, from state to state; only for processors whose best path it is.
+std::uint32_t crc32c_hardware(const std::byte* p, std::size_t count, std::uint32_t state);
+
 }  // namespace penstock

@@ -64,6 +64,8 @@ const FeistelKernel& feistel_kernel(Simd level) {
 #if defined(__x86_64__)
   if (level == Simd::avx512) return feistel_avx512();
   if (level == Simd::avx2) return feistel_avx2();
+#elif defined(__aarch64__)
+  if (level == Simd::neon) return feistel_neon();
 #endif
   (void)level;
   return feistel_plain();

@@ -12,6 +12,7 @@ namespace penstock {
 const FeistelKernel& feistel_plain();
 const FeistelKernel& feistel_avx2();
 const FeistelKernel& feistel_avx512();
+const FeistelKernel& feistel_neon();
 
 // Vectors in flight: the rounds of one vector wait for each other, so several are interleaved (8 lanes on Zen 3:
 // 3.8 ns per index with one vector, 1.9 with four, 1.6 with eight).

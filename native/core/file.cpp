@@ -83,7 +83,12 @@ constexpr int kAppendLooks = 100;
 constexpr std::chrono::milliseconds kAppendPause(5);
 
 FileVersion version_of(const struct stat& info) {
-  const std::int64_t written = std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+#ifdef __APPLE__
+  const timespec& time = info.st_mtimespec;
+#else
+  const timespec& time = info.st_mtim;
+#endif
+  const std::int64_t written = std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
   return {static_cast<std::uint64_t>(info.st_dev), static_cast<std::uint64_t>(info.st_ino), static_cast<std::uint64_t>(written)};
 }
 
@@ -138,6 +143,12 @@ constexpr int kDirectory = O_PATH;  // the right to list it is not needed
 constexpr int kDirectory = O_RDONLY;
 #endif
 
+#ifdef CLOCK_MONOTONIC_COARSE
+constexpr clockid_t kCoarseClock = CLOCK_MONOTONIC_COARSE;
+#else
+constexpr clockid_t kCoarseClock = CLOCK_MONOTONIC;
+#endif
+
 class Descriptor {
  public:
   explicit Descriptor(int value) : value_(value) {}
@@ -183,7 +194,7 @@ Fault guarded(void (*work)(void*), void* context) {
 
 bool Interval::is_due() {
   timespec time = {};
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+  clock_gettime(kCoarseClock, &time);
   const std::int64_t now = std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
   std::int64_t next = next_ns_.load(std::memory_order_relaxed);
   return now >= next && next_ns_.compare_exchange_strong(next, now + 10'000'000, std::memory_order_relaxed);

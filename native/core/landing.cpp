@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/pages.h"
 #include "core/spare_frames.h"
 
 namespace penstock {
@@ -32,7 +33,7 @@ std::byte* Landing::map() {
   if (known != nullptr) return known;
   void* const made = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (made == MAP_FAILED) refused(bytes_, "address space");
-  madvise(made, bytes_, MADV_NOHUGEPAGE);  // a range of a few bytes takes one small page; a failure changes nothing
+  prefer_small_pages(made, bytes_);  // a range of a few bytes takes one small page
   if (data_.compare_exchange_strong(known, static_cast<std::byte*>(made))) return static_cast<std::byte*>(made);
   munmap(made, bytes_);  // another thread was first
   return known;
@@ -49,7 +50,7 @@ void Landing::expect(std::uint64_t start, std::uint64_t stop) {
   const std::uintptr_t low = (origin + start + kFrameBytes - 1) / kFrameBytes * kFrameBytes;
   const std::uintptr_t high = (origin + stop) / kFrameBytes * kFrameBytes;
   if (low >= high) return;
-  madvise(reinterpret_cast<void*>(low), high - low, MADV_HUGEPAGE);  // advice only: a failure changes nothing
+  prefer_huge_pages(reinterpret_cast<void*>(low), high - low);
   const std::unique_lock lock(change_, std::try_to_lock);
   if (!lock.owns_lock()) return;  // only in a forked child, whose parent's thread held it
   bool spare = true;
@@ -87,8 +88,8 @@ void Landing::release(std::uint64_t start, std::uint64_t stop) {
   std::byte* const at = data_.load(std::memory_order_acquire);
   if (at == nullptr || start == stop) return;
   give_frames(at, start, stop);
-  madvise(at + start, stop - start, MADV_NOHUGEPAGE);  // a small range that comes here later takes small pages
-  if (madvise(at + start, stop - start, MADV_DONTNEED) != 0) refused(bytes_, "memory");
+  prefer_small_pages(at + start, stop - start);  // a small range that comes here later takes small pages
+  if (!discard_pages(at + start, stop - start)) refused(bytes_, "memory");
 }
 
 void Landing::drop() {
@@ -108,7 +109,7 @@ std::uint64_t Landing::resident() const {
   std::uint64_t found = 0;
   for (std::uint64_t first = 0; first < pages; first += flags.size()) {
     const std::uint64_t count = std::min<std::uint64_t>(flags.size(), pages - first);
-    if (mincore(at + first * page, count * page, flags.data()) != 0) refused(bytes_, "pages");
+    if (!look_for_pages(at + first * page, count * page, flags.data())) refused(bytes_, "pages");
     found += static_cast<std::uint64_t>(
         std::count_if(flags.data(), flags.data() + count, [](unsigned char flag) { return (flag & 1) != 0; }));
   }

@@ -1,16 +1,19 @@
-// Which instruction set a kernel uses. Every level gives bit-identical results.
+// What the processor can do, asked at run time. Every level of a kernel gives bit-identical results.
 #pragma once
 
 #include <vector>
 
 namespace penstock {
 
-enum class Simd { plain, avx2, avx512 };
+enum class Simd { plain, avx2, avx512, neon };
 
 // The levels this processor can run, slowest first.
 std::vector<Simd> available_simd();
 
 // The fastest of them.
 Simd best_simd();
+
+// Whether crc32c_hardware.cpp can run.
+bool has_crc_instruction();
 
 }  // namespace penstock

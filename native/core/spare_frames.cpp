@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include "core/pages.h"
+
 namespace penstock {
 
 SpareFrames& SpareFrames::shared() {
@@ -10,6 +12,7 @@ SpareFrames& SpareFrames::shared() {
 }
 
 SpareFrames::SpareFrames() {
+  if (!can_move_pages()) return;
   const std::size_t bytes = (kSlots + 1) * kFrameBytes;
   void* const made = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (made == MAP_FAILED) return;
@@ -18,7 +21,7 @@ SpareFrames::SpareFrames() {
 }
 
 bool SpareFrames::move(std::byte* from, std::byte* to) const {
-  if (mremap(from, kFrameBytes, kFrameBytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) == to) return true;
+  if (move_pages_to(from, kFrameBytes, to)) return true;
   // What was at the target may be gone already: the hole must not stay, or others get its addresses.
   mmap(to, kFrameBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   return false;

@@ -19,6 +19,8 @@ constexpr int kSpins = 2'000;
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // about as long as the pause of x86-64; yield is a nop on most processors
 #endif
 }
 

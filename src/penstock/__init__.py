@@ -12,17 +12,37 @@ The public surface is small; see the reference for the whole of it:
 * ``penstock.testing``  conformance suites for your own orders and sources
 """
 
-from penstock import source as source
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING
+
 from penstock import version1 as version1
-from penstock.batch import Ragged
-from penstock.conversion.convert import convert
-from penstock.errors import PenstockError
-from penstock.formats.open import open
-from penstock.loader import Loader, verify_resume
-from penstock.order import Phase, Shard
-from penstock.records import Source
-from penstock.store import LZ4, Deflate, Field, Raw, Zstd, create, gc, rebalance, train_dictionary, verify
-from penstock.stream import Stream, mix
+
+if TYPE_CHECKING:
+    from penstock import source as source
+    from penstock.library import (
+        LZ4,
+        Deflate,
+        Field,
+        Loader,
+        PenstockError,
+        Phase,
+        Ragged,
+        Raw,
+        Shard,
+        Source,
+        Stream,
+        Zstd,
+        convert,
+        create,
+        gc,
+        mix,
+        open,
+        rebalance,
+        train_dictionary,
+        verify,
+        verify_resume,
+    )
 
 __all__ = [
     "LZ4",
@@ -47,4 +67,24 @@ __all__ = [
     "verify",
     "verify_resume",
 ]
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0.dev0"  # the one place: pyproject.toml reads it here
+
+
+def _load() -> None:
+    """Import the library. ``import penstock`` itself takes a few milliseconds: a program that may use it starts quickly."""
+    library = importlib.import_module("penstock.library")
+    globals().update({name: getattr(library, name) for name in __all__})
+
+
+if not TYPE_CHECKING:  # a type checker must not take every name for one of ours
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            _load()
+            return globals()[name]
+        if not name.startswith("_") and importlib.util.find_spec(f"penstock.{name}") is not None:
+            return importlib.import_module(f"penstock.{name}")
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

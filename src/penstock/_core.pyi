@@ -21,6 +21,8 @@ class Simd(enum.Enum):
 
     AVX512 = 2
 
+    NEON = 3
+
 def available_simd() -> list[Simd]:
     """The levels this processor can run, slowest first."""
 

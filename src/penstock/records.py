@@ -443,13 +443,21 @@ class Source(ABC):
         return f"<penstock {type(self).__name__}: {len(self)} records, fields {dict(self.schema)}>"
 
 
-_provided: dict[str, Callable[..., Any]] = {}
+class _Provided(dict[str, Callable[..., Any]]):
+    """Methods by name. The package is loaded when one is missing: a source may come out of a pickle that named only its module."""
+
+    def __missing__(self, name: str) -> Callable[..., Any]:
+        import penstock
+
+        penstock._load()
+        return self.__getitem__(name) if name in self else {}[name]
+
+
+_provided = _Provided()
 
 
 def provide(**methods: Callable[..., Any]) -> None:
-    """What methods of :class:`Source` do, from the higher layers that own it: they call this when they are imported, which
-    ``import penstock`` sees to.
-    """
+    """What methods of :class:`Source` do, from the higher layers that own it: they call this when they are imported."""
     _provided.update(methods)
 
 

@@ -77,6 +77,27 @@ def test_without_arguments_the_help_is_shown(run: Run) -> None:
     assert all(f" {name} " in run(columns=200).output for name in COMMANDS)
 
 
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_the_help_page_without_any_command_loaded_is_the_same(run: Run, columns: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "--help"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": str(columns), "TERMINAL_WIDTH": str(columns)},
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert done.stdout == run("--help", columns=columns).stdout
+
+
+def test_the_help_page_loads_neither_numpy_nor_the_library() -> None:
+    code = "import sys; sys.argv[1:] = ['--help']; from penstock.cli.main import main\ntry: main()\nexcept SystemExit: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "penstock.cli.terminal" in loaded
+    assert {"numpy", "penstock.library", "penstock.loader", "pydantic"}.isdisjoint(loaded)
+
+
 def test_python_m_penstock_is_the_program() -> None:
     done = subprocess.run(command("--version"), capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == f"penstock {pen.__version__}\n"

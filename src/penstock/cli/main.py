@@ -1,47 +1,80 @@
-"""The program: its commands, in the order in which a person meets them."""
+"""The program: its commands, in the order in which a person meets them. Only the one that is called is imported."""
 
-from collections.abc import Callable, Sequence
-from typing import Annotated
+import importlib
+import os
+import sys
+from collections.abc import Callable, Container, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from penstock import __version__
-from penstock.cli.convert import convert
-from penstock.cli.demo import demo
-from penstock.cli.explain import explain, where
-from penstock.cli.info import head, info, show
-from penstock.cli.maintenance import gc, rebalance, verify
-from penstock.cli.measure import bench, doctor, shuffle_report, verify_resume
 from penstock.cli.terminal import Program
-from penstock.cli.view import view
 
-COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
-    ("Start", demo),
-    ("Look", info),
-    ("Look", head),
-    ("Look", show),
-    ("Look", explain),
-    ("Look", where),
-    ("Make", convert),
-    ("Make", rebalance),
-    ("Make", gc),
-    ("Check", verify),
-    ("Check", verify_resume),
-    ("Check", bench),
-    ("Check", shuffle_report),
-    ("Check", doctor),
-    ("Start", view),
-)
-"""Every command, and its panel on the help page."""
 
-app = typer.Typer(
-    name="penstock",
-    cls=Program,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+class Entry(NamedTuple):
+    """A command as the help page of the program shows it: the first line of its own page, in its panel."""
+
+    panel: str
+    module: str
+    name: str
+    summary: str
+
+    def function(self) -> Callable[..., None]:
+        found: Callable[..., None] = getattr(importlib.import_module(f"penstock.cli.{self.module}"), self.name.replace("-", "_"))
+        return found
+
+
+ENTRIES = (
+    Entry(
+        "Start",
+        "demo",
+        "demo",
+        "See it work: write pictures and captions, stream them, kill a training run, resume it exactly, mix, explain, report.",
+    ),
+    Entry("Look", "info", "info", "Show what is there."),
+    Entry("Look", "info", "head", "Show the first records."),
+    Entry("Look", "info", "show", "Show records by id."),
+    Entry(
+        "Look", "explain", "explain", "Say which records are in the batch of a step: ids, epoch and position, for every rank."
+    ),
+    Entry("Look", "explain", "where", "Say when a record is seen: epochs, positions, steps and ranks. Nothing is read."),
+    Entry("Make", "convert", "convert", "Write a new store from anything that can be opened."),
+    Entry("Make", "maintenance", "rebalance", "Rewrite a store into full chunks."),
+    Entry("Make", "maintenance", "gc", "Remove old generations of a store."),
+    Entry("Check", "maintenance", "verify", "Read everything and report what is wrong."),
+    Entry(
+        "Check",
+        "measure",
+        "verify-resume",
+        "Save and resume my loader at many places, and compare every batch with a run that was never interrupted.",
+    ),
+    Entry(
+        "Check",
+        "measure",
+        "bench",
+        "Measure my data with my batch size: samples and bytes per second, relative to a plain copy in memory.",
+    ),
+    Entry(
+        "Check",
+        "measure",
+        "shuffle-report",
+        "Judge a shuffle: how well batches are mixed, compared with a perfect shuffle, in six figures and two pictures.",
+    ),
+    Entry(
+        "Check",
+        "measure",
+        "doctor",
+        "Check the machine and the location of data: cores, memory, disk, limits, versions; what will hurt, and what to do.",
+    ),
+    Entry(
+        "Start",
+        "view",
+        "view",
+        "Look at data in a browser: records with pictures, batches, the order, chunks; and at a loader that is running.",
+    ),
 )
+NAMES = frozenset(entry.name for entry in ENTRIES)
 
 
 def _version(wanted: bool) -> None:
@@ -50,8 +83,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def penstock(
+def _penstock(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version it is.")] = False,
 ) -> None:
     """Training data for PyTorch and JAX: every batch is a pure function of data, seed and step.
@@ -65,9 +97,42 @@ def _epilog(lines: Sequence[str]) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *(f"[green]{line.replace('[', chr(92) + '[')}[/green]" for line in lines)])
 
 
-for _panel, _command in COMMANDS:
-    app.command(epilog=_epilog(_command.__dict__["examples"]), rich_help_panel=_panel)(_command)
+def _nothing() -> None:
+    """In the place of a command that is not called."""
+
+
+def program(loaded: Container[str] = NAMES) -> typer.Typer:
+    """The program. Of commands that are not loaded, only the line on the help page of the program is there."""
+    made = typer.Typer(
+        name="penstock",
+        cls=Program,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    made.callback()(_penstock)
+    for entry in ENTRIES:
+        if entry.name in loaded:
+            function = entry.function()
+            made.command(epilog=_epilog(function.__dict__["examples"]), rich_help_panel=entry.panel)(function)
+        else:
+            made.command(entry.name, help=entry.summary, rich_help_panel=entry.panel)(_nothing)
+    return made
+
+
+if TYPE_CHECKING:
+    app: typer.Typer  # the program with all commands loaded, made when it is asked for
+else:
+
+    def __getattr__(name: str) -> object:
+        if name != "app":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()["app"] = program()
+        return globals()["app"]
 
 
 def main() -> None:
-    app(prog_name="penstock")
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]  # no option of the program itself takes a word
+    loaded = NAMES if "_PENSTOCK_COMPLETE" in os.environ else frozenset(words[:1])
+    program(loaded)(prog_name="penstock")

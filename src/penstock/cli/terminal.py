@@ -14,7 +14,6 @@ from enum import IntEnum
 from pathlib import PurePath
 from typing import Any
 
-import numpy as np
 import typer
 import typer.core
 from rich.console import Console, ConsoleRenderable
@@ -70,10 +69,8 @@ def plain(value: Any) -> Any:
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
+    if hasattr(value, "tolist"):  # an array or a number of numpy, which is not imported for a help page
         return plain(value.tolist())
-    if isinstance(value, np.generic):
-        return plain(value.item())
     if isinstance(value, list | tuple | set | range):
         return [plain(item) for item in value]
     if isinstance(value, float):

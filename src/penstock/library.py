@@ -1,0 +1,36 @@
+"""What ``import penstock`` offers, loaded when the first of it is used: numpy and all layers up to the loader."""
+
+import penstock.source  # noqa: F401 - its layer and those below
+from penstock.batch import Ragged
+from penstock.conversion.convert import convert
+from penstock.errors import PenstockError
+from penstock.formats.open import open
+from penstock.loader import Loader, verify_resume
+from penstock.order import Phase, Shard
+from penstock.records import Source
+from penstock.store import LZ4, Deflate, Field, Raw, Zstd, create, gc, rebalance, train_dictionary, verify
+from penstock.stream import Stream, mix
+
+__all__ = [
+    "LZ4",
+    "Deflate",
+    "Field",
+    "Loader",
+    "PenstockError",
+    "Phase",
+    "Ragged",
+    "Raw",
+    "Shard",
+    "Source",
+    "Stream",
+    "Zstd",
+    "convert",
+    "create",
+    "gc",
+    "mix",
+    "open",
+    "rebalance",
+    "train_dictionary",
+    "verify",
+    "verify_resume",
+]

@@ -1,0 +1,44 @@
+"""A CMake toolchain that compiles for another system with zig (PyPI: ziglang), whose headers and libraries are inside the package.
+
+``python tools/zig_toolchain.py aarch64-linux-gnu.2.17 build/arm`` writes ``build/arm/toolchain.cmake`` and what it needs.
+"""
+
+import shlex
+import sys
+from pathlib import Path
+
+SYSTEMS = {"linux": "Linux", "macos": "Darwin"}
+
+
+def write(target: str, directory: Path, emulator: str = "") -> Path:
+    """The toolchain file of a target as zig writes it: processor, system and C library with its version."""
+    directory = directory.absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    processor, system, *_ = target.split(".")[0].split("-")
+
+    def program(name: str, arguments: str) -> Path:
+        path = directory / f"zig-{name}"
+        path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ziglang {arguments} "$@"\n')
+        path.chmod(0o755)
+        return path
+
+    settings = {
+        "CMAKE_SYSTEM_NAME": SYSTEMS[system],
+        "CMAKE_SYSTEM_PROCESSOR": processor,
+        "CMAKE_C_COMPILER": program("cc", f"cc -target {target}"),
+        "CMAKE_CXX_COMPILER": program("cxx", f"c++ -target {target}"),
+        "CMAKE_AR": program("ar", "ar"),
+        "CMAKE_RANLIB": program("ranlib", "ranlib"),
+        "CMAKE_LINK_DEPENDS_USE_LINKER": "OFF",  # an option of the linker that zig does not pass on
+        "CMAKE_FIND_ROOT_PATH_MODE_PROGRAM": "NEVER",
+        "CMAKE_CROSSCOMPILING_EMULATOR": emulator,
+    }
+    if system == "macos":  # zig has its own libraries; the name of the module is not needed, so neither is a tool that changes it
+        settings |= {"CMAKE_OSX_SYSROOT": "", "CMAKE_INSTALL_NAME_TOOL": program("nothing", "version >/dev/null #")}
+    path = directory / "toolchain.cmake"
+    path.write_text("".join(f'set({name} "{value}")\n' for name, value in settings.items()))
+    return path
+
+
+if __name__ == "__main__":
+    print(write(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]))
