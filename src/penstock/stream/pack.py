@@ -25,6 +25,9 @@ __all__ = ["PackOptions", "PackStream", "make_pack"]
 PADDING, BOS, EOS = -1, -2, -3
 """What runs begin with that are not read, as native code counts added tokens: the first, the second, the third."""
 
+MOST_BLOCKS = 1 << 20
+"""Blocks of documents, where the order has none."""
+
 FIELDS = {"segment": "i4", "position": "i4", "labels": "i8", "cu_seqlens": "i4", "max_seqlen": "i4"}
 """The fields that are made of the tokens."""
 
@@ -160,9 +163,11 @@ class PackStream(PartStream):
         return self._bounds is None
 
     def _block(self, documents: int) -> int:
-        """Documents that stay together: about as many as a block of the order holds."""
+        """Documents that stay together: about as many as a block of the order holds. In other orders, as few as keep a seek fast:
+        the sizes of all blocks are added up in every epoch.
+        """
         if not isinstance(self._given, BlockShuffle):
-            return 1
+            return max(1, -(-documents // MOST_BLOCKS))
         return max(1, self._given.block * documents // max(1, len(self._source)))
 
     @property
