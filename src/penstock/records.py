@@ -4,6 +4,7 @@ A class of your own gives ``schema``, ``fingerprint``, ``__len__``, ``_read`` an
 ``penstock.testing.SourceSuite`` checks that it keeps the promises made here.
 """
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -447,9 +448,7 @@ class _Provided(dict[str, Callable[..., Any]]):
     """Methods by name. The package is loaded when one is missing: a source may come out of a pickle that named only its module."""
 
     def __missing__(self, name: str) -> Callable[..., Any]:
-        import penstock
-
-        penstock._load()
+        importlib.import_module("penstock.library")
         return self.__getitem__(name) if name in self else {}[name]
 
 
