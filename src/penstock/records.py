@@ -449,7 +449,9 @@ class _Provided(dict[str, Callable[..., Any]]):
 
     def __missing__(self, name: str) -> Callable[..., Any]:
         importlib.import_module("penstock.library")
-        return self.__getitem__(name) if name in self else {}[name]
+        if name not in self:
+            raise KeyError(name)
+        return self[name]
 
 
 _provided = _Provided()
