@@ -19,36 +19,32 @@ PackDocuments documents_of(const Ints& bounds, std::uint64_t block, std::int64_t
   return {span(bounds), block, extra};
 }
 
-void need_multiple(std::int64_t multiple) {
-  if (multiple < 1) throw std::invalid_argument("expected a multiple of at least 1");
+PackRule rule_of(std::int64_t length, std::int64_t multiple, Split split, bool drops) {
+  if (multiple < 1 || length < 1 || length > kMaxPackLength || length % multiple != 0) {
+    throw std::invalid_argument("expected a length of at most 2**24, a multiple of what pieces are rounded to");
+  }
+  return {length, multiple, split, drops};
 }
 
-void sizes(Ints bounds, std::uint64_t block, std::int64_t extra, std::int64_t multiple, IntsOut out) {
+std::int64_t edges(Ints bounds, std::uint64_t block, std::int64_t extra, const Permutation* order, std::uint64_t window,
+                   std::int64_t length, std::int64_t multiple, IntsOut out) {
   const PackDocuments documents = documents_of(bounds, block, extra);
-  need_multiple(multiple);
-  need_same_length(documents.blocks(), out.size());
+  const PackRule rule = rule_of(length, multiple, Split::fit, false);
+  if (window == 0) throw std::invalid_argument("expected a window of at least 1");
+  const std::uint64_t blocks = documents.blocks();
+  if (order != nullptr) need_same_length(blocks, order->size());
+  need_same_length(blocks / window + (blocks % window != 0) + 1, out.size());
   const nb::gil_scoped_release free;
-  pack_sizes(documents, multiple, span(out));
-}
-
-void edges(Ints sizes, const Permutation* order, std::uint64_t window, std::int64_t length, IntsOut out) {
-  if (window == 0 || length < 1) throw std::invalid_argument("expected a window and a length of at least 1");
-  if (order != nullptr) need_same_length(sizes.size(), order->size());
-  need_same_length(sizes.size() / window + (sizes.size() % window != 0) + 1, out.size());
-  const nb::gil_scoped_release free;
-  pack_edges(span(sizes), order, window, length, span(out));
+  return pack_edges(documents, rule, order, window, span(out));
 }
 
 void make_plan(PackPlan* self, Ints bounds, std::uint64_t block, std::int64_t extra, Ints blocks, std::int64_t length,
                std::int64_t multiple, Split split, bool drops, std::int64_t sequences) {
   const PackDocuments documents = documents_of(bounds, block, extra);
-  need_multiple(multiple);
-  if (length < 1 || length > kMaxPackLength || length % multiple != 0) {
-    throw std::invalid_argument("expected a length of at most 2**24, a multiple of what pieces are rounded to");
-  }
+  const PackRule rule = rule_of(length, multiple, split, drops);
   const nb::gil_scoped_release free;
   need_below(span(blocks), documents.blocks());
-  new (self) PackPlan(make_pack_plan(documents, span(blocks), {length, multiple, split, drops}, sequences));
+  new (self) PackPlan(make_pack_plan(documents, span(blocks), rule, sequences));
 }
 
 void copy(const std::vector<std::int64_t>& from, const IntsOut& out) {
@@ -96,10 +92,11 @@ void bind_pack(nb::module_& m) {
       .value("FIT", Split::fit)
       .value("ALWAYS", Split::always)
       .value("NEVER", Split::never);
-  m.def("pack_sizes", &sizes, "bounds"_a.noconvert(), "block"_a, "extra"_a, "multiple"_a, "out"_a.noconvert(),
-        "Fill out with the room that the documents of every block take.");
-  m.def("pack_edges", &edges, "sizes"_a.noconvert(), "order"_a.none(), "window"_a, "length"_a, "out"_a.noconvert(),
-        "Fill out with the first sequence of every group of blocks, in the order of a permutation, and behind the last one.");
+  m.def(
+      "pack_edges", &edges, "bounds"_a.noconvert(), "block"_a, "extra"_a, "order"_a.none(), "window"_a, "length"_a, "multiple"_a,
+      "out"_a.noconvert(),
+      "Fill out with the first sequence of every group of blocks, in the order of a permutation, and behind the last one. Gives "
+      "the room that all documents take.");
   nb::class_<PackPlan>(m, "PackPlan", "Pieces of documents, sequence by sequence. Immutable.")
       .def("__init__", &make_plan, "bounds"_a.noconvert(), "block"_a, "extra"_a, "blocks"_a.noconvert(), "length"_a, "multiple"_a,
            "split"_a, "drops"_a, "sequences"_a,

@@ -11,6 +11,7 @@ namespace penstock {
 namespace {
 
 constexpr std::size_t kAtOnce = 4096;  // blocks whose order is computed together
+constexpr std::size_t kPrefetched = 16;
 constexpr std::int32_t kNone = -1;
 
 std::int64_t rounded(std::int64_t count, std::int64_t multiple) {
@@ -19,13 +20,42 @@ std::int64_t rounded(std::int64_t count, std::int64_t multiple) {
 
 // Calls each(document, tokens) for the documents of a block.
 template <class Each>
-void for_documents(const PackDocuments& documents, std::uint64_t block, const Each& each) {
+void for_documents_of(const PackDocuments& documents, std::uint64_t block, const Each& each) {
   const std::uint64_t low = block * documents.block;
   const std::uint64_t high = std::min(documents.count(), low + documents.block);
   for (std::uint64_t i = low; i < high; ++i) {
     const std::int64_t tokens = documents.bounds[i + 1] - documents.bounds[i];
     if (tokens < 0) throw std::invalid_argument("expected bounds of documents that rise");
     each(static_cast<std::int64_t>(i), tokens + documents.extra);
+  }
+}
+
+// The room that the documents of a block take.
+std::int64_t room_of(const PackDocuments& documents, std::uint64_t block, std::int64_t multiple) {
+  std::int64_t room = 0;
+  if (multiple == 1) {
+    const std::uint64_t low = block * documents.block;
+    const std::uint64_t high = std::min(documents.count(), low + documents.block);
+    room = documents.bounds[high] - documents.bounds[low] + static_cast<std::int64_t>(high - low) * documents.extra;
+  } else {
+    for_documents_of(documents, block, [&](std::int64_t, std::int64_t tokens) { room += rounded(tokens, multiple); });
+  }
+  return room;
+}
+
+// Blocks may be all over the data: looks a few ahead of block number i.
+void prefetch_bounds(const PackDocuments& documents, std::span<const std::int64_t> blocks, std::size_t i) {
+  if (i + kPrefetched < blocks.size()) {
+    __builtin_prefetch(&documents.bounds[static_cast<std::uint64_t>(blocks[i + kPrefetched]) * documents.block]);
+  }
+}
+
+// The same for blocks.
+template <class Each>
+void for_documents(const PackDocuments& documents, std::span<const std::int64_t> blocks, const Each& each) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    prefetch_bounds(documents, blocks, i);
+    for_documents_of(documents, static_cast<std::uint64_t>(blocks[i]), each);
   }
 }
 
@@ -154,10 +184,8 @@ std::vector<Piece> sorted_pieces(const PackDocuments& documents, std::span<const
   const auto most = static_cast<std::size_t>(rule.length);
   const auto place = [&](const Piece& piece) { return most - static_cast<std::size_t>(rounded(piece.count, rule.multiple)); };
   const auto walk = [&](const auto& each) {
-    for (const std::int64_t block : blocks) {
-      for_documents(documents, static_cast<std::uint64_t>(block),
-                    [&](std::int64_t document, std::int64_t tokens) { for_pieces(rule, document, tokens, each); });
-    }
+    for_documents(documents, blocks,
+                  [&](std::int64_t document, std::int64_t tokens) { for_pieces(rule, document, tokens, each); });
   };
   std::vector<std::int64_t> next(most + 1, 0);
   walk([&](const Piece& piece) { ++next[place(piece) + 1]; });
@@ -211,7 +239,8 @@ std::vector<Piece> fit(std::vector<Piece> pieces, const PackRule& rule, std::int
       left.push_back(piece);
       continue;
     }
-    pieces[end++] = piece;
+    if (&pieces[end] != &piece) pieces[end] = piece;  // to copy it to itself would wait for its number to be stored: 5 ns
+    ++end;
   }
   pieces.resize(end);
   for (const Piece& piece : left) cut(piece, rule, rooms, pieces);
@@ -225,18 +254,16 @@ std::vector<Piece> chunk(const PackDocuments& documents, std::span<const std::in
                          std::int64_t sequences) {
   std::vector<Piece> placed;
   std::int64_t end = 0;
-  for (const std::int64_t block : blocks) {
-    for_documents(documents, static_cast<std::uint64_t>(block), [&](std::int64_t document, std::int64_t tokens) {
-      for (std::int64_t offset = 0; offset < tokens;) {
-        const std::int64_t count = std::min(rule.length - end % rule.length, tokens - offset);
-        const std::int64_t sequence = end / rule.length;
-        if (sequence >= sequences) fail();
-        placed.push_back({document, offset, static_cast<std::int32_t>(count), static_cast<std::int32_t>(sequence)});
-        end += rounded(count, rule.multiple);
-        offset += count;
-      }
-    });
-  }
+  for_documents(documents, blocks, [&](std::int64_t document, std::int64_t tokens) {
+    for (std::int64_t offset = 0; offset < tokens;) {
+      const std::int64_t count = std::min(rule.length - end % rule.length, tokens - offset);
+      const std::int64_t sequence = end / rule.length;
+      if (sequence >= sequences) fail();
+      placed.push_back({document, offset, static_cast<std::int32_t>(count), static_cast<std::int32_t>(sequence)});
+      end += rounded(count, rule.multiple);
+      offset += count;
+    }
+  });
   return placed;
 }
 
@@ -342,39 +369,29 @@ class Bounds {
 
 }  // namespace
 
-void pack_sizes(const PackDocuments& documents, std::int64_t multiple, std::span<std::int64_t> out) {
-  for (std::size_t block = 0; block < out.size(); ++block) {
-    const std::uint64_t low = block * documents.block;
-    const std::uint64_t high = std::min(documents.count(), low + documents.block);
-    if (multiple == 1) {
-      out[block] = documents.bounds[high] - documents.bounds[low] + static_cast<std::int64_t>(high - low) * documents.extra;
-    } else {
-      out[block] = 0;
-      for_documents(documents, block, [&](std::int64_t, std::int64_t tokens) { out[block] += rounded(tokens, multiple); });
-    }
-  }
-}
-
-void pack_edges(std::span<const std::int64_t> sizes, const Permutation* order, std::uint64_t window, std::int64_t length,
-                std::span<std::int64_t> out) {
-  std::vector<std::int64_t> blocks(std::min(kAtOnce, sizes.size()));
+std::int64_t pack_edges(const PackDocuments& documents, const PackRule& rule, const Permutation* order, std::uint64_t window,
+                        std::span<std::int64_t> out) {
+  const std::uint64_t count = documents.blocks();
+  std::vector<std::int64_t> blocks(std::min<std::uint64_t>(kAtOnce, count));
   std::int64_t before = 0;
   std::size_t group = 0;
   std::uint64_t left = 0;  // blocks of the group to come
-  for (std::size_t low = 0; low < sizes.size(); low += kAtOnce) {
-    const std::span<std::int64_t> here = std::span(blocks).first(std::min(kAtOnce, sizes.size() - low));
-    if (order != nullptr) order->run(low, 1, here);
+  for (std::uint64_t low = 0; low < count; low += kAtOnce) {
+    const std::span<std::int64_t> here = std::span(blocks).first(std::min<std::uint64_t>(kAtOnce, count - low));
+    order == nullptr ? std::iota(here.begin(), here.end(), static_cast<std::int64_t>(low)) : order->run(low, 1, here);
     for (std::size_t i = 0; i < here.size(); ++i) {
+      prefetch_bounds(documents, here, i);
       if (left == 0) {
-        out[group] = (before + length - 1) / length + static_cast<std::int64_t>(group);
+        out[group] = (before + rule.length - 1) / rule.length + static_cast<std::int64_t>(group);
         ++group;
         left = window;
       }
-      before += sizes[order == nullptr ? low + i : static_cast<std::size_t>(here[i])];
+      before += room_of(documents, static_cast<std::uint64_t>(here[i]), rule.multiple);
       --left;
     }
   }
-  out[group] = (before + length - 1) / length + static_cast<std::int64_t>(group);
+  out[group] = (before + rule.length - 1) / rule.length + static_cast<std::int64_t>(group);
+  return before;
 }
 
 PackPlan make_pack_plan(const PackDocuments& documents, std::span<const std::int64_t> blocks, const PackRule& rule,

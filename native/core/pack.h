@@ -39,13 +39,10 @@ struct PackRule {
   bool drops;  // with never: documents that are longer are left out, not cut off
 };
 
-// The room that the documents of every block take. `out` has one place per block.
-void pack_sizes(const PackDocuments& documents, std::int64_t multiple, std::span<std::int64_t> out);
-
 // The first sequence of every group, and behind the last one: `out` has one place more than there are groups. Blocks are in the
-// order of the permutation; without one, in their own.
-void pack_edges(std::span<const std::int64_t> sizes, const Permutation* order, std::uint64_t window, std::int64_t length,
-                std::span<std::int64_t> out);
+// order of the permutation; without one, in their own. Gives the room that all documents take.
+std::int64_t pack_edges(const PackDocuments& documents, const PackRule& rule, const Permutation* order, std::uint64_t window,
+                        std::span<std::int64_t> out);
 
 // Pieces of documents, sequence by sequence: sequence b has pieces first[b] up to first[b + 1], in this order.
 struct PackPlan {

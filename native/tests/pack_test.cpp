@@ -178,11 +178,9 @@ void what_is_added_counts() {
   const Ids bounds = bounds_of({0, 3, 0});
   const Ids all{0};
   const PackDocuments documents{bounds, 3, 2};
-  Ids sizes(1);
-  pack_sizes(documents, 1, sizes);
-  check_equal(sizes, {9});
-  pack_sizes(documents, 4, sizes);
-  check_equal(sizes, {16});
+  Ids edges(2);
+  check_equal(pack_edges(documents, {4, 1, Split::fit, false}, nullptr, 1, edges), std::int64_t{9}, "room");
+  check_equal(pack_edges(documents, {4, 4, Split::fit, false}, nullptr, 1, edges), std::int64_t{16}, "rounded room");
   const Sequences found = sequences_of(make_pack_plan(documents, all, {4, 1, Split::always, false}, 3));
   check(found == Sequences{{{0, 0, 2}, {1, 0, 2}}, {{1, 2, 3}, {2, 0, 1}}, {{2, 1, 1}}}, "documents with two more tokens");
 }
@@ -192,29 +190,34 @@ void edges_leave_room_for_every_group() {
   const Ids bounds = bounds_of(lengths);
   for (const std::uint64_t block : {1, 7, 1000}) {
     const PackDocuments documents{bounds, block, 1};
-    Ids sizes(documents.blocks());
-    pack_sizes(documents, 1, sizes);
-    check_equal(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}), bounds.back() + 100'000, "size of all");
-    const Permutation order(sizes.size(), 77);
-    for (const std::uint64_t window : {std::uint64_t{1}, std::uint64_t{30}, std::uint64_t{sizes.size()}}) {
-      const std::size_t groups = (sizes.size() + window - 1) / window;
-      Ids edges(groups + 1);
-      pack_edges(sizes, &order, window, 64, edges);
-      std::int64_t before = 0;
-      for (std::size_t group = 0; group <= groups; ++group) {
-        check_equal(edges[group], (before + 63) / 64 + static_cast<std::int64_t>(group), "edge");
-        for (std::uint64_t j = group * window; group < groups && j < std::min<std::uint64_t>(sizes.size(), (group + 1) * window);
-             ++j) {
-          before += sizes[order.forward(j)];
+    const std::uint64_t blocks = documents.blocks();
+    const Permutation order(blocks, 77);
+    for (const std::int64_t multiple : {1, 4}) {
+      const PackRule rule{64, multiple, Split::fit, false};
+      for (const std::uint64_t window : {std::uint64_t{1}, std::uint64_t{30}, blocks}) {
+        const std::size_t groups = (blocks + window - 1) / window;
+        Ids edges(groups + 1);
+        const std::int64_t room = pack_edges(documents, rule, &order, window, edges);
+        std::int64_t before = 0;
+        for (std::size_t group = 0; group <= groups; ++group) {
+          check_equal(edges[group], (before + 63) / 64 + static_cast<std::int64_t>(group), "edge");
+          for (std::uint64_t j = group * window; group < groups && j < std::min(blocks, (group + 1) * window); ++j) {
+            const std::uint64_t low = order.forward(j) * block;
+            for (std::uint64_t i = low; i < std::min<std::uint64_t>(100'000, low + block); ++i) {
+              before += rounded(lengths[i] + 1, multiple);
+            }
+          }
         }
+        check_equal(room, before, "room");
+        Ids plain(groups + 1);
+        check_equal(pack_edges(documents, rule, nullptr, window, plain), room, "room in any order");
+        check_equal(plain.back(), edges.back(), "sequences in any order");
       }
-      Ids plain(groups + 1);
-      pack_edges(sizes, nullptr, window, 64, plain);
-      check_equal(plain.back(), edges.back(), "sequences in any order");
     }
   }
   Ids none(1, 5);
-  pack_edges({}, nullptr, 3, 10, none);
+  const Ids nothing{7};
+  pack_edges({nothing, 2, 1}, {10, 1, Split::fit, false}, nullptr, 3, none);
   check_equal(none, {0});
 }
 

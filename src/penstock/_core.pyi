@@ -123,12 +123,9 @@ class Split(enum.Enum):
 
     NEVER = 2
 
-def pack_sizes(bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], block: int, extra: int, multiple: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
-    """Fill out with the room that the documents of every block take."""
-
-def pack_edges(sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], order: Permutation | None, window: int, length: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+def pack_edges(bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], block: int, extra: int, order: Permutation | None, window: int, length: int, multiple: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
     """
-    Fill out with the first sequence of every group of blocks, in the order of a permutation, and behind the last one.
+    Fill out with the first sequence of every group of blocks, in the order of a permutation, and behind the last one. Gives the room that all documents take.
     """
 
 class PackPlan:

@@ -205,8 +205,8 @@ def test_native_outputs_are_never_converted():
         with pytest.raises(TypeError):
             plan.write(*arrays)
     with pytest.raises(TypeError):
-        _core.pack_sizes(bounds, 1, 0, 1, np.empty(2, np.int32))
-    with pytest.raises(TypeError):
-        _core.pack_edges(bounds, None, 1, 4, np.empty(4, np.float64))
+        _core.pack_edges(bounds, 1, 0, None, 1, 4, 1, np.empty(3, np.float64))
+    with pytest.raises(ValueError, match="one length"):
+        _core.pack_edges(bounds, 1, 0, None, 1, 4, 1, np.empty(4, np.int64))
     with pytest.raises(ValueError, match="one length"):
         plan.write(good[0][:1], *good[1:])

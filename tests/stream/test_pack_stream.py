@@ -530,6 +530,44 @@ def test_documents_at_urls(tmp_path: Path, kind: str, threads: int):
         assert loader.forecast() is not None
 
 
+@pytest.mark.parametrize("split", ["fit", "always", "never"])
+@pytest.mark.parametrize("kind", ["in order", "blocks", "tokens in order"])
+def test_who_reads_ahead_sees_group_after_group(tmp_path: Path, store: Any, kind: str, split: str):
+    options: dict[str, Any] = {"window": 40, "split": split, "long": "truncate" if split == "never" else "error"}
+    tokens = open_tokens(tmp_path, DOCUMENTS, [0])
+    if kind == "tokens in order":
+        stream = tokens.in_order().pack(40, separator=0, **options)
+    else:
+        ordered = store.in_order() if kind == "in order" else store.shuffle(seed=11, block=8)
+        stream = ordered.pack(40, **options)
+    for epoch in (0, 1):
+        before, seen = -1, set[int]()
+        for sequence in range(len(stream)):
+            picks = stream.locate(epoch, range(sequence * 40, sequence * 40 + 1))
+            units = stream.units_of(picks)
+            low, high = stream.rows_of(picks)
+            seen |= {row for first, last in zip(low, high, strict=True) for row in range(first, last)}
+            if units.size:
+                positions = stream.order.positions(epoch, units)
+                assert before <= positions.min() == positions.max() < stream.order.n
+                before = int(positions.min())
+        if kind == "tokens in order" and split != "never":
+            assert seen == set(range(tokens.num_tokens))
+    tokens.close()
+
+
+def test_token_files_may_know_their_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with open_tokens(tmp_path, DOCUMENTS) as source:
+        bounds = np.cumsum([0, *map(len, DOCUMENTS)])
+        monkeypatch.setattr(type(source), "document_bounds", bounds, raising=False)
+        stream = source.shuffle(seed=11).pack(40, window=60, eos=7)
+        compare(pen.Loader(stream, batch_size=8), model_of({"eos": 7}, block=stream.packing.block, window=60))
+        for bad in (bounds + 1, bounds[:0], bounds - 1):
+            monkeypatch.setattr(type(source), "document_bounds", bad)
+            with pytest.raises(ValueError, match="expected bounds of documents within"):
+                source.shuffle(seed=11).pack(40)
+
+
 # What is refused
 
 

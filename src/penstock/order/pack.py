@@ -198,14 +198,18 @@ class Pack:
         """Sequences of an epoch."""
         if self.split == "never":
             return int(self._counts.sum())
-        return -(-int(self._sizes.sum()) // self.length) + self.num_groups
+        return -(-self._room // self.length) + self.num_groups
 
     @cached_property
-    def _sizes(self) -> IntArray:
-        """The room that the documents of every block take."""
-        sizes = np.empty(self.num_blocks, np.int64)
-        _core.pack_sizes(self.bounds, self.block, self.extra, self.multiple_of, sizes)
-        return sizes
+    def _room(self) -> int:
+        """The room that all documents take."""
+        if self.multiple_of == 1 or self.num_groups == 0:
+            return self.num_tokens
+        return self._fill_edges(None, np.empty(self.num_groups + 1, np.int64))
+
+    def _fill_edges(self, order: _core.Permutation | None, edges: IntArray) -> int:
+        window, room = self.group_blocks, self.multiple_of
+        return _core.pack_edges(self.bounds, self.block, self.extra, order, window, self.length, room, edges)
 
     @cached_property
     def _counts(self) -> IntArray:
@@ -222,7 +226,7 @@ class Pack:
         if self.split == "never":
             np.cumsum(self._counts[self._group_order(epoch)], out=edges[1:])
         elif self.num_groups:
-            _core.pack_edges(self._sizes, self._block_order(epoch), self.group_blocks, self.length, edges)
+            self._fill_edges(self._block_order(epoch), edges)
         return edges
 
     def _block_order(self, epoch: int) -> _core.Permutation | None:
@@ -286,18 +290,20 @@ class Pack:
         back[order] = np.arange(wanted.size)
         return Pieces.join(parts).take(back)
 
-    def sequences_of(self, epoch: int, document: int) -> IntArray:
-        """The sequences of an epoch in which a document is, in rising order; none if it is empty or left out."""
-        number = int(check_positions("document", [document], self.num_documents)[0])
-        if self.num_groups == 0:
-            return np.empty(0, np.int64)
-        place = np.array([number // self.block])
+    def places(self, epoch: int, documents: Any) -> IntArray:
+        """The places of the groups in which documents are, in the order of an epoch."""
+        blocks = check_positions("documents", documents, self.num_documents) // self.block
         order = self._block_order(epoch)
         if order is not None:
-            order.inverse(place.copy(), place)
-        group = int(place[0]) // self.group_blocks
-        if self.split == "never":
-            group = int(np.flatnonzero(self._group_order(epoch) == group)[0])
-        plan = self.plan(epoch, group)
-        found = np.searchsorted(plan.first, np.flatnonzero(plan.document == number), side="right") - 1
-        return np.asarray(found + self.edges(epoch)[group], np.int64)
+            order.inverse(blocks.copy(), blocks)
+        groups = blocks // self.group_blocks
+        return np.argsort(self._group_order(epoch))[groups] if self.split == "never" and self.num_groups else groups
+
+    def sequences_of(self, epoch: int, document: int) -> IntArray:
+        """The sequences of an epoch in which a document is, in rising order; none if it is empty or left out."""
+        place = int(self.places(epoch, [document])[0])
+        if self.num_groups == 0:
+            return np.empty(0, np.int64)
+        plan = self.plan(epoch, place)
+        found = np.searchsorted(plan.first, np.flatnonzero(plan.document == document), side="right") - 1
+        return np.asarray(found + self.edges(epoch)[place], np.int64)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from functools import cached_property
 from typing import Any, cast
 
@@ -86,7 +87,12 @@ def _document_bounds(line: Any, separator: Any) -> IntArray:
         bounds = getattr(line, "document_bounds", None)
         if bounds is None:
             raise ValueError("this token file does not say where documents end: give the separator that ends each, separator=")
-        return np.ascontiguousarray(bounds, np.int64)
+        bounds = np.ascontiguousarray(bounds, np.int64)
+        if bounds.size == 0 or bounds[0] < 0 or bounds[-1] > line.num_tokens:
+            raise ValueError(
+                f"expected bounds of documents within the {line.num_tokens} tokens of {line!r}, found {bounds[:1]} to {bounds[-1:]}"
+            )
+        return bounds
     if not hasattr(line, "documents"):
         raise TypeError(f"{line!r} cannot be searched for separators: its documents are known, so leave separator out")
     starts = line.documents(separator)[:, 0]
@@ -176,10 +182,17 @@ class PackStream(PartStream):
 
     @cached_property
     def order(self) -> Order:  # type: ignore[override]
-        """The order of the records; of a token file, only that tokens come from all over it."""
+        """The order of the records or tokens, for those who read ahead."""
+        given, pack = self._given, self.packing
+        if isinstance(given, Sequential):
+            return _InGroups(
+                len(self._source) if self._has_records else self._line.num_tokens, pack=pack, is_tokens=not self._has_records
+            )
         if not self._has_records:
-            return self._given if isinstance(self._given, Sequential) else Shuffle(self._line.num_tokens, seed=self.seed)
-        return replace(self._given, window=self.packing.group_blocks) if isinstance(self._given, BlockShuffle) else self._given
+            return Shuffle(self._line.num_tokens, seed=self.seed)  # all that is known: tokens come from all over the file
+        if isinstance(given, BlockShuffle):
+            return _BlocksInGroups(given.n, block=given.block, seed=given.seed, window=pack.group_blocks, pack=pack)
+        return given
 
     @property
     def counts_units(self) -> bool:
@@ -201,13 +214,16 @@ class PackStream(PartStream):
         return getattr(self._line, "token_leaf", None)
 
     def units_of(self, picks: SpanPicks) -> IntArray:
-        """The documents that are read; of a token file, the first tokens of runs."""
-        units = picks.documents[:, 0] if self._has_records and picks.documents is not None else picks.starts
-        return np.ascontiguousarray(units[picks.starts >= 0])
+        """The documents that are read; of a token file, the first and the last token of runs."""
+        is_read = picks.starts >= 0
+        if self._has_records and picks.documents is not None:
+            return np.ascontiguousarray(picks.documents[is_read, 0])
+        starts = picks.starts[is_read]
+        return np.stack([starts, starts + picks.counts[is_read] - 1], axis=1).reshape(-1)
 
     def rows_of(self, picks: SpanPicks) -> tuple[IntArray, IntArray]:
         units = self.units_of(picks)
-        return units, units + (1 if self._has_records else picks.counts[picks.starts >= 0])
+        return (units, units + 1) if self._has_records else (units[::2], units[1::2] + 1)
 
     @property
     def has_sequences(self) -> bool:
@@ -448,6 +464,33 @@ class PackStream(PartStream):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("packing", "order")}
+
+
+@dataclass(frozen=True)
+class _InGroups(Sequential):
+    """Records, or tokens, in sequence, as those see it who read ahead: what is in a group comes in any order, so that all of it is
+    at the place where the group begins.
+    """
+
+    pack: Pack | None = dataclass_field(default=None, compare=False, repr=False)
+    is_tokens: bool = False
+
+    def positions(self, epoch: int, ids: Any) -> IntArray:
+        pack = cast(Pack, self.pack)
+        documents = np.searchsorted(pack.bounds, ids, side="right") - 1 if self.is_tokens else ids
+        first = pack.places(epoch, documents) * (pack.group_blocks * pack.block)
+        return pack.bounds[first] if self.is_tokens else first
+
+
+@dataclass(frozen=True)
+class _BlocksInGroups(BlockShuffle):
+    """The same of shuffled blocks."""
+
+    pack: Pack | None = dataclass_field(default=None, compare=False, repr=False)
+
+    def positions(self, epoch: int, ids: Any) -> IntArray:
+        pack = cast(Pack, self.pack)
+        return pack.places(epoch, ids) * (pack.group_blocks * pack.block)
 
 
 @dataclass(frozen=True)
