@@ -2,7 +2,8 @@
 
 from penstock.conversion.tasks import BatchMap
 from penstock.formats.collection import write_collection
+from penstock.formats.documents_writer import write_documents
 from penstock.formats.rows import encode_rows, write_rows
 from penstock.formats.tokens_writer import write_tokens
 
-__all__ = ["BatchMap", "encode_rows", "write_collection", "write_rows", "write_tokens"]
+__all__ = ["BatchMap", "encode_rows", "write_collection", "write_documents", "write_rows", "write_tokens"]

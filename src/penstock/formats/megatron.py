@@ -35,13 +35,13 @@ from penstock.errors import (
 )
 from penstock.formats.files import File, Files, Names, bytes_of, find_files, next_to
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
-from penstock.formats.token_line import Documents, Reading, TokenSource
+from penstock.formats.token_line import Documents, LineOptions, TokenSource
 from penstock.process import map_at_once
 from penstock.records import Recipe
 from penstock.remote.window import RemoteOptions
 from penstock.system import is_there
 
-__all__ = ["BIN", "CODES", "HEADER", "IDX", "MAGIC", "MegatronTokens", "open_megatron"]
+__all__ = ["BIN", "CODES", "HEADER", "IDX", "LENGTH", "MAGIC", "POINTER", "MegatronTokens", "open_megatron"]
 
 MAGIC = b"MMIDIDX\0\0"
 HEADER = struct.Struct("<9sQBQQ")
@@ -267,7 +267,9 @@ class MegatronTokens(TokenSource):
         counts = [one.sequences if records == "sequence" else max(0, one.entries - 1) for one in found]
         load = self._load_sequences if records == "sequence" else self._load_documents
         documents = Documents(counts, [one.tokens for one in found], load, are_remote=files.is_remote)
-        super().__init__(files, [one.part for one in found], counts, documents, Reading(field, found[0].dtype, threads, io, remote))
+        super().__init__(
+            files, [one.part for one in found], counts, documents, LineOptions(field, found[0].dtype, threads, io, remote)
+        )
 
     def _load_sequences(self, number: int, ends: IntArray) -> None:
         one, last, item = self._found[number], 0, self._stored.itemsize
