@@ -3,10 +3,15 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
 CMAKE   = $(VENV)/bin/cmake
+WATCHED := .venv-sanitize
+PACKAGES = import sysconfig; print(sysconfig.get_path('purelib'))
+# The runtime of the sanitizer must come first, and the C++ library before it looks for what throws. Python itself leaks by design.
+WATCH    = LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so)" UBSAN_OPTIONS=print_stacktrace=1 \
+           ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 $(WATCHED)/bin/python
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native docs lint format check sanitize campaign exhaustive crash soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden token-packages stub clean
+.PHONY: setup build test test-native docs lint format check sanitize sanitize-python campaign exhaustive crash soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden token-packages stub clean
 
 setup: $(VENV)/.ready
 
@@ -62,6 +67,21 @@ sanitize: $(VENV)/.ready
 	  $(CMAKE) --build build/sanitize-$$kind -j2 && \
 	  $(VENV)/bin/ctest --test-dir build/sanitize-$$kind --output-on-failure || exit 1; \
 	done
+
+# The native module under the first two, from Python, with damaged and hostile data. It is built into an environment of its own, which
+# finds all other packages in $(VENV): a folder that a .pth file names is searched, but the editable build there, a .pth file, is not read.
+$(WATCHED)/.built: $(VENV)/.ready $(NATIVE)
+	test -x $(WATCHED)/bin/python || $(PY) -m venv --without-pip $(WATCHED)
+	$(PY) -c "$(PACKAGES)" >$$($(WATCHED)/bin/python -c "$(PACKAGES)")/packages.pth
+	$(WATCHED)/bin/python -m pip install --quiet --no-deps --no-build-isolation -C build-dir=build/sanitize-python \
+	  -C cmake.build-type=RelWithDebInfo -C cmake.define.PENSTOCK_SANITIZE=address,undefined -e .
+	touch $@
+
+sanitize-python: $(WATCHED)/.built
+	$(WATCH) -m tests.sanitized
+	$(WATCH) -m pytest -q --hypothesis-profile=campaign --timeout=7200 tests/store/test_hostile.py tests/store/test_corruption.py
+	$(WATCH) -m tests.hostile.mutate_rows --count 10000
+	$(WATCH) -m pytest -q tests/native tests/loader/test_native_views.py tests/loader/test_native_varying.py tests/formats/test_native.py
 
 # Long campaigns, apart from the tests (fuzz, which needs clang, is not among them).
 campaign: exhaustive crash soak large resume crossing
@@ -171,5 +191,5 @@ stub: build
 	$(PY) -m nanobind.stubgen -q -m penstock._core -o src/penstock/_core.pyi
 
 clean:
-	rm -rf build dist out $(VENV) .grain-venv .rivals .token-packages .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf build dist out $(VENV) $(WATCHED) .grain-venv .rivals .token-packages .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -19,7 +19,7 @@ def write_array_record(path: Path, items: Iterable[bytes], options: str = "group
 def write_array_records(files: Mapping[Path, Iterable[bytes]], options: str = "group_size:1") -> None:
     """Several files."""
     work = pickle.dumps((options, {str(path): list(items) for path, items in files.items()}))
-    subprocess.run([sys.executable, "-I", __file__], input=work, check=True, timeout=300)
+    subprocess.run([sys.executable, "-I", __file__], input=work, check=True, timeout=600)
 
 
 def main() -> None:

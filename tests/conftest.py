@@ -20,7 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Hundreds of programs that tests start import penstock: with its bytecode on disk they need half the time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 # The first profile is what make test runs. In the other one properties are tried on many more examples, other ones each time, and
 # tests that take a sample take everything (see tests/effort.py): make campaign, or pytest --hypothesis-profile=campaign

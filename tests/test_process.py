@@ -150,5 +150,5 @@ print(set(seen))
 
 @pytest.mark.parametrize(("program", "shown"), [(LATE, "1 2"), (HANDLER, "{1}")], ids=["at the end", "in a signal handler"])
 def test_blocking_calls_are_made_at_odd_moments_too(program: str, shown: str) -> None:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, shown, "")

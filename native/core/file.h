@@ -32,7 +32,7 @@ struct FileVersion {
 enum class Above { any, no_link };
 
 // Immutable; safe to use from several threads. Whatever was opened stays readable when the name is removed or replaced, and when
-// somebody appends to the file.
+// another program appends to the file.
 //
 // A map has no pages behind the end of its file, but the rest of the last page reads as zeros, so that a cut within it would not
 // be noticed. Therefore the last page is a private copy, made when the file is opened. The system takes such a page away as soon
@@ -106,7 +106,7 @@ Fault run_guarded(Work& work) {
 // Says why memory of the caller's, which may be a map of a file, could not be read.
 [[noreturn]] void fail_in_memory(const std::byte* fault);
 
-// Puts the guard in place again if somebody else (Python's faulthandler) has replaced it. For the price of a look at the clock,
+// Puts the guard in place again if another library (Python's faulthandler) has replaced it. For the price of a look at the clock,
 // but for once in 10 ms; to be called before every read.
 void keep_guard();
 

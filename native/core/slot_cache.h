@@ -63,7 +63,7 @@ class SlotCache {
   }
 
   // To be called without a Use: when more than `most` slots are full, waits until no thread holds one, and empties some until
-  // half of that is left, telling gone(slot) before each. Does nothing while somebody else is at it.
+  // half of that is left, telling gone(slot) before each. Does nothing while another thread does it.
   template <class Gone>
   void trim(std::size_t most, const Gone& gone) {
     if (count_.load(std::memory_order_relaxed) <= most) return;

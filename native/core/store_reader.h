@@ -29,7 +29,7 @@ struct Segment {
   std::uint32_t first_row;
 };
 
-// A field of one record that lives elsewhere than its segment says.
+// A field of one record that is not where its segment says.
 struct Redirect {
   std::uint64_t id;
   std::uint32_t chunk;

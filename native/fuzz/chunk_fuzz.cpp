@@ -24,7 +24,7 @@ void allow_typed_errors(const auto& work) {
   } catch (const SystemError&) {}
 }
 
-// The first and the last rows, so that four billion rows without bytes do not take for ever.
+// The first and the last rows, so that four billion rows without bytes do not take hours.
 std::vector<std::int64_t> ids_of(std::uint64_t rows) {
   std::vector<std::int64_t> ids;
   for (std::uint64_t i = 0; i < std::min(rows, kMaxBatch / 2); ++i) ids.push_back(static_cast<std::int64_t>(i));

@@ -1,5 +1,5 @@
-// Any bytes, taken as a stored record: decoded into exactly so many bytes as somebody claims, with and without a dictionary; and
-// taken as a record: what was encoded decodes to the same.
+// Any bytes, taken as a stored record: decoded into exactly the number of bytes that is claimed, with and without a dictionary;
+// and taken as a record: what was encoded decodes to the same.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

@@ -290,7 +290,7 @@ void several_threads_may_read_one_epoch() {
   for (std::thread& reader : readers) reader.join();
 }
 
-// True if the child finds the same order; it is killed by its alarm if it waits for ever.
+// True if the child finds the same order; it is killed by its alarm if it hangs.
 template <class Work>
 bool succeeds_in_a_child(Work work) {
   const pid_t child = fork();

@@ -25,7 +25,7 @@ void store_le(std::byte* p, T value) {
   std::memcpy(p, &value, sizeof value);
 }
 
-// Where an array of an entry lies, if it lies in the file at all.
+// Where an array of an entry is, if it is in the file at all.
 inline std::span<std::byte> array_of(Image& image, const std::byte* entry, std::size_t i) {
   const auto offset = load_le<std::uint64_t>(entry + 40 + 24 * i);
   const auto bytes = load_le<std::uint64_t>(entry + 48 + 24 * i);

@@ -216,7 +216,7 @@ void the_index_is_found_from_the_end() {
   check_throws<std::invalid_argument>([&] { (void)chunk_index_start(Image(image.size() + 1), image.size(), "c"); });
 }
 
-// What Chunk::open reads lies behind the answer: with everything else but the header gone, the chunk opens.
+// What Chunk::open reads is behind the answer: with everything else but the header gone, the chunk opens.
 void the_index_is_enough_to_open() {
   Image image = make_image(3, {{.number = 1, .stride = 8, .data = Image(24, std::byte{9})}});
   ChunkFact fact = seal(image, "c");
@@ -227,7 +227,7 @@ void the_index_is_enough_to_open() {
   landing->write(0, std::span(image).first(kChunkHeaderBytes));
   landing->write(start, std::span(image).subspan(start));
   const auto chunk = Chunk::open(fact, DatasetId{}, FileAccess::map);
-  check(chunk->is_whole() && chunk->file()->data() == landing->data(), "read where it lies");
+  check(chunk->is_whole() && chunk->file()->data() == landing->data(), "read in place");
   check_throws<CorruptError>([&] { chunk->verify_page(*chunk->field(1), 0); });
   landing->write(0, image);
   chunk->verify_page(*chunk->field(1), 0);

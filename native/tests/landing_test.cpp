@@ -101,7 +101,7 @@ void a_dropped_one_begins_anew() {
   }
 }
 
-// All threads make the first write together; then each fills, checks and releases ranges of its own, beside one that stays.
+// All threads make the first write together; then each fills, checks and releases ranges of its own, next to one that stays.
 void threads_use_different_ranges() {
   constexpr std::uint64_t kThreads = 4;
   for (int turn = 0; turn < 20; ++turn) {
@@ -174,7 +174,7 @@ void threads_pass_frames_on() {
         Landing landing(kBytes);
         landing.expect(0, kBytes);
         landing.write(0, filled(kBytes, value));
-        check(holds(landing, 0, kBytes, value), "nobody else writes here");
+        check(holds(landing, 0, kBytes, value), "no other thread writes here");
       }
     });
   }

@@ -252,7 +252,7 @@ void runs_near_row_ends_and_at_the_end_equal_the_reference() {
     const std::uint64_t key = mix_in(5, n);
     const Grid g = grid(n);
     for (const std::uint64_t anchor : {g.b, g.b * (g.a / 2), g.b * (g.a - 2), n}) {
-      // What is read lies between anchor - 600 and anchor + 600.
+      // What is read is between anchor - 600 and anchor + 600.
       const std::uint64_t first = anchor < 600 ? 0 : anchor - 600;
       const Ids expected = reference(n, key, count_from(first, std::min<std::uint64_t>(n - first, 1200)));
       for (const Simd level : available_simd()) {

@@ -58,7 +58,7 @@ def fingerprint_files(kind: str, paths: Iterable[str | Path], *more: object) -> 
 
 
 def fingerprint_samples(kind: str, files: Iterable[tuple[str, int, Iterable[bytes]]], *more: object) -> str:
-    """The same of files that were read elsewhere: names, sizes, and the bytes at the :func:`sample_ranges` of that size."""
+    """The same for files that another reader has read: names, sizes, and the bytes at the :func:`sample_ranges` of that size."""
     digest = hashlib.sha256(repr((kind, more)).encode())
     for name, size, samples in files:
         digest.update(repr((name, size)).encode())
@@ -146,7 +146,7 @@ def digest_files(kind: str, paths: Sequence[str | Path], sampling: Sampling, *mo
 
 
 def digest_sampled(kind: str, files: Iterable[tuple[int, str]], *more: object) -> str:
-    """The same of files that were read elsewhere: sizes, and digests of the bytes at their :func:`page_ranges`."""
+    """The same for files that another reader has read: sizes, and digests of the bytes at their :func:`page_ranges`."""
     return fingerprint_of(kind, more, list(files))
 
 

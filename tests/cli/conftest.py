@@ -26,7 +26,7 @@ from typer.testing import CliRunner, Result
 import penstock as pen
 from penstock.cli.main import app
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 RECORDS = 40
 
 FIELDS = {

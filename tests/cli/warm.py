@@ -26,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PR_SET_CHILD_SUBREAPER = 36
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 CLIENT = """
 import array, json, os, socket, sys

@@ -27,7 +27,7 @@ def run(*command: object) -> str:
     """What a program prints; it fails the test if it fails, or does not end."""
     arguments = [sys.executable, *map(str, command)]
     environment = {**os.environ, **QUIET}
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT, env=environment)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=840, check=False, cwd=ROOT, env=environment)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return done.stdout
 

@@ -19,5 +19,5 @@ def running_pool() -> Iterator[ProcessPoolExecutor]:
     resource_tracker.ensure_running()  # multiprocessing keeps it as long as this process lasts
     with new_pool() as pool:
         for job in [pool.submit(os.getpid) for _ in range(4)]:
-            job.result(timeout=60)
+            job.result(timeout=600)
         yield pool

@@ -13,7 +13,7 @@ from penstock.errors import LockedError, StoreError
 from penstock.formats.array import ArraySource
 from penstock.source import BatchMap
 
-DEADLINE_S = 60
+DEADLINE_S = 300
 
 
 class Held(ArraySource):

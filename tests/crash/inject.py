@@ -29,7 +29,7 @@ import penstock as pen
 PLANS = ("update", "delete-last", "rebalance-gc")
 CALLS = ("pwrite64", "fsync", "linkat", "openat", "unlink", "mkdir")
 FAULTS = ("signal=KILL", "error=ENOSPC", "error=ENOSPC+", "error=EIO", "error=EIO+", "error=EINTR")
-HANG_S = 60
+HANG_S = 300
 _ALIASES = {"linkat": "?link,linkat", "unlink": "?unlink,unlinkat", "mkdir": "?mkdir,mkdirat"}
 
 

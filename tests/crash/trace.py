@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_PTRACER = 0x59616D61
-_HANG_S = 240
+_HANG_S = 300
 """A child that takes longer is killed by a signal, which its exit code tells."""
 
 MODELLED = (

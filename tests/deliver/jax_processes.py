@@ -89,7 +89,7 @@ def train(rank: int, directory: Path) -> None:
 
 if __name__ == "__main__":
     rank, port = int(sys.argv[1]), sys.argv[2]
-    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=rank, initialization_timeout=60)
+    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=rank, initialization_timeout=300)
     check_refusals(rank)
     check_rows_in_common(rank)
     check_own_devices(rank)

@@ -17,7 +17,7 @@ except ImportError as error:
 
 def told(name: str, missing: str) -> str:
     code = CODE.format(name=name, missing=missing)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.stderr == ""
     return done.stdout
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 def test_the_example_ends_with_the_same_order() -> None:
     command = [sys.executable, "-W", "error", str(ROOT / "examples/train_torch.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert "exit codes: -9, -9" in lines[1]
@@ -25,5 +25,5 @@ loader = pen.Loader(pen.open(np.arange(100), field="x").shuffle(seed=7), 4, thre
 batches, workers = iter(deliver(loader)), iter(DataLoader(pen.Loader(loader.stream, 4), num_workers=2))
 print(next(batches)["x"].tolist() == next(workers)["x"].tolist())
 """
-    done = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")

@@ -249,4 +249,4 @@ with open_array_record(sys.argv[1]) as source:
     assert [int(item) for item in source["data"][ids]] == ids.tolist()
     assert len(os.listdir("/proc/self/fd")) < 100
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path), str(2 * num_shards)], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path), str(2 * num_shards)], check=True, timeout=600)

@@ -228,4 +228,4 @@ assert np.array_equal(batch["x"], ids)
 assert batch["t"].to_list() == [None if i % 2 else str(i // 2) for i in ids]
 assert np.array_equal(open_arrow(sys.argv[1] + "/packed")["x"][ids[ids < 200]], ids[ids < 200])
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=600)

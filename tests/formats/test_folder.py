@@ -263,7 +263,7 @@ def test_slow_work_runs_in_threads_and_keeps_its_order_and_errors() -> None:
     def work(i: int) -> int:
         used.add(threading.current_thread().name)
         if i >= 4:
-            meet.wait(30)  # only two threads at once get past this
+            meet.wait(120)  # only two threads at once get past this
         else:
             sum(range(100_000))
         return i

@@ -184,4 +184,4 @@ for threads in (2, 4):  # which read at the same time
     loader = pen.Loader(open_npy(sys.argv[1], io="pread").shuffle(seed=1), 500, threads=threads)
     assert np.array_equal(np.sort(np.concatenate([batch["data"] for batch in loader])), np.arange(size))
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path), str(2 * files)], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path), str(2 * files)], check=True, timeout=600)

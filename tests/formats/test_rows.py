@@ -314,7 +314,7 @@ for number in range(int(sys.argv[2])):
 print(json.dumps(found))
 """
     command = [sys.executable, "-c", code, str(tmp_path), str(len(expected))]
-    done = subprocess.run(command, check=True, timeout=120, capture_output=True)
+    done = subprocess.run(command, check=True, timeout=600, capture_output=True)
     assert json.loads(done.stdout) == expected
 
 
@@ -482,7 +482,7 @@ except StoreError as error:
     print(type(error).__name__, error.errno, error.filename)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / name)], check=True, timeout=60, capture_output=True, text=True
+        [sys.executable, "-c", code, str(tmp_path / name)], check=True, timeout=600, capture_output=True, text=True
     )
     assert re.fullmatch(rf"StoreError {errno.EFBIG} {tmp_path}/\S+\.shard\n", done.stdout)
     assert os.listdir(tmp_path) == []

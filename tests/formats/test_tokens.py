@@ -405,7 +405,7 @@ for number in range(int(sys.argv[2])):
 print(json.dumps(found))
 """
     command = [sys.executable, "-c", code, str(tmp_path), str(len(expected))]
-    done = subprocess.run(command, check=True, timeout=120, capture_output=True)
+    done = subprocess.run(command, check=True, timeout=600, capture_output=True)
     assert json.loads(done.stdout) == expected
 
 

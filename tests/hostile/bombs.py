@@ -26,7 +26,7 @@ from tests.array_record import write_array_record
 from penstock.errors import PenstockError
 
 GIB = 1 << 30
-DEADLINE_S = 120
+DEADLINE_S = 300
 Maker = Callable[[Path], Path]
 
 

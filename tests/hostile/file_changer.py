@@ -34,7 +34,7 @@ from penstock.formats import rows, tokens
 WIDTH = 16
 ROWS = 2_000
 BATCHES_AFTER = 30
-DEADLINE_S = 60
+DEADLINE_S = 300
 FORMATS = ("npy", "shard", "rox", "arrow", "h5", "store")
 CHANGES = ("rename", "replace", "remove", "append", "cut", "rewrite", "patch")
 HARMLESS = frozenset({"rename", "replace", "remove", "append"})

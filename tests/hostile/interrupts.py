@@ -42,7 +42,7 @@ from penstock.formats.tokens_writer import write_tokens
 from penstock.remote.url import url_path
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 60
+DEADLINE_S = 300
 SETTLE_S = 5
 BATCH, RECORDS, WIDTH = 32, 200, 1024
 

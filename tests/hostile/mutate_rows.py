@@ -13,7 +13,6 @@ import argparse
 import gzip
 import os
 import random
-import resource
 import signal
 import struct
 import sys
@@ -28,6 +27,7 @@ from typing import Any
 import numpy as np
 from tests.formats import token_files
 from tests.hostile import file_changer
+from tests.sanitized import limit_address_space
 
 import penstock as pen
 from penstock.errors import PenstockError
@@ -58,7 +58,7 @@ NAMES = {"json": "index.json"}
 CHILD_BYTES = 1 << 30
 """What a child may take of address space beyond what it has; mutants have a few kilobytes."""
 
-DEADLINE_S = 60
+DEADLINE_S = 300
 GROUP = 200
 """Mutants of one child."""
 
@@ -201,8 +201,7 @@ def outcome(path: Path, data: bytes, io: str, kind: str) -> str:
 
 def _serve(folder: Path, kind: str, seeds: range, out: int) -> None:
     """In a child: a line for every mutant, before it and after it."""
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
-    resource.setrlimit(resource.RLIMIT_AS, (taken + CHILD_BYTES,) * 2)
+    limit_address_space(CHILD_BYTES)
     for seed in seeds:
         signal.alarm(DEADLINE_S)
         rng = random.Random(f"{kind} {seed}")

@@ -28,7 +28,7 @@ from penstock.errors import StateError
 
 MAX_MESSAGE = 4000
 MAX_GROWTH = 512 << 20
-DEADLINE_S = 60
+DEADLINE_S = 300
 LONG = "x" * (48 << 20)
 HIDDEN = "\x1b[2J\r\n\0\u202e\u2028\ud800"
 

@@ -29,7 +29,7 @@ from tests.hostile.fault_workloads import NOTHING, WORKLOADS, Ended, Workload, m
 import penstock.formats
 from penstock.errors import PenstockError
 
-HANG_S = 60
+HANG_S = 300
 MOST_LETTERS = 2000
 READ_CODE, WRITE_CODE, FOUND_CODE = 3, 4, 1
 

@@ -127,7 +127,7 @@ def test_a_pickle_of_a_file_that_was_replaced_is_refused(tmp_path: Path) -> None
 def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """A program of its own."""
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
+    return subprocess.run(command, check=False, timeout=600, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("moment", ["at once", "later"])

@@ -19,7 +19,7 @@ import penstock as pen
 from penstock.errors import WorkerDiedError
 from penstock.loader.engine import PlainEngine
 
-DEADLINE_S = 60
+DEADLINE_S = 300
 
 Run = Callable[[Case], dict[str, Any]]
 

@@ -10,7 +10,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tests.store.hostile import Case, Spec, build_redirects, crc, deflate, lz4_run, set_record, write, zstd_run
+from tests.store.hostile import (
+    Case,
+    Spec,
+    alias,
+    build_redirects,
+    crc,
+    deflate,
+    lz4_run,
+    rows_without_bytes,
+    set_record,
+    write,
+    zstd_run,
+)
 
 import penstock as pen
 from penstock.errors import CorruptError
@@ -135,3 +147,47 @@ def test_of_very_many_bad_records_of_a_chunk_the_first_are_named(tmp_path: Path)
     assert len(problems) == 101
     assert problems[0] == "field 'x', record 1 (row 1): the text is not UTF-8"
     assert problems[99:] == ["field 'x', record 100 (row 100): the text is not UTF-8", "more records cannot be read"]
+
+
+def watch_reads(monkeypatch: pytest.MonkeyPatch, most: int) -> list[tuple[str, int, int]]:
+    """Field, first id and number of ids of every read to come; more than ``most`` are an error."""
+    read: list[tuple[str, int, int]] = []
+    real = ChunkReader.read_field
+
+    def watched(self: ChunkReader, name: str, ids: npt.NDArray[np.int64], out: Any) -> Any:
+        read.append((name, int(ids[0]), ids.size))
+        assert len(read) <= most
+        return real(self, name, ids, out)
+
+    monkeypatch.setattr(ChunkReader, "read_field", watched)
+    return read
+
+
+def test_records_without_bytes_are_tried_once_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of a few hundred bytes says that it has four billion records of five fields."""
+    write(tmp_path / "a.pen", Case("rows without bytes", rows_without_bytes))
+    read = watch_reads(monkeypatch, len(NAMES))
+    assert pen.verify(tmp_path / "a.pen") == []
+    assert read == [(name, 0, 1) for name in NAMES]
+
+
+def test_records_of_many_small_segments_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(
+        tmp_path / "a.pen",
+        Case("segments of four records", lambda spec: (alias(spec, 4000), setattr(spec, "redirects", build_redirects({})))),
+    )
+    read = watch_reads(monkeypatch, len(NAMES))
+    assert pen.verify(tmp_path / "a.pen") == []
+    assert read == [(name, 0, 4000) for name in NAMES]
+
+
+def test_a_record_without_bytes_that_cannot_be_read_is_named_for_all(tmp_path: Path) -> None:
+    """The manifest says that the four billion records of no bytes have four each."""
+
+    def change(spec: Spec) -> None:
+        rows_without_bytes(spec)
+        spec.document.append(lambda document: document["fields"][0].update(shape=[4]))
+
+    write(tmp_path / "a.pen", Case("another size", change))
+    (problem,) = pen.verify(tmp_path / "a.pen")
+    assert "field 'plain', record 0 (row 0): the record has another size than its field" in problem.what

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 60
+DEADLINE_S = 300
 
 Child = subprocess.Popen[bytes]
 

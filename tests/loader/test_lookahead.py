@@ -18,7 +18,7 @@ from penstock.source import write_tokens
 
 N = 1000
 ROWS = np.random.default_rng(5).integers(0, 256, (N, 32), dtype=np.uint8)
-DEADLINE_S = 30
+DEADLINE_S = 300
 
 
 def npy_parts(directory: Path) -> Source:

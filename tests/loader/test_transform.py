@@ -42,7 +42,7 @@ def test_check_42_threads_work_at_the_same_time() -> None:
     barrier = threading.Barrier(4)
 
     def meet(batch: Any) -> Any:
-        barrier.wait(30)
+        barrier.wait(300)
         return batch
 
     loader = pen.Loader(make_stream(96), 8, ids="id", transform=meet, threads=4)
@@ -209,7 +209,7 @@ def test_l2_a_killed_worker_is_named() -> None:
 
 def test_l2_a_worker_killed_from_outside_is_named() -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
-        worker = executor.submit(os.getpid).result(60)
+        worker = executor.submit(os.getpid).result(300)
         loader = pen.Loader(make_stream(N), 1, executor=executor)
         with iter(loader) as batches:
             next(batches)

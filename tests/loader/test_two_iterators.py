@@ -8,7 +8,7 @@ import pytest
 from tests.effort import count
 from tests.loader.model import delivered_ids, make_loader
 
-DEADLINE_S = 60
+DEADLINE_S = 300
 STEPS = 250
 
 

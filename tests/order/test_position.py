@@ -135,7 +135,7 @@ while len(ids) < 900:
     cursor = cursor.advance(size, length=1000)
 print(ids)
 """
-    done = subprocess.run([sys.executable, "-c", program, bytes(cursor).hex()], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program, bytes(cursor).hex()], capture_output=True, text=True, timeout=600)
     assert done.stdout.strip() == str(expected), done.stderr
 
 

@@ -88,9 +88,9 @@ def with_disk(directory: Path, size: int, program: list[str]) -> "subprocess.Com
     """Run a program for which the directory is a disk of that size, where the system allows it; it goes with the program."""
     script = f'mount -t tmpfs -o size={size} none "$0" && exec "$@"'
     apart = ["unshare", "--mount", *([] if os.getuid() == 0 else ["--map-root-user"])]
-    possible = subprocess.run([*apart, "sh", "-c", script, directory, "true"], capture_output=True, timeout=60, check=False)
+    possible = subprocess.run([*apart, "sh", "-c", script, directory, "true"], capture_output=True, timeout=600, check=False)
     command = [*apart, "sh", "-c", script, directory] if possible.returncode == 0 else []
-    return subprocess.run([*command, *program], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([*command, *program], capture_output=True, text=True, timeout=600, check=False)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def main(directory: Path) -> None:
     cache.add(*WHAT, 20 * PART, part(20))
     again = check(cache, 21)
     if mounted:
-        subprocess.run(["mount", "-o", "remount,ro", directory], check=True, timeout=60)
+        subprocess.run(["mount", "-o", "remount,ro", directory], check=True, timeout=600)
     else:
         (root / "incoming").rmdir()
     reader = Cache(root, 1 << 30)

@@ -10,6 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.fresh import fresh_processes
 from tests.remote.double import Double
 from tests.remote.seaweed import Seaweed, serving
 
+from penstock.remote import objects
 from penstock.remote.fetch import Clock, Policy
 from penstock.remote.objects import close_all
 from penstock.remote.url import UrlPath, url_path
@@ -38,6 +40,12 @@ class VirtualClock(Clock):
 
     def jitter(self) -> float:
         return 1.0
+
+
+@pytest.fixture(autouse=True)
+def no_hedges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are counted: a busy machine is no reason for a second one. Tests of hedges have policies of their own."""
+    monkeypatch.setattr(objects, "Policy", partial(Policy, hedge_s=3600))
 
 
 def _sockets() -> set[str]:

@@ -87,7 +87,7 @@ class Seaweed:
         # A client of its own: the policies of others are not disturbed.
         objects = url_path(self.url, self.storage_options | {"user_agent": "starting"}).objects
         objects.policy = Policy(tries=1, connect_s=1, read_s=2, write_s=2)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         try:
             while True:
                 try:

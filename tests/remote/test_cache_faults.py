@@ -116,7 +116,7 @@ def test_o13_a_killed_writer_leaves_nothing_that_is_served_or_stays(tmp_path: Pa
         assert half.exists()
         assert len(entry_files(tmp_path)) == 2
         writer.send_signal(signal.SIGKILL)
-        writer.wait(60)
+        writer.wait(300)
     for number in range(5):
         keep(cache, number * SMALL, (number + 1) * SMALL)
     assert not half.exists()
@@ -237,7 +237,7 @@ def test_threads_and_forks_at_once(tmp_path: Path) -> None:
         for seed in range(10):
             child = os.fork()
             if child == 0:
-                signal.alarm(60)
+                signal.alarm(300)
                 rng = np.random.default_rng(100 + seed)
                 for _ in range(50):
                     some_work(cache, rng)
@@ -246,7 +246,7 @@ def test_threads_and_forks_at_once(tmp_path: Path) -> None:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
     assert failures == []
     assert cache.statistics.damaged == 0
     assert on_disk(tmp_path) <= 20 * ENTRY

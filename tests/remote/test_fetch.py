@@ -466,7 +466,7 @@ def late():
     print(objects.read(info, 5, 9))
 threading.Thread(target=late).start()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert (done.stdout, done.stderr, done.returncode) == (f"{DATA[5:9]!r}\n", "", 0)
 
 

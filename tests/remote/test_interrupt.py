@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.remote.options import s3_options
 
-PATIENCE_S = 60
+PATIENCE_S = 300
 """Far below the time-outs of the programs here, which are an hour."""
 
 PROGRAM = """

@@ -359,7 +359,7 @@ def test_two_loaders_in_two_threads_share_a_small_window(local: Path, remote: Ca
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(300)
     assert failures == []
     assert not any(thread.is_alive() for thread in threads)
 
@@ -402,7 +402,7 @@ def test_an_iterator_collected_as_garbage_while_a_window_changes_is_closed_behin
             gc.enable()
         for thread in threading.enumerate():
             if thread.name == "penstock-close":
-                thread.join(60)
+                thread.join(300)
         assert window.window.prefetchers == []
         list(pen.Loader(source, 1000, threads=0))  # its end, in the main thread, puts the program's handler of SIGINT back
 

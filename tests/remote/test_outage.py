@@ -19,7 +19,7 @@ from penstock.remote.url import UrlPath
 from penstock.source import write_rows
 
 AWAY_S = count(0, 10)
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 def rows() -> Any:

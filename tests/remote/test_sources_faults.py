@@ -18,7 +18,7 @@ from penstock.remote.url import url_path
 from penstock.source import encode_rows
 
 ROWS = np.random.default_rng(0).standard_normal((600, 64)).astype(np.float32)
-DEADLINE_S = 30
+DEADLINE_S = 300
 
 
 @pytest.fixture(autouse=True)

@@ -158,7 +158,7 @@ def test_o11_a_process_that_is_gone_in_the_middle() -> None:
             for survives in every(3, range(20)):
                 arguments = json.dumps([str(url), double.storage_options, survives])
                 done = subprocess.run(
-                    [sys.executable, "-c", KILLED, arguments], cwd=Path(__file__).parents[2], timeout=60, check=False
+                    [sys.executable, "-c", KILLED, arguments], cwd=Path(__file__).parents[2], timeout=600, check=False
                 )
                 if done.returncode == 0:
                     break

@@ -111,7 +111,7 @@ def test_threads_read_through_a_small_window(prefix: UrlPath) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
         assert not any(thread.is_alive() for thread in threads)
         assert failures == []
         assert store.remote is not None

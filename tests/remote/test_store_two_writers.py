@@ -72,7 +72,7 @@ def test_o10_writers_in_threads(writers: int) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(300)
     assert failures == []
     check(url, writers, commits)
 
@@ -95,7 +95,7 @@ def test_o10_writers_in_processes() -> None:
                 for writer in range(2)
             ]
             for child in children:
-                printed, _ = child.communicate(timeout=120)
+                printed, _ = child.communicate(timeout=600)
                 assert printed == "done\n"
             check(url, 2, COMMITS)
         finally:

@@ -6,7 +6,6 @@
 import itertools
 import json
 import os
-import resource
 import shutil
 import signal
 import struct
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.sanitized import limit_address_space, patience_s
 
 import penstock as pen
 from penstock import _core
@@ -1129,15 +1129,13 @@ def main() -> None:
     for i in range(len(cases) if apart else 1):
         write(root[i], cases[i])
     exercise(root[0], cases[0])  # loads what is loaded late
-    status = Path("/proc/self/status").read_text().splitlines()
-    here = next(int(line.split()[1]) for line in status if line.startswith("VmSize"))
-    resource.setrlimit(resource.RLIMIT_AS, (here * 1024 + (512 << 20),) * 2)
+    limit_address_space(512 << 20)
     os.path.exists(folder / "marker")  # for whoever watches: from here on only stores are opened
     for i, case in enumerate(cases[1:], 1):
         say({"begin": case.name})
         if not apart:
             write(root[i], case)
-        signal.alarm(20)  # a hang ends the program
+        signal.alarm(patience_s(60))  # a hang ends the program
         result = exercise(root[i], case)
         signal.alarm(0)
         say(result.__dict__)

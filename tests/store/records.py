@@ -160,7 +160,7 @@ def run_python(code: str, *arguments: object) -> str:
         [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         cwd=Path(__file__).parents[2],
     )

@@ -111,7 +111,7 @@ def test_a_view_of_a_cut_file_is_refused_when_it_is_made(path: Path) -> None:
 
 def run(script: str) -> tuple[int, list[str]]:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(script)], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(script)], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
     return done.returncode, done.stdout.split() if done.returncode == 0 else [done.stderr[-2000:]]
 

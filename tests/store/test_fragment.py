@@ -444,7 +444,7 @@ print(child, flush=True)
 os._exit(0)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "a.pen")], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code, str(tmp_path / "a.pen")], capture_output=True, text=True, timeout=600, check=True
     )
     try:
         with pen.open(tmp_path / "a.pen", mode="a") as out:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.effort import count
+from tests.sanitized import is_sanitized, patience_s
 from tests.store import hostile
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ def run(
 ) -> list[dict[str, Any]]:
     """The lines that the program of tests/store/hostile.py prints for a group; a failure names the case it ended in."""
     command = [*before, sys.executable, "-W", "error", "-m", "tests.store.hostile", group, str(folder), str(stride), *after]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience_s(600))
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, f"ended by {done.returncode} after {lines[-1:]}: {done.stderr[-2000:]}"
     return lines
@@ -42,7 +43,7 @@ def test_hostile_stores_are_refused_by_name_or_read_without_harm(group: str, fol
     assert len(results) == len(list(hostile.GROUPS[group]())[::stride])
     wrong = [f"{line['case']!a}: {line['wrong'][:300]!a}" for line in results if line["wrong"]]
     assert wrong == [], f"{len(wrong)} of {len(results)}"
-    assert lines[-1]["peak_kib"] < 256 * 1024
+    assert is_sanitized() or lines[-1]["peak_kib"] < 256 * 1024
 
 
 def test_there_are_many_hostile_stores_and_each_is_tried_once() -> None:

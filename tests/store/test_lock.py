@@ -174,7 +174,7 @@ print(len(pen.open(path)))
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
         cwd=Path(__file__).parents[2],
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "53\n", "")

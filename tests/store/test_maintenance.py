@@ -325,6 +325,6 @@ assert stats(data).chunks == 400
 assert list(verify(sys.argv[1])) == []
 print(len(os.listdir("/proc/self/fd")))
 """
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 100

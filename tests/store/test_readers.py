@@ -195,7 +195,7 @@ def test_open_reader_survives_the_removal_of_every_file(tmp_path: Path, io: str)
 
 def test_soak_runs_as_a_program(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.store.soak", "--commits", "15", "--readers", "1", "--directory", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=Path(__file__).parents[2])
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     assert "15 commits" in done.stdout
     assert "0 wrong" in done.stdout

@@ -86,7 +86,7 @@ def check(browser: str, url: str, page: str, words: str) -> list[str]:
     """What is wrong with a page."""
     with tempfile.TemporaryDirectory() as profile:
         command = [browser, *FLAGS, f"--user-data-dir={profile}", f"{url}#{page}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     found = Page(done.stdout)
     complaints = [
         line for line in done.stderr.splitlines() if ":CONSOLE" in line and "the server responded with a status of" not in line

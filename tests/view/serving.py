@@ -14,7 +14,7 @@ from penstock.records import Source
 from penstock.view.dataset import ShownData
 from penstock.view.server import Routes, ViewServer
 
-PATIENCE_S = 60
+PATIENCE_S = 300
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 
 
 @contextmanager

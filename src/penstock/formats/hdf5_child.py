@@ -302,7 +302,7 @@ class OpenFiles:
             self.forget(path)
         if path not in self._open:
             cache_bytes = min(max(request["chunk_bytes"], LEAST_CACHE_BYTES), MOST_CACHE_BYTES)
-            # Without a lock: the file may stay open for longer than its source, and then somebody may want to write it.
+            # Without a lock: the file may stay open for longer than its source, and another program may want to write it.
             self._open[path] = (open_file(path, rdcc_nbytes=cache_bytes, locking=False), version, {})
             while len(self._open) > MAX_FILES:
                 self._open.popitem(last=False)[1][0].close()

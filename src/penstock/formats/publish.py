@@ -171,7 +171,7 @@ class Staging:
                 yield self._target.parent / name
 
     def _make_locked(self) -> tuple[Path, int]:
-        """A new directory and the descriptor of its lock. If somebody cleans up and takes it for a leftover, another one."""
+        """A new directory and the descriptor of its lock. If a cleanup takes it for a leftover, another one."""
         while True:
             directory = self._target.parent / f"{self._prefix}{secrets.token_hex(8)}.tmp"
             with writing(self._target, "making a directory next to it"):

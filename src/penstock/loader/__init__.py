@@ -1,4 +1,4 @@
-"""The loader: positions -> ids -> bytes -> batches, ahead of time, in order, bounded in bytes."""
+"""The loader: positions -> ids -> bytes -> batches, prefetched, in order, bounded in bytes."""
 
 from penstock.loader.loader import Batches, Loader
 from penstock.loader.make_batch import Info, seed_for

@@ -33,7 +33,7 @@ __all__ = ["Batches", "Loader"]
 
 
 class Loader:
-    """Batches of a stream, in order, read ahead of time.
+    """Batches of a stream, in order, prefetched.
 
     ``for batch in loader`` gives the rest of the epoch; the next ``for`` is the next epoch. ``loader.forever()`` never ends. A
     batch is a dict of arrays; fields of varying length are :class:`~penstock.Ragged`.

@@ -13,7 +13,7 @@ __all__ = ["Meter", "Network", "Stats"]
 
 @dataclass(frozen=True)
 class Network:
-    """What was read of data at URLs, by everybody, since its sources were opened: bytes from the network and in how many requests,
+    """What was read of data at URLs, by all readers, since its sources were opened: bytes from the network and in how many requests,
     bytes from the cache on disk and how often it had a range, and the most bytes that were in memory at a time.
     """
 

@@ -219,11 +219,22 @@ class Residents:
     moved: dict[int, IntArray] = field(default_factory=dict)
 
     def ids(self, number: int, most: int) -> Iterator[IntArray]:
-        """The ids that may have a field here, at most ``most`` at a time."""
-        moved = self.moved.get(number, np.empty(0, np.int64))
+        """The ids that may have a field here, at most ``most`` at a time; those of small runs come together."""
+        together, size = list[IntArray](), 0
+        for part in self._parts(number, most):
+            if size + part.size > most:
+                yield np.concatenate(together)
+                together, size = [], 0
+            together.append(part)
+            size += part.size
+        if together:
+            yield np.concatenate(together)
+
+    def _parts(self, number: int, most: int) -> Iterator[IntArray]:
         for run in self.runs:
             for low in range(run.start, run.stop, most):
                 yield np.arange(low, min(run.stop, low + most), dtype=np.int64)
+        moved = self.moved.get(number, np.empty(0, np.int64))
         for low in range(0, moved.size, most):
             yield moved[low : low + most]
 
