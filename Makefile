@@ -177,7 +177,7 @@ golden: setup build
 	$(PYTHON) -m venv .token-packages
 	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 	  > $$(.token-packages/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dev.pth
-	.token-packages/bin/python -m pip install --quiet --no-deps megatron-core ai2-olmo-core dolma datatrove litdata dataclass-extensions
+	.token-packages/bin/python -m pip install --quiet --no-deps megatron-core ai2-olmo-core dolma datatrove litdata dataclass-extensions bettermap
 	.token-packages/bin/python -m pip install --quiet loguru humanize msgspec smart_open boto3 cached_path omegaconf
 	touch $@
 
