@@ -11,7 +11,7 @@ WATCH    = LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-na
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native test-arm wheels sdist docs lint format check sanitize sanitize-python campaign exhaustive crash soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden stub clean
+.PHONY: setup build test test-native test-arm wheels sdist docs lint format check sanitize sanitize-python campaign exhaustive crash soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden token-packages stub clean
 
 setup: $(VENV)/.ready
 
@@ -196,9 +196,24 @@ golden: setup build
 	$(PY) -m tests.golden.make_packs
 	$(PY) -m tests.golden.make_sequences
 
+# The packages that own the formats of token files, of which the data sets are used and nothing else; torch is that of $(VENV).
+.token-packages/.ready:
+	$(PYTHON) -m venv .token-packages
+	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	  > $$(.token-packages/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dev.pth
+	.token-packages/bin/python -m pip install --quiet --no-deps megatron-core ai2-olmo-core dolma datatrove litdata dataclass-extensions bettermap
+	.token-packages/bin/python -m pip install --quiet loguru humanize msgspec smart_open boto3 cached_path omegaconf
+	touch $@
+
+token-packages: setup build .token-packages/.ready
+	.token-packages/bin/python -W ignore -m tests.golden.make_token_files
+	$(PY) -m tests.golden.read_token_files write out/token-files
+	.token-packages/bin/python -W ignore -m tests.golden.read_token_files read out/token-files
+	rm -rf out/token-files
+
 stub: build
 	$(PY) -m nanobind.stubgen -q -m penstock._core -o src/penstock/_core.pyi
 
 clean:
-	rm -rf build dist out $(VENV) $(WATCHED) .grain-venv .rivals .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf build dist out $(VENV) $(WATCHED) .grain-venv .rivals .token-packages .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

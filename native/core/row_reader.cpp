@@ -106,7 +106,7 @@ RowReader::Piece RowReader::locate(Files& files, std::uint64_t row) const {
 template <class SpanOf>
 void RowReader::read_tiles(Files& files, std::size_t low, std::size_t high, const SpanOf& span_of) const {
   Piece tile[kTile];
-  RowSpan spans[kTile];
+  Span spans[kTile];
   for (std::size_t done = low; done < high; done += kTile) {
     const std::size_t size = std::min(kTile, high - done);
     bool simple = true;  // all mapped, and none crosses the end of its part
@@ -142,10 +142,10 @@ void RowReader::read_tiles(Files& files, std::size_t low, std::size_t high, cons
 
 // Spans that cross parts, or of files that are not mapped; of those it is asked afterwards whether they were written to
 // meanwhile, which costs little next to a call for every span.
-void RowReader::read_pieces(Files& files, std::span<const RowSpan> spans) const {
-  for (const RowSpan& span : spans) read_run(files, span.start, span.rows, span.to);
+void RowReader::read_pieces(Files& files, std::span<const Span> spans) const {
+  for (const Span& span : spans) read_run(files, span.start, span.rows, span.to);
   const File* last = nullptr;
-  for (const RowSpan& span : spans) {
+  for (const Span& span : spans) {
     if (span.rows == 0) continue;
     const std::size_t end = part_of(span.start + span.rows - 1);
     for (std::size_t part = part_of(span.start); part <= end; ++part) {
@@ -217,9 +217,7 @@ void RowReader::read(std::span<const std::int64_t> starts, std::uint64_t run, st
                      Places places) const {
   if (run == 0 || starts.empty()) return;
   const std::uint64_t bytes = run * stride_;
-  const auto span_of = [=](std::size_t i) {
-    return RowSpan{static_cast<std::uint64_t>(starts[i]), run, out + places[i] * bytes};
-  };
+  const auto span_of = [=](std::size_t i) { return Span{static_cast<std::uint64_t>(starts[i]), run, out + places[i] * bytes}; };
   read_all(starts.size(), bytes, pool, [=, this](Files& files, std::size_t low, std::size_t high) {
     if (run == 1) low = read_mapped(files, starts, low, high, out, places);
     read_tiles(files, low, high, span_of);
@@ -232,17 +230,17 @@ void RowReader::read_spans(std::span<const std::int64_t> starts, std::span<const
   const auto total = static_cast<std::uint64_t>(offsets.back() - offsets.front());
   const auto span_of = [=, this](std::size_t i) {
     const std::int64_t rows = starts[i] < 0 ? 0 : offsets[i + 1] - offsets[i];
-    return RowSpan{static_cast<std::uint64_t>(starts[i]), static_cast<std::uint64_t>(rows),
-                   out + static_cast<std::uint64_t>(offsets[i]) * stride_};
+    return Span{static_cast<std::uint64_t>(starts[i]), static_cast<std::uint64_t>(rows),
+                out + static_cast<std::uint64_t>(offsets[i]) * stride_};
   };
   read_all(starts.size(), total * stride_ / starts.size() + 1, pool,
            [=, this](Files& files, std::size_t low, std::size_t high) { read_tiles(files, low, high, span_of); });
 }
 
-void RowReader::read_spans(std::span<const RowSpan> spans, ThreadPool& pool) const {
+void RowReader::read_spans(std::span<const Span> spans, ThreadPool& pool) const {
   if (spans.empty()) return;
   std::uint64_t rows = 0;
-  for (const RowSpan& span : spans) rows += span.rows;
+  for (const Span& span : spans) rows += span.rows;
   read_all(spans.size(), rows * stride_ / spans.size() + 1, pool, [=, this](Files& files, std::size_t low, std::size_t high) {
     read_tiles(files, low, high, [=](std::size_t i) { return spans[i]; });
   });

@@ -30,16 +30,16 @@ struct RowPart {
   FileVersion version = {};                          // of the file; whatever the name stands for is taken if it is not known
 };
 
-// Rows [start, start + rows), and where they go.
-struct RowSpan {
-  std::uint64_t start;
-  std::uint64_t rows;
-  std::byte* to;
-};
-
 // Immutable but for caches; safe to use from several threads and after fork. Memory must outlive the reader.
 class RowReader {
  public:
+  // Rows [start, start + rows), and where they go.
+  struct Span {
+    std::uint64_t start;
+    std::uint64_t rows;
+    std::byte* to;
+  };
+
   // Nothing is opened before the first read; a part whose rows do not fit its file or landing is refused.
   RowReader(std::vector<RowPart> parts, std::uint64_t stride, FileAccess access, std::uint64_t open_files = kOpenFiles);
 
@@ -54,7 +54,7 @@ class RowReader {
   void read_spans(std::span<const std::int64_t> starts, std::span<const std::int64_t> offsets, std::byte* out,
                   ThreadPool& pool) const;
   // Runs of different lengths that go anywhere.
-  void read_spans(std::span<const RowSpan> spans, ThreadPool& pool) const;
+  void read_spans(std::span<const Span> spans, ThreadPool& pool) const;
 
  private:
   struct Part {
@@ -73,7 +73,7 @@ class RowReader {
   void read_tiles(Files& files, std::size_t low, std::size_t high, const SpanOf& span_of) const;
   std::size_t read_mapped(Files& files, std::span<const std::int64_t> rows, std::size_t low, std::size_t high, std::byte* out,
                           const Places& places) const;
-  void read_pieces(Files& files, std::span<const RowSpan> spans) const;
+  void read_pieces(Files& files, std::span<const Span> spans) const;
   void read_run(Files& files, std::uint64_t start, std::uint64_t run, std::byte* out) const;
 
   std::vector<Part> parts_;  // those with rows

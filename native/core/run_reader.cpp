@@ -33,7 +33,7 @@ void RunReader::read(std::span<const std::int64_t> rows, const std::int64_t* sta
 
 void RunReader::read_parts(std::span<const RecordPart> parts, std::byte* out) const {
   const auto stride = static_cast<std::int64_t>(rows_.stride());
-  std::vector<RowSpan> spans;
+  std::vector<RowReader::Span> spans;
   spans.reserve(parts.size());
   for (const RecordPart& part : parts) {
     const std::int64_t begin = bounds_[static_cast<std::size_t>(part.row)];

@@ -38,6 +38,7 @@ from penstock.formats import megatron
 from penstock.formats.tokens_writer import write_tokens
 from penstock.records import Source
 from penstock.remote.url import UrlPath, url_path
+from penstock.source import open_blend
 from penstock.testing import SourceSuite
 from penstock.testing.source_suite import assert_batch
 
@@ -750,3 +751,46 @@ def test_tables_longer_than_a_piece_are_read_whole(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(f"penstock.formats.{module}.PIECE", piece)
         for what in ("x.idx", "x.ds", "l", "y.idx"):
             assert pen.open(tmp_path / what).document_bounds.tolist() == expected
+
+
+# Blends
+
+
+def test_a_blend_opens_as_data_sets_and_weights_to_be_mixed(every_format: Path, tmp_path: Path) -> None:
+    blend = tmp_path / "blend.txt"
+    blend.write_text(f"0.25 {every_format}/m-a\n 3 {every_format}/m-b\t1e-1 {every_format}/m-c\n")
+    data, weights = open_blend(blend, io="pread")
+    assert weights == {"m-a": 0.25, "m-b": 3.0, "m-c": 0.1}
+    assert [len(one) for one in data.values()] == [40, 40, 40]
+    mixed = pen.mix({name: one.shuffle(seed=1).sequences(16) for name, one in data.items()}, weights=weights, seed=2)
+    with pen.Loader(mixed, 4) as loader:
+        assert next(iter(loader))["tokens"].shape == (4, 16)
+    blend.write_text(f"{every_format}/m-a {every_format}/m-b")
+    data, none = open_blend(blend)
+    assert (list(data), none) == (["m-a", "m-b"], None)
+    (tmp_path / "x").mkdir()
+    made.write_megatron(tmp_path / "x/m-a", typed("<u2")[0])
+    blend.write_text(f"1 {every_format}/m-a 2 {tmp_path}/x/m-a")
+    assert list(open_blend(blend)[0]) == [f"{every_format}/m-a", f"{tmp_path}/x/m-a"]
+
+
+def test_what_is_no_blend_is_refused(every_format: Path, tmp_path: Path) -> None:
+    blend, prefix = tmp_path / "blend.txt", f"{every_format}/m-a"
+    for text in (
+        f"0.5 {prefix} 0.5",
+        f"{prefix} 0.5",
+        f"0.5 0.5 {prefix}",
+        f"-1 {prefix}",
+        f"nan {prefix}",
+        " \n",
+        f"1 {prefix} 2 {prefix}",
+    ):
+        blend.write_text(text)
+        with pytest.raises(FormatError, match=r"blend\.txt: "):
+            open_blend(blend)
+    blend.write_bytes(b"\xff\xfe 1")
+    with pytest.raises(FormatError, match=r"blend\.txt: "):
+        open_blend(blend)
+    blend.write_text(f"1 {prefix} 1 {prefix}-nothing")
+    with pytest.raises(MissingError, match="m-a-nothing"):
+        open_blend(blend)

@@ -149,7 +149,9 @@ def _leave_interrupts_to_the_parent() -> None:
 )
 def convert(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Data as for info.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The new store; or a name that ends in .shard or .rox.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="The new store; or a name that ends in .shard, .rox, .idx, .ds or .bin.")
+    ],
     fields: Fields = None,
     codec: Annotated[
         list[str] | None,
@@ -160,7 +162,7 @@ def convert(
         ),
     ] = None,
     chunk_bytes: Annotated[str | None, typer.Option(help="Bytes of a chunk, such as 64MiB.")] = None,
-    separator: Annotated[int | None, typer.Option(help="Of .rox: the token behind every document.")] = None,
+    separator: Annotated[int | None, typer.Option(help="Of token files: the token behind every document.")] = None,
     map_name: Annotated[
         str | None,
         typer.Option("--map", metavar="MODULE:FUNCTION", help="Your own function from batch to batch; it may change fields."),
@@ -177,7 +179,7 @@ def convert(
 
     If it is interrupted, the same command resumes where it stopped.
 
-    A target that ends in .shard or .rox gets one field; if that is interrupted, the same command starts over.
+    A target that ends in .shard, .rox, .idx, .ds or .bin gets one field; if that is interrupted, the same command starts over.
     """
     _check_target(target, separator, codec)
     check_storage([*sources, target], storage)
@@ -210,18 +212,19 @@ def convert(
 
 
 def _check_target(target: str, separator: object, codec: object) -> None:
-    is_tokens, is_rows = target.endswith(".rox"), target.endswith(".shard")
+    is_tokens, is_rows = target.endswith((".rox", ".idx", ".ds", ".bin")), target.endswith(".shard")
     if separator is not None and not is_tokens:
         raise typer.BadParameter(
-            "a separator stands between documents of tokens: the target must end in .rox", param_hint="--separator"
+            "a separator stands between documents of tokens: the target must end in .rox, .idx, .ds or .bin",
+            param_hint="--separator",
         )
     if codec and (is_tokens or is_rows):
-        raise typer.BadParameter("row shards and token blocks are not compressed: leave it out", param_hint="--codec")
+        raise typer.BadParameter("row shards and token files are not compressed: leave it out", param_hint="--codec")
 
 
 def _records_in(target: str, storage: Sequence[str] | None, records: int) -> int:
     """How many records a new store has: a map may give others than there were."""
-    if target.endswith((".shard", ".rox")):
+    if target.endswith((".shard", ".rox", ".idx", ".ds", ".bin")):
         return records
     options = storage_options(storage) if is_url(target) else None
     with open_source(target, **({} if options is None else {"storage_options": options})) as made:

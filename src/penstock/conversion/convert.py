@@ -14,6 +14,7 @@ from penstock.batch import Batch, unmasked
 from penstock.conversion.reading import load, next_span, read_spans, spans_of
 from penstock.conversion.tasks import BatchMap, Conversion, Input, Note, as_map
 from penstock.errors import SchemaMismatchError, StoreError
+from penstock.formats.documents_writer import write_documents
 from penstock.formats.files import listing
 from penstock.formats.open import has_urls, is_at_url, open_source
 from penstock.formats.publish import new_file
@@ -35,7 +36,8 @@ from penstock.system import is_directory, is_there, names_in, status, writing
 __all__ = ["coded", "convert"]
 
 BATCH_BYTES = 32 << 20
-ONE_FIELD = (".shard", ".rox")
+DOCUMENTS = (".idx", ".ds", ".bin")
+ONE_FIELD = (".shard", ".rox", *DOCUMENTS)
 FOREIGN = (".npy", ".npz", ".h5", ".hdf5", ".parquet", ".arrow", ".feather", ".array_record", ".json", ".csv", ".tar", ".zip")
 """Names that promise another format."""
 
@@ -61,8 +63,9 @@ def convert(
     is called with the records and bytes of every chunk written. The store appears under its name when it is complete; until then
     it grows in ``<path>.partial``. A conversion that was interrupted goes on from there when it is started again.
 
-    A ``path`` that ends in .shard or .rox gives row shards or token blocks instead, of the one field that is left; ``separator``
-    then stands behind every document of tokens. These are written in one go.
+    A ``path`` that ends in .shard or .rox gives row shards or token blocks instead, of the one field that is left. One that ends in
+    .idx, .ds or .bin gives token files of Megatron, datatrove or nanoGPT. ``separator`` then stands behind every document of
+    tokens. These are written in one go.
 
     ``map`` is a function of batches, or a :class:`~penstock.source.BatchMap`, which says more: it may change the fields and
     the number of records. ``executor`` is any ``concurrent.futures.Executor``: parts of the source are read, mapped and written in
@@ -82,7 +85,9 @@ def convert(
     for_source = {"storage_options": storage_options} if storage_options is not None and has_urls(source) else {}
     target = as_location(path, None if for_source and not is_at_url(path) else storage_options)
     if target.suffix in FOREIGN:
-        raise ValueError(f"{target}: convert writes a store, which may have any other name, .shard or .rox, not {target.suffix}")
+        raise ValueError(
+            f"{target}: convert writes a store, which may have any other name, or {', '.join(ONE_FIELD)}, not {target.suffix}"
+        )
     opened = open_source(source, **for_source)
     try:
         names = _chosen(opened.schema, fields)
@@ -243,9 +248,11 @@ def _convert_one_field(
         field = source.schema[fields[0]]
         if field.is_fixed and len(field.shape) != 1:
             raise ValueError(f"{path}: tokens have one dimension, field {fields[0]!r} is {field!r}")
-        write_tokens(
-            (item for batch in batches for item in _whole(path, fields[0], batch)), path, dtype=field.dtype, separator=separator
-        )
+        items = (item for batch in batches for item in _whole(path, fields[0], batch))
+        if path.suffix in DOCUMENTS:
+            write_documents(items, path, dtype=field.dtype, separator=separator)
+        else:
+            write_tokens(items, path, dtype=field.dtype, separator=separator)
 
 
 def _whole(path: Path, name: str, batch: Batch) -> Any:

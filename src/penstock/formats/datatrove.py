@@ -23,7 +23,7 @@ from penstock.errors import FormatError, MissingError, SchemaMismatchError, Sour
 from penstock.formats.files import File, Files, Names, bytes_of, find_files, is_file_there, next_to
 from penstock.formats.flat_tokens import BLOCK_SIZE, HEAD_BYTES, REMEDY, check_tokens, token_dtype
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
-from penstock.formats.token_line import BlockRuns, Documents, Reading, TokenSource
+from penstock.formats.token_line import BlockRuns, Documents, LineOptions, TokenSource
 from penstock.process import map_at_once
 from penstock.records import Recipe, Source
 from penstock.remote.window import RemoteOptions, SharedWindow
@@ -192,7 +192,7 @@ class DatatroveTokens(TokenSource):
         else:
             pieces, each = BlockRuns.even(np.array(tokens, np.int64), layout.block_size)
             counts = each.tolist()
-        how = Reading(field, found[0].dtype, threads, io, remote)
+        how = LineOptions(field, found[0].dtype, threads, io, remote)
         super().__init__(files, [one.part for one in found], counts, pieces, how)
 
     def _load(self, number: int, ends: IntArray) -> None:

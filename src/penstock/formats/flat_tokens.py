@@ -33,11 +33,11 @@ from penstock.formats import array as array_files
 from penstock.formats.files import File, Files, Names, find_files, is_file_there, next_to, one_line
 from penstock.formats.megatron import BIN, IDX, open_megatron
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
-from penstock.formats.token_line import BlockRuns, Documents, Reading, TokenSource
+from penstock.formats.token_line import BlockRuns, Documents, LineOptions, TokenSource
 from penstock.records import Recipe, Source
 from penstock.remote.window import RemoteOptions
 
-__all__ = ["BLOCK_SIZE", "FlatTokens", "check_tokens", "open_bin", "open_flat", "open_npy_file", "token_dtype"]
+__all__ = ["BLOCK_SIZE", "TABLE", "FlatTokens", "check_tokens", "open_bin", "open_flat", "open_npy_file", "token_dtype"]
 
 BLOCK_SIZE = 4096
 """Tokens of a record where files do not say where documents end."""
@@ -318,7 +318,7 @@ class FlatTokens(TokenSource):
         else:
             pieces, each = BlockRuns.even(np.array(tokens, np.int64), layout.block_size)
             counts = each.tolist()
-        how = Reading(field, found[0].dtype, threads, io, remote)
+        how = LineOptions(field, found[0].dtype, threads, io, remote)
         super().__init__(files, [one.part for one in found], counts, pieces, how)
 
     def _load(self, number: int, ends: IntArray) -> None:

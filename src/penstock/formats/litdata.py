@@ -28,7 +28,7 @@ from penstock.errors import (
 )
 from penstock.formats.files import File, Files, LocalFile, Names, RemoteFile
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
-from penstock.formats.token_line import Documents, Reading, TokenSource
+from penstock.formats.token_line import Documents, LineOptions, TokenSource
 from penstock.process import map_at_once
 from penstock.records import Recipe
 from penstock.remote.url import UrlPath
@@ -184,7 +184,7 @@ class LitDataTokens(TokenSource):
         counts, tokens = [chunk.items for chunk in chunks], [chunk.tokens for chunk in chunks]
         parts = [FileRows.of(chunk.file, chunk.size, chunk.data, chunk.tokens, chunk.version) for chunk in chunks]
         documents = Documents(counts, tokens, self._load, are_remote=files.is_remote)
-        super().__init__(files, parts, counts, documents, Reading(field, dtype, threads, io, remote))
+        super().__init__(files, parts, counts, documents, LineOptions(field, dtype, threads, io, remote))
 
     def _load(self, number: int, ends: IntArray) -> None:
         chunk, item = self._chunks[number], self._stored.itemsize

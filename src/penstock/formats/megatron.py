@@ -33,15 +33,15 @@ from penstock.errors import (
     UnsupportedTypeError,
     UnsupportedVersionError,
 )
-from penstock.formats.files import File, Files, Names, bytes_of, find_files, next_to
+from penstock.formats.files import File, Files, LocalFile, Names, bytes_of, find_files, next_to
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
-from penstock.formats.token_line import Documents, Reading, TokenSource
+from penstock.formats.token_line import Documents, LineOptions, TokenSource
 from penstock.process import map_at_once
 from penstock.records import Recipe
 from penstock.remote.window import RemoteOptions
 from penstock.system import is_there
 
-__all__ = ["BIN", "CODES", "HEADER", "IDX", "MAGIC", "MegatronTokens", "open_megatron"]
+__all__ = ["BIN", "CODES", "HEADER", "IDX", "LENGTH", "MAGIC", "POINTER", "MegatronTokens", "open_blend", "open_megatron"]
 
 MAGIC = b"MMIDIDX\0\0"
 HEADER = struct.Struct("<9sQBQQ")
@@ -267,7 +267,9 @@ class MegatronTokens(TokenSource):
         counts = [one.sequences if records == "sequence" else max(0, one.entries - 1) for one in found]
         load = self._load_sequences if records == "sequence" else self._load_documents
         documents = Documents(counts, [one.tokens for one in found], load, are_remote=files.is_remote)
-        super().__init__(files, [one.part for one in found], counts, documents, Reading(field, found[0].dtype, threads, io, remote))
+        super().__init__(
+            files, [one.part for one in found], counts, documents, LineOptions(field, found[0].dtype, threads, io, remote)
+        )
 
     def _load_sequences(self, number: int, ends: IntArray) -> None:
         one, last, item = self._found[number], 0, self._stored.itemsize
@@ -312,3 +314,77 @@ class MegatronTokens(TokenSource):
 
     def _recipe(self) -> Recipe:
         return (MegatronTokens, (self._files, self._name, self._records, self._scattered, *self._options))
+
+
+BLEND_BYTES = 64 << 20
+
+
+def open_blend(path: str | os.PathLike[str], **options: Any) -> tuple[dict[str, MegatronTokens], dict[str, float] | None]:
+    """The data sets of a blend, and their weights, for :func:`penstock.mix`; None if it has no weights.
+
+    A blend is what Megatron takes as ``--data-args-path``: a text of ``weight prefix weight prefix ...``, or of prefixes alone.
+    Prefixes are relative to the working directory, as Megatron has it. Options go to every data set.
+
+    >>> import tempfile, pathlib, penstock as pen
+    >>> from penstock.source import open_blend, write_documents
+    >>> path = pathlib.Path(tempfile.mkdtemp())
+    >>> for name in ("web", "code"):
+    ...     written = write_documents([[1, 2, 3, 4], [5, 6, 7, 8]], path / f"{name}.idx", dtype="uint16")
+    >>> size = (path / "blend.txt").write_text(f"0.3 {path}/web 0.7 {path}/code")
+    >>> data, weights = open_blend(path / "blend.txt")
+    >>> weights
+    {'web': 0.3, 'code': 0.7}
+    >>> stream = pen.mix({name: one.shuffle(seed=1).sequences(2) for name, one in data.items()}, weights=weights, seed=1)
+    """
+    words = _words(Path(path))
+    weights = [_weight(Path(path), word) for word in words]
+    if any(weight is not None for weight in weights):
+        if len(words) % 2 or any((weight is None) == (place % 2 == 0) for place, weight in enumerate(weights)):
+            raise FormatError(f"{path}: expected weights and prefixes in turn, or prefixes alone, found {' '.join(words)[:100]!r}")
+        prefixes, given = words[1::2], [weight for weight in weights[::2] if weight is not None]
+    else:
+        prefixes, given = words, None
+    names = _names(Path(path), prefixes)
+    opened: dict[str, MegatronTokens] = {}
+    try:
+        for name, prefix in zip(names, prefixes, strict=True):
+            opened[name] = open_megatron(f"{prefix}{IDX}", **options)
+    except BaseException:
+        for source in opened.values():
+            source.close()
+        raise
+    return opened, None if given is None else dict(zip(names, given, strict=True))
+
+
+def _words(path: Path) -> list[str]:
+    file = LocalFile(path.absolute())
+    size = file.size
+    if size > BLEND_BYTES:
+        raise FormatError(f"{path}: expected a blend of at most {BLEND_BYTES} bytes, found {size}")
+    try:
+        words = file.read(0, size).decode().split()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{path}: expected a text of weights and prefixes, found something else") from error
+    if not words:
+        raise FormatError(f"{path}: expected at least one prefix, found none")
+    return words
+
+
+def _weight(path: Path, word: str) -> float | None:
+    """The number that a word is; None for a prefix."""
+    try:
+        weight = float(word)
+    except ValueError:
+        return None
+    if not 0 <= weight < float("inf"):
+        raise FormatError(f"{path}: expected weights of 0 or more, found {word[:40]!r}")
+    return weight
+
+
+def _names(path: Path, prefixes: Sequence[str]) -> list[str]:
+    """Names of data sets: the last of their paths, or all of it where that is not enough."""
+    if len(set(prefixes)) < len(prefixes):
+        twice = next(one for one in prefixes if prefixes.count(one) > 1)
+        raise FormatError(f"{path}: the prefix {twice} is there twice: write it once, with the sum of the weights")
+    short = [Path(prefix).name for prefix in prefixes]
+    return short if len(set(short)) == len(short) else list(prefixes)

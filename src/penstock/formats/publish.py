@@ -30,7 +30,7 @@ import numpy.typing as npt
 from penstock.errors import DurabilityError, MissingError, UnsupportedFilesystemError
 from penstock.remote.url import UrlPath
 from penstock.store.local import Filesystem
-from penstock.system import is_there, writing
+from penstock.system import is_there, names_in, writing
 
 __all__ = ["NewFile", "Staging", "new_file", "refuse_existing", "replace_file"]
 
@@ -232,16 +232,18 @@ without asking, so that is looked at before.
 
 @contextmanager
 def new_file(target: Path | UrlPath) -> Iterator[Path]:
-    """A path to write a new file to. If the target is at a URL, the file goes there when the block is left without an error."""
+    """A path to write a new file to. If the target is at a URL, the file, and before it those written next to it, go there when the
+    block is left without an error.
+    """
     if isinstance(target, Path):
         yield target
         return
     _refuse_existing(target)
     with tempfile.TemporaryDirectory(prefix="penstock-") as directory:
-        local = Path(directory) / target.name
-        yield local
-        if is_there(local):  # no tokens at all are no file
-            _put_new(local, target)
+        yield Path(directory) / target.name
+        written = sorted(names_in(directory), key=lambda name: (name == target.name, name))  # of no tokens at all, none
+        for name in written:
+            _put_new(Path(directory) / name, target.parent / name)
 
 
 def _refuse_existing(target: UrlPath) -> None:

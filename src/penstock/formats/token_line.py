@@ -23,7 +23,7 @@ from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.store.column import make_column
 
-__all__ = ["BlockRuns", "Documents", "Reading", "TokenLeaf", "TokenSource", "as_elements", "heads_of_runs"]
+__all__ = ["BlockRuns", "Documents", "LineOptions", "TokenLeaf", "TokenSource", "as_elements", "heads_of_runs"]
 
 SCAN_BYTES = 8 << 20
 """Bytes searched for separators at a time."""
@@ -125,7 +125,7 @@ class Documents:
 
 
 @dataclass(frozen=True)
-class Reading:
+class LineOptions:
     """How a line is delivered and read: the name of the field, the type of the elements in the files, threads and means."""
 
     field: str
@@ -142,7 +142,7 @@ class TokenSource(RowSource):
     """
 
     def __init__(
-        self, files: Files, parts: Sequence[FileRows], counts: Sequence[int], pieces: BlockRuns | Documents, how: Reading
+        self, files: Files, parts: Sequence[FileRows], counts: Sequence[int], pieces: BlockRuns | Documents, how: LineOptions
     ) -> None:
         """``parts`` are the tokens of the files, ``counts`` how many of the ``pieces``, the records, each of them has."""
         self._name, self._options, self._stored = how.field, (how.threads, how.io, how.remote), how.dtype

@@ -34,7 +34,7 @@ from penstock.errors import (
 )
 from penstock.formats.files import File, Files, LocalFile, Names, RemoteFile, children, find_files, has_pattern
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
-from penstock.formats.token_line import BlockRuns, Reading, TokenSource, as_elements, heads_of_runs
+from penstock.formats.token_line import BlockRuns, LineOptions, TokenSource, as_elements, heads_of_runs
 from penstock.process import map_at_once
 from penstock.records import Recipe
 from penstock.remote.url import UrlPath
@@ -218,7 +218,7 @@ class TokenBlocks(TokenSource):
         footers, runs = files.once("tokens", lambda: _look(files))
         dtype = footers[0].dtype
         parts = [FileRows.of(f.file, f.size, 0, f.data_bytes // dtype.itemsize, f.version) for f in footers]
-        super().__init__(files, parts, [f.blocks for f in footers], runs, Reading(field, dtype, threads, io, remote))
+        super().__init__(files, parts, [f.blocks for f in footers], runs, LineOptions(field, dtype, threads, io, remote))
 
     def _identity(self) -> tuple[Any, ...]:
         return "tokens", self._name

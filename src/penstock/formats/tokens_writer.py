@@ -35,7 +35,7 @@ from penstock.progress import Progress
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.system import is_directory, is_there, names_in, reading, status, writing
 
-__all__ = ["write_tokens"]
+__all__ = ["Document", "DocumentEncoder", "write_tokens"]
 
 Document = str | bytes | bytearray | npt.NDArray[Any] | list[int] | tuple[int, ...]
 """A text (stored as UTF-8), a byte string, or numbers."""
@@ -81,7 +81,7 @@ def write_tokens(
         first = list(islice(rest, 1))
         if not first:
             return []
-        encoder = _Encoder(first[0], known, separator, converts=dtype is not None)
+        encoder = DocumentEncoder(first[0], known, separator, converts=dtype is not None)
         target.check_separator(encoder.separator)
         with Staging(target.path) as staging:
             shards = _Shards(staging, target, encoder.dtype, size, most)
@@ -105,7 +105,7 @@ def _unique(path: Path) -> Path:
     return path.with_name(f"{stems[0]}{SUFFIX}" if stems else re.sub(r"[*?]", "base", path.name))
 
 
-def _write_all(documents: Iterable[Document], encoder: "_Encoder", shards: "_Shards", progress: Progress | None) -> None:
+def _write_all(documents: Iterable[Document], encoder: "DocumentEncoder", shards: "_Shards", progress: Progress | None) -> None:
     pending, waiting = bytearray(), 0
     for number, document in enumerate(documents):
         pending += encoder.encode(number, document)
@@ -264,7 +264,7 @@ def _checked(dtype: npt.DTypeLike) -> np.dtype[Any]:
     raise TypeError(f"expected whole numbers or floats of up to 64 bits, got {made}{why}")
 
 
-class _Encoder:
+class DocumentEncoder:
     """Documents as bytes. They must all be texts or byte strings, or all be numbers, of one type unless they are converted."""
 
     def __init__(self, first: Document, dtype: np.dtype[Any] | None, separator: object, *, converts: bool) -> None:
