@@ -11,10 +11,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "build" / "arm-python"
-DEBIAN = (
-    "libbz2-1.0 libc6 libexpat1 libffi8 libgcc-s1 liblzma5 libpython3.11-minimal libpython3.11-stdlib libsqlite3-0 libssl3"
-    " libstdc++6 libuuid1 python3.11-minimal zlib1g"
-).split()
+DEBIAN = [
+    "libbz2-1.0",
+    "libc6",
+    "libexpat1",
+    "libffi8",
+    "libgcc-s1",
+    "liblzma5",
+    "libpython3.11-minimal",
+    "libpython3.11-stdlib",
+    "libsqlite3-0",
+    "libssl3",
+    "libstdc++6",
+    "libuuid1",
+    "python3.11-minimal",
+    "zlib1g",
+]
 PACKAGES = ("numpy>=1.26", "rich>=13", "typer>=0.15", "scipy>=1.11", "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
 
