@@ -1,7 +1,8 @@
 """Runs Python for arm64 in an emulator, with the wheel for it: ``python tools/arm_python.py -m pytest tests/order/test_golden.py``.
 
-The interpreter comes from Debian's packages, unpacked into ``build/arm-python`` (nothing is installed); numpy and the test
-tools are wheels from pip; penstock is the wheel in ``dist``. Needs apt-get, dpkg-deb and qemu-aarch64-static (Debian: qemu-user-static).
+The interpreter comes from Debian's packages, unpacked into ``build/arm-python`` (nothing is installed); numpy and the test tools
+are wheels from pip; penstock is the wheel in ``dist``. It needs apt-get, dpkg-deb and qemu-aarch64-static (Debian:
+qemu-user-static).
 """
 
 import os
