@@ -34,8 +34,6 @@ def test_import_loads_neither_numpy_nor_the_library_until_something_is_used() ->
 
 def test_every_name_and_module_can_be_had_after_the_import_alone() -> None:
     code = "import penstock as pen; [getattr(pen, name) for name in dir(pen)]; print(pen.order.Shuffle, pen.source.write_rows)"
-        "import penstock as pen; found = [getattr(pen, name) for name in dir(pen)]; print(pen.order.Shuffle, pen.source.write_rows)"
-    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "Shuffle" in done.stdout
     assert not hasattr(penstock, "no_such_name")
