@@ -28,8 +28,17 @@ DEBIAN = [
     "python3.11-minimal",
     "zlib1g",
 ]
-PACKAGES = ("numpy>=1.26", "rich>=13", "typer>=0.15", "scipy>=1.11", "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")
-PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
+PACKAGES = (
+    "numpy>=1.26",
+    "obstore>=0.12,<0.13",
+    "rich>=13",
+    "typer>=0.15",
+    "scipy>=1.11",
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "hypothesis>=6.100",
+)
+PLATFORMS = tuple(f"manylinux_2_{version}_aarch64" for version in (28, 27, 24, 17)) + ("manylinux2014_aarch64",)
 
 
 def unpack_interpreter(root: Path) -> None:
