@@ -38,7 +38,7 @@ PACKAGES = (
     "pytest-timeout>=2.3",
     "hypothesis>=6.100",
 )
-PLATFORMS = tuple(f"manylinux_2_{version}_aarch64" for version in (28, 27, 24, 17)) + ("manylinux2014_aarch64",)
+PLATFORMS = [*(f"manylinux_2_{version}_aarch64" for version in (28, 27, 24, 17)), "manylinux2014_aarch64"]
 
 
 def unpack_interpreter(root: Path) -> None:
