@@ -51,6 +51,8 @@ test-arm: $(VENV)/.wheels
 	  -DPENSTOCK_CODEC_SOURCES=$(CURDIR)/build/codecs -DCMAKE_EXE_LINKER_FLAGS=-static >/dev/null
 	$(CMAKE) --build build/arm -j2
 	$(VENV)/bin/ctest --test-dir build/arm --output-on-failure
+	$(PY) tools/wheels.py --only cp311 --only manylinux --only aarch64
+	$(PY) tools/arm_python.py -m pytest -q -p no:cacheprovider tests/order/test_golden.py tests/stream/test_golden_sequences.py
 
 # Every wheel, checked, into dist; WHEELS='--only x86_64 --only cp312' builds some of them.
 wheels: $(VENV)/.wheels

@@ -1,13 +1,18 @@
 """What importing penstock does, and what it offers."""
 
 import importlib
+import importlib.metadata
 import json
+import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import pytest
 from tests.cluster.engine import run
+
+import penstock
 
 HEAVY = {"torch", "jax", "h5py", "obstore", "rich", "ray", "scipy", "pytest", "hypothesis"}
 
@@ -17,6 +22,32 @@ def test_import_loads_no_framework_and_prints_nothing() -> None:
     done = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == ""
     assert HEAVY.isdisjoint(json.loads(done.stderr))
+
+
+def test_import_loads_neither_numpy_nor_the_library_until_something_is_used() -> None:
+    code = "import sys, penstock; before = {*sys.modules}; penstock.open; print(*before, '|', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, after = (set(part.split()) for part in done.stdout.split("|"))
+    assert before.isdisjoint({"numpy", "penstock.library"})
+    assert {"numpy", "penstock.library", "penstock.loader"} <= after
+
+
+def test_every_name_and_module_can_be_had_after_the_import_alone() -> None:
+    code = "import penstock as pen; [getattr(pen, name) for name in dir(pen)]; print(pen.order.Shuffle, pen.source.write_rows)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Shuffle" in done.stdout
+    assert not hasattr(penstock, "no_such_name")
+    assert set(penstock.__all__) <= set(dir(penstock))
+
+
+def test_a_source_out_of_a_pickle_has_the_methods_of_higher_layers(tmp_path: Path) -> None:
+    code = "import pickle, sys; source = pickle.loads(bytes.fromhex(sys.argv[1])); print(len(source.shuffle(seed=1)))"
+    words = [sys.executable, "-c", code, pickle.dumps(penstock.open({"x": [1, 2, 3]})).hex()]
+    assert subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout == "3\n"
+
+
+def test_the_version_of_the_package_is_the_one_in_the_source() -> None:
+    assert importlib.metadata.version("penstock") == penstock.__version__
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Runs Python for arm64 in an emulator, with the wheel for it: ``python tools/arm_python.py -m pytest tests/order/test_golden.py``.
 
-The interpreter comes from Debian's packages, unpacked into ``build/arm-python`` (nothing is installed); numpy and the test tools are
-wheels from pip; penstock is the wheel in ``dist``. Needs apt-get, dpkg-deb and qemu-aarch64-static (Debian: qemu-user-static).
+The interpreter comes from Debian's packages, unpacked into ``build/arm-python`` (nothing is installed); numpy and the test tools
+are wheels from pip; penstock is the wheel in ``dist``. It needs apt-get, dpkg-deb and qemu-aarch64-static (Debian:
+qemu-user-static).
 """
 
 import os
@@ -11,12 +12,33 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / "build" / "arm-python"
-DEBIAN = (
-    "libbz2-1.0 libc6 libexpat1 libffi8 libgcc-s1 liblzma5 libpython3.11-minimal libpython3.11-stdlib libsqlite3-0 libssl3"
-    " libstdc++6 libuuid1 python3.11-minimal zlib1g"
-).split()
-PACKAGES = ("numpy>=1.26", "rich>=13", "typer>=0.15", "scipy>=1.11", "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100")
-PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
+DEBIAN = [
+    "libbz2-1.0",
+    "libc6",
+    "libexpat1",
+    "libffi8",
+    "libgcc-s1",
+    "liblzma5",
+    "libpython3.11-minimal",
+    "libpython3.11-stdlib",
+    "libsqlite3-0",
+    "libssl3",
+    "libstdc++6",
+    "libuuid1",
+    "python3.11-minimal",
+    "zlib1g",
+]
+PACKAGES = (
+    "numpy>=1.26",
+    "obstore>=0.12,<0.13",
+    "rich>=13",
+    "typer>=0.15",
+    "scipy>=1.11",
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "hypothesis>=6.100",
+)
+PLATFORMS = [*(f"manylinux_2_{version}_aarch64" for version in (28, 27, 24, 17)), "manylinux2014_aarch64"]
 
 
 def unpack_interpreter(root: Path) -> None:

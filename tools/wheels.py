@@ -182,7 +182,9 @@ def main() -> None:
             built = time.monotonic() - begun
             check(wheel, target)
             runs = [try_out(wheel, one) for one in interpreter.runs] if target.runs_here and not options.no_demo else []
-            lines.append(f"{wheel.name}: {wheel.stat().st_size / 1e6:.2f} MB, built in {built:.0f} s; " + ("; ".join(runs) or "not run here"))
+            lines.append(
+                f"{wheel.name}: {wheel.stat().st_size / 1e6:.2f} MB, built in {built:.0f} s; " + ("; ".join(runs) or "not run here")
+            )
             print(lines[-1], flush=True)
     print("", *lines, sep="\n")
 

@@ -37,7 +37,7 @@ struct Stripe {
     for (std::uint32_t bit = 0; bit < 32; ++bit) {
       std::uint64_t state = std::uint32_t{1} << bit;
       for (std::size_t at = 0; at < length; at += 8) state = step_word(state, 0);
-      std::uint32_t(&table)[256] = advance[bit / 8];
+      std::uint32_t (&table)[256] = advance[bit / 8];
       for (std::uint32_t byte = 0; byte < 256; ++byte) {
         if ((byte >> bit % 8 & 1) != 0) table[byte] ^= static_cast<std::uint32_t>(state);
       }

@@ -14,7 +14,8 @@ namespace {
 
 #if defined(__x86_64__)
 
-// Asked by hand: what __builtin_cpu_supports needs is not part of every compiler's run-time library (zig, which builds the wheels).
+// Asked by hand: what __builtin_cpu_supports needs is not part of every compiler's run-time library (not of zig's, which builds
+// the wheels).
 struct Registers {
   unsigned a = 0, b = 0, c = 0, d = 0;
 };

@@ -91,7 +91,8 @@ def test_the_help_page_without_any_command_loaded_is_the_same(run: Run, columns:
 
 
 def test_the_help_page_loads_neither_numpy_nor_the_library() -> None:
-    code = "import sys; sys.argv[1:] = ['--help']; from penstock.cli.main import main\ntry: main()\nexcept SystemExit: print(*sys.modules)"
+    code = "import sys; sys.argv[1:] = ['--help']; from penstock.cli.main import main\n"
+    code += "try: main()\nexcept SystemExit: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
     assert "penstock.cli.terminal" in loaded

@@ -35,9 +35,7 @@ ENTRIES = (
     Entry("Look", "info", "info", "Show what is there."),
     Entry("Look", "info", "head", "Show the first records."),
     Entry("Look", "info", "show", "Show records by id."),
-    Entry(
-        "Look", "explain", "explain", "Say which records are in the batch of a step: ids, epoch and position, for every rank."
-    ),
+    Entry("Look", "explain", "explain", "Say which records are in the batch of a step: ids, epoch and position, for every rank."),
     Entry("Look", "explain", "where", "Say when a record is seen: epochs, positions, steps and ranks. Nothing is read."),
     Entry("Make", "convert", "convert", "Write a new store from anything that can be opened."),
     Entry("Make", "maintenance", "rebalance", "Rewrite a store into full chunks."),
