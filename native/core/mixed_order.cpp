@@ -32,7 +32,7 @@ bool OrderLeaf::at(std::span<const std::int64_t> positions, std::int32_t* leaves
 
 OrderMix::OrderMix(const MixtureLine& line, std::uint64_t root, std::vector<std::int64_t> before, std::vector<MixedPart> parts)
     : line_(line), root_(root), before_(std::move(before)), parts_(std::move(parts)) {
-  if (before_.size() != parts_.size()) throw std::invalid_argument("expected a number for every data set");
+  if (parts_.empty() || before_.size() != parts_.size()) throw std::invalid_argument("expected a number for every data set");
 }
 
 bool OrderMix::at(std::span<const std::int64_t> positions, std::int32_t* leaves, std::int64_t* ids) const {

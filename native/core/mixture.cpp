@@ -103,6 +103,8 @@ bool MixtureLine::run(std::uint64_t root, std::int64_t first, std::span<std::uin
     const MixtureSegment& segment = segment_of(segments_, position);
     if (segment.period > places.size() || segment.unit != 1) return false;
     const Period& period = periods.emplace_back(period_of(segments_, root, position, before));
+    if (counts.size() != period.before.size() || elements.size() != counts.size())
+      throw std::invalid_argument("expected a place for every data set");
     if (&segment_of(segments_, period.first + segment.period - 1) != &segment) return false;  // it is cut off
     for (std::size_t k = 0; k < counts.size(); ++k) {
       if (periods.size() == 1) {

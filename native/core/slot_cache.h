@@ -55,8 +55,8 @@ class SlotCache {
       mine.count.fetch_add(1);
       if (!is_closing_.load()) return Use(*this, mine);
       leave(mine);
-      const std::lock_guard turn(
-          closing_);  // wait for it: as long as new uses begin before old ones end, no thread is ever alone
+      // Wait for it: as long as new uses begin before old ones end, no thread is ever alone.
+      const std::lock_guard turn(closing_);
     }
   }
 
@@ -122,13 +122,18 @@ class SlotCache {
   // Calls work() while no thread holds a Use; with closing_ locked.
   template <class Work>
   void alone(const Work& work) {
-    is_closing_.store(true);  // whoever counts himself after this sees it, and whoever did before is seen here
+    is_closing_.store(true);  // a thread that counts itself after this sees it; one that did before is seen here
+    const Reopen reopen{is_closing_};
     for (Users& users : users_) {
       for (std::uint32_t count = users.count.load(); count != 0; count = users.count.load()) users.count.wait(count);
     }
     work();
-    is_closing_.store(false);
   }
+
+  struct Reopen {
+    std::atomic<bool>& is_closing;
+    ~Reopen() { is_closing.store(false); }
+  };
 
   // No thread may hold a Use.
   template <class Gone>

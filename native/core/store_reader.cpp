@@ -586,9 +586,14 @@ std::uint64_t StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride,
 
 bool StoreGather::can_read(std::span<const Source> sources, std::uint64_t stride) {
   std::unordered_map<const StoreReader*, std::uint32_t> fields;
+  // Not landings together with files: evicting one waits for the reads of its store, which must not wait for a disk.
+  const auto is_landed = [](const StoreReader& store) {
+    return !store.chunks_.empty() && store.chunks_.front().landing != nullptr;
+  };
   return stride > 0 && stride <= kMaxRecordBytes && std::all_of(sources.begin(), sources.end(), [&](const Source& source) {
            const StoreReader& store = *source.store;
            return store.access_ == FileAccess::map && store.chunks_.size() <= store.limits_.open_chunks &&
+                  is_landed(store) == is_landed(*sources.front().store) &&
                   fields.emplace(&store, source.field).first->second == source.field;
          });
 }
@@ -611,10 +616,18 @@ std::size_t StoreGather::read(std::span<const std::int64_t> ids, std::span<const
     const StoreReader::ManyStores stores(stores_, store_of_, which);
     done = StoreReader::read_plain(stores, stride_, ids, 0, ids.size(), out, present, {});
   }
-  if (look_.is_due()) {
-    for (const Source& source : stores_) StoreReader::Session::look_at_some(*source.store);
-  }
+  if (look_.is_due()) look_at_some(which);
   return done;  // nothing to trim: all chunks may be open at once
+}
+
+// Those of the read alone, each as seldom as where it is read by itself: a look may be slow.
+void StoreGather::look_at_some(std::span<const std::int32_t> which) const {
+  std::vector<bool> is_used(stores_.size());
+  for (const std::int32_t source : which) is_used[store_of_[static_cast<std::size_t>(source)]] = true;
+  for (std::size_t k = 0; k < stores_.size(); ++k) {
+    const StoreReader& store = *stores_[k].store;
+    if (is_used[k] && store.look_.is_due()) StoreReader::Session::look_at_some(store);
+  }
 }
 
 std::uint64_t StoreReader::measure(std::uint32_t field, std::uint8_t ndim, std::span<const std::int64_t> all_ids,

@@ -135,7 +135,7 @@ class StoreGather {
     std::uint32_t field;
   };
 
-  // Whether it can read them: files are mapped, all at once, and no store is there with two fields.
+  // Whether it can read them: all files are mapped at once, or all are landings; no store is there with two fields.
   static bool can_read(std::span<const Source> sources, std::uint64_t stride);
   StoreGather(std::span<const Source> sources, std::uint64_t stride);
 
@@ -145,6 +145,8 @@ class StoreGather {
                    std::uint8_t* present) const;
 
  private:
+  void look_at_some(std::span<const std::int32_t> which) const;
+
   std::vector<Source> stores_;           // by address, each once: all threads take them in that order, and none waits for another
   std::vector<std::uint32_t> store_of_;  // source
   std::uint64_t stride_;

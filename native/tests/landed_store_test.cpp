@@ -196,6 +196,16 @@ void readers_without_a_pause_do_not_keep_a_chunk_open() {
   for (std::thread& thread : threads) thread.join();
 }
 
+void landings_are_not_gathered_together_with_files() {
+  const Files files;
+  const StoreReader mapped("store", kLength, files.facts(), kSegments, {}, FileAccess::map, {});
+  const StoreReader landed = Landings(files).reader();
+  const StoreReader other = Landings(files).reader();
+  check(StoreGather::can_read(std::vector<StoreGather::Source>{{&landed, 0}, {&other, 0}}, kStride), "all are landings");
+  check(!StoreGather::can_read(std::vector<StoreGather::Source>{{&mapped, 0}, {&landed, 0}}, kStride), "a file and a landing");
+  check(!StoreGather::can_read(std::vector<StoreGather::Source>{{&landed, 0}, {&mapped, 0}}, kStride), "a landing and a file");
+}
+
 }  // namespace
 
 int main() {
@@ -206,5 +216,6 @@ int main() {
   a_forgotten_chunk_is_checked_anew();
   chunks_are_forgotten_while_others_read();
   readers_without_a_pause_do_not_keep_a_chunk_open();
+  landings_are_not_gathered_together_with_files();
   return finish();
 }

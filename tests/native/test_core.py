@@ -205,3 +205,15 @@ def test_a_ring_refuses_records_that_do_not_exist() -> None:
     assert len(ring.take()[0][0]) == 100
     with pytest.raises(ValueError, match="rising"):
         ring.put_runs(np.array([90, 10]), np.array([0, 10, 5]), np.array([0, 2]))
+
+
+def test_a_mixture_of_no_or_other_data_sets_is_refused() -> None:
+    edges = np.array([[0, 1 << 62, 1 << 63]], np.uint64)
+    first, period, unit, before = (np.array([one], np.uint64) for one in (0, 10, 1, 0))
+    line = _core.MixtureLine(first, period, unit, before, edges, np.zeros((1, 2), np.int64))
+    with pytest.raises(ValueError, match="for every data set"):
+        _core.OrderNode.mix(line, 5, [], [])
+    one = _core.OrderNode.mix(line, 5, [0], [(_core.OrderNode.leaf(None, 0), 0, 1000)])
+    leaves, ids = np.zeros(100, np.int32), np.zeros(100, np.int64)
+    with pytest.raises(ValueError, match="for every data set"):
+        one.run(0, leaves, ids)

@@ -373,7 +373,7 @@ class NativeEngine(Engine):
             return self._stream.locate(epoch, run)
         leaves, ids = np.empty(len(run), np.int32), np.empty(len(run), np.int64)
         if self._tree is None or self._tree[0] != epoch or not _work_out(self._tree[1], run, leaves, ids):
-            order = self._stream.native_order(epoch, run.start, 0)
+            self._tree, order = None, self._stream.native_order(epoch, run.start, 0)
             if order is None or not _work_out(order, run, leaves, ids):
                 return self._stream.locate(epoch, run)
             self._tree = epoch, order
