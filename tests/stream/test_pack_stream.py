@@ -320,6 +320,18 @@ def test_streams_are_picklable_and_small(store: Any):
         compare(pen.Loader(stream, batch_size=16, executor=executor), model_of({"eos": 7}))
 
 
+def test_threads_find_the_same(store: Any):
+    stream = store.shuffle(seed=11).pack(40, window=10, eos=7)
+    assert stream.packing.num_groups == 30, "more groups than plans are kept"
+    model = model_of({"eos": 7}, window=10)
+    with ThreadPoolExecutor(8) as threads:
+        for epoch, number, found in threads.map(
+            lambda one: (one % 3, one * 37 % len(stream), stream.locate(one % 3, range(one * 37 % len(stream) * 40, 10**9, 10**9))),
+            range(400),
+        ):
+            assert stream.fetch(found)["tokens"][0].tolist() == model.sample(epoch, number)["tokens"]
+
+
 def test_memory_of_the_caller_is_filled(store: Any):
     stream = store.shuffle(seed=11).pack(40, window=100, fields=FIELDS, pad=1)
     out = [{name: np.zeros((8, 40), one.dtype) for name, one in stream.schema.items()} for _ in range(3)]
