@@ -238,14 +238,14 @@ class Pack:
             _core.Permutation(self.num_groups, derive_key(self.seed, epoch, Purpose.PACK_GROUPS)).run(0, 1, order)
         return order
 
-    def _plan_blocks(self, epoch: int, group: int, sequences: int) -> _core.PackPlan:
+    def _plan_blocks(self, epoch: int, group: int, sequences: int, key: int | None = None) -> _core.PackPlan:
         low = group * self.group_blocks
         blocks = np.arange(low, min(low + self.group_blocks, self.num_blocks))
         order = self._block_order(epoch)
         if order is not None:
             order.run(low, 1, blocks)
-        split, drops = SPLITS[self.split], self.long == "drop"
-        return _core.PackPlan(self.bounds, self.block, self.extra, blocks, self.length, self.multiple_of, split, drops, sequences)
+        rule = self.length, self.multiple_of, SPLITS[self.split], self.long == "drop"
+        return _core.PackPlan(self.bounds, self.block, self.extra, blocks, *rule, sequences, key)
 
     def plan(self, epoch: int, place: int) -> Pieces:
         """The sequences of the group at a place of an epoch, in the order in which they come."""
@@ -256,14 +256,11 @@ class Pack:
         edges = self.edges(epoch)
         group = int(self._group_order(epoch)[place]) if self.split == "never" else place
         count = int(edges[place + 1] - edges[place])
-        native = self._plan_blocks(epoch, group, count)
+        key = None if self.seed is None else derive_key(self.seed, epoch, Purpose.PACK, group)
+        native = self._plan_blocks(epoch, group, count, key)
         pieces = Pieces(np.empty(count + 1, np.int64), *(np.empty(native.num_pieces, np.int64) for _ in range(3)))
         native.write(pieces.first, pieces.document, pieces.offset, pieces.count)
-        if self.seed is None:
-            return pieces
-        order = np.empty(count, np.int64)
-        _core.Permutation(count, derive_key(self.seed, epoch, Purpose.PACK, group)).run(0, 1, order)
-        return pieces.take(order)
+        return pieces
 
     def pieces(self, epoch: int, sequences: Any) -> Pieces:
         """What is in any sequences of an epoch."""
