@@ -305,7 +305,7 @@ def test_states_of_other_packs_are_refused(store: Any):
     ):
         with pytest.raises(StateMismatchError):
             pen.Loader(other, batch_size=4).load_state_dict(state)
-    pen.Loader(ordered.pack(40, window=100), batch_size=8).load_state_dict(state)
+    pen.Loader(ordered.pack(np.int64(40), window=np.int32(100), pad=np.uint8(0)), batch_size=8).load_state_dict(state)
 
 
 def test_streams_are_picklable_and_small(store: Any):
