@@ -39,12 +39,18 @@ std::int64_t edges(Ints bounds, std::uint64_t block, std::int64_t extra, const P
 }
 
 void make_plan(PackPlan* self, Ints bounds, std::uint64_t block, std::int64_t extra, Ints blocks, std::int64_t length,
-               std::int64_t multiple, Split split, bool drops, std::int64_t sequences) {
+               std::int64_t multiple, Split split, bool drops, std::int64_t sequences, std::optional<std::uint64_t> key) {
   const PackDocuments documents = documents_of(bounds, block, extra);
   const PackRule rule = rule_of(length, multiple, split, drops);
   const nb::gil_scoped_release free;
   need_below(span(blocks), documents.blocks());
-  new (self) PackPlan(make_pack_plan(documents, span(blocks), rule, sequences));
+  PackPlan plan = make_pack_plan(documents, span(blocks), rule, sequences);
+  if (key) {
+    std::vector<std::int64_t> order(plan.sequences());
+    Permutation(order.size(), *key).run(0, 1, order);
+    plan = plan.in_order(order);
+  }
+  new (self) PackPlan(std::move(plan));
 }
 
 void copy(const std::vector<std::int64_t>& from, const IntsOut& out) {
@@ -99,9 +105,10 @@ void bind_pack(nb::module_& m) {
       "the room that all documents take.");
   nb::class_<PackPlan>(m, "PackPlan", "Pieces of documents, sequence by sequence. Immutable.")
       .def("__init__", &make_plan, "bounds"_a.noconvert(), "block"_a, "extra"_a, "blocks"_a.noconvert(), "length"_a, "multiple"_a,
-           "split"_a, "drops"_a, "sequences"_a,
-           "The plan of a group of blocks over so many sequences; of Split.NEVER, over as many as it takes.")
-      .def_prop_ro("num_sequences", [](const PackPlan& self) { return self.first.size() - 1; })
+           "split"_a, "drops"_a, "sequences"_a, "key"_a.none() = nb::none(),
+           "The plan of a group of blocks over so many sequences (of Split.NEVER, over as many as it takes), in the order of the "
+           "permutation with that key.")
+      .def_prop_ro("num_sequences", &PackPlan::sequences)
       .def_prop_ro("num_pieces", [](const PackPlan& self) { return self.document.size(); })
       .def(
           "write",

@@ -404,6 +404,24 @@ PackPlan make_pack_plan(const PackDocuments& documents, std::span<const std::int
   return by_sequence(placed, sequences);
 }
 
+PackPlan PackPlan::in_order(std::span<const std::int64_t> order) const {
+  PackPlan made;
+  made.first.reserve(first.size());
+  made.document.reserve(document.size());
+  made.offset.reserve(document.size());
+  made.count.reserve(document.size());
+  made.first.push_back(0);
+  for (const std::int64_t number : order) {
+    const std::int64_t low = first[static_cast<std::size_t>(number)];
+    const std::int64_t high = first[static_cast<std::size_t>(number) + 1];
+    made.document.insert(made.document.end(), document.begin() + low, document.begin() + high);
+    made.offset.insert(made.offset.end(), offset.begin() + low, offset.begin() + high);
+    made.count.insert(made.count.end(), count.begin() + low, count.begin() + high);
+    made.first.push_back(made.first.back() + high - low);
+  }
+  return made;
+}
+
 void fill_pack_fields(const PackRuns& runs, std::size_t num_tokens, const PackFields& fields) {
   if (runs.length == 0 || fields.item == 0 || fields.multiple == 0) throw std::invalid_argument("expected sequences of tokens");
   Bounds bounds(fields, runs.length);

@@ -50,6 +50,10 @@ struct PackPlan {
   std::vector<std::int64_t> document;
   std::vector<std::int64_t> offset;  // in the document with what is added
   std::vector<std::int64_t> count;
+
+  std::size_t sequences() const { return first.size() - 1; }
+  // The same with the sequences in another order: sequence i is number order[i] of this one. All of them must be there once.
+  PackPlan in_order(std::span<const std::int64_t> order) const;
 };
 
 // The plan of a group with those blocks, over `sequences` sequences (with never: as many as it takes).

@@ -174,6 +174,15 @@ void no_sequence_stays_empty_where_another_has_two_pieces() {
   check(found == Sequences{{{0, 0, 4}, {1, 0, 3}}, {{3, 0, 1}}, {{2, 0, 2}}}, "the pieces placed last move");
 }
 
+void sequences_may_be_put_in_another_order() {
+  const Ids bounds = bounds_of({4, 3, 2, 1, 9, 9});
+  const Ids all{0};
+  const PackPlan plan = make_pack_plan({bounds, 6, 0}, all, {10, 1, Split::fit, false}, 4);
+  const Sequences before = sequences_of(plan);
+  const Sequences after = sequences_of(plan.in_order(Ids{2, 0, 3, 1}));
+  check(after == Sequences{before[2], before[0], before[3], before[1]}, "sequences in another order");
+}
+
 void what_is_added_counts() {
   const Ids bounds = bounds_of({0, 3, 0});
   const Ids all{0};
@@ -289,6 +298,7 @@ int main() {
   plans_are_those_of_loops();
   whole_documents_are_not_cut();
   no_sequence_stays_empty_where_another_has_two_pieces();
+  sequences_may_be_put_in_another_order();
   what_is_added_counts();
   edges_leave_room_for_every_group();
   what_does_not_fit_is_refused();

@@ -131,9 +131,9 @@ def pack_edges(bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order
 class PackPlan:
     """Pieces of documents, sequence by sequence. Immutable."""
 
-    def __init__(self, bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], block: int, extra: int, blocks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: int, multiple: int, split: Split, drops: bool, sequences: int) -> None:
+    def __init__(self, bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], block: int, extra: int, blocks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: int, multiple: int, split: Split, drops: bool, sequences: int, key: int | None = None) -> None:
         """
-        The plan of a group of blocks over so many sequences; of Split.NEVER, over as many as it takes.
+        The plan of a group of blocks over so many sequences (of Split.NEVER, over as many as it takes), in the order of the permutation with that key.
         """
 
     @property

@@ -305,7 +305,7 @@ def test_states_of_other_packs_are_refused(store: Any):
     ):
         with pytest.raises(StateMismatchError):
             pen.Loader(other, batch_size=4).load_state_dict(state)
-    pen.Loader(ordered.pack(40, window=100), batch_size=8).load_state_dict(state)
+    pen.Loader(ordered.pack(np.int64(40), window=np.int32(100), pad=np.uint8(0)), batch_size=8).load_state_dict(state)
 
 
 def test_streams_are_picklable_and_small(store: Any):
@@ -318,6 +318,18 @@ def test_streams_are_picklable_and_small(store: Any):
     assert np.array_equal(again.fetch(again.locate(1, range(0, 400, 40)))["tokens"], stream.fetch(picks)["tokens"])
     with ThreadPoolExecutor(2) as executor:
         compare(pen.Loader(stream, batch_size=16, executor=executor), model_of({"eos": 7}))
+
+
+def test_threads_find_the_same(store: Any):
+    stream = store.shuffle(seed=11).pack(40, window=10, eos=7)
+    assert stream.packing.num_groups == 30, "more groups than plans are kept"
+    model = model_of({"eos": 7}, window=10)
+    with ThreadPoolExecutor(8) as threads:
+        for epoch, number, found in threads.map(
+            lambda one: (one % 3, one * 37 % len(stream), stream.locate(one % 3, range(one * 37 % len(stream) * 40, 10**9, 10**9))),
+            range(400),
+        ):
+            assert stream.fetch(found)["tokens"][0].tolist() == model.sample(epoch, number)["tokens"]
 
 
 def test_memory_of_the_caller_is_filled(store: Any):

@@ -4,8 +4,6 @@ Documents go in groups, and a formula says how many sequences each group has. So
 group alone. ``docs/reference/order.md`` has the arithmetic.
 """
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
@@ -71,23 +69,19 @@ class Pieces:
 
 
 class _Kept:
-    """The values of the last keys. Safe to use from several threads; starts empty in a pickled copy. It only saves work."""
+    """The values that were made last. Safe to use from several threads and after a fork, without a lock: a value may be made twice.
+    Starts empty in a pickled copy. It only saves work.
+    """
 
     def __init__(self, most: int) -> None:
-        self._most, self._lock = most, threading.Lock()
-        self._values: OrderedDict[Any, Any] = OrderedDict()
+        self._most = most
+        self._values: dict[Any, Any] = {}  # replaced as a whole, never changed
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
-        value = make()
-        with self._lock:
-            self._values[key] = value
-            while len(self._values) > self._most:
-                self._values.popitem(last=False)
-        return value
+        values = self._values
+        if key not in values:
+            self._values = values = {**dict(list(values.items())[1 - self._most :]), key: make()}
+        return values[key]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_Kept, (self._most,))
@@ -125,7 +119,7 @@ class Pack:
     extra: int = 0
     multiple_of: int = 1
     long: str = "error"
-    _edges: _Kept = field(default_factory=lambda: _Kept(2), init=False, repr=False)
+    _edges: _Kept = field(default_factory=lambda: _Kept(4), init=False, repr=False)
     _plans: _Kept = field(default_factory=lambda: _Kept(MOST_PLANS), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -244,14 +238,14 @@ class Pack:
             _core.Permutation(self.num_groups, derive_key(self.seed, epoch, Purpose.PACK_GROUPS)).run(0, 1, order)
         return order
 
-    def _plan_blocks(self, epoch: int, group: int, sequences: int) -> _core.PackPlan:
+    def _plan_blocks(self, epoch: int, group: int, sequences: int, key: int | None = None) -> _core.PackPlan:
         low = group * self.group_blocks
         blocks = np.arange(low, min(low + self.group_blocks, self.num_blocks))
         order = self._block_order(epoch)
         if order is not None:
             order.run(low, 1, blocks)
-        split, drops = SPLITS[self.split], self.long == "drop"
-        return _core.PackPlan(self.bounds, self.block, self.extra, blocks, self.length, self.multiple_of, split, drops, sequences)
+        rule = self.length, self.multiple_of, SPLITS[self.split], self.long == "drop"
+        return _core.PackPlan(self.bounds, self.block, self.extra, blocks, *rule, sequences, key)
 
     def plan(self, epoch: int, place: int) -> Pieces:
         """The sequences of the group at a place of an epoch, in the order in which they come."""
@@ -262,14 +256,11 @@ class Pack:
         edges = self.edges(epoch)
         group = int(self._group_order(epoch)[place]) if self.split == "never" else place
         count = int(edges[place + 1] - edges[place])
-        native = self._plan_blocks(epoch, group, count)
+        key = None if self.seed is None else derive_key(self.seed, epoch, Purpose.PACK, group)
+        native = self._plan_blocks(epoch, group, count, key)
         pieces = Pieces(np.empty(count + 1, np.int64), *(np.empty(native.num_pieces, np.int64) for _ in range(3)))
         native.write(pieces.first, pieces.document, pieces.offset, pieces.count)
-        if self.seed is None:
-            return pieces
-        order = np.empty(count, np.int64)
-        _core.Permutation(count, derive_key(self.seed, epoch, Purpose.PACK, group)).run(0, 1, order)
-        return pieces.take(order)
+        return pieces
 
     def pieces(self, epoch: int, sequences: Any) -> Pieces:
         """What is in any sequences of an epoch."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from penstock.argument import MAX_LENGTH, IntArray, as_ids, whole_number
+from penstock.argument import MAX_LENGTH, IntArray, as_ids, set_whole
 from penstock.batch import Batch, Outputs, fixed_output
 from penstock.formats.tokens import as_elements
 from penstock.native import _core
@@ -23,8 +23,9 @@ from penstock.stream.stream import Bans, PartStream, RecordStream, describe, is_
 
 __all__ = ["PackOptions", "PackStream", "make_pack"]
 
+ADDED = ("pad", "bos", "eos")
 PADDING, BOS, EOS = -1, -2, -3
-"""What runs begin with that are not read, as native code counts added tokens: the first, the second, the third."""
+"""The tokens that are added, and what runs of them begin with, which are not read."""
 
 MOST_BLOCKS = 1 << 20
 """Blocks of documents, where the order has none."""
@@ -52,17 +53,14 @@ class PackOptions:
         unknown = [name for name in self.fields if name != TOKENS and name not in FIELDS]
         if unknown or TOKENS not in self.fields or len(set(self.fields)) < len(self.fields):
             raise ValueError(f"fields must be {TOKENS!r} and any of {', '.join(FIELDS)}, each once, got {self.fields}")
-        whole_number("first_segment", self.first_segment, most=1)
+        set_whole(self, "length", least=1)
+        set_whole(self, "multiple_of", least=1)
+        set_whole(self, "first_segment", most=1)
 
     @property
     def extra(self) -> int:
         """Tokens that are added to every document."""
         return (self.bos is not None) + (self.eos is not None)
-
-    def describe(self) -> str:
-        """As a plan has them."""
-        shown = {name: value for name, value in self.__dict__.items() if value is not None}
-        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
 
 def make_pack(stream: RecordStream, options: PackOptions, field: str | None, separator: Any) -> "PackStream":
@@ -78,7 +76,8 @@ def make_pack(stream: RecordStream, options: PackOptions, field: str | None, sep
     bounds = _document_bounds(source, separator)
     if stream.bans and len(bounds) - 1 != len(source):
         raise ValueError("records were banned that are not documents: pack first, then ban documents with .without(...)")
-    return PackStream(source, source, stream.order, options, bans=stream.bans, bounds=bounds, separator=separator)
+    told = "" if separator is None else str(as_elements("separator", separator, source.dtype).tolist())
+    return PackStream(source, source, stream.order, options, bans=stream.bans, bounds=bounds, separator=told)
 
 
 def _document_bounds(line: Any, separator: Any) -> IntArray:
@@ -127,12 +126,12 @@ class PackStream(PartStream):
         *,
         bans: Bans | tuple[()] = (),
         bounds: IntArray | None = None,
-        separator: Any = None,
+        separator: str = "",
         phases: "tuple[_PackPhase, ...] | None" = None,
     ) -> None:
         self._source, self._line, self._given, self._options = source, line, order, options
         self._bans, self._bounds, self._separator, self._phases = Bans(bans), bounds, separator, phases
-        self._added = np.concatenate([_element(name, getattr(options, name), line.dtype) for name in ("pad", "bos", "eos")])
+        self._added = np.concatenate([_element(name, getattr(options, name), line.dtype) for name in ADDED])
         if "labels" in options.fields and line.dtype.kind not in "iu":
             raise ValueError(f"labels are whole numbers, and tokens are {line.dtype}: leave labels out of fields")
         if isinstance(order, Random):
@@ -284,10 +283,11 @@ class PackStream(PartStream):
         return self._bans
 
     def plan(self) -> dict[str, Any]:
-        where = {"field": cast(DocumentLine, self._line).field} if self._has_records else {"separator": str(self._separator)}
-        pack = f"{self._options.describe()}, block={self.packing.block}"
-        window = f"window={self.packing.window}"
-        return {"order": describe(self._given), "pack": f"{pack}, {window}", **where, **self._bans.describe()}
+        options = self._options
+        added = [None if getattr(options, name) is None else token for name, token in zip(ADDED, self._added.tolist(), strict=True)]
+        made = f"pad, bos, eos {added}, fields {', '.join(options.fields)}, segments from {options.first_segment}"
+        where = {"field": cast(DocumentLine, self._line).field} if self._has_records else {"separator": self._separator}
+        return {"order": describe(self._given), "pack": repr(self.packing), "made": made, **where, **self._bans.describe()}
 
     def without(self, ids: Any, *, from_step: int = 0) -> "PackStream":
         """The same stream in which some documents, given by number, no longer come from ``from_step`` on. Nothing moves: padding is
