@@ -477,6 +477,20 @@ def test_tokens_read_as_another_type_are_refused_unless_the_vocabulary_allows_th
     assert "no whole number" in refusal(tmp_path / "odd.npy", TruncatedError, dtype="uint16")
 
 
+def test_types_that_a_file_tells_itself_are_not_doubted(tmp_path: Path) -> None:
+    """Every second token is small, as in tokens of 4 bytes; but the index, the table or the header says that they have 2."""
+    documents = [np.stack([RNG.integers(0, 50_000, 200), np.zeros(200, np.int64)], axis=1).reshape(-1).astype("<u2")]
+    made.write_olmo(tmp_path / "x.npy", documents)
+    made.write_datatrove(tmp_path / "x.ds", documents)
+    made.write_llm_c(tmp_path / "x.bin", documents[0])
+    for name, options in {"x.npy": {"documents": True}, "x.ds": {}, "x.bin": {}}.items():
+        with pen.open(tmp_path / name, **options) as source:
+            assert source.read_tokens([0], 400)[0].tolist() == documents[0].tolist()
+        assert "vocabulary of 100" in refusal(tmp_path / name, FormatError, vocab_size=100, **options)
+    (tmp_path / "x.ds.index").unlink()
+    assert "as in tokens of 4 bytes" in refusal(tmp_path / "x.ds", FormatError, dtype="uint16")
+
+
 def test_real_arrays_and_headerless_ones_are_never_confused(tmp_path: Path) -> None:
     np.save(tmp_path / "real.npy", np.arange(10, dtype=np.uint16))
     assert "a .npy file with a header: leave dtype out" in refusal(tmp_path / "real.npy", FormatError, dtype="uint16")
