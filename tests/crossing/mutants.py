@@ -95,7 +95,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "blocks of token files are taken for documents",
-        edit("formats.tokens:TokenBlocks.has_documents", "return False", "return True"),
+        edit("formats.token_line:TokenSource.has_documents", "isinstance(self._pieces, Documents)", "True"),
     )
     yield (
         "left-overs of streams whose weight is 0",

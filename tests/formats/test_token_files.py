@@ -94,7 +94,7 @@ class TestMegatronOutOfOrder(SourceSuite):
         (directory / "x.bin").write_bytes(bytes(range(60)))
         index = made.megatron_index(self.lengths, np.dtype("<u2"), pointers=self.pointers)
         (directory / "x.idx").write_bytes(index)
-        return pen.open(directory / "x.idx")
+        return pen.open(directory / "x.idx", scattered=True)
 
     def records(self) -> list[Record]:
         data = bytes(range(60))
@@ -477,6 +477,20 @@ def test_tokens_read_as_another_type_are_refused_unless_the_vocabulary_allows_th
     assert "no whole number" in refusal(tmp_path / "odd.npy", TruncatedError, dtype="uint16")
 
 
+def test_types_that_a_file_tells_itself_are_not_doubted(tmp_path: Path) -> None:
+    """Every second token is small, as in tokens of 4 bytes; but the index, the table or the header says that they have 2."""
+    documents = [np.stack([RNG.integers(0, 50_000, 200), np.zeros(200, np.int64)], axis=1).reshape(-1).astype("<u2")]
+    made.write_olmo(tmp_path / "x.npy", documents)
+    made.write_datatrove(tmp_path / "x.ds", documents)
+    made.write_llm_c(tmp_path / "x.bin", documents[0])
+    for name, options in {"x.npy": {"documents": True}, "x.ds": {}, "x.bin": {}}.items():
+        with pen.open(tmp_path / name, **options) as source:
+            assert source.read_tokens([0], 400)[0].tolist() == documents[0].tolist()
+        assert "vocabulary of 100" in refusal(tmp_path / name, FormatError, vocab_size=100, **options)
+    (tmp_path / "x.ds.index").unlink()
+    assert "as in tokens of 4 bytes" in refusal(tmp_path / "x.ds", FormatError, dtype="uint16")
+
+
 def test_real_arrays_and_headerless_ones_are_never_confused(tmp_path: Path) -> None:
     np.save(tmp_path / "real.npy", np.arange(10, dtype=np.uint16))
     assert "a .npy file with a header: leave dtype out" in refusal(tmp_path / "real.npy", FormatError, dtype="uint16")
@@ -549,11 +563,13 @@ BAD_INDICES: dict[str, tuple[bytes, type[Exception], str]] = {
     "longer": (made.megatron_index([3, 4], U2) + bytes(9), TrailingBytesError, "expected 82 bytes"),
     "modes": (made.megatron_index([3, 4], U2) + bytes(2), UnsupportedTypeError, "modes"),
     "no sequences but tokens": (made.megatron_index([], U2), TrailingBytesError, "no sequences"),
-    "a negative length": (made.megatron_index([-3, 4], U2), FormatError, "sequence 0"),
-    "a negative last length": (made.megatron_index([3, -4], U2, pointers=[0, 22]), FormatError, "sequence 1"),
-    "beyond the data": (made.megatron_index([3, 40], U2), TruncatedError, "sequence 1 at bytes 6 to 86"),
-    "a negative pointer": (made.megatron_index([3, 4], U2, pointers=[-2, 6]), TruncatedError, "sequence 0"),
-    "a pointer of 2^63 - 1": (made.megatron_index([3, 4], U2, pointers=[0, 2**63 - 1]), TruncatedError, "sequence 1"),
+    "a negative length": (made.megatron_index([-3, 10], U2, pointers=[0, -6]), FormatError, "sequence 0"),
+    "a negative last length": (made.megatron_index([3, -4], U2, pointers=[0, 22]), FormatError, "found 0 to 14"),
+    "beyond the data": (made.megatron_index([3, 40], U2), TruncatedError, "expected 86 bytes, as x.idx says, found 14"),
+    "short of the data": (made.megatron_index([3, 3], U2), TrailingBytesError, "expected 12 bytes, as x.idx says, found 14"),
+    "not from the beginning": (made.megatron_index([3, 4], U2, pointers=[-2, 6]), FormatError, "found -2 to 14"),
+    "half a token": (made.megatron_index([3, 4], U2, pointers=[0, 5]), FormatError, "found 0 to 13"),
+    "a pointer of 2^63 - 1": (made.megatron_index([3, 4], U2, pointers=[0, 2**63 - 1]), FormatError, "scattered=True"),
     "a gap inside": (made.megatron_index([2, 1, 4], U2, pointers=[0, 2, 6]), FormatError, "sequence 1 at byte 4"),
     "too few tokens": (made.megatron_index([1, 4], U2, pointers=[0, 6]), FormatError, "sequence 1 at byte 2"),
 }
@@ -567,6 +583,22 @@ def test_bad_indices_of_megatron_are_refused(tmp_path: Path, name: str) -> None:
     text = refusal(tmp_path / "x.idx", kind)
     assert words in text
     assert str(tmp_path) in text
+
+
+SCATTERED: dict[str, tuple[bytes, type[Exception], str]] = {
+    "a negative length": (made.megatron_index([-3, 4], U2), FormatError, "sequence 0"),
+    "beyond the data": (made.megatron_index([3, 40], U2), TruncatedError, "sequence 1 at bytes 6 to 86"),
+    "a negative pointer": (made.megatron_index([3, 4], U2, pointers=[-2, 6]), TruncatedError, "sequence 0"),
+    "a pointer of 2^63 - 1": (made.megatron_index([3, 4], U2, pointers=[0, 2**63 - 1]), TruncatedError, "sequence 1"),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERED)
+def test_scattered_sequences_must_be_in_the_file(tmp_path: Path, name: str) -> None:
+    content, kind, words = SCATTERED[name]
+    (tmp_path / "x.idx").write_bytes(content)
+    (tmp_path / "x.bin").write_bytes(bytes(range(14)))
+    assert words in refusal(tmp_path / "x.idx", kind, scattered=True)
 
 
 def test_bad_documents_of_megatron_are_refused(tmp_path: Path) -> None:
@@ -749,8 +781,9 @@ def test_tables_longer_than_a_piece_are_read_whole(tmp_path: Path, monkeypatch: 
     (tmp_path / "y.bin").write_bytes(bytes(140))
     for module, piece in itertools.product(("megatron", "datatrove", "litdata"), (1, 2, 3, 7)):
         monkeypatch.setattr(f"penstock.formats.{module}.PIECE", piece)
-        for what in ("x.idx", "x.ds", "l", "y.idx"):
+        for what in ("x.idx", "x.ds", "l"):
             assert pen.open(tmp_path / what).document_bounds.tolist() == expected
+        assert pen.open(tmp_path / "y.idx", scattered=True).document_bounds.tolist() == expected
 
 
 # Blends

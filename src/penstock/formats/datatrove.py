@@ -44,6 +44,7 @@ def open_datatrove(
     dtype: npt.DTypeLike | None = None,
     loss: bool | None = None,
     block_size: int = BLOCK_SIZE,
+    vocab_size: int | None = None,
     field: str = "tokens",
     threads: int | None = None,
     io: str = "auto",
@@ -52,9 +53,10 @@ def open_datatrove(
     """Tokenized files as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
 
     Records are documents, or blocks of ``block_size`` tokens if there is no index. If there are loss masks, they are a second
-    field, ``loss_mask``; ``loss=False`` leaves them out.
+    field, ``loss_mask``; ``loss=False`` leaves them out. With ``vocab_size``, the first tokens of every file must be below it.
     """
     given = None if dtype is None else token_dtype(dtype)
+    vocabulary = None if vocab_size is None else whole_number("vocab_size", vocab_size, least=1)
     size, count = whole_number("block_size", block_size, least=1), default_threads(threads)
     files = find_files(what, (SUFFIX,))
     beside = {end: _beside(files, end) for end in (INDEX, *((LOSS,) if loss is not False else ()))}
@@ -64,7 +66,7 @@ def open_datatrove(
     if with_loss is not None and remote is not None:
         remote = replace(remote, shared=remote.shared or SharedWindow())
     tokens = DatatroveTokens(
-        _files(files, beside[INDEX]), _Layout(given, beside[INDEX] is not None, size), field, count, io, remote
+        _files(files, beside[INDEX]), _Layout(given, beside[INDEX] is not None, size, vocabulary), field, count, io, remote
     )
     if with_loss is None:
         return tokens
@@ -98,6 +100,7 @@ class _Layout:
     dtype: np.dtype[Any] | None
     documents: bool
     block_size: int
+    vocab_size: int | None = None
     is_mask: bool = False
 
 
@@ -148,8 +151,8 @@ def _look_at(file: File, index: File | None, layout: _Layout) -> _Tokenized:
         raise FormatError(
             f"{index}: expected the last document to end at token {size // dtype.itemsize} of {file.name}, found {last}"
         )
-    if size and not layout.is_mask:
-        check_tokens(file, np.frombuffer(file.first(HEAD_BYTES), np.uint8), dtype, None)
+    if size and not layout.is_mask and ((index is None and layout.dtype is not None) or layout.vocab_size is not None):
+        check_tokens(file, np.frombuffer(file.first(HEAD_BYTES), np.uint8), dtype, layout.vocab_size)
     return _Tokenized(file, size, version, dtype, index, index_version, documents)
 
 

@@ -183,17 +183,21 @@ def _look_at(file: File, table: File | None, layout: _Layout) -> _Flat:
     if stated is not None and layout.dtype not in (None, stated):
         raise SchemaMismatchError(f"{file}: the header says that tokens are {stated}, not {layout.dtype}: leave dtype out")
     dtype, ends = stated or layout.dtype, None
+    is_sure = stated is not None
     if table is not None:
         most = (size - offset) // (1 if dtype is None else dtype.itemsize)
         ends = _read_ends(table, most)
-        dtype = dtype or _dtype_by_table(file, size - offset, int(ends[-1]) if ends.size else 0)
-        if ends.size == 0 or ends[-1] < (size - offset) // dtype.itemsize:
+        told = int(ends[-1]) if ends.size else 0
+        dtype = dtype or _dtype_by_table(file, size - offset, told)
+        is_sure |= told * dtype.itemsize == size - offset
+        if told < (size - offset) // dtype.itemsize:
             ends = np.append(ends, (size - offset) // dtype.itemsize)
     if dtype is None:
         raise FormatError(f"{file}: the file does not say of what type its tokens are: {REMEDY}")
     if (size - offset) % dtype.itemsize:
         raise TruncatedError(f"{file}: expected tokens of {dtype}, found {size - offset} bytes, which are no whole number of them")
-    check_tokens(file, np.frombuffer(head[offset:], np.uint8), dtype, layout.vocab_size)
+    if not is_sure or layout.vocab_size is not None:
+        check_tokens(file, np.frombuffer(head[offset:], np.uint8), dtype, layout.vocab_size)
     return _Flat(file, size, version, offset, dtype, ends)
 
 

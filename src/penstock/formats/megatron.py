@@ -54,6 +54,8 @@ CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: 
 FIRST_BYTES = 4096
 """Read of an index when it is opened: all of a small one."""
 
+REMEDY = "; if it is meant to be so, open it with scattered=True"
+
 PIECE = 1 << 20
 """Entries of an index read at a time."""
 
@@ -73,8 +75,8 @@ def open_megatron(
 
     A name is that of the .idx, of the .bin, or of both without their suffixes. ``records`` says what a record is: a "sequence", as
     training of GPT has it, or a "document" of several sequences. ``dtype`` may be left out; otherwise it must be that of the files.
-    Sequences follow one another in the .bin; where they do not, ``scattered=True`` takes them as they are, and reads all of the
-    indices at once.
+    Sequences follow one another and fill the .bin, as Megatron writes them. With ``scattered=True`` they may be anywhere in it, and
+    all of the indices are read at once.
     """
     files = Files(_pairs(what))
     source = MegatronTokens(files, field, records, bool(scattered), default_threads(threads), io, remote)
@@ -181,8 +183,17 @@ def _look_at(data: File, index: File, scattered: bool) -> Indexed:
     end = pointers + POINTER.itemsize * sequences
     length, first = struct.unpack("<iq", _read(index, head, pointers - LENGTH.itemsize, pointers + POINTER.itemsize))
     [last] = struct.unpack("<q", _read(index, head, end - POINTER.itemsize, end))
-    is_filled = first == 0 and last + length * dtype.itemsize == one.data_bytes and one.data_bytes % dtype.itemsize == 0
-    return one if is_filled and length >= 0 and not scattered else _scattered(one)
+    if scattered:
+        return _scattered(one)
+    stop = last + length * dtype.itemsize
+    if length < 0 or first != 0 or last % dtype.itemsize:
+        raise FormatError(
+            f"{index}: expected sequences from byte 0 to {one.data_bytes} of the {BIN}, found {first} to {stop}{REMEDY}"
+        )
+    if stop != one.data_bytes:
+        kind = TruncatedError if stop > one.data_bytes else TrailingBytesError
+        raise kind(f"{data}: expected {stop} bytes, as {index.name} says, found {one.data_bytes}{REMEDY}")
+    return one
 
 
 def _read(index: File, head: bytes, start: int, stop: int) -> bytes:
@@ -288,7 +299,7 @@ class MegatronTokens(TokenSource):
                 if bad.size:
                     raise FormatError(
                         f"{one.index}: expected sequence {low + bad[0]} at byte {begins[bad[0]]} of the {BIN}, behind the one "
-                        f"before, found {pointers[bad[0]]}; open it with scattered=True"
+                        f"before, found {pointers[bad[0]]}{REMEDY}"
                     )
             last = int(piece[-1])
         if last != one.tokens:
