@@ -37,6 +37,11 @@ class Target:
     suffix: str  # of the module, between the version of Python and .so
     runs_here: bool = False
 
+    @property
+    def host(self) -> str:
+        """The name Python has for it."""
+        return f"linux-{self.zig.partition('-')[0]}" if "linux" in self.platform else self.platform.replace("_11_0_", "-11.0-")
+
 
 # glibc 2.17 and musl 1.2 are older than anything numpy's wheels run on. macOS is built but was never run.
 TARGETS = (
@@ -100,7 +105,7 @@ def build(target: Target, interpreter: Interpreter, python: str, codecs: Path) -
     variables = os.environ | {
         "PATH": f"{inside.parent}{os.pathsep}{os.environ['PATH']}",
         "CMAKE_GENERATOR": "Ninja",
-        "_PYTHON_HOST_PLATFORM": target.platform,
+        "_PYTHON_HOST_PLATFORM": target.host,
         "SETUPTOOLS_EXT_SUFFIX": f".cpython-{interpreter.tag.removeprefix('cp')}-{target.suffix}.so",
     }
     with tempfile.TemporaryDirectory() as scratch:
@@ -108,12 +113,18 @@ def build(target: Target, interpreter: Interpreter, python: str, codecs: Path) -
         options = [f"--config-settings={name}={value}" for name, value in settings.items()]
         subprocess.run([*command, *options], check=True, env=variables)
         (wheel,) = Path(scratch).glob("*.whl")
+        if "linux" in target.platform:  # what the build cannot know: the oldest C library it runs with
+            retag = [sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", target.platform, wheel]
+            subprocess.run(retag, check=True, stdout=subprocess.DEVNULL)
+            (wheel,) = Path(scratch).glob("*.whl")
         DIST.mkdir(exist_ok=True)
         return Path(shutil.move(wheel, DIST / wheel.name))
 
 
 def check(wheel: Path, target: Target) -> None:
     """What can be said about a wheel without running it; ends the program where it is wrong."""
+    if not re.search(r"-(cp312-abi3|cp311-cp311|cp314-cp314t)-", wheel.name):
+        sys.exit(f"{wheel.name}: expected a version of Python and its ABI in the name")
     if wheel.stat().st_size > MAX_BYTES:
         sys.exit(f"{wheel.name}: expected at most {MAX_BYTES:,} bytes, found {wheel.stat().st_size:,}")
     if "-abi3-" in wheel.name:
