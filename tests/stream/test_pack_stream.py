@@ -369,6 +369,38 @@ def test_explain_tells_documents_and_their_spans(store: Any, options: dict[str, 
             ]
 
 
+def test_explain_tells_as_many_documents_as_there_are_segments():
+    """Also those without tokens of their own."""
+    source = pen.open({"ids": [np.arange(1, 1 + number % 4) for number in range(40)]})
+    for options in ({"eos": 9}, {"bos": 8, "eos": 9}):
+        loader = pen.Loader(source.shuffle(seed=3).pack(12, window=10, **options), batch_size=5)
+        for step, batch in enumerate(loader):
+            for segment, spans in zip(batch["segment"], loader.explain(step)["documents"], strict=True):
+                assert len(spans) == segment.max() + 1
+                assert all(0 <= low <= high <= number % 4 for number, low, high in spans.tolist())
+        assert all(loader.where(number) for number in range(40))
+
+
+def test_bans_of_blocks_are_not_taken_for_bans_of_as_many_documents(tmp_path: Path):
+    written = write_tokens([[1, 2], [3, 4, 5, 6, 7, 8], [9]], tmp_path / "a.rox", dtype="u2", separator=0, block_size=4)
+    with pen.open(written[0]) as tokens:
+        assert len(tokens) == len(tokens.in_order().pack(16, separator=0).packing.bounds) - 1
+        with pytest.raises(ValueError, match="pack first"):
+            tokens.in_order().without([1]).pack(16, separator=0)
+
+
+@pytest.mark.parametrize("lengths", [[4] * 12, [4] * 6 + [2] * 6])
+def test_a_phase_without_steps_moves_nothing(lengths: list[int]):
+    source = pen.open({"ids": [np.full(length, number + 1) for number, length in enumerate(lengths)]})
+    stream = source.in_order().pack(4, split="never", long="drop", window=2)
+    first, last = pen.Phase(steps=2, batch_size=2, seq_len=4), pen.Phase(steps=2, batch_size=1, seq_len=8)
+    without, with_one = (
+        [batch["tokens"].tolist() for batch in pen.Loader(stream, phases=phases)]
+        for phases in ([first, last], [first, pen.Phase(steps=0, batch_size=2, seq_len=2), last])
+    )
+    assert without == with_one
+
+
 def test_where_finds_every_sequence_of_a_document(store: Any):
     stream = store.shuffle(seed=11).pack(40, window=100)
     loader = pen.Loader(stream, batch_size=6)
@@ -612,6 +644,8 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path, store: Any):
         store.shuffle(seed=1, block=4, lanes=2).pack(16)
     with pytest.raises(ValueError, match="labels are whole numbers"):
         pen.open({"x": pen.Ragged.from_items([np.ones(3, "f4")], dtype="f4")}).in_order().pack(4, fields=("tokens", "labels"))
+    with pytest.raises(ValueError, match="labels are whole numbers"):
+        pen.open({"x": pen.Ragged.from_items([np.ones(3, "u8")], dtype="u8")}).in_order().pack(4, fields=("tokens", "labels"))
     with pytest.raises(ValueError, match="ragged"):
         pen.open({"x": np.arange(4)}).in_order().pack(4)
     with pytest.raises(ValueError, match="on_error"):

@@ -146,6 +146,8 @@ class Pack:
         if self.window is None:
             object.__setattr__(self, "window", self._default_window())
         set_whole(self, "window", least=1)
+        if self.num_tokens < 0:
+            raise ValueError(f"expected bounds of documents that rise, got {bounds[0]} first and {bounds[-1]} last")
         if self.num_tokens >= MAX_LENGTH:
             raise ValueError(f"the documents have {self.num_tokens} tokens, more than {MAX_LENGTH}")
         if self.split == "never" and self.long == "error":

@@ -74,7 +74,7 @@ def make_pack(stream: RecordStream, options: PackOptions, field: str | None, sep
     if field is not None:
         raise ValueError(f"field is for texts and ragged arrays; the tokens of {source!r} are one line")
     bounds = _document_bounds(source, separator)
-    if stream.bans and len(bounds) - 1 != len(source):
+    if stream.bans and not _are_records(source, bounds):
         raise ValueError("records were banned that are not documents: pack first, then ban documents with .without(...)")
     told = "" if separator is None else str(as_elements("separator", separator, source.dtype).tolist())
     return PackStream(source, source, stream.order, options, bans=stream.bans, bounds=bounds, separator=told)
@@ -98,13 +98,22 @@ def _document_bounds(line: Any, separator: Any) -> IntArray:
     return np.append(starts, line.num_tokens).astype(np.int64)
 
 
+def _are_records(source: Any, bounds: IntArray) -> bool:
+    """Whether the documents with these bounds are the records of the source, one for one."""
+    if len(bounds) - 1 != len(source):
+        return False
+    starts, counts = source.token_ranges(np.arange(len(source)))
+    return np.array_equal(starts, bounds[:-1]) and np.array_equal(starts + counts, bounds[1:])
+
+
 class PackStream(PartStream):
     """Sequences of a fixed length, each put together from documents by best fit; what ``stream.pack`` gives.
 
-    An epoch has every token once, in as many sequences as any other epoch. ``segment`` is the number of a token's document within
-    its sequence (-1 on padding), ``position`` its place in the document as far as the sequence shows it, ``labels`` the next token
-    of the document (-100 at its end and on padding). ``cu_seqlens`` and ``max_seqlen`` are what attention of varying length takes,
-    of each sequence: where documents and padding end, from 0 on, filled up with the length; and the longest of them.
+    An epoch has every token once, in as many sequences as any other epoch. ``segment`` is the number of a token's document
+    within its sequence (-1 on padding), ``position`` its place in the document as far as the sequence shows it, ``labels`` the
+    next token of the document (-100 where a piece of it ends and on padding). ``cu_seqlens`` and ``max_seqlen`` are what
+    attention of varying length takes, of each sequence: where documents and padding end, from 0 on, filled up with the length;
+    and the longest of them.
 
     Plans of groups of documents are made when they are needed, and kept for a while. Safe to use from several threads.
 
@@ -132,8 +141,8 @@ class PackStream(PartStream):
         self._source, self._line, self._given, self._options = source, line, order, options
         self._bans, self._bounds, self._separator, self._phases = Bans(bans), bounds, separator, phases
         self._added = np.concatenate([_element(name, getattr(options, name), line.dtype) for name in ADDED])
-        if "labels" in options.fields and line.dtype.kind not in "iu":
-            raise ValueError(f"labels are whole numbers, and tokens are {line.dtype}: leave labels out of fields")
+        if "labels" in options.fields and not np.can_cast(line.dtype, np.int64):
+            raise ValueError(f"labels are whole numbers of 64 bits, and tokens are {line.dtype}: leave labels out of fields")
         if isinstance(order, Random):
             raise ValueError("documents drawn with replacement are another number of tokens in every epoch: use shuffle()")
         if not isinstance(order, Sequential | Shuffle | BlockShuffle) or len(order) != len(source):
@@ -316,10 +325,11 @@ class PackStream(PartStream):
                 raise ValueError(
                     f"a phase has sequences of {phase.seq_len} tokens, and no document is that short: drop fewer of them"
                 )
-            if before is not None and pack.length != before.length:
+            if steps and before is not None and pack.length != before.length:
                 begin = _same_place(before, begin, pack)
             made.append(_PackPhase(sample, begin))
-            sample, begin, before = sample + steps * phase.batch_size, begin + steps * phase.batch_size, pack
+            if steps:  # one without any moves nothing
+                sample, begin, before = sample + steps * phase.batch_size, begin + steps * phase.batch_size, pack
         return self._remade(phases=tuple(made))
 
     def sized(self, seq_len: int) -> "PackStream":

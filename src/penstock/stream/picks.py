@@ -96,9 +96,21 @@ class SpanPicks:
         pairs = np.stack([self.starts, self.starts + self.counts], axis=1)[is_read]
         shown: dict[str, Any] = {"tokens": [pairs[one] for one in samples]}
         if self.documents is not None:
-            spans = np.column_stack([self.documents, self.documents[:, 1] + self.counts])[is_read]
-            shown["documents"] = [spans[one] for one in samples]
+            shown["documents"] = self._spans(self.documents, np.where(is_read, self.counts, 0))
         return shown
+
+    def _spans(self, documents: IntArray, counts: IntArray) -> list[IntArray]:
+        """(document, from, to) of the pieces of each sample; from = to for one of added tokens only."""
+        sample = np.repeat(np.arange(len(self)), np.diff(self.first))
+        owner = documents[:, 0]
+        is_head = owner >= 0
+        is_head[1:] &= (owner[1:] != owner[:-1]) | (sample[1:] != sample[:-1])
+        heads = np.flatnonzero(is_head)
+        ends = np.concatenate([[0], np.cumsum(np.where(owner >= 0, counts, 0))])
+        sizes = np.diff(np.append(ends[heads], ends[-1]))
+        spans = np.column_stack([documents[heads], documents[heads, 1] + sizes])
+        edges = np.searchsorted(sample[heads], np.arange(len(self) + 1))
+        return [spans[low:high] for low, high in pairwise(edges.tolist())]
 
 
 @dataclass(frozen=True, eq=False)
