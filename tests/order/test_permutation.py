@@ -188,4 +188,6 @@ def test_purposes_have_fixed_numbers():
         "DESIGN_OFFSET": 8,
         "SUBSTITUTE": 9,
         "TRANSFORM": 10,
+        "PACK": 11,
+        "PACK_GROUPS": 12,
     }
