@@ -434,6 +434,9 @@ def test_directories_of_token_files_open_whole(tmp_path: Path) -> None:
             assert len(source) == len(documents)
     with pen.open(tmp_path / "flat", dtype="uint16") as source:
         assert source.num_tokens == 70
+    for split in ("train", "val"):
+        made.write_litdata(tmp_path / "splits" / split, [documents], "no_header_numpy:5")
+    assert f"open {tmp_path}/splits/train" in refusal(tmp_path / "splits", FormatError)
     assert list(pen.open(tmp_path / "flat").schema) == ["data", "path"], "a folder of files called .bin stays one"
 
 

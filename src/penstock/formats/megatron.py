@@ -33,7 +33,7 @@ from penstock.errors import (
     UnsupportedTypeError,
     UnsupportedVersionError,
 )
-from penstock.formats.files import File, Files, LocalFile, Names, bytes_of, find_files, next_to
+from penstock.formats.files import File, Files, LocalFile, Names, bytes_of, find_files, has_pattern, next_to
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
 from penstock.formats.token_line import Documents, LineOptions, TokenSource
 from penstock.process import map_at_once
@@ -89,14 +89,24 @@ def open_megatron(
 def _pairs(what: Names) -> Iterator[File]:
     """The .bin and the .idx of every name. A pattern that finds both means one pair."""
     known: dict[str, str] = {}
-    for file in find_files(_full_names(what), (IDX,)):
-        suffix = file.path.suffix.lower()
+    for file in _named(what):
+        name = str(file)
+        stem, suffix = name[:-4], name[-4:].lower()
         if suffix not in (IDX, BIN):
             raise FormatError(f"{file}: expected the name of a Megatron index, which ends in {IDX}, or of its {BIN}")
-        stem = file.name[: -len(suffix)]
-        index, data = (file, next_to(file, stem + BIN)) if suffix == IDX else (next_to(file, stem + IDX), file)
-        if known.setdefault(str(index), suffix) == suffix:
-            yield from (data, index)
+        other = next_to(file, file.name[:-4] + (BIN if suffix == IDX else IDX))
+        if known.setdefault(stem, suffix) == suffix:
+            yield from (other, file) if suffix == IDX else (file, other)
+
+
+def _named(what: Any) -> Iterator[File]:
+    """The files that names stand for. Of thousands of files on a disk, none is looked at here."""
+    for one in what if isinstance(what, list | tuple) else [what]:
+        is_plain = isinstance(one, str | os.PathLike) and "://" not in (text := os.fspath(one)) and not has_pattern(text)
+        if is_plain and text.endswith((IDX, BIN)):
+            yield LocalFile(Path(os.path.abspath(text)))
+        else:
+            yield from find_files(_full_names(one), (IDX,))
 
 
 def _full_names(what: Any) -> Any:

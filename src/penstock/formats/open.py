@@ -593,6 +593,10 @@ def _refuse_layouts(path: Path, inside: Sequence[str]) -> None:
     refuse_layout(path, inside, partial(_read_inside, path))
     if len(inside) <= FEW_SPLITS:
         for inner in (path / name for name in sorted(inside) if is_directory(path / name)):
+            if _has_token_chunks(names_in(inner), partial(_read_inside, inner)):
+                raise FormatError(
+                    f"{path}: expected data, found directories of it ({inner.name}, token chunks of LitData): open {inner}"
+                )
             refuse_layout(inner, names_in(inner), partial(_read_inside, inner))
 
 
