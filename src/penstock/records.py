@@ -450,7 +450,9 @@ class _Provided(dict[str, Callable[..., Any]]):
         import penstock
 
         penstock._load()
-        return self.__getitem__(name) if name in self else {}[name]
+        if name not in self:
+            raise KeyError(name)
+        return self[name]
 
 
 _provided = _Provided()
