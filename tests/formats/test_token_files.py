@@ -663,6 +663,23 @@ def test_bad_metadata_of_datatrove_is_refused(tmp_path: Path) -> None:
         assert "x.ds.metadata" in refusal(tmp_path / "x.ds", FormatError)
 
 
+def test_loss_masks_of_datatrove_fit_file_by_file(tmp_path: Path) -> None:
+    """Of as many masks as tokens in all, but not in each file, every one behind the first file would be that of another token."""
+    for name, masks in (("a", 8), ("b", 12)):
+        (tmp_path / f"{name}.ds").write_bytes(np.arange(10, dtype=U2).tobytes())
+        (tmp_path / f"{name}.ds.metadata").write_text("gpt2|2\n10\n10 T\n")
+        (tmp_path / f"{name}.ds.loss").write_bytes(bytes(masks))
+    text = refusal(f"{tmp_path}/*.ds", SchemaMismatchError)
+    assert "a.ds.loss: expected a mask of 10 tokens" in text
+    assert "found 8" in text
+    with pen.open(f"{tmp_path}/*.ds", loss=False) as source:
+        assert source.num_tokens == 20
+    for name in "ab":
+        (tmp_path / f"{name}.ds.loss").write_bytes(bytes([1, 0] * 5))
+    with pen.open(f"{tmp_path}/*.ds", block_size=6) as source:
+        assert [one.tolist() for one in source["loss_mask"][:]] == [[1, 0] * 3, [1, 0] * 2] * 2
+
+
 def litdata_with(directory: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     made.write_litdata(directory, typed("<u2"), "no_header_numpy:5")
     index = json.loads((directory / "index.json").read_text())

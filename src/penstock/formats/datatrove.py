@@ -70,10 +70,14 @@ def open_datatrove(
         return tokens
     mask = _Layout(np.dtype("u1"), beside[INDEX] is not None, size, is_mask=True)
     masks = DatatroveTokens(_files(with_loss, beside[INDEX]), mask, "loss_mask", count, io, remote)
-    if masks.num_tokens != tokens.num_tokens:
+    bad = next((pair for pair in zip(tokens.found, masks.found, strict=True) if pair[0].tokens != pair[1].tokens), None)
+    if bad is not None:
         tokens.close()
         masks.close()
-        raise SchemaMismatchError(f"{with_loss[0]}: expected a mask of {tokens.num_tokens} tokens, found {masks.num_tokens}")
+        raise SchemaMismatchError(
+            f"{bad[1].file}: expected a mask of {bad[0].tokens} tokens, as many as {bad[0].file.name} has, found {bad[1].tokens}; "
+            "write it anew, or leave the masks out with loss=False"
+        )
     return Aligned({field: tokens, "loss_mask": masks})
 
 
@@ -194,6 +198,11 @@ class DatatroveTokens(TokenSource):
             counts = each.tolist()
         how = LineOptions(field, found[0].dtype, threads, io, remote)
         super().__init__(files, [one.part for one in found], counts, pieces, how)
+
+    @property
+    def found(self) -> Sequence[_Tokenized]:
+        """What is known of every file."""
+        return self._found
 
     def _load(self, number: int, ends: IntArray) -> None:
         one = self._found[number]
