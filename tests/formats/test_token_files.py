@@ -19,6 +19,7 @@ from tests.golden.make_token_files import DOCUMENTS, MASKS, SENTENCES
 
 import penstock as pen
 from penstock.errors import (
+    BatchError,
     BatchTooLargeError,
     CorruptError,
     EmptyFileError,
@@ -738,21 +739,78 @@ def test_overlapping_sequences_that_are_more_than_memory_are_refused_before_they
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 18, "kilobytes"
 
 
-def test_two_thousand_files_are_one_source_of_which_no_table_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_thousand_files_are_one_source_of_which_no_table_is_read_to_open_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     documents = [np.arange(length, dtype="<u2") for length in (5, 0, 11)]
     for number in range(2000):
         made.write_megatron(tmp_path / f"part-{number:04d}", documents)
     read: list[int] = []
-    monkeypatch.setattr(megatron.Indexed, "_numbers", lambda self, *arguments: read.append(1))
+    numbers = megatron.Indexed._numbers
+    monkeypatch.setattr(megatron.Indexed, "_numbers", lambda self, *arguments: (read.append(1), numbers(self, *arguments))[1])
     with pen.open(f"{tmp_path}/*.idx") as source:
         assert (len(source), source.num_tokens) == (6000, 32_000)
+        assert not read
         assert source.read_tokens([16 * 1999], 16)[0].tolist() == [*range(5), *range(11)]
+        assert len(read) == 4000, "lengths and pointers of every file, once"
         with pen.Loader(source.shuffle(seed=1).sequences(64), 8) as loader:
             assert next(iter(loader))["tokens"].shape == (8, 64)
-    assert not read
-    monkeypatch.undo()
-    with pen.open(f"{tmp_path}/*.idx") as source:
+        assert len(read) == 4000
         assert source.document_bounds[-4:].tolist() == [31_984, 31_989, 31_989, 32_000]
+
+
+MISLEADING: dict[str, tuple[list[int], list[int], str]] = {
+    "a part left out": ([2, 2, 2], [0, 8, 16], "sequence 1 at byte 4"),
+    "another order": ([2, 3, 3, 2], [0, 10, 4, 16], "sequence 1 at byte 4"),
+    "overlapping": ([4, 4, 4], [0, 6, 12], "sequence 1 at byte 8"),
+    "a negative length": ([4, -1, 7], [0, 8, 6], "sequence 1"),
+}
+"""Indices of a .bin of 10 tokens that begin with its first one, and end with its last one."""
+
+
+@pytest.mark.parametrize("piece", [1, 2, 1 << 20])
+@pytest.mark.parametrize("name", MISLEADING)
+def test_a_line_that_the_index_of_megatron_does_not_have_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, piece: int
+) -> None:
+    lengths, pointers, words = MISLEADING[name]
+    monkeypatch.setattr(megatron, "PIECE", piece)
+    tokens = np.arange(1, 11, dtype=U2)
+    (tmp_path / "x.bin").write_bytes(tokens.tobytes())
+    (tmp_path / "x.idx").write_bytes(made.megatron_index(lengths, U2, pointers=pointers))
+    for use in (
+        lambda source: next(iter(pen.Loader(source.in_order().sequences(3), 1))),
+        lambda source: next(iter(pen.Loader(source.in_order().sequences(3), 1, threads=0))),
+        lambda source: next(iter(pen.Loader(source.shuffle(seed=1).sequences(3, documents=True), 1))),
+        lambda source: next(iter(pen.Loader(source.in_order().pack(3, split="always"), 1))),
+        lambda source: source.read_tokens([0], 3),
+        lambda source: source.documents(5),
+        lambda source: source[0],
+    ):
+        for _ in range(2):
+            with pen.open(tmp_path / "x.idx") as source, pytest.raises((FormatError, BatchError)) as caught:
+                use(source)
+            assert words in str(caught.value)
+            assert "x.idx: expected" in str(caught.value)
+    if min(lengths) >= 0:
+        assert "scattered=True" in str(caught.value)
+        with pen.open(tmp_path / "x.idx", scattered=True) as source:
+            line = np.concatenate([tokens[at // 2 :][:count] for at, count in zip(pointers, lengths, strict=True)])
+            found = [batch["tokens"][0].tolist() for batch in itertools.islice(pen.Loader(source.in_order().sequences(3), 1), 2)]
+            assert found == [line[:3].tolist(), line[3:6].tolist()]
+
+
+def test_a_line_at_a_url_is_checked_once(tmp_path: Path, bucket: UrlPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.write_megatron(tmp_path / "x", typed("<u2")[0])
+    (tmp_path / "y.bin").write_bytes(np.arange(10, dtype=U2).tobytes())
+    (tmp_path / "y.idx").write_bytes(made.megatron_index([2, 2, 2], U2, pointers=[0, 8, 16]))
+    upload(tmp_path, bucket)
+    with pen.open(f"{bucket}/y.idx") as source, pytest.raises(FormatError, match="scattered=True"):
+        source.in_order().sequences(3).source.read_tokens([0], 3)
+    with pen.open(f"{bucket}/x.idx") as source:
+        line = source.read_tokens([0], 70)
+        monkeypatch.setattr(megatron.Indexed, "_numbers", None)
+        assert np.array_equal(pickle.loads(pickle.dumps(source)).read_tokens([0], 70), line)
 
 
 def test_tables_longer_than_a_piece_are_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
