@@ -92,15 +92,24 @@ class TestMegatronOutOfOrder(SourceSuite):
     lengths, pointers = (3, 0, 5, 5, 2, 4), (40, 7, 0, 10, 20, 31)
 
     def make(self, directory: Path) -> Source:
-        (directory / "x.bin").write_bytes(bytes(range(60)))
+        (directory / "x.bin").write_bytes(bytes(range(46)))
         index = made.megatron_index(self.lengths, np.dtype("<u2"), pointers=self.pointers)
         (directory / "x.idx").write_bytes(index)
         return pen.open(directory / "x.idx")
 
     def records(self) -> list[Record]:
-        data = bytes(range(60))
+        data = bytes(range(46))
         spans = zip(self.pointers, self.lengths, strict=True)
         return [{"tokens": np.frombuffer(data[at : at + 2 * count], "<u2")} for at, count in spans]
+
+
+class TestMegatronScattered(TestMegatronOutOfOrder):
+    """The same where nothing is at the end, nor at the beginning."""
+
+    def make(self, directory: Path) -> Source:
+        super().make(directory).close()
+        (directory / "x.bin").write_bytes(bytes(range(61)))
+        return pen.open(directory / "x.idx", scattered=True)
 
 
 class TestMegatronDocuments(SourceSuite):
@@ -800,6 +809,24 @@ def test_a_line_that_the_index_of_megatron_does_not_have_is_refused(
             assert found == [line[:3].tolist(), line[3:6].tolist()]
 
 
+@pytest.mark.parametrize("rest", [b"\1", b"\1\0", b"\1\0\2\0\3"])
+def test_bytes_behind_the_sequences_of_megatron_are_refused(tmp_path: Path, rest: bytes) -> None:
+    tokens = np.arange(1, 8, dtype=U2)
+    (tmp_path / "x.bin").write_bytes(tokens.tobytes() + rest)
+    for lengths, pointers in (([3, 4], [0, 6]), ([4, 3], [6, 0]), ([3, 4, 0], [0, 6, 0]), ([3, 3, 1], [0, 8, 6])):
+        (tmp_path / "x.idx").write_bytes(made.megatron_index(lengths, U2, pointers=pointers))
+        with pytest.raises(TrailingBytesError) as caught:
+            pen.open(tmp_path / "x.idx")
+        text = str(caught.value)
+        assert "x.bin: expected 14 bytes" in text
+        assert f"found {14 + len(rest)}" in text
+        assert "scattered=True" in text
+        with pen.open(tmp_path / "x.idx", scattered=True) as source:
+            spans = [tokens[at // 2 :][:count].tolist() for at, count in zip(pointers, lengths, strict=True)]
+            assert [one.tolist() for one in source["tokens"][:]] == spans
+            assert source.num_tokens == 7
+
+
 def test_a_line_at_a_url_is_checked_once(tmp_path: Path, bucket: UrlPath, monkeypatch: pytest.MonkeyPatch) -> None:
     made.write_megatron(tmp_path / "x", typed("<u2")[0])
     (tmp_path / "y.bin").write_bytes(np.arange(10, dtype=U2).tobytes())
@@ -821,7 +848,7 @@ def test_tables_longer_than_a_piece_are_read_whole(tmp_path: Path, monkeypatch: 
     made.write_litdata(tmp_path / "l", [documents], "no_header_numpy:5")
     shuffled = made.megatron_index([len(one) for one in documents], U2, pointers=[100, 0, 2, 20, 100, 50, 50])
     (tmp_path / "y.idx").write_bytes(shuffled)
-    (tmp_path / "y.bin").write_bytes(bytes(140))
+    (tmp_path / "y.bin").write_bytes(bytes(134))
     for module, piece in itertools.product(("megatron", "datatrove", "litdata"), (1, 2, 3, 7)):
         monkeypatch.setattr(f"penstock.formats.{module}.PIECE", piece)
         for what in ("x.idx", "x.ds", "l", "y.idx"):

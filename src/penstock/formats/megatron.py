@@ -206,7 +206,7 @@ def _look_at(data: File, index: File, scattered: bool) -> Indexed:
     length, first = struct.unpack("<iq", _read(index, head, pointers - LENGTH.itemsize, pointers + POINTER.itemsize))
     [last] = struct.unpack("<q", _read(index, head, end - POINTER.itemsize, end))
     is_filled = first == 0 and last + length * dtype.itemsize == one.data_bytes and one.data_bytes % dtype.itemsize == 0
-    return one if is_filled and length >= 0 and not scattered else _scattered(one)
+    return one if is_filled and length >= 0 and not scattered else _scattered(one, may_leave_rest=scattered)
 
 
 def _read(index: File, head: bytes, start: int, stop: int) -> bytes:
@@ -241,11 +241,11 @@ def _check_header(index: File, head: bytes, size: int) -> tuple[np.dtype[Any], i
     return np.dtype(CODES[code]), sequences, entries
 
 
-def _scattered(one: Indexed) -> Indexed:
+def _scattered(one: Indexed, *, may_leave_rest: bool) -> Indexed:
     """An index whose sequences do not fill the .bin one after the other: runs of those that do."""
     begins: list[int] = []
     counts: list[int] = []
-    last = -1
+    last, end = -1, 0
     for low in range(0, one.sequences, PIECE):
         high = min(low + PIECE, one.sequences)
         lengths, pointers = one.lengths(low, high), one.pointers(low, high)
@@ -263,7 +263,12 @@ def _scattered(one: Indexed) -> Indexed:
             counts[-1] += int(sums[0])
         begins += pointers[is_head].tolist()
         counts += sums[1:].tolist()
-        last = int(ends[-1])
+        last, end = int(ends[-1]), max(end, int(ends.max()))
+    if end < one.data_bytes and not may_leave_rest:
+        raise TrailingBytesError(
+            f"{one.data}: expected {end} bytes, where the sequences of {one.index} end, found {one.data_bytes}; restore the file, "
+            "or leave the rest out with scattered=True"
+        )
     return replace(one, runs=(np.array(begins, np.int64), np.array(counts, np.int64)))
 
 
