@@ -481,8 +481,15 @@ def test_tokens_read_as_another_type_are_refused_unless_the_vocabulary_allows_th
     assert "any vocabulary" in refusal(tmp_path / "wide.npy", FormatError, dtype=">u4")
     with pen.open(tmp_path / "narrow.npy", dtype="uint32", vocab_size=2**32) as source:
         assert source.num_tokens == 2000
-    with pen.open(tmp_path / "wide.npy", dtype="uint16", vocab_size=2**16) as source:
+    assert "as in tokens of 4 bytes" in refusal(tmp_path / "wide.npy", FormatError, dtype="uint16", vocab_size=2**16)
+    with pen.open(tmp_path / "wide.npy", dtype="uint16", check=False) as source:
         assert source.num_tokens == 8000
+    assert "a vocabulary of 9" in refusal(tmp_path / "wide.npy", FormatError, dtype="uint16", vocab_size=9, check=False)
+    small = RNG.integers(0, 50_000, 4000).astype("<u4")
+    (tmp_path / "small.npy").write_bytes(small.tobytes())
+    text = refusal(tmp_path / "small.npy", FormatError, dtype="uint16", vocab_size=50_257)
+    assert "as in tokens of 4 bytes" in text
+    assert "check=False" in text
     (tmp_path / "odd.npy").write_bytes(narrow.tobytes()[:-1])
     assert "no whole number" in refusal(tmp_path / "odd.npy", TruncatedError, dtype="uint16")
 
@@ -526,6 +533,23 @@ def test_headers_of_llm_c_say_the_type(tmp_path: Path) -> None:
     raw[4] = 3
     (tmp_path / "a.bin").write_bytes(raw)
     assert "version" in refusal(tmp_path / "a.bin", UnsupportedVersionError)
+
+
+def test_the_magic_of_llm_c_is_never_read_as_tokens_unless_told_to(tmp_path: Path) -> None:
+    for dtype in ("<u2", "<u4"):
+        made.write_llm_c(tmp_path / "a.bin", np.arange(500).astype(dtype))
+        raw = bytearray((tmp_path / "a.bin").read_bytes())
+        (tmp_path / "a.npy").write_bytes(raw)
+        for given in ("uint16", "uint32"):
+            assert "rename the file to .bin" in refusal(tmp_path / "a.npy", FormatError, dtype=given)
+        raw[100] = 1
+        for name, content in (("b.bin", raw), ("b.npy", raw), ("c.bin", raw[:8]), ("c.npy", raw[:4]), ("d.npy", raw[:100])):
+            (tmp_path / name).write_bytes(content)
+            text = refusal(tmp_path / name, FormatError, dtype="uint16", vocab_size=2**16)
+            assert "of llm.c: re" in text
+            assert "check=False" in text
+            with pen.open(tmp_path / name, dtype="uint16", check=False) as source:
+                assert source.num_tokens == len(content) // 2
 
 
 def test_files_of_different_types_are_no_one_source(tmp_path: Path) -> None:
@@ -671,6 +695,64 @@ def test_bad_metadata_of_datatrove_is_refused(tmp_path: Path) -> None:
     for text in ("gpt2|3\n7", "gpt2", "", "gpt2|2\x00"):
         (tmp_path / "x.ds.metadata").write_text(text or "\n")
         assert "x.ds.metadata" in refusal(tmp_path / "x.ds", FormatError)
+
+
+def test_what_is_said_of_a_datatrove_file_must_be_the_same_everywhere(tmp_path: Path) -> None:
+    file, index, metadata = (tmp_path / f"x.ds{end}" for end in ("", ".index", ".metadata"))
+    file.write_bytes(np.arange(1, 30, dtype="<u4").tobytes())
+    metadata.write_text("gpt2|4\n29\n29 T\n")
+    text = refusal(file, SchemaMismatchError, dtype="uint16")
+    assert "x.ds.metadata: expected tokens of uint16, found that they are uint32: leave dtype out" in text
+    for options in ({}, {"dtype": "uint32"}, {"dtype": "int32"}):
+        assert pen.open(file, **options)["tokens"][0].tolist() == list(range(1, 30))
+    for size, kind in ((40, TruncatedError), (0, TruncatedError), (120, TrailingBytesError)):
+        os.truncate(file, size)
+        for options in ({}, {"dtype": "uint32"}):
+            text = refusal(file, kind, **options)
+            assert "x.ds: expected 29 tokens, as x.ds.metadata says" in text
+            assert f"found {size // 4}" in text
+    os.truncate(file, 116)
+    index.write_bytes(np.array([5, 29], "<u8").tobytes())
+    assert len(pen.open(file)) == 2
+    metadata.write_text("gpt2|4\n28\n")
+    assert "expected 28 tokens" in refusal(file, TrailingBytesError)
+    metadata.write_text("gpt2|2\n29\n")
+    assert "x.ds.metadata: expected tokens of uint32" in refusal(file, SchemaMismatchError)
+    for old in ("", "gpt2\n29\n29 T", "gpt2|4", "gpt2|4\nmany"):
+        metadata.write_text(old)
+        assert len(pen.open(file)) == 2, "what is not said contradicts nothing"
+
+
+def test_a_datatrove_file_without_tokens_is_of_the_type_of_the_others(tmp_path: Path) -> None:
+    documents = typed("<u4")[0]
+    for name in ("b", "d"):
+        made.write_datatrove(tmp_path / f"{name}.ds", documents)
+    for name in ("a", "c", "e"):
+        made.write_datatrove(tmp_path / f"{name}.ds", [np.empty(0, "<u4")])
+    (tmp_path / "e.ds.index").write_bytes(b"")
+    with pen.open(f"{tmp_path}/*.ds") as source:
+        assert source.dtype == np.uint32
+        expected = [[], *map(np.ndarray.tolist, documents), [], *map(np.ndarray.tolist, documents)]
+        assert [one.tolist() for one in source["tokens"][:]] == expected
+    with pen.open([tmp_path / "a.ds", tmp_path / "c.ds"]) as source:
+        assert source.num_tokens == 0
+    (tmp_path / "a.ds.metadata").write_text("gpt2|2\n0\n")
+    assert "expected uint16 tokens as in" in refusal(f"{tmp_path}/*.ds", SchemaMismatchError)
+    for path in tmp_path.glob("*.index"):
+        path.unlink()
+    assert "says of what type" in refusal(tmp_path / "c.ds", FormatError)
+    (tmp_path / "a.ds.metadata").write_text("gpt2|4\n0\n")
+    for name in ("b", "d"):
+        (tmp_path / f"{name}.ds.metadata").write_text("gpt2|4\n70\n")
+    with pen.open(f"{tmp_path}/*.ds", block_size=70) as source:
+        assert (source.dtype, len(source), source.num_tokens) == (np.uint32, 2, 140)
+
+
+def test_datatrove_tokens_that_look_like_wide_ones_can_be_taken(tmp_path: Path) -> None:
+    (tmp_path / "x.ds").write_bytes(np.arange(1000, dtype="<u4").tobytes())
+    assert "check=False" in refusal(tmp_path / "x.ds", FormatError, dtype="uint16")
+    with pen.open(tmp_path / "x.ds", dtype="uint16", check=False) as source:
+        assert source.num_tokens == 2000
 
 
 def test_loss_masks_of_datatrove_fit_file_by_file(tmp_path: Path) -> None:
