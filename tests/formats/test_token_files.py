@@ -605,15 +605,27 @@ def test_bad_indices_of_megatron_are_refused(tmp_path: Path, name: str) -> None:
 
 def test_bad_documents_of_megatron_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(bytes(range(14)))
-    for documents in ([0, 1], [1, 2], [0, 3], [0, -1, 2], [0, 2, 1, 2], []):
+    for documents in ([0, 1], [1, 2], [0, 3], [0, -1, 2], [0, 2, 1, 2], [], [0], [2]):
         (tmp_path / "x.idx").write_bytes(made.megatron_index([3, 4], U2, documents=documents))
         assert len(pen.open(tmp_path / "x.idx")["tokens"][:]) == 2, "sequences do not depend on them"
-        if len(documents) > 1:
-            assert "records='sequence'" in refusal(tmp_path / "x.idx", FormatError, records="document")
+        assert "records='sequence'" in refusal(tmp_path / "x.idx", FormatError, records="document")
     with pytest.raises(ValueError, match="records must be"):
         pen.open(tmp_path / "x.idx", records="sentence")
     (tmp_path / "x.bin").unlink()
     refusal(tmp_path / "x.idx", MissingError)
+
+
+def test_tokens_that_are_in_no_document_are_refused_at_once(tmp_path: Path) -> None:
+    made.write_megatron(tmp_path / "a", typed("<u2")[0])
+    (tmp_path / "b.bin").write_bytes(bytes(range(14)))
+    for documents in ([], [0]):
+        (tmp_path / "b.idx").write_bytes(made.megatron_index([3, 4], U2, documents=documents))
+        with pytest.raises(FormatError, match=rf"b\.idx: .* found {len(documents)} entries, .* records='sequence'"):
+            pen.open(f"{tmp_path}/*.idx", records="document")
+        (tmp_path / "c.bin").write_bytes(b"")
+        (tmp_path / "c.idx").write_bytes(made.megatron_index([], U2, documents=documents))
+        with pen.open(tmp_path / "c.idx", records="document") as source:
+            assert (len(source), source.num_tokens) == (0, 0)
 
 
 def test_an_index_that_is_written_anew_after_it_was_opened_is_noticed(tmp_path: Path) -> None:

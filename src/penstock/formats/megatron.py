@@ -278,6 +278,16 @@ def _need_lengths(one: Indexed, low: int, lengths: IntArray) -> None:
         raise FormatError(f"{one.index}: expected a length of sequence {low + bad[0]} of 0 or more, found {lengths[bad[0]]}")
 
 
+def _need_documents(found: Sequence[Indexed]) -> None:
+    """FormatError for sequences that are in no document, since there is none."""
+    for one in found:
+        if one.sequences and one.entries < 2:
+            raise FormatError(
+                f"{one.index}: expected documents that begin with sequences from 0 up to {one.sequences}, found {one.entries} "
+                "entries, which are no document; open it with records='sequence'"
+            )
+
+
 class MegatronTokens(TokenSource):
     """The sequences or documents of Megatron's indexed datasets, one file after the other, as one ragged field.
 
@@ -293,6 +303,8 @@ class MegatronTokens(TokenSource):
         self._records, self._scattered, self._is_line_checked = records, scattered, False
         found: Sequence[Indexed] = files.once(f"megatron {scattered}", lambda: _look(files, scattered))
         self._found = found
+        if records == "document":
+            _need_documents(found)
         counts = [one.sequences if records == "sequence" else max(0, one.entries - 1) for one in found]
         load = self._load_sequences if records == "sequence" else self._load_documents
         documents = Documents(counts, [one.tokens for one in found], load, are_remote=files.is_remote)
