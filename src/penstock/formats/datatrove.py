@@ -216,9 +216,9 @@ def _stated(metadata: File) -> tuple[bytes | None, np.dtype[Any] | None, int | N
         return None, None, None
     first, _, rest = (metadata.first(METADATA_BYTES) if bytes_of(metadata) else b"").partition(b"\n")
     _, bar, size = first.rpartition(b"|")
-    stated = {b"2": np.dtype("<u2"), b"4": np.dtype("<u4")}.get(size.strip() if bar else b"")
+    name = {b"2": "<u2", b"4": "<u4"}.get(size.strip() if bar else b"")
     count = rest.partition(b"\n")[0].strip()
-    return first, stated, int(count) if count.isdigit() and len(count) < 20 else None
+    return first, None if name is None else np.dtype(name), int(count) if count.isdigit() and len(count) < 20 else None
 
 
 def _no_type(file: File) -> FormatError:
