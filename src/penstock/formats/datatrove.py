@@ -7,7 +7,8 @@
     x.ds.loss     = for every token whether it counts in the loss, a byte of 0 or 1
     x.ds.metadata = name of the tokenizer "|" bytes of a token, number of tokens, the same for people; a line each
 
-Only the first must be there. The type of the tokens follows from the index or the metadata.
+Only the first must be there. The type of the tokens follows from the index or the metadata; what both and the caller say must be
+the same.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from penstock.algebra.view import Aligned
 from penstock.argument import IntArray, whole_number
-from penstock.errors import FormatError, MissingError, SchemaMismatchError, SourceChangedError, TruncatedError
+from penstock.errors import FormatError, MissingError, SchemaMismatchError, SourceChangedError, TrailingBytesError, TruncatedError
 from penstock.formats.files import File, Files, Names, bytes_of, find_files, is_file_there, next_to
 from penstock.formats.flat_tokens import BLOCK_SIZE, HEAD_BYTES, REMEDY, check_tokens, token_dtype
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
@@ -45,6 +46,7 @@ def open_datatrove(
     loss: bool | None = None,
     block_size: int = BLOCK_SIZE,
     vocab_size: int | None = None,
+    check: bool = True,
     field: str = "tokens",
     threads: int | None = None,
     io: str = "auto",
@@ -53,7 +55,8 @@ def open_datatrove(
     """Tokenized files as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
 
     Records are documents, or blocks of ``block_size`` tokens if there is no index. If there are loss masks, they are a second
-    field, ``loss_mask``; ``loss=False`` leaves them out. With ``vocab_size``, the first tokens of every file must be below it.
+    field, ``loss_mask``; ``loss=False`` leaves them out. With ``vocab_size``, the first tokens of every file must be below it. If
+    ``dtype`` is given, they must look like tokens of that type, unless ``check=False``.
     """
     given = None if dtype is None else token_dtype(dtype)
     vocabulary = None if vocab_size is None else whole_number("vocab_size", vocab_size, least=1)
@@ -66,16 +69,25 @@ def open_datatrove(
     if with_loss is not None and remote is not None:
         remote = replace(remote, shared=remote.shared or SharedWindow())
     tokens = DatatroveTokens(
-        _files(files, beside[INDEX]), _Layout(given, beside[INDEX] is not None, size, vocabulary), field, count, io, remote
+        _files(files, beside[INDEX]),
+        _Layout(given, beside[INDEX] is not None, size, vocabulary, check=bool(check)),
+        field,
+        count,
+        io,
+        remote,
     )
     if with_loss is None:
         return tokens
     mask = _Layout(np.dtype("u1"), beside[INDEX] is not None, size, is_mask=True)
     masks = DatatroveTokens(_files(with_loss, beside[INDEX]), mask, "loss_mask", count, io, remote)
-    if masks.num_tokens != tokens.num_tokens:
+    bad = next((pair for pair in zip(tokens.found, masks.found, strict=True) if pair[0].tokens != pair[1].tokens), None)
+    if bad is not None:
         tokens.close()
         masks.close()
-        raise SchemaMismatchError(f"{with_loss[0]}: expected a mask of {tokens.num_tokens} tokens, found {masks.num_tokens}")
+        raise SchemaMismatchError(
+            f"{bad[1].file}: expected a mask of {bad[0].tokens} tokens, as many as {bad[0].file.name} has, found {bad[1].tokens}; "
+            "write it anew, or leave the masks out with loss=False"
+        )
     return Aligned({field: tokens, "loss_mask": masks})
 
 
@@ -102,6 +114,7 @@ class _Layout:
     block_size: int
     vocab_size: int | None = None
     is_mask: bool = False
+    check: bool = True
 
 
 @dataclass(frozen=True)
@@ -115,6 +128,8 @@ class _Tokenized:
     index: File | None
     index_version: Version | None
     documents: int
+    is_typed: bool = True
+    """Whether the type is known; of a file without tokens it may not be."""
 
     @property
     def tokens(self) -> int:
@@ -129,6 +144,11 @@ def _look(files: Files, layout: _Layout) -> list[_Tokenized]:
     step = 2 if layout.documents else 1
     pairs = [(file, files[step * number + 1] if layout.documents else None) for number, file in enumerate(files[::step])]
     found = list(map_at_once(lambda pair: _look_at(*pair, layout), pairs, are_remote=files.is_remote))
+    sure = next((one for one in found if one.is_typed), None)
+    if sure is None and not layout.documents:
+        raise _no_type(found[0].file)
+    if sure is not None:
+        found = [one if one.is_typed else replace(one, dtype=sure.dtype) for one in found]
     for one in found:
         if one.dtype != found[0].dtype:
             raise SchemaMismatchError(f"{one.file}: expected {found[0].dtype} tokens as in {found[0].file}, found {one.dtype}")
@@ -144,7 +164,8 @@ def _look_at(file: File, index: File | None, layout: _Layout) -> _Tokenized:
         if rest:
             raise FormatError(f"{index}: expected the ends of documents, 8 bytes each, found {index_bytes} bytes")
         last = int(_ends(index, documents - 1, documents)[0]) if documents else 0
-    dtype = layout.dtype or _dtype(file, size, index, last)
+    known = layout.dtype if layout.is_mask else _dtype(file, size, index, last, layout.dtype)
+    dtype = known or np.dtype("<u2")
     if size % dtype.itemsize:
         raise TruncatedError(f"{file}: expected tokens of {dtype}, found {size} bytes, which are no whole number of them")
     if index is not None and last * dtype.itemsize != size:
@@ -152,8 +173,8 @@ def _look_at(file: File, index: File | None, layout: _Layout) -> _Tokenized:
             f"{index}: expected the last document to end at token {size // dtype.itemsize} of {file.name}, found {last}"
         )
     if size and not layout.is_mask and ((index is None and layout.dtype is not None) or layout.vocab_size is not None):
-        check_tokens(file, np.frombuffer(file.first(HEAD_BYTES), np.uint8), dtype, layout.vocab_size)
-    return _Tokenized(file, size, version, dtype, index, index_version, documents)
+        check_tokens(file, np.frombuffer(file.first(HEAD_BYTES), np.uint8), dtype, layout.vocab_size, check=layout.check)
+    return _Tokenized(file, size, version, dtype, index, index_version, documents, known is not None)
 
 
 def _ends(index: File, low: int, high: int) -> npt.NDArray[np.uint64]:
@@ -163,23 +184,53 @@ def _ends(index: File, low: int, high: int) -> npt.NDArray[np.uint64]:
     return np.frombuffer(raw, END)
 
 
-def _dtype(file: File, size: int, index: File | None, tokens: int) -> np.dtype[Any]:
-    """The type of tokens by their number in the index, or by the metadata."""
-    if index is not None and (tokens > 0 or size == 0):
-        for name in ("<u2", "<u4"):
-            if tokens * np.dtype(name).itemsize == size:
-                return np.dtype(name)
-        raise FormatError(
-            f"{index}: the last document ends at token {tokens}, but {file.name} has {size} bytes, neither 2 nor 4 each"
-        )
+def _dtype(file: File, size: int, index: File | None, tokens: int, given: np.dtype[Any] | None) -> np.dtype[Any] | None:
+    """The type of tokens by their number in the index, by the metadata, or as given; None for no tokens of which nothing is said.
+    Errors if these contradict one another, or the size.
+    """
     metadata = next_to(file, file.name + METADATA)
-    if is_file_there(metadata):
-        first = metadata.first(METADATA_BYTES).partition(b"\n")[0]
-        stated = {b"2": "<u2", b"4": "<u4"}.get(first.rpartition(b"|")[2].strip())
-        if stated is None:
-            raise FormatError(f"{metadata}: expected 2 or 4 bytes of a token behind the last '|' of line 1, found {first[-40:]!r}")
-        return np.dtype(stated)
-    raise FormatError(f"{file}: there is no {file.name}{INDEX} or {METADATA} that says of what type its tokens are: {REMEDY}")
+    first, stated, count = _stated(metadata)
+    if given is not None and stated is not None and given.itemsize != stated.itemsize:
+        raise SchemaMismatchError(f"{metadata}: expected tokens of {given}, found that they are {stated}: leave dtype out")
+    dtype = given or _dtype_by_index(file, size, index, tokens) or stated
+    if dtype is None and size:
+        if first is None:
+            raise _no_type(file)
+        raise FormatError(f"{metadata}: expected 2 or 4 bytes of a token behind the last '|' of line 1, found {first[-40:]!r}")
+    if dtype is not None and stated is not None and dtype.itemsize != stated.itemsize:
+        raise SchemaMismatchError(f"{metadata}: expected tokens of {dtype}, as {index} has it, found that they are {stated}")
+    item = 1 if dtype is None else dtype.itemsize
+    if count is not None and size % item == 0 and size != count * item:
+        kind = TruncatedError if size < count * item else TrailingBytesError
+        raise kind(
+            f"{file}: expected {count} tokens, as {metadata.name} says, found {size // item}; restore the file, or delete "
+            f"{metadata.name} if it is of another one"
+        )
+    return dtype
+
+
+def _dtype_by_index(file: File, size: int, index: File | None, tokens: int) -> np.dtype[Any] | None:
+    if index is None or tokens == 0:
+        return None
+    for name in ("<u2", "<u4"):
+        if tokens * np.dtype(name).itemsize == size:
+            return np.dtype(name)
+    raise FormatError(f"{index}: the last document ends at token {tokens}, but {file.name} has {size} bytes, neither 2 nor 4 each")
+
+
+def _stated(metadata: File) -> tuple[bytes | None, np.dtype[Any] | None, int | None]:
+    """Line 1 of the metadata, the type and the number of tokens, each of them None where it is not there."""
+    if not is_file_there(metadata):
+        return None, None, None
+    first, _, rest = (metadata.first(METADATA_BYTES) if bytes_of(metadata) else b"").partition(b"\n")
+    _, bar, size = first.rpartition(b"|")
+    name = {b"2": "<u2", b"4": "<u4"}.get(size.strip() if bar else b"")
+    count = rest.partition(b"\n")[0].strip()
+    return first, None if name is None else np.dtype(name), int(count) if count.isdigit() and len(count) < 20 else None
+
+
+def _no_type(file: File) -> FormatError:
+    return FormatError(f"{file}: there is no {file.name}{INDEX} or {METADATA} that says of what type its tokens are: {REMEDY}")
 
 
 class DatatroveTokens(TokenSource):
@@ -197,6 +248,11 @@ class DatatroveTokens(TokenSource):
             counts = each.tolist()
         how = LineOptions(field, found[0].dtype, threads, io, remote)
         super().__init__(files, [one.part for one in found], counts, pieces, how)
+
+    @property
+    def found(self) -> Sequence[_Tokenized]:
+        """What is known of every file."""
+        return self._found
 
     def _load(self, number: int, ends: IntArray) -> None:
         one = self._found[number]

@@ -100,6 +100,7 @@ def open_flat(
     documents: bool = False,
     block_size: int = BLOCK_SIZE,
     vocab_size: int | None = None,
+    check: bool = True,
     field: str = "tokens",
     threads: int | None = None,
     io: str = "auto",
@@ -108,7 +109,9 @@ def open_flat(
     """Flat token files as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
 
     Records are blocks of ``block_size`` tokens; with ``documents=True`` the documents in the .csv.gz next to every file, and what
-    is behind the last one. The first tokens of every file must be below ``vocab_size``; without it, they must look like tokens.
+    is behind the last one. The first tokens of every file must be below ``vocab_size``, or 2^24 without it. Files that look like
+    tokens of 4 bytes though ``dtype`` has 2, or that begin with the magic of llm.c but not with its header, are refused;
+    ``check=False`` takes them as they are.
     """
     files = find_files(what, (".npy", BIN))
     if documents:
@@ -118,6 +121,7 @@ def open_flat(
         bool(documents),
         whole_number("block_size", block_size, least=1),
         None if vocab_size is None else whole_number("vocab_size", vocab_size, least=1),
+        bool(check),
     )
     return FlatTokens(files, layout, field, default_threads(threads), io, remote)
 
@@ -138,6 +142,7 @@ class _Layout:
     documents: bool
     block_size: int
     vocab_size: int | None
+    check: bool
 
 
 @dataclass(frozen=True)
@@ -179,6 +184,8 @@ def _look_at(file: File, table: File | None, layout: _Layout) -> _Flat:
     if other is not None:
         raise FormatError(f"{file}: expected tokens without a header, found {other}")
     stated = _llm_c_dtype(file, head, size)
+    if stated is None and layout.check:
+        _need_no_magic(file, head)
     offset = 0 if stated is None else LLM_C_BYTES
     if stated is not None and layout.dtype not in (None, stated):
         raise SchemaMismatchError(f"{file}: the header says that tokens are {stated}, not {layout.dtype}: leave dtype out")
@@ -197,7 +204,7 @@ def _look_at(file: File, table: File | None, layout: _Layout) -> _Flat:
     if (size - offset) % dtype.itemsize:
         raise TruncatedError(f"{file}: expected tokens of {dtype}, found {size - offset} bytes, which are no whole number of them")
     if not is_sure or layout.vocab_size is not None:
-        check_tokens(file, np.frombuffer(head[offset:], np.uint8), dtype, layout.vocab_size)
+        check_tokens(file, np.frombuffer(head[offset:], np.uint8), dtype, layout.vocab_size, check=layout.check)
     return _Flat(file, size, version, offset, dtype, ends)
 
 
@@ -219,6 +226,18 @@ def _llm_c_dtype(file: File, head: bytes, size: int) -> np.dtype[Any] | None:
     return dtype
 
 
+def _need_no_magic(file: File, head: bytes) -> None:
+    """FormatError if a file begins as those of llm.c do, but is none: as tokens, the header would be the first of them."""
+    magic = int.from_bytes(head[:4], "little")
+    if magic in LLM_C_TYPES:
+        is_header = len(head) >= LLM_C_BYTES and not any(head[LLM_C.size : LLM_C_BYTES])
+        remedy = f"rename the file to {BIN}" if is_header else "restore its header, in which zeros follow"
+        raise FormatError(
+            f"{file}: expected tokens without a header, found the magic {magic} of llm.c: {remedy}, or give check=False if "
+            "these are tokens"
+        )
+
+
 def _dtype_by_table(file: File, size: int, tokens: int) -> np.dtype[Any]:
     """The type that the number of tokens in the table of documents leaves."""
     for name in ("<u2", "<u4"):
@@ -229,8 +248,18 @@ def _dtype_by_table(file: File, size: int, tokens: int) -> np.dtype[Any]:
     )
 
 
-def check_tokens(file: File, head: npt.NDArray[np.uint8], dtype: np.dtype[Any], vocab_size: int | None) -> None:
-    """FormatError if the first tokens of a file show that they are of another type."""
+def check_tokens(
+    file: File,
+    head: npt.NDArray[np.uint8],
+    dtype: np.dtype[Any],
+    vocab_size: int | None,
+    *,
+    check: bool = True,
+    remedy: str = "vocab_size=",
+) -> None:
+    """FormatError if the first tokens of a file show that they are of another type; with ``check=False`` pairs may look like one
+    number of 4 bytes. ``remedy`` is the option that allows large numbers.
+    """
     found = head[: head.size // dtype.itemsize * dtype.itemsize].view(dtype)
     if found.size == 0:
         return
@@ -239,15 +268,15 @@ def check_tokens(file: File, head: npt.NDArray[np.uint8], dtype: np.dtype[Any], 
         known = f"a vocabulary of {vocab_size}" if vocab_size else "any vocabulary"
         raise FormatError(
             f"{file}: expected tokens of {dtype}, found {low if low < 0 else high} among the first, which is not in {known}: give "
-            "the dtype that was written, or vocab_size= if these are tokens"
+            f"the dtype that was written, or {remedy} if these are tokens"
         )
     pairs = found[: found.size // 2 * 2].reshape(-1, 2)
-    if vocab_size is None and dtype.itemsize == 2 and len(pairs) >= 64:
+    if check and dtype.itemsize == 2 and len(pairs) >= 64:
         words = pairs[:, 0] if dtype.str[0] == ">" else pairs[:, 1]
         if int(words.max()) < SMALL_WORD <= high:
             raise FormatError(
                 f"{file}: expected tokens of {dtype}, found that every second one is below {SMALL_WORD}, as in tokens of 4 bytes: "
-                "give the dtype that was written, or vocab_size= if these are tokens"
+                "give the dtype that was written, or check=False if these are tokens"
             )
 
 

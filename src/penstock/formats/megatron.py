@@ -158,6 +158,28 @@ class Indexed:
         """The first sequences of documents, and behind the last one."""
         return self._numbers(HEADER.size + (LENGTH.itemsize + POINTER.itemsize) * self.sequences, POINTER, 0, self.entries)
 
+    def ends(self) -> Iterator[tuple[int, IntArray]]:
+        """Where sequences end, in tokens of the line: the first one of a piece, and the ends in it. Checks every entry."""
+        self.need_unchanged()
+        last, item = 0, self.dtype.itemsize
+        for low in range(0, self.sequences, PIECE):
+            high = min(low + PIECE, self.sequences)
+            lengths = self.lengths(low, high)
+            _need_lengths(self, low, lengths)
+            piece = np.cumsum(lengths) + last
+            if self.runs is None:
+                begins, pointers = (piece - lengths) * item, self.pointers(low, high)
+                bad = np.flatnonzero(pointers != begins)
+                if bad.size:
+                    raise FormatError(
+                        f"{self.index}: expected sequence {low + bad[0]} at byte {begins[bad[0]]} of the {BIN}, behind the one "
+                        f"before, found {pointers[bad[0]]}{REMEDY}"
+                    )
+            yield low, piece
+            last = int(piece[-1])
+        if last != self.tokens:
+            raise FormatError(f"{self.index}: expected sequences of {self.tokens} tokens together, found {last}{REMEDY}")
+
     def _numbers(self, base: int, dtype: np.dtype[Any], low: int, high: int) -> IntArray:
         raw = _read(self.index, b"", base + low * dtype.itemsize, base + high * dtype.itemsize)
         return np.frombuffer(raw, dtype).astype(np.int64)
@@ -270,11 +292,21 @@ def _need_lengths(one: Indexed, low: int, lengths: IntArray) -> None:
         raise FormatError(f"{one.index}: expected a length of sequence {low + bad[0]} of 0 or more, found {lengths[bad[0]]}")
 
 
+def _need_documents(found: Sequence[Indexed]) -> None:
+    """FormatError for sequences that are in no document, since there is none."""
+    for one in found:
+        if one.sequences and one.entries < 2:
+            raise FormatError(
+                f"{one.index}: expected documents that begin with sequences from 0 up to {one.sequences}, found {one.entries} "
+                "entries, which are no document; open it with records='sequence'"
+            )
+
+
 class MegatronTokens(TokenSource):
     """The sequences or documents of Megatron's indexed datasets, one file after the other, as one ragged field.
 
-    An index is checked against the sizes of the files when it is opened, and entry by entry when the first record is needed: the
-    line of tokens, which sequences are cut from, does not depend on it.
+    An index is checked against the sizes of the files when it is opened, and entry by entry before the first token is read: the
+    line of tokens, which sequences are cut from, is the .bin only if the sequences are there one after the other.
     """
 
     def __init__(
@@ -282,9 +314,11 @@ class MegatronTokens(TokenSource):
     ) -> None:
         if records not in ("sequence", "document"):
             raise ValueError(f"records must be 'sequence' or 'document', got {records!r}")
-        self._records, self._scattered = records, scattered
+        self._records, self._scattered, self._is_line_checked = records, scattered, False
         found: Sequence[Indexed] = files.once(f"megatron {scattered}", lambda: _look(files, scattered))
         self._found = found
+        if records == "document":
+            _need_documents(found)
         counts = [one.sequences if records == "sequence" else max(0, one.entries - 1) for one in found]
         load = self._load_sequences if records == "sequence" else self._load_documents
         documents = Documents(counts, [one.tokens for one in found], load, are_remote=files.is_remote)
@@ -292,28 +326,26 @@ class MegatronTokens(TokenSource):
             files, [one.part for one in found], counts, documents, LineOptions(field, found[0].dtype, threads, io, remote)
         )
 
+    def _need_line(self) -> None:
+        if not self._is_line_checked:
+            self._files.once(f"megatron line {self._scattered}", self._check_line)
+            self._is_line_checked = True
+
+    def _check_line(self) -> bool:
+        """The line is the .bin, so the sequences must be there one after the other; a scattered one is made of the sequences."""
+
+        def check(one: Indexed) -> None:
+            for _ in one.ends():
+                pass
+
+        whole = [one for one in self._found if one.runs is None]
+        for _ in map_at_once(check, whole, are_remote=self._files.is_remote):
+            pass
+        return True
+
     def _load_sequences(self, number: int, ends: IntArray) -> None:
-        one, last, item = self._found[number], 0, self._stored.itemsize
-        one.need_unchanged()
-        for low in range(0, one.sequences, PIECE):
-            high = min(low + PIECE, one.sequences)
-            lengths = one.lengths(low, high)
-            _need_lengths(one, low, lengths)
-            piece = ends[low:high]
-            np.cumsum(lengths, out=piece)
-            piece += last
-            if one.runs is None:
-                begins = (piece - lengths) * item
-                pointers = one.pointers(low, high)
-                bad = np.flatnonzero(pointers != begins)
-                if bad.size:
-                    raise FormatError(
-                        f"{one.index}: expected sequence {low + bad[0]} at byte {begins[bad[0]]} of the {BIN}, behind the one "
-                        f"before, found {pointers[bad[0]]}{REMEDY}"
-                    )
-            last = int(piece[-1])
-        if last != one.tokens:
-            raise FormatError(f"{one.index}: expected sequences of {one.tokens} tokens together, found {last}")
+        for low, piece in self._found[number].ends():
+            ends[low : low + piece.size] = piece
 
     def _load_documents(self, number: int, ends: IntArray) -> None:
         one = self._found[number]

@@ -180,9 +180,13 @@ class TokenSource(RowSource):
         (first, _), (last, counts) = self._pieces.locate(starts), self._pieces.locate(np.maximum(stops - 1, starts))
         return self._rows.extents(first, np.where(stops > starts, last + counts, first))
 
+    def _need_line(self) -> None:
+        """FormatError if the line is not that of the records, where only their tables can tell. Called before tokens are read."""
+
     @cached_property
     def token_leaf(self) -> "TokenLeaf":
         """The tokens one by one."""
+        self._need_line()
         return TokenLeaf(self._rows, self._num_tokens, self._stored)
 
     # Documents
@@ -218,6 +222,7 @@ class TokenSource(RowSource):
 
     def read_tokens(self, starts: npt.ArrayLike, length: int, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """For each start the ``length`` tokens from there on, as the rows of one array. Runs may cross records and files."""
+        self._need_line()
         run = whole_number("length", length)
         places = check_positions("starts", starts, max(0, self._num_tokens - run + 1))
         array = fixed_output("tokens", Field(self.dtype, (run,)), places.size, {} if out is None else {"tokens": out})
@@ -226,6 +231,7 @@ class TokenSource(RowSource):
 
     def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[Any]) -> None:
         """Fill ``out`` with tokens [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
+        self._need_line()
         self._rows.read_spans(starts, offsets, out)
         self._native(out)
 
