@@ -9,6 +9,19 @@ from pathlib import Path
 
 SYSTEMS = {"linux": "Linux", "macos": "Darwin"}
 
+# What zig's linker for macOS cannot do (0.17): read nanobind's list of what Python defines, link a bundle or strip dead code (it
+# crashes). Python loads shared libraries as well as bundles.
+FOR_MACOS = """for word do
+  shift
+  case $word in
+    -Wl,@*) word=-Wl,-undefined,dynamic_lookup ;;
+    -bundle) word=-shared ;;
+    -Wl,-dead_strip) continue ;;
+  esac
+  set -- "$@" "$word"
+done
+"""
+
 
 def write(target: str, directory: Path, emulator: str = "") -> Path:
     """The toolchain file of a target as zig writes it: processor, system and C library with its version."""
@@ -18,7 +31,8 @@ def write(target: str, directory: Path, emulator: str = "") -> Path:
 
     def program(name: str, arguments: str) -> Path:
         path = directory / f"zig-{name}"
-        path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ziglang {arguments} "$@"\n')
+        words = FOR_MACOS if system == "macos" else ""
+        path.write_text(f'#!/bin/sh\n{words}exec {shlex.quote(sys.executable)} -m ziglang {arguments} "$@"\n')
         path.chmod(0o755)
         return path
 

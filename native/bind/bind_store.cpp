@@ -4,7 +4,12 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
+#ifdef __APPLE__
+#include <sys/mount.h>
+#include <sys/param.h>
+#else
 #include <sys/vfs.h>
+#endif
 
 #include <algorithm>
 #include <system_error>
@@ -364,9 +369,13 @@ void bind_store(nb::module_& m) {
       [](const std::string& path) {
         struct statfs info = {};
         if (statfs(path.c_str(), &info) != 0) return false;
+#ifdef __APPLE__
+        return (info.f_flags & MNT_LOCAL) == 0;
+#else
         constexpr std::uint32_t kKinds[] = {0x6969,     0x517B,     0xFF534D42, 0xFE534D42, 0x65735546,
                                             0x0BD00BD0, 0x01021997, 0x00C36400, 0x5346414F};
         return std::find(std::begin(kKinds), std::end(kKinds), static_cast<std::uint32_t>(info.f_type)) != std::end(kKinds);
+#endif
       },
       "path"_a, "Whether files there come over a network (NFS, SMB, FUSE, Lustre, 9p, Ceph, AFS), where maps are unsafe.");
 }
