@@ -106,7 +106,7 @@ void bind_pack(nb::module_& m) {
   nb::class_<PackPlan>(m, "PackPlan", "Pieces of documents, sequence by sequence. Immutable.")
       .def("__init__", &make_plan, "bounds"_a.noconvert(), "block"_a, "extra"_a, "blocks"_a.noconvert(), "length"_a, "multiple"_a,
            "split"_a, "drops"_a, "sequences"_a, "key"_a.none() = nb::none(),
-           "The plan of a group of blocks over so many sequences (of Split.NEVER, over as many as it takes), in the order of the "
+           "The plan of a group of blocks over that number of sequences (Split.NEVER: as many as it takes), in the order of the "
            "permutation with that key.")
       .def_prop_ro("num_sequences", &PackPlan::sequences)
       .def_prop_ro("num_pieces", [](const PackPlan& self) { return self.document.size(); })

@@ -133,7 +133,7 @@ class PackPlan:
 
     def __init__(self, bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], block: int, extra: int, blocks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: int, multiple: int, split: Split, drops: bool, sequences: int, key: int | None = None) -> None:
         """
-        The plan of a group of blocks over so many sequences (of Split.NEVER, over as many as it takes), in the order of the permutation with that key.
+        The plan of a group of blocks over that number of sequences (Split.NEVER: as many as it takes), in the order of the permutation with that key.
         """
 
     @property

@@ -167,7 +167,7 @@ class TestFlatDocuments(SourceSuite):
     def make(self, directory: Path) -> Source:
         for name, documents in zip("abc", typed("<u4"), strict=True):
             made.write_olmo(directory / f"{name}.npy", documents)
-        return pen.open(directory, documents=True)
+        return pen.open(directory, documents=True, dtype="uint32")
 
     def records(self) -> list[Record]:
         return as_records(typed("<u4"))
@@ -1024,3 +1024,18 @@ def test_what_is_no_blend_is_refused(every_format: Path, tmp_path: Path) -> None
     blend.write_text(f"1 {prefix} 1 {prefix}-nothing")
     with pytest.raises(MissingError, match="m-a-nothing"):
         open_blend(blend)
+
+
+def test_a_table_of_half_the_tokens_of_two_bytes_is_not_taken_for_one_of_four(tmp_path: Path) -> None:
+    """Tokens may follow the last document, so the table alone does not tell."""
+    table = gzip.compress(b"0,60\n60,100\n")
+    (tmp_path / "x.csv.gz").write_bytes(table)
+    for tokens in (np.arange(200) % 200, np.arange(200) * 300 % 50_000, np.zeros(200)):
+        (tmp_path / "x.npy").write_bytes(tokens.astype(U2).tobytes())
+        assert "fits all tokens of 4 bytes and half of those of 2" in refusal(tmp_path / "x.npy", FormatError, documents=True)
+        with pen.open(tmp_path / "x.npy", documents=True, dtype=U2, check=False) as source:
+            assert [len(one) for one in source["tokens"][:]] == [60, 40, 100]
+    wide = np.arange(100, dtype="<u4") * 1000
+    (tmp_path / "x.npy").write_bytes(wide.tobytes())
+    with pen.open(tmp_path / "x.npy", documents=True) as source:
+        assert np.array_equal(np.concatenate(list(source["tokens"][:])), wide)

@@ -62,15 +62,15 @@ def open_datatrove(
     vocabulary = None if vocab_size is None else whole_number("vocab_size", vocab_size, least=1)
     size, count = whole_number("block_size", block_size, least=1), default_threads(threads)
     files = find_files(what, (SUFFIX,))
-    beside = {end: _beside(files, end) for end in (INDEX, *((LOSS,) if loss is not False else ()))}
-    if loss and beside[LOSS] is None:
+    companions = {end: _companions(files, end) for end in (INDEX, *((LOSS,) if loss is not False else ()))}
+    if loss and companions[LOSS] is None:
         raise MissingError(f"{files[0]}{LOSS}: there is no such file, so there is no loss mask; leave loss out")
-    with_loss = beside.get(LOSS)
+    with_loss = companions.get(LOSS)
     if with_loss is not None and remote is not None:
         remote = replace(remote, shared=remote.shared or SharedWindow())
     tokens = DatatroveTokens(
-        _files(files, beside[INDEX]),
-        _Layout(given, beside[INDEX] is not None, size, vocabulary, check=bool(check)),
+        _files(files, companions[INDEX]),
+        _Layout(given, companions[INDEX] is not None, size, vocabulary, check=bool(check)),
         field,
         count,
         io,
@@ -78,8 +78,8 @@ def open_datatrove(
     )
     if with_loss is None:
         return tokens
-    mask = _Layout(np.dtype("u1"), beside[INDEX] is not None, size, is_mask=True)
-    masks = DatatroveTokens(_files(with_loss, beside[INDEX]), mask, "loss_mask", count, io, remote)
+    mask = _Layout(np.dtype("u1"), companions[INDEX] is not None, size, is_mask=True)
+    masks = DatatroveTokens(_files(with_loss, companions[INDEX]), mask, "loss_mask", count, io, remote)
     bad = next((pair for pair in zip(tokens.found, masks.found, strict=True) if pair[0].tokens != pair[1].tokens), None)
     if bad is not None:
         tokens.close()
@@ -91,8 +91,8 @@ def open_datatrove(
     return Aligned({field: tokens, "loss_mask": masks})
 
 
-def _beside(files: Files, end: str) -> Files | None:
-    """The files next to these; None if there are none. SchemaMismatchError if some are missing."""
+def _companions(files: Files, end: str) -> Files | None:
+    """The files of that ending next to these; None if there are none. SchemaMismatchError if some are missing."""
     found = [next_to(file, file.name + end) for file in files]
     there = Files(found).each(is_file_there)
     if any(there) and not all(there):

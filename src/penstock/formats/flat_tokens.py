@@ -195,7 +195,7 @@ def _look_at(file: File, table: File | None, layout: _Layout) -> _Flat:
         most = (size - offset) // (1 if dtype is None else dtype.itemsize)
         ends = _read_ends(table, most)
         told = int(ends[-1]) if ends.size else 0
-        dtype = dtype or _dtype_by_table(file, size - offset, told)
+        dtype = dtype or _dtype_by_table(file, head[offset:], size - offset, told)
         is_sure |= told * dtype.itemsize == size - offset
         if told < (size - offset) // dtype.itemsize:
             ends = np.append(ends, (size - offset) // dtype.itemsize)
@@ -238,27 +238,36 @@ def _need_no_magic(file: File, head: bytes) -> None:
         )
 
 
-def _dtype_by_table(file: File, size: int, tokens: int) -> np.dtype[Any]:
-    """The type that the number of tokens in the table of documents leaves."""
-    for name in ("<u2", "<u4"):
-        if tokens and tokens * np.dtype(name).itemsize == size:
-            return np.dtype(name)
-    raise FormatError(
-        f"{file}: its table of documents has {tokens} tokens, which fill {size} bytes neither by 2 nor by 4: {REMEDY}"
-    )
+def _dtype_by_table(file: File, head: bytes, size: int, tokens: int) -> np.dtype[Any]:
+    """The type that the number of tokens in the table of documents leaves. One that fits 4 bytes may also be that of the first half
+    of tokens of 2 bytes, since tokens may follow the last document; the tokens tell which.
+    """
+    if tokens and tokens * 2 == size:
+        return np.dtype("<u2")
+    if tokens == 0 or tokens * 4 != size:
+        raise FormatError(
+            f"{file}: its table of documents has {tokens} tokens, which fill {size} bytes neither by 2 nor by 4: {REMEDY}"
+        )
+    if not _are_halves(np.frombuffer(head[: len(head) // 4 * 4], "<u2")):
+        raise FormatError(
+            f"{file}: its table of documents fits all tokens of 4 bytes and half of those of 2, and the tokens do not tell which "
+            f"they are: {REMEDY}"
+        )
+    return np.dtype("<u4")
+
+
+def _are_halves(words: npt.NDArray[Any]) -> bool:
+    """Whether words of 2 bytes look like the halves of tokens of 4: every second one is small."""
+    pairs = words[: words.size // 2 * 2].reshape(-1, 2)
+    high = pairs[:, 0] if words.dtype.str[0] == ">" else pairs[:, 1]
+    return len(pairs) >= 64 and int(high.max()) < SMALL_WORD <= int(pairs.max())
 
 
 def check_tokens(
-    file: File,
-    head: npt.NDArray[np.uint8],
-    dtype: np.dtype[Any],
-    vocab_size: int | None,
-    *,
-    check: bool = True,
-    remedy: str = "vocab_size=",
+    file: File, head: npt.NDArray[np.uint8], dtype: np.dtype[Any], vocab_size: int | None, *, check: bool = True
 ) -> None:
     """FormatError if the first tokens of a file show that they are of another type; with ``check=False`` pairs may look like one
-    number of 4 bytes. ``remedy`` is the option that allows large numbers.
+    number of 4 bytes.
     """
     found = head[: head.size // dtype.itemsize * dtype.itemsize].view(dtype)
     if found.size == 0:
@@ -268,16 +277,13 @@ def check_tokens(
         known = f"a vocabulary of {vocab_size}" if vocab_size else "any vocabulary"
         raise FormatError(
             f"{file}: expected tokens of {dtype}, found {low if low < 0 else high} among the first, which is not in {known}: give "
-            f"the dtype that was written, or {remedy} if these are tokens"
+            "the dtype that was written, or vocab_size= if these are tokens"
         )
-    pairs = found[: found.size // 2 * 2].reshape(-1, 2)
-    if check and dtype.itemsize == 2 and len(pairs) >= 64:
-        words = pairs[:, 0] if dtype.str[0] == ">" else pairs[:, 1]
-        if int(words.max()) < SMALL_WORD <= high:
-            raise FormatError(
-                f"{file}: expected tokens of {dtype}, found that every second one is below {SMALL_WORD}, as in tokens of 4 bytes: "
-                "give the dtype that was written, or check=False if these are tokens"
-            )
+    if check and dtype.itemsize == 2 and _are_halves(found):
+        raise FormatError(
+            f"{file}: expected tokens of {dtype}, found that every second one is below {SMALL_WORD}, as in tokens of 4 bytes: "
+            "give the dtype that was written, or check=False if these are tokens"
+        )
 
 
 # The table of documents

@@ -14,7 +14,7 @@ from penstock.batch import Batch, Outputs, fixed_output
 from penstock.formats.tokens import as_elements
 from penstock.native import _core
 from penstock.order import BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle
-from penstock.records import Sampling, Source
+from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
 from penstock.stream.picks import SpanPicks
@@ -276,20 +276,6 @@ class PackStream(PartStream):
     def read_schema(self) -> Mapping[str, Field]:
         """The field that is read; :meth:`complete` makes the others."""
         return {TOKENS: self.schema[TOKENS]}
-
-    @property
-    def data_fingerprint(self) -> str:
-        return self._source.fingerprint
-
-    def sample_digest(self, sampling: Sampling) -> str | None:
-        return self._source.sample_digest(sampling)
-
-    def data_digest(self) -> str:
-        return self._source.digest()
-
-    @property
-    def bans(self) -> Bans:
-        return self._bans
 
     def plan(self) -> dict[str, Any]:
         options = self._options

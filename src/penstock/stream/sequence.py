@@ -18,7 +18,7 @@ from penstock.formats.tokens import as_elements
 from penstock.native import _core
 from penstock.order import BlockShuffle, Order, Random, Sequential, Shuffle, Sliding
 from penstock.order.permutation import Purpose, derive_root
-from penstock.records import Sampling, Source
+from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
 from penstock.stream.picks import SpanPicks, expanded, join
@@ -224,20 +224,6 @@ class SequenceStream(PartStream):
     def read_schema(self) -> Mapping[str, Field]:
         """The field that is read; :meth:`complete` adds the others."""
         return {TOKENS: self.schema[TOKENS]}
-
-    @property
-    def data_fingerprint(self) -> str:
-        return self._source.fingerprint
-
-    def sample_digest(self, sampling: Sampling) -> str | None:
-        return self._source.sample_digest(sampling)
-
-    def data_digest(self) -> str:
-        return self._source.digest()
-
-    @property
-    def bans(self) -> Bans:
-        return self._bans
 
     def plan(self) -> dict[str, Any]:
         return {"order": describe(self._order), "page": str(self._page), **self._marks(), **self._bans.describe()}

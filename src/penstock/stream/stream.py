@@ -226,6 +226,7 @@ class PartStream(Stream):
 
     source: Source
     order: Order
+    _bans: "Bans"
 
     @property
     def parts(self) -> "tuple[PartStream, ...]":
@@ -252,9 +253,19 @@ class PartStream(Stream):
         return None
 
     @property
-    @abstractmethod
+    def data_fingerprint(self) -> str:
+        return self.source.fingerprint
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        return self.source.sample_digest(sampling)
+
+    def data_digest(self) -> str:
+        return self.source.digest()
+
+    @property
     def bans(self) -> "Bans":
         """The records that do not come, and from which step on."""
+        return self._bans
 
     @property
     @abstractmethod
@@ -311,11 +322,6 @@ class RecordStream(PartStream):
         self.__dict__.update({"_bans": Bans(state.get("bans", ()))} | kept)
 
     @property
-    def bans(self) -> "Bans":
-        """The records that do not come, and from which step on."""
-        return self._bans
-
-    @property
     def axis(self) -> int:
         return len(self.order)
 
@@ -351,16 +357,6 @@ class RecordStream(PartStream):
     @cached_property
     def _fields(self) -> list[str]:
         return list(self.source.schema)
-
-    @property
-    def data_fingerprint(self) -> str:
-        return self.source.fingerprint
-
-    def sample_digest(self, sampling: Sampling) -> str | None:
-        return self.source.sample_digest(sampling)
-
-    def data_digest(self) -> str:
-        return self.source.digest()
 
     def plan(self) -> dict[str, Any]:
         return {"order": describe(self.order), **self.bans.describe()}
