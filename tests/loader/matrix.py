@@ -27,7 +27,7 @@ from penstock.records import Source
 from penstock.source import write_collection, write_rows, write_tokens
 from penstock.stream import Stream
 
-COUNT, WIDTH, BLOCK = 3000, 32, 50
+COUNT, WIDTH, BLOCK, BATCH = 3000, 32, 150, 100
 X = np.random.default_rng(7).standard_normal((2 * COUNT, WIDTH), dtype=np.float32)
 TEXTS = [f"record {number:04d} {'and more ' * 8}" for number in range(2 * COUNT)]
 HOW: dict[str, Any] = {"seed": 7, "block": BLOCK, "window": 2}
@@ -276,7 +276,7 @@ def _ask(directory: Path, server: Double, url: str, what: tuple[Kind, str]) -> C
             if "sequences need" not in str(error):  # of records that are no documents
                 raise
             return Cell(None, None, None)
-        with pen.Loader(stream, 40) as loader:
+        with pen.Loader(stream, BATCH) as loader:
             disk = OnDisk(loader.engine, _prefetched(loader) > 0.5)
     windows: list[dict[str, Any]] = [{}, {"window_bytes": SMALL_WINDOW}]
     fits, larger = (_ask_at_url(server, Parts(url, kind, storage_options=server.storage_options, **one), use) for one in windows)
@@ -296,7 +296,7 @@ def _prefetched(loader: pen.Loader) -> float:
 def _ask_at_url(server: Double, parts: Parts, use: str) -> AtUrl | str | None:
     with closing(parts):
         try:
-            with pen.Loader(USES[use](parts), 40) as loader:
+            with pen.Loader(USES[use](parts), BATCH) as loader:
                 return _run(server, loader)
         except (PenstockError, ValueError) as error:
             cause = error.__cause__ or error
