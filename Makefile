@@ -11,7 +11,7 @@ WATCH    = LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-na
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native test-arm wheels sdist docs lint format check sanitize sanitize-python campaign exhaustive crash soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden token-packages stub clean
+.PHONY: setup build test test-native test-arm wheels test-wheels sdist docs lint format check sanitize sanitize-python campaign exhaustive crash soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden token-packages stub clean
 
 setup: $(VENV)/.ready
 
@@ -56,6 +56,10 @@ test-arm: $(VENV)/.wheels
 # Every wheel, checked, into dist; WHEELS='--only x86_64 --only cp312' builds some of them.
 wheels: $(VENV)/.wheels
 	$(PY) tools/wheels.py $(WHEELS)
+
+# The fast tests with the wheels of dist, on every Python that is here.
+test-wheels: $(VENV)/.wheels
+	$(PY) tools/test_wheels.py
 
 $(VENV)/.wheels: $(VENV)/.begun
 	$(PY) -m pip install --quiet $$($(PY) tools/requirements.py --only wheels)
