@@ -4,11 +4,13 @@
 
     python bench/compose.py [--json FILE] [--quick] [--cold]
 
-Every contender delivers all records once an epoch, shuffled, and each batch is compared with the records by id. With ``--cold`` the
-files are dropped from the page cache before every turn and blocks are shuffled.
+Every contender delivers all records once an epoch, shuffled, and each batch is compared with the records by id. With ``--cold``
+blocks are shuffled, and before every turn the files are closed and dropped from the page cache, which is checked.
 """
 
 import argparse
+import ctypes
+import mmap
 import os
 import tempfile
 import time
@@ -46,61 +48,97 @@ def make(directory: Path, rows: int) -> None:
     write_collection([directory / f"12-{number}.pen" for number in range(12)], directory / "12.json")
 
 
-def streams(directory: Path, *, cold: bool) -> dict[str, Stream]:
-    """Everybody who takes part."""
+def recipes(directory: Path, *, cold: bool) -> dict[str, Callable[[], Stream]]:
+    """Everybody who takes part: functions that open the files and give a stream."""
     how: dict[str, Any] = {"seed": 7, "block": 1024, "window": 16} if cold else {"seed": 7}
-    lists = {parts: [pen.open(directory / f"{parts}-{number}.pen") for number in range(parts)] for parts in (2, 12)}
 
     def whole() -> pen.Source:
         return pen.open(directory / "all.pen")
 
-    def mixed(sources: Mapping[str, pen.Source]) -> Stream:
-        return pen.mix({name: source.shuffle(**how) for name, source in sources.items()}, seed=1, stop="all_exhausted")
+    def part(low: float, high: float) -> pen.Source:
+        data = whole()
+        return data.select(slice(int(len(data) * low), int(len(data) * high)))
 
-    half = len(whole()) // 2
-    rest = whole().select(slice(half, None)).shuffle(**how)
-    inner = mixed({"a": whole().select(slice(0, half // 2)), "b": whole().select(slice(half // 2, half))})
+    def in_list(parts: int) -> pen.Source:
+        return pen.open([directory / f"{parts}-{number}.pen" for number in range(parts)])
+
+    def mixed(*sources: pen.Source) -> Stream:
+        streams = {f"part {number}": source.shuffle(**how) for number, source in enumerate(sources)}
+        return pen.mix(streams, seed=1, stop="all_exhausted")
+
+    def in_a_mixture() -> Stream:
+        inner = mixed(part(0, 0.25), part(0.25, 0.5))
+        return pen.mix({"in": inner, "c": part(0.5, 1).shuffle(**how)}, seed=2, stop="all_exhausted")
+
     return {
-        PLAIN: whole().shuffle(**how),
-        "select(slice)": whole().select(slice(None)).shuffle(**how),
-        "select(ids)": whole().select(np.arange(2 * half)).shuffle(**how),
-        "list of 2 stores": pen.open(lists[2]).shuffle(**how),
-        "list of 12 stores": pen.open(lists[12]).shuffle(**how),
-        "collection of 12": pen.open(directory / "12.json").shuffle(**how),
-        "dict": pen.open({"row": whole()}).shuffle(**how),
-        "mixture": mixed({"a": whole().select(slice(0, half)), "b": whole().select(slice(half, None))}),
-        "mixture in a mixture": pen.mix({"in": inner, "c": rest}, seed=2, stop="all_exhausted"),
+        PLAIN: lambda: whole().shuffle(**how),
+        "select(slice)": lambda: part(0, 1).shuffle(**how),
+        "select(ids)": lambda: (data := whole()).select(np.arange(len(data))).shuffle(**how),
+        "list of 2 stores": lambda: in_list(2).shuffle(**how),
+        "list of 12 stores": lambda: in_list(12).shuffle(**how),
+        "collection of 12": lambda: pen.open(directory / "12.json").shuffle(**how),
+        "dict": lambda: pen.open({"row": whole()}).shuffle(**how),
+        "mixture": lambda: mixed(part(0, 0.5), part(0.5, 1)),
+        "mixture in a mixture": in_a_mixture,
     }
 
 
 def drop(directory: Path) -> None:
-    """Take all files out of the page cache."""
+    """Take all files out of the page cache, which works as long as nobody maps them."""
     for path in directory.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
+        if path.is_file() and path.stat().st_size:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                if (share := resident(file.fileno())) > 0.01:
+                    raise AssertionError(f"{path}: {share:.0%} of it is still in memory")
 
 
-def turn(stream: Stream, steps: int, directory: Path | None) -> Callable[[], float]:
+def resident(descriptor: int) -> float:
+    """The part of a file that is in the page cache."""
+    size = os.fstat(descriptor).st_size
+    flags = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+    with mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapped:
+        start = ctypes.c_ubyte.from_buffer(mapped)
+        failed = ctypes.CDLL(None, use_errno=True).mincore(ctypes.byref(start), ctypes.c_size_t(size), flags)
+        del start
+    if failed:
+        raise OSError(ctypes.get_errno(), "mincore failed")
+    return float(np.mean(np.frombuffer(flags, np.uint8) & 1))
+
+
+def warm_turn(stream: Stream, steps: int) -> Callable[[], float]:
     """Seconds per record of some batches, from where the last turn ended."""
     loader = pen.Loader(stream, BATCH, threads=2, tail="wrap")
+    return lambda: measure(loader, steps)
+
+
+def cold_turn(recipe: Callable[[], Stream], steps: int, directory: Path) -> Callable[[], float]:
+    """Seconds per record of the first batches, from files that were opened just now and are not in memory."""
 
     def run() -> float:
-        if directory is not None:
-            drop(directory)
-        batches = loader.forever()
-        next(batches)  # threads are started, and the first blocks are under way
-        began = time.perf_counter()
-        for _ in range(steps):
-            row = next(iter(next(batches).values()))
-            if row[0, 0] != row[0, -1]:
-                raise AssertionError("a record that is not one")
-        took = time.perf_counter() - began
-        batches.close()
-        return took / (steps * BATCH)
+        drop(directory)
+        stream = recipe()
+        with pen.Loader(stream, BATCH, threads=2, tail="wrap") as loader:
+            took = measure(loader, steps)
+        stream.close()
+        return took
 
     return run
+
+
+def measure(loader: pen.Loader, steps: int) -> float:
+    """Seconds per record of the next batches."""
+    batches = loader.forever()
+    next(batches)  # threads are started, and the first blocks are under way
+    began = time.perf_counter()
+    for _ in range(steps):
+        row = next(iter(next(batches).values()))
+        if row[0, 0] != row[0, -1]:
+            raise AssertionError("a record that is not one")
+    took = time.perf_counter() - began
+    batches.close()
+    return took / (steps * BATCH)
 
 
 def check(name: str, stream: Stream, rows: int) -> None:
@@ -127,15 +165,19 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="compose-", dir=OUT) as place:
         directory = Path(place)
         make(directory, rows)
-        contenders = streams(directory, cold=options.cold)
-        for name, stream in contenders.items():
+        contenders = recipes(directory, cold=options.cold)
+        streams = {name: recipe() for name, recipe in contenders.items()}
+        for name, stream in streams.items():
             progress(f"checking {name}")
             check(name, stream, rows)
         steps = max(10, rows // BATCH // 3)
-        turns = {name: turn(stream, steps, directory if options.cold else None) for name, stream in contenders.items()}
+        if options.cold:
+            _close(streams)
+            turns = {name: cold_turn(recipe, steps, directory) for name, recipe in contenders.items()}
+        else:
+            turns = {name: warm_turn(stream, steps) for name, stream in streams.items()}
         spreads: dict[str, Spread] = interleave(turns, rounds=rounds)
-        for stream in contenders.values():
-            stream.close()
+        _close(streams)
     base = spreads[PLAIN]
     lines = [
         [name, f"{1 / s.median:,.0f}", f"{base.median / s.median:.2f}", f"{base.min / s.min:.2f}", _verdict(base, s)]
@@ -147,6 +189,11 @@ def main(arguments: list[str] | None = None) -> int:
         figures = {name: s.to_json() for name, s in spreads.items()}
         write_json(options.json, {"machine": machine(), "versions": versions("penstock", "numpy"), "seconds_per_record": figures})
     return 0
+
+
+def _close(streams: Mapping[str, Stream]) -> None:
+    for stream in streams.values():
+        stream.close()
 
 
 def _verdict(base: Spread, spread: Spread) -> str:
