@@ -12,6 +12,7 @@ import pytest
 
 import penstock as pen
 from penstock.errors import BatchError
+from penstock.loader import lookahead
 from penstock.loader.lookahead import DiskAdvice, Lookahead, Walk, disk_extents, disk_uses
 from penstock.records import Source
 from penstock.source import write_tokens
@@ -103,6 +104,25 @@ def test_every_block_is_asked_for_once_an_epoch_before_it_is_needed(lanes: int, 
         assert all(asked[key] < first_use[key] for key in asked)
 
 
+@pytest.mark.parametrize("how", [{}, {"block": 100, "window": 50}])
+def test_little_data_that_is_read_all_over_is_asked_for_whole_at_the_start(how: dict[str, int], tmp_path: Path) -> None:
+    with npy_parts(tmp_path) as data:
+        run = pen.Loader(data.shuffle(seed=7, **how), 8)
+        found = blocks_of(run, range(3, 1 << 40))  # once, however many epochs follow
+        assert {step for step, _ in found} == {2}
+        assert [one for _, ids in found for one in ids] == [*range(N)]
+
+
+def test_of_much_data_that_is_read_all_over_nothing_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with npy_parts(tmp_path) as data:
+        monkeypatch.setattr(lookahead, "MOST_AHEAD_BYTES", 2 * ROWS.nbytes - 1)
+        assert blocks_of(pen.Loader(data.shuffle(seed=7), 8), range(0, 1 << 40)) != []
+        both = pen.mix({"a": data.shuffle(seed=7), "b": data.select(slice(0, N)).shuffle(seed=8)}, seed=1)
+        assert [one for _, ids in blocks_of(pen.Loader(both, 8), range(0, 1 << 40)) for one in ids] == [*range(N)]  # one of two
+        monkeypatch.setattr(lookahead, "MOST_AHEAD_BYTES", ROWS.nbytes - 1)
+        assert blocks_of(pen.Loader(data.shuffle(seed=7), 8), range(0, 1 << 40)) == []
+
+
 @pytest.mark.parametrize("seq_len", [10, 32, 100])
 @pytest.mark.parametrize("kind", ["blocks", "in order"])
 def test_every_byte_of_sequences_is_asked_for_once_an_epoch_before_it_is_needed(kind: str, seq_len: int, tmp_path: Path) -> None:
@@ -140,9 +160,9 @@ def test_in_order_every_record_is_asked_for_once(tmp_path: Path) -> None:
         assert [i for _, ids in blocks_of(run, range(0, len(run))) for i in ids] == list(range(N))
 
 
-def test_a_global_shuffle_and_data_in_memory_are_not_read_ahead(tmp_path: Path) -> None:
-    with npy_parts(tmp_path) as data:
-        for stream in (data.shuffle(seed=7), pen.open(ROWS, field="row").shuffle(seed=7, block=10, window=4)):
+def test_data_in_memory_are_not_read_ahead() -> None:
+    with pen.open(ROWS, field="row") as data:
+        for stream in (data.shuffle(seed=7), data.shuffle(seed=7, block=10, window=4)):
             run = pen.Loader(stream, 8)
             ahead = Lookahead(run._work, run._schedule, range(0, 10))
             assert ahead._disk is None

@@ -182,7 +182,7 @@ class Walk:
     """The schedule, stretch by stretch: which samples of which streams. Many steps at once where they are alike."""
 
     def __init__(self, work: Work, schedule: Schedule, steps: range) -> None:
-        self._work, self.schedule, self._steps = work, schedule, steps
+        self._work, self.schedule, self.steps = work, schedule, steps
         self._reads: dict[tuple[int, int], StreamReads] = {}
         for part in work.stream.parts:
             self.reads_of(part)
@@ -203,8 +203,8 @@ class Walk:
 
     def stretches(self) -> "Iterator[tuple[range, list[_Part]]]":
         """Steps, and what they read. Samples that only fill a batch up are left out, and read as they come."""
-        step = self._steps.start
-        while step < self._steps.stop:
+        step = self.steps.start
+        while step < self.steps.stop:
             count, parts = self._stretch(step)
             yield range(step, step + count), parts
             step += count
@@ -212,7 +212,7 @@ class Walk:
     def _stretch(self, step: int) -> "tuple[int, list[_Part]]":
         place = self.schedule.place(step)
         stream = self._work.stream_for(place)
-        count = min(MOST_STEPS, self._steps.stop - step, self.schedule.stretch(step))
+        count = min(MOST_STEPS, self.steps.stop - step, self.schedule.stretch(step))
         if count > 1 and stream.parts == (stream,) and len(place.spans) == 1:
             span = place.spans[0]
             run = range(span.run.start, span.run.start + (count * len(span.run) - 1) * span.run.step + 1, span.run.step)
@@ -651,10 +651,16 @@ def network(windows: Sequence[Window]) -> Network:
 
 
 def _is_on_disk(reads: StreamReads) -> bool:
-    """Whether a stream reads block by block from a disk of this machine."""
-    if not reads.is_blockwise or not reads.length:
+    """Whether a stream reads from a disk of this machine."""
+    if not reads.length:
         return False
     return any(leaf.paths and leaf.extents(low, high)[0].size for leaf, low, high in reads.rows_of(range(0, 1)))
+
+
+def _unit_bytes(reads: StreamReads) -> float:
+    """Bytes of a unit on a disk, about."""
+    some = range(0, min(1024, reads.length))
+    return max(1.0, sum(high - low for _, low, high in disk_extents(reads, some)) / len(some))
 
 
 class DiskAdvice:
@@ -737,8 +743,21 @@ DiskUse = tuple[int, "StreamReads | None", range]
 
 def disk_uses(walk: Walk) -> Iterator[DiskUse]:
     """The blocks on a disk that steps read, each once an epoch. Now and then nothing, with the step to wait for before looking
-    further: there may never be anything.
+    further: there may never be anything. First the whole of what is read all over, as far as that is little.
     """
+    begin, left = walk.steps.start - 1, float(MOST_AHEAD_BYTES)
+    on_disk = [reads for reads in walk.reads if _is_on_disk(reads)]
+    for reads in (one for one in on_disk if not one.is_blockwise):
+        unit_bytes = _unit_bytes(reads)
+        left -= unit_bytes * reads.length
+        if left >= 0:
+            pieces = Blocks(reads.length, max(1, int(PIECE_BYTES / unit_bytes)))
+            yield from ((begin, reads, pieces[number]) for number in range(len(pieces)))
+    if any(reads.is_blockwise for reads in on_disk):
+        yield from _blocks_of_steps(walk)
+
+
+def _blocks_of_steps(walk: "Walk") -> Iterator[DiskUse]:
     uses: dict[int, _DiskUse | None] = {}
     for steps, parts in walk.stretches():
         ahead = max((use.steps for use in uses.values() if use is not None), default=0)
@@ -746,7 +765,8 @@ def disk_uses(walk: Walk) -> Iterator[DiskUse]:
         for part in parts:
             key = id(part.reads)
             if key not in uses:
-                uses[key] = _DiskUse(part.reads, part.positions.size / len(steps)) if _is_on_disk(part.reads) else None
+                is_walked = part.reads.is_blockwise and _is_on_disk(part.reads)
+                uses[key] = _DiskUse(part.reads, part.positions.size / len(steps)) if is_walked else None
             use = uses[key]
             if use is not None and part.positions.size:
                 yield from use.fresh(part, steps)
@@ -758,8 +778,7 @@ class _DiskUse:
     def __init__(self, reads: StreamReads, samples: float) -> None:
         self._reads = reads
         per_step = samples * reads.stream.stride / reads.unit if reads.stream.counts_units else samples
-        some = range(0, min(1024, reads.length))
-        unit_bytes = max(1.0, sum(high - low for _, low, high in disk_extents(reads, some)) / len(some))
+        unit_bytes = _unit_bytes(reads)
         is_shuffled = reads.group != reads.block
         self.blocks = Blocks(reads.length, reads.block if is_shuffled else max(1, int(PIECE_BYTES / unit_bytes)))
         units = min(max(AHEAD_BYTES / unit_bytes, reads.group if is_shuffled else 0), MOST_AHEAD_BYTES / unit_bytes)
