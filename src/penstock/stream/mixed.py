@@ -388,7 +388,7 @@ class MixedStream(Stream):
         return self._remade(streams)
 
     def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
-        """(epoch, position) of every time a record comes in those epochs; the record is given as (name of its stream, id)."""
+        """(epoch, position) of every time a record or document comes in those epochs; it is given as (name of its stream, id)."""
         if not isinstance(record, tuple):
             raise TypeError(f"a record of a mixture is named by (stream, id), got {record!r}")
         if record[0] not in self.names:
@@ -397,6 +397,8 @@ class MixedStream(Stream):
             raise ValueError("an epoch of this mixture never ends, so a record comes in it without end")
         number = self.names.index(record[0])
         stream = self._streams[record[0]]
+        if self._phases is not None and stream.has_sequences:
+            raise TypeError("with phases that may change their length, ask the mixture without phases where a document is")
         length = stream.num_samples
         found: list[tuple[int, int]] = []
         for epoch in epochs:
@@ -407,8 +409,17 @@ class MixedStream(Stream):
                     found.append((epoch, place))
         return found
 
-    def is_banned(self, record: Any, step: int) -> bool:
-        return self._streams[record[0]].is_banned(record[1], step)
+    def holds(self, picks: MixedPicks, record: Any) -> bool:
+        part = picks.parts[self.names.index(record[0])]
+        return part is not None and self._streams[record[0]].holds(part, record[1])
+
+    def explain(self, picks: MixedPicks, *, documents: bool = False) -> dict[str, Any]:
+        parts = {
+            name: stream.explain(part, documents=documents)
+            for (name, stream), part in zip(self._streams.items(), picks.parts, strict=True)
+            if part is not None
+        }
+        return {"source": np.array(self.names)[picks.which], "parts": parts}
 
     def close(self) -> None:
         for stream in self._streams.values():

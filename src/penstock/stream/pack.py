@@ -17,6 +17,7 @@ from penstock.order import BlockShuffle, Order, Pack, Phase, Pieces, Random, Seq
 from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
+from penstock.stream.documents import DocumentTable, are_records, find_bounds
 from penstock.stream.picks import SpanPicks
 from penstock.stream.sequence import TOKENS, DocumentLine, TokenLine
 from penstock.stream.stream import Bans, PartStream, RecordStream, describe, is_in
@@ -73,37 +74,11 @@ def make_pack(stream: RecordStream, options: PackOptions, field: str | None, sep
         return PackStream(source, line, stream.order, options, bans=stream.bans)
     if field is not None:
         raise ValueError(f"field is for texts and ragged arrays; the tokens of {source!r} are one line")
-    bounds = _document_bounds(source, separator)
-    if stream.bans and not _are_records(source, bounds):
+    bounds = find_bounds(source, separator)
+    if stream.bans and not are_records(source, bounds):
         raise ValueError("records were banned that are not documents: pack first, then ban documents with .without(...)")
     told = "" if separator is None else str(as_elements("separator", separator, source.dtype).tolist())
     return PackStream(source, source, stream.order, options, bans=stream.bans, bounds=bounds, separator=told)
-
-
-def _document_bounds(line: Any, separator: Any) -> IntArray:
-    """Document i has the tokens [bounds[i], bounds[i + 1]), the separator that ends it included."""
-    if separator is None:
-        bounds = getattr(line, "document_bounds", None)
-        if bounds is None:
-            raise ValueError("this token file does not say where documents end: give the separator that ends each, separator=")
-        bounds = np.ascontiguousarray(bounds, np.int64)
-        if bounds.size == 0 or bounds[0] < 0 or bounds[-1] > line.num_tokens:
-            raise ValueError(
-                f"expected bounds of documents within the {line.num_tokens} tokens of {line!r}, found {bounds[:1]} to {bounds[-1:]}"
-            )
-        return bounds
-    if not hasattr(line, "documents"):
-        raise TypeError(f"{line!r} cannot be searched for separators: its documents are known, so leave separator out")
-    starts = line.documents(separator)[:, 0]
-    return np.append(starts, line.num_tokens).astype(np.int64)
-
-
-def _are_records(source: Any, bounds: IntArray) -> bool:
-    """Whether the documents with these bounds are the records of the source, one for one."""
-    if len(bounds) - 1 != len(source):
-        return False
-    starts, counts = source.token_ranges(np.arange(len(source)))
-    return np.array_equal(starts, bounds[:-1]) and np.array_equal(starts + counts, bounds[1:])
 
 
 class PackStream(PartStream):
@@ -394,9 +369,14 @@ class PackStream(PartStream):
         length = self._options.length
         return [(epoch, int(one) * length) for epoch in epochs for one in self.packing.sequences_of(epoch, number)]
 
-    def is_banned(self, record: Any, step: int) -> bool:
-        banned = self._bans.at(step)
-        return banned.size > 0 and bool(is_in(as_ids(record, self.packing.num_documents)[:1], banned)[0])
+    def holds(self, picks: SpanPicks, record: Any) -> bool:
+        return picks.documents is not None and bool(np.any(picks.documents[:, 0] == as_ids(record, self.packing.num_documents)[0]))
+
+    @cached_property
+    def documents(self) -> DocumentTable:
+        """The documents, by the numbers that ``explain``, ``where`` and ``without`` use."""
+        is_record = self._has_records or are_records(self._source, self._document_bounds)
+        return DocumentTable(self._source, self._line, self._document_bounds, are_records=is_record)
 
     # Reading
 
@@ -459,7 +439,7 @@ class PackStream(PartStream):
         self._source.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("packing", "order")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("packing", "order", "documents")}
 
 
 @dataclass(frozen=True)

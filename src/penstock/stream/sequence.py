@@ -4,23 +4,24 @@ The line of a SequenceStream consists of pages of token blocks, that of a Docume
 both in the order of the stream.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.argument import IntArray, whole_number
+from penstock.argument import IntArray, as_ids, whole_number
 from penstock.batch import Batch, Outputs, fixed_output
 from penstock.formats.tokens import as_elements
 from penstock.native import _core
-from penstock.order import BlockShuffle, Order, Random, Sequential, Shuffle, Sliding
+from penstock.order import BlockShuffle, InvertibleOrder, Order, Random, Sequential, Shuffle, Sliding
 from penstock.order.permutation import Purpose, derive_root
 from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
+from penstock.stream.documents import DocumentTable, are_records, find_bounds
 from penstock.stream.picks import SpanPicks, expanded, join
 from penstock.stream.stream import (
     Bans,
@@ -117,11 +118,13 @@ class SequenceStream(PartStream):
         documents: bool = False,
         page: int | None = None,
         bans: Bans | tuple[()] = (),
+        document_bans: "DocumentBans | None" = None,
         version: int = 2,
     ) -> None:
         self._source, self._line, self._given = source, line, order
         self._seq_len = whole_number("seq_len", seq_len, least=1)
         self._documents, self._bans, self._version = bool(documents), Bans(bans), version
+        self._document_bans = DocumentBans() if document_bans is None else document_bans
         self._separator: npt.NDArray[Any] | None = None if separator is None else as_elements("separator", separator, line.dtype)
         self._lay(page)
 
@@ -131,7 +134,7 @@ class SequenceStream(PartStream):
             raise ValueError("documents=True needs the separator that ends every document, of at least one token")
         line, order, self._asked = self._line, self._given, page
         if page is None:
-            is_old = self._version == 1 or (isinstance(order, Sequential) and not self._bans)  # where it makes no difference
+            is_old = self._version == 1 or (isinstance(order, Sequential) and not self.has_bans)  # no difference
             page = line.block_size if is_old else self._seq_len
         else:
             whole_number("page", page, least=1)
@@ -140,10 +143,14 @@ class SequenceStream(PartStream):
         if int(getattr(order, "n", len(order))) != len(self._source):
             raise TypeError(f"the order {order!r} is not one of all {len(self._source)} records")
         self._order = _page_order(order, self._pages, line.block_size, page)
-        if self._bans and np.count_nonzero(self._banned_pages(None) < self._pages) >= max(1, self._pages):
+        if self.has_bans and np.count_nonzero(self._banned_pages(None) < self._pages) >= max(1, self._pages):
             raise ValueError(
                 "every page of tokens has a banned record in it, so there is nothing to take instead: use a smaller page"
             )
+
+    @property
+    def has_bans(self) -> bool:
+        return bool(self._bans or self._document_bans.ids)
 
     @cached_property
     def _bounds(self) -> IntArray | None:
@@ -226,7 +233,8 @@ class SequenceStream(PartStream):
         return {TOKENS: self.schema[TOKENS]}
 
     def plan(self) -> dict[str, Any]:
-        return {"order": describe(self._order), "page": str(self._page), **self._marks(), **self._bans.describe()}
+        bans = self._bans.describe() | {f"document {name}": ban for name, ban in self._document_bans.ids.describe().items()}
+        return {"order": describe(self._order), "page": str(self._page), **self._marks(), **bans}
 
     def _marks(self) -> dict[str, Any]:
         separator = "" if self._separator is None else str(self._separator.tolist())
@@ -241,16 +249,21 @@ class SequenceStream(PartStream):
         return self._remade(seq_len=seq_len)
 
     def without(self, ids: Any, *, from_step: int = 0) -> "SequenceStream":
-        """The same stream in which the tokens of some records of the source (token blocks, documents) no longer come from
-        ``from_step`` on. At the place of a page that holds some of them comes another page, at the place of a document come other
-        documents of as many tokens, the same on every rank and in every run.
+        """The same stream in which the tokens of some documents no longer come from ``from_step`` on; of token blocks, if it has no
+        documents. Documents have the numbers that ``explain`` tells. At the place of a page that holds some of them comes another
+        page, at the place of a document come other documents of as many tokens, the same on every rank and in every run.
         """
-        bans = self._bans.with_ids(ids, from_step, len(self._source))
-        return self._remade(bans=bans, page=self._asked)
+        bans, banned = self._bans, self._document_bans
+        if self.has_documents and not self.documents.are_records:
+            banned = banned.with_ids(ids, from_step, self.documents)
+        else:
+            bans = self._bans.with_ids(ids, from_step, len(self._source))
+        return self._remade(bans=bans, document_bans=banned, page=self._asked)
 
     def _remade(self, **changed: Any) -> "SequenceStream":
         seq_len = changed.pop("seq_len", self._seq_len)
-        options = {"separator": self._separator, "documents": self._documents, "bans": self._bans, "version": self._version}
+        options: dict[str, Any] = {"separator": self._separator, "documents": self._documents, "version": self._version}
+        options |= {"bans": self._bans, "document_bans": self._document_bans}
         return type(self)(self._source, self._line, self._given, seq_len, **(options | self._layout() | changed))
 
     def _layout(self) -> dict[str, Any]:
@@ -297,12 +310,12 @@ class SequenceStream(PartStream):
 
     def _moved(self, epoch: int, pages: IntArray, places: IntArray, step: int) -> IntArray:
         """Where places on those pages of the line are in the data: full pages are in the order of the stream."""
-        if not self._bans and (pages.size == 0 or int(pages.max()) < self._pages):
+        if not self.has_bans and (pages.size == 0 or int(pages.max()) < self._pages):
             return (self._order.at(epoch, pages) - pages) * self._page + places
         full = pages < self._pages
         target = pages.copy()
         target[full] = self._order.at(epoch, pages[full])
-        banned = self._banned_pages(step) if self._bans else pages[:0]
+        banned = self._banned_pages(step) if self.has_bans else pages[:0]
         if banned.size:
             usable = banned[banned < self._pages]  # the short page at the end replaces no other
             for place in np.flatnonzero(is_in(target, banned)):
@@ -316,15 +329,95 @@ class SequenceStream(PartStream):
     @cached_property
     def _page_bans(self) -> Bans:
         find = getattr(self._line, "token_ranges", None)
-        if find is None:
+        if find is None and self._bans:
             raise TypeError(f"{self._source!r} cannot tell which tokens belong to a record, so that none can be banned")
+        ranges = [(from_step, *find(ids)) for from_step, ids in self._bans] if find is not None else []
         found = []
-        for from_step, ids in self._bans:
-            starts, counts = find(ids)
+        for from_step, starts, counts in (*ranges, *self._document_bans.ranges):
             first = starts // self._page
             last = (starts + counts - 1) // self._page
             found.append((from_step, np.unique(expanded(first, np.where(counts > 0, last - first + 1, 0))[1])))
         return Bans(found)
+
+    # Questions
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether it is known which documents there are: those of a field, those of token files that say where each one ends, and
+        those that a separator ends.
+        """
+        return self._knows_documents or self._can_search
+
+    @property
+    def _knows_documents(self) -> bool:
+        """Whether documents are known without a search."""
+        is_told = not self._can_search and getattr(self._line, "document_bounds", None) is not None
+        return isinstance(self._line, DocumentLine) or is_told
+
+    @property
+    def _can_search(self) -> bool:
+        return self._separator is not None and self._separator.size > 0 and hasattr(self._line, "documents")
+
+    @cached_property
+    def documents(self) -> DocumentTable:
+        """The documents, by the numbers that ``explain``, ``where`` and ``without`` use. To find separators, all tokens are read.
+        ValueError if the files do not say where documents end, and there is no separator.
+        """
+        line, source = self._line, self._source
+        if isinstance(line, DocumentLine):
+            return DocumentTable(source, line, line.bounds, are_records=True, added=line.num_added)
+        bounds = find_bounds(line, self._separator if self._can_search else None)
+        return DocumentTable(source, line, bounds, are_records=not self._can_search and are_records(source, bounds))
+
+    def explain(self, picks: SpanPicks, *, documents: bool = False) -> dict[str, Any]:
+        if documents or self._knows_documents:
+            return picks.describe() | {"documents": self.documents.spans(picks)}
+        return picks.describe()
+
+    def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
+        """(epoch, position) of every sequence with tokens of a document (of a token block, if there are no documents) in those
+        epochs, bans apart. Sequences are those that are cut from the start of each epoch. Tokens that replace banned ones are not
+        found.
+        """
+        length, count = self._seq_len, self.num_samples
+        found = (
+            (epoch, number * length)
+            for epoch, low, high in self.ranges_of(record, epochs)
+            for number in range(low // length, (high - 1) // length + 1)
+            if number < count
+        )
+        return list(dict.fromkeys(found))
+
+    def ranges_of(self, record: Any, epochs: range) -> Iterator[tuple[int, int, int]]:
+        start, count = self._tokens_of(record)
+        for epoch in epochs if count else ():
+            for low, high in self._places_of(epoch, start, start + count):
+                yield epoch, low, high
+
+    def _tokens_of(self, record: Any) -> tuple[int, int]:
+        """Where in the data the tokens of a document, or of a record if there are no documents, begin; and how many there are."""
+        if self.has_documents:
+            starts, counts = self.documents.ranges(as_ids(record, len(self.documents))[:1])
+        elif hasattr(self._line, "token_ranges"):
+            starts, counts = self._line.token_ranges(as_ids(record, len(self._source))[:1])
+        else:
+            raise TypeError(f"{self._source!r} cannot tell which tokens belong to a record")
+        return int(starts[0]), int(counts[0])
+
+    def _places_of(self, epoch: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """Where on the line of an epoch the tokens [start, stop) of the data are, page by page, in rising order."""
+        if not isinstance(self._order, InvertibleOrder):
+            raise TypeError(f"{self._order!r} has no inverse, so it cannot say where a document stands")
+        pages = np.arange(start // self._page, (stop - 1) // self._page + 1)
+        begin, places = pages * self._page, pages.copy()
+        places[pages < self._pages] = self._order.positions(epoch, pages[pages < self._pages])
+        moved = places * self._page - begin
+        low, high = np.maximum(begin, start) + moved, np.minimum(begin + self._page, stop) + moved
+        return sorted(zip(low.tolist(), high.tolist(), strict=True))
+
+    def holds(self, picks: SpanPicks, record: Any) -> bool:
+        start, count = self._tokens_of(record)
+        return bool(np.any((picks.starts < start + count) & (picks.starts + picks.counts > start)))
 
     # Reading
 
@@ -387,7 +480,23 @@ class SequenceStream(PartStream):
         self._source.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_page_bans", "_bounds")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_page_bans", "_bounds", "documents")}
+
+
+NO_BANS = Bans()
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentBans:
+    """Bans of documents that are no records of the source, by number, with (from step, starts, counts): where their tokens are."""
+
+    ids: Bans = NO_BANS
+    ranges: tuple[tuple[int, IntArray, IntArray], ...] = ()
+
+    def with_ids(self, ids: Any, from_step: int, documents: DocumentTable) -> "DocumentBans":
+        bans = self.ids.with_ids(ids, from_step, len(documents))
+        step, banned = bans[-1]
+        return DocumentBans(bans, (*self.ranges, (step, *documents.ranges(banned))))
 
 
 def _page_order(order: Order, pages: int, block_size: int, page: int) -> Order:
@@ -435,6 +544,11 @@ class DocumentLine:
             high = min(low + AT_ONCE, len(self._source))
             bounds[low + 1 : high + 1] = self._source.lengths(self.field, np.arange(low, high)) + self._separator.size
         return np.cumsum(bounds, out=bounds)
+
+    @property
+    def num_added(self) -> int:
+        """Tokens that are added to every document: the separator."""
+        return self._separator.size
 
     @property
     def num_tokens(self) -> int:
@@ -575,6 +689,15 @@ class DocumentStream(SequenceStream):
         )
         plan = old.plan() | {"documents": str(self._documents)}
         return (self, plan) if isinstance(self._given, Sequential) else (old, plan)
+
+    def _places_of(self, epoch: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """One place: documents are whole on the line."""
+        document = int(np.searchsorted(self._line.bounds, start, side="right")) - 1
+        position = int(self._order.positions(epoch, [document])[0])  # type: ignore[attr-defined]
+        head = position // MARK * MARK
+        before = self._order.indices(epoch, head, position)
+        low = int(self._epoch_marks(epoch)[position // MARK] + self._line.token_ranges(before)[1].sum())
+        return [(low, low + stop - start)]
 
     def _epoch_marks(self, epoch: int) -> IntArray:
         """Where every MARKth document of an epoch begins on its line, and where the last one ends."""

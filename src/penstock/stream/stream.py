@@ -190,9 +190,19 @@ class Stream(ABC):
         """(epoch, position) of every time a record comes in those epochs."""
         raise TypeError(f"{type(self).__name__} cannot say where a record stands")
 
-    def is_banned(self, record: Any, step: int) -> bool:
-        """Whether a record that :meth:`where` knows is left out of the batch of a step."""
-        return False
+    def ranges_of(self, record: Any, epochs: range) -> Iterator[tuple[int, int, int]]:
+        """(epoch, low, high): the positions [low, high) at which a record is, wherever samples begin, bans apart."""
+        for epoch, position in self.where(record, epochs=epochs):
+            yield epoch, position, position + 1
+
+    def holds(self, picks: Any, record: Any) -> bool:
+        """Whether a record that :meth:`where` knows is among samples."""
+        raise TypeError(f"{type(self).__name__} cannot say where a record stands")
+
+    def explain(self, picks: Any, *, documents: bool = False) -> dict[str, Any]:
+        """Samples as :meth:`Loader.explain` shows them. ``documents`` finds those of token files that have no table of them."""
+        shown: dict[str, Any] = picks.describe()
+        return shown
 
     @abstractmethod
     def close(self) -> None:
@@ -266,6 +276,11 @@ class PartStream(Stream):
     def bans(self) -> "Bans":
         """The records that do not come, and from which step on."""
         return self._bans
+
+    @property
+    def has_bans(self) -> bool:
+        """Whether anything does not come, from any step on."""
+        return bool(self._bans)
 
     @property
     @abstractmethod
@@ -503,9 +518,8 @@ class RecordStream(PartStream):
             raise TypeError(f"{self.order!r} has no inverse, so it cannot say where a record stands")
         return [(epoch, int(self.order.positions(epoch, [number])[0])) for epoch in epochs]
 
-    def is_banned(self, record: Any, step: int) -> bool:
-        banned = self.banned_at(step)
-        return banned.size > 0 and bool(is_in(as_ids(record, len(self.source))[:1], banned)[0])
+    def holds(self, picks: RecordPicks, record: Any) -> bool:
+        return bool(np.any(picks.ids == as_ids(record, len(self.source))[0]))
 
     def close(self) -> None:
         self.source.close()
