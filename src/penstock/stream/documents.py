@@ -1,8 +1,7 @@
 """DocumentTable: the documents of a line of tokens. Which of them a sample shows, what they are called, and what they say."""
 
-from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,15 +11,9 @@ from penstock.batch import only
 from penstock.formats.token_line import TokenSource
 from penstock.records import Source
 from penstock.stream.picks import SpanPicks, expanded
+from penstock.tokenizer import TextTokenizer, TokenizerLike, load_tokenizer
 
-__all__ = ["Decoder", "DocumentTable", "are_records", "decoded", "find_bounds"]
-
-
-class Decoder(Protocol):
-    """What makes a text of tokens, such as :class:`penstock.tokenizer.Tokenizer`."""
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens."""
+__all__ = ["DocumentTable", "are_records", "find_bounds", "text_of"]
 
 
 class DocumentTable:
@@ -64,13 +57,15 @@ class DocumentTable:
         field = getattr(self._line, "field", None)
         return field is None or self._source.schema[field].kind == "ragged"
 
-    def text(self, document: int, start: int = 0, stop: int | None = None, *, tokenizer: Decoder | None = None) -> str:
-        """The tokens [start, stop) of a document as a text. A letter that is cut there is shown as a replacement character."""
+    def text(self, document: int, start: int = 0, stop: int | None = None, *, tokenizer: TokenizerLike = None) -> str:
+        """The tokens [start, stop) of a document as a text; ``tokenizer`` is not needed where documents are texts. A letter that is
+        cut there is a replacement character.
+        """
         if not self.has_tokens:
             return self.read(document, start, stop).tobytes().decode("utf-8", "replace")
         if tokenizer is None:
             raise ValueError(f"the documents of {self._source!r} are tokens: give the tokenizer that made them")
-        return decoded(tokenizer, self.read(document, start, stop))
+        return text_of(load_tokenizer(tokenizer), self.read(document, start, stop))
 
     def name(self, document: int, field: str | None = None) -> str:
         """What a document is called: by a field of its record, such as a URL; else its file and its number there, or its number."""
@@ -117,11 +112,19 @@ class DocumentTable:
         return whole_number("document", document, most=len(self) - 1)
 
 
-def decoded(tokenizer: Decoder, tokens: npt.NDArray[Any]) -> str:
-    """Tokens as a text. ValueError for something else than whole numbers."""
+def text_of(tokenizer: TextTokenizer, tokens: npt.NDArray[Any]) -> str:
+    """Tokens as a text. Those that are not in the vocabulary are shown by number, such as ``<65535>``."""
     if tokens.dtype.kind not in "iu":
-        raise ValueError(f"expected tokens as whole numbers, found {tokens.dtype}")
-    return tokenizer.decode(tokens.tolist())
+        raise TypeError(f"expected tokens that are whole numbers, got {tokens.dtype}")
+    is_known = (tokens >= 0) & (tokens < tokenizer.vocab_size)
+    if is_known.all():
+        return tokenizer.decode(tokens)
+    edges = [0, *(np.flatnonzero(is_known[1:] != is_known[:-1]) + 1).tolist(), tokens.size]
+    runs = [tokens[low:high] for low, high in pairwise(edges)]
+    return "".join(
+        tokenizer.decode(run) if is_known[low] else "".join(f"<{token}>" for token in run.tolist())
+        for low, run in zip(edges, runs, strict=False)
+    )
 
 
 def find_bounds(line: Any, separator: Any) -> IntArray:

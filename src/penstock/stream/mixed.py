@@ -419,7 +419,7 @@ class MixedStream(Stream):
             for (name, stream), part in zip(self._streams.items(), picks.parts, strict=True)
             if part is not None
         }
-        return {"source": np.array(self.names)[picks.which], "parts": parts}
+        return picks.describe() | {"parts": parts}
 
     def close(self) -> None:
         for stream in self._streams.values():

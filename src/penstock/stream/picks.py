@@ -145,6 +145,11 @@ class MixedPicks:
         parts = tuple(None if part is None else part.take(chosen[which == k]) for k, part in enumerate(self.parts))
         return MixedPicks(self.names, which, parts, self.widths)
 
+    def describe(self) -> dict[str, Any]:
+        """As ``explain`` shows them."""
+        names = np.array(self.names)[self.which]
+        return {"source": names, "parts": {n: p.describe() for n, p in zip(self.names, self.parts, strict=True) if p is not None}}
+
 
 Picks = RecordPicks | SpanPicks | MixedPicks
 
