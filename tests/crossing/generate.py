@@ -7,6 +7,7 @@ from typing import Any
 from tests.crossing.case import Case, Leg
 from tests.crossing.data import KNOWN
 from tests.crossing.model import (
+    Bans,
     Mix,
     Ordered,
     Packs,
@@ -121,7 +122,7 @@ class Lot:
             page=recipe["page"] if has_pages or self.happens(0.03) else None,
             bans=self.bans(table, 0.2),
         )
-        return self.packed(made) if self.is_packed else made
+        return self.packed(made) if self.is_packed else replace(made, bans=_of_documents(made, made.bans))
 
     def packed(self, stream: Sequences) -> Packs:
         """The same documents, packed."""
@@ -151,9 +152,7 @@ class Lot:
             first_segment=chance.choice([0, 0, 1]),
             multiple_of=chance.choice([1, 1, 2]) if recipe["length"] % 2 == 0 else 1,
         )
-        count = len(packs.texts) if has_pages and separator != 70_000 else packs.table.length
-        bans = tuple((step, frozenset(one for one in ids if one < count)) for step, ids in stream.bans)
-        return replace(packs, bans=tuple((step, ids) for step, ids in bans if 0 < len(ids) < count))
+        return replace(packs, bans=_of_documents(packs, stream.bans))
 
     def table(self) -> Table:
         family = self.recipe["family"]
@@ -289,7 +288,7 @@ class Lot:
                 found[name] = self._mixed_bans(stream)
             elif isinstance(stream, Records | Sequences) and stream.table.length > self.happens(0.97) and self.happens(0.7):
                 n = stream.table.length
-                if isinstance(stream, Packs) and stream.has_pages:
+                if isinstance(stream, Sequences) and (stream.has_marks or (isinstance(stream, Packs) and stream.has_pages)):
                     n = max(1, min(n, len(stream.texts)))
                 found[name] = sorted(self.chance.sample(range(n), min(n, self.one(1, 1, 2, n // 2 or 1))))
         return found
@@ -347,6 +346,15 @@ class Lot:
             )
             found.append(Phase(batch_size=self.one(2, 2, 4, 6), seq_len=length, weights=weights, **much))
         return tuple(found)
+
+
+def _of_documents(stream: Sequences, bans: Bans) -> Bans:
+    """Bans behind .sequences or .pack: of documents that are there, where these are no records."""
+    if not isinstance(stream, Packs) and not stream.has_marks:
+        return bans
+    count = len(stream.texts) if stream.has_pages and stream.separator != 70_000 else stream.table.length
+    found = tuple((step, frozenset(one for one in ids if one < count)) for step, ids in bans)
+    return tuple((step, ids) for step, ids in found if 0 < len(ids) < count)
 
 
 def make_case(seed: int) -> Case:

@@ -464,6 +464,34 @@ class Sequences(Stream):
         return starts
 
     @cached_property
+    def texts(self) -> list[list[int]]:
+        """The documents; those of a token file end with the separator."""
+        if self.table.line is None:
+            return self.storage
+        found: list[list[int]] = [[]]
+        for token in self.table.line:
+            found[-1].append(token)
+            if self._ends_with_separator(found[-1]):
+                found.append([])
+        return found if found[-1] else found[:-1]
+
+    @cached_property
+    def first_tokens(self) -> list[int]:
+        """The place of every document's first token in the data."""
+        return [sum(len(one) for one in self.texts[:number]) for number in range(len(self.texts))]
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether documents are what separators end, and no records: bans behind .sequences are of those."""
+        return self.has_pages and bool(self.separators)
+
+    def banned(self, step: int) -> frozenset[Any]:
+        """Records that do not come at a step, and documents that are no records as ("document", number)."""
+        behind = banned_at(self.bans, step)
+        marked = frozenset(("document", one) for one in behind) if self.has_marks else behind
+        return banned_at(self.records.bans, step) | marked
+
+    @cached_property
     def num_tokens(self) -> int:
         return sum(len(tokens) for tokens in self.storage)
 
@@ -471,25 +499,28 @@ class Sequences(Stream):
         return self.num_tokens
 
     def line(self, epoch: int, step: int) -> list[Token]:
-        banned = banned_at(self.records.bans, step) | banned_at(self.bans, step)
-        return self._line(epoch, banned)
+        return self._line(epoch, self.banned(step))
 
     @cached_property
     def _lines(self) -> dict[Any, list[Token]]:
         return {}
 
-    def _line(self, epoch: int, banned: frozenset[int]) -> list[Token]:
+    def _line(self, epoch: int, banned: frozenset[Any]) -> list[Token]:
         key = (epoch, banned)
         if key not in self._lines:
             self._lines[key] = self._page_line(epoch, banned) if self.has_pages else self._document_line(epoch, banned)
             assert len(self._lines[key]) == self.num_tokens
         return self._lines[key]
 
-    def _page_line(self, epoch: int, banned: frozenset[int]) -> list[Token]:
+    def _page_line(self, epoch: int, banned: frozenset[Any]) -> list[Token]:
         total, page = self.num_tokens, self.page or self.length
         pages = total // page
         tokens = [token for block in self.storage for token in block]
-        hit = {place for record in banned for place in range(self.starts[record], self.starts[record] + len(self.storage[record]))}
+        hit: set[int] = set()
+        for one in banned:
+            starts, texts = (self.first_tokens, self.texts) if isinstance(one, tuple) else (self.starts, self.storage)
+            number = one[1] if isinstance(one, tuple) else one
+            hit |= set(range(starts[number], starts[number] + len(texts[number])))
         bad_pages = [number for number in range(pages) if hit & set(range(number * page, (number + 1) * page))]
         line: list[Token] = []
         for place, number in enumerate(epoch_ids(self._page_order(pages, page), epoch)):
@@ -630,23 +661,6 @@ class Packs(Sequences):
     @property
     def extra(self) -> int:
         return (self.bos is not None) + (self.eos is not None)
-
-    @cached_property
-    def texts(self) -> list[list[int]]:
-        """The documents; those of a token file end with the separator."""
-        if self.table.line is None:
-            return self.storage
-        found: list[list[int]] = [[]]
-        for token in self.table.line:
-            found[-1].append(token)
-            if self._ends_with_separator(found[-1]):
-                found.append([])
-        return found if found[-1] else found[:-1]
-
-    @cached_property
-    def first_tokens(self) -> list[int]:
-        """The place of every document's first token in the data."""
-        return [sum(len(one) for one in self.texts[:number]) for number in range(len(self.texts))]
 
     def packing(self, length: int) -> Packing:
         order = self.records.order

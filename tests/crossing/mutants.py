@@ -69,6 +69,10 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
         ),
     )
     yield (
+        "bans of documents that separators end are of token blocks",
+        edit("stream.sequence:SequenceStream.without", "not self.documents.are_records", "False"),
+    )
+    yield (
         "bans in a mixture are lost",
         edit("stream.mixed:MixedStream.without", "streams[name] = stream.without(", "stream.without("),
     )
@@ -208,7 +212,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "where names steps at which a record is banned",
-        edit("stream.stream:RecordStream.is_banned", "banned.size > 0 and", "False and"),
+        edit("stream.stream:RecordStream.holds", "return bool(", "return True or bool("),
     )
     yield (
         "bans before .pack are lost",

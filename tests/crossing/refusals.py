@@ -85,9 +85,15 @@ def _all_banned(case: Case) -> bool:
     """Whether a stream has nothing left at some step."""
     for stream in _with_bans(case.stream):
         bans = stream.bans if isinstance(stream, Records) else (*stream.records.bans, *stream.bans)
-        banned = frozenset[int]().union(*(ids for _, ids in bans))
+        banned = frozenset[Any]().union(*(ids for _, ids in bans))
         count = len(stream.texts) if isinstance(stream, Packs) and _has_ragged(stream) else stream.table.length
-        if bans and len(banned) >= count:
+        if isinstance(stream, Sequences) and not isinstance(stream, Packs) and stream.has_marks:
+            banned = stream.banned(max((step for step, _ in bans), default=0))
+            if stream.bans and len(frozenset[int]().union(*(ids for _, ids in stream.bans))) >= len(stream.texts):
+                return True
+            if stream.records.bans and len(frozenset[int]().union(*(ids for _, ids in stream.records.bans))) >= count:
+                return True
+        elif bans and len(banned) >= count:
             return True
         if (
             bans
@@ -100,7 +106,7 @@ def _all_banned(case: Case) -> bool:
     return False
 
 
-def _nothing_left(stream: Sequences, banned: frozenset[int]) -> bool:
+def _nothing_left(stream: Sequences, banned: frozenset[Any]) -> bool:
     if not stream.has_pages and not any(tokens for number, tokens in enumerate(stream.storage) if number not in banned):
         return True
     try:

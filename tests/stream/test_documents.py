@@ -286,7 +286,7 @@ def test_where_leaves_out_documents_that_go_with_the_page_of_a_banned_one(tmp_pa
 def test_a_mixture_with_phases_does_not_say_where_a_document_of_sequences_is() -> None:
     stream = pen.open({"ids": FULL}).shuffle(seed=1).sequences(8)
     loader = pen.Loader(pen.mix({"a": stream}, seed=1, stop="forever"), phases=[pen.Phase(steps=3, batch_size=2, seq_len=8)])
-    with pytest.raises((TypeError, ValueError), match="phases|never ends"):
+    with pytest.raises(ValueError, match="never ends"):
         loader.stream.where(("a", 1))
     mixed = pen.mix({"a": stream}, seed=1).with_phases(loader.phases or ())
     with pytest.raises(TypeError, match="without phases"):
@@ -319,7 +319,10 @@ def test_tokens_become_a_text_and_unknown_ones_are_shown_by_number(tmp_path: Pat
 
 def test_texts_need_no_tokenizer_and_are_named_by_a_field(tmp_path: Path) -> None:
     with texts(tmp_path).source as source:
-        for stream in (source.in_order().pack(LENGTH, field="text"), source.in_order().sequences(LENGTH, field="text", separator=0)):
+        for stream in (
+            source.in_order().pack(LENGTH, field="text"),
+            source.in_order().sequences(LENGTH, field="text", separator=0),
+        ):
             table = stream.documents
             assert not table.has_tokens
             assert [table.text(number) for number in range(NUMBER)] == TEXTS
