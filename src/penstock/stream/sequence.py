@@ -421,6 +421,14 @@ class SequenceStream(PartStream):
 
     # Reading
 
+    def read_tokens(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """The tokens [start, stop) of the data, as ``explain`` names them."""
+        last = self._line.num_tokens
+        low = whole_number("start", start, most=last)
+        tokens = np.empty(whole_number("stop", stop, least=low, most=last) - low, self._line.dtype)
+        self._line.read_spans(np.array([low]), np.array([0, tokens.size]), tokens)
+        return tokens
+
     def fetch(self, picks: SpanPicks, out: Outputs | None = None) -> Batch:
         tokens = fixed_output(TOKENS, self.schema[TOKENS], len(picks), out or {})
         offsets = np.concatenate([[0], np.cumsum(picks.counts)]).astype(np.int64)
