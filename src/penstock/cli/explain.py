@@ -26,9 +26,8 @@ from penstock.cli.terminal import text as text_line
 from penstock.loader import Loader
 from penstock.records import Source
 from penstock.report.formatting import noun
-from penstock.schema import Field
 from penstock.stream import DocumentTable, MixedStream, PackStream, RecordStream, SequenceStream, Stream
-from penstock.stream.documents import text_of
+from penstock.stream.documents import TOKENS_OF_LETTER, has_tokens, text_of
 from penstock.tokenizer import TextTokenizer, load_tokenizer
 
 Show = Annotated[bool, typer.Option("--show", help="Show the records too, as many as are listed of each rank.")]
@@ -44,8 +43,6 @@ NameField = Annotated[
 
 MOST_PIECES, MOST_PIECES_JSON = 64, 1000
 MOST_NAME = 300
-TOKENS_OF_LETTER = 4
-"""A letter may be this many tokens. So many tokens are read for a text of at most N letters."""
 
 
 @takes_order
@@ -98,9 +95,9 @@ def explain(
         _show(loader.stream, samples, ranks, most)
     if text:
         reader = _Reader(loader.stream, made, name_field, MOST_LETTERS, MOST_PIECES)
-        for rank, sample in _listed(samples, ranks, most):
+        for rank, place, sample in _listed(samples, ranks, most):
             out.print()
-            out.print(reader.as_table(rank, sample))
+            out.print(reader.as_table(rank, place, sample))
 
 
 def _step_number(word: str) -> int:
@@ -136,10 +133,10 @@ def _samples(found: dict[str, Any], names: tuple[str, ...] = ()) -> Iterator[_Sa
             yield _Sample(names, None, [(low, high) for low, high in np.asarray(runs).tolist()], spans)
 
 
-def _listed(samples: list[_Sample], world: int, most: int) -> Iterator[tuple[int, _Sample]]:
-    """The first samples of each rank."""
+def _listed(samples: list[_Sample], world: int, most: int) -> Iterator[tuple[int, int, _Sample]]:
+    """The first samples of each rank: the rank, the place in the batch, and the sample."""
     for rank in range(world):
-        yield from ((rank, sample) for sample in samples[rank::world][:most])
+        yield from ((rank, place, samples[place]) for place in range(rank, len(samples), world)[:most])
 
 
 def _rank_row(rank: int, world: int, position: int, samples: list[_Sample], most: int) -> tuple[str, str, str]:
@@ -151,7 +148,7 @@ def _rank_row(rank: int, world: int, position: int, samples: list[_Sample], most
 
 def _show(stream: Stream, samples: list[_Sample], world: int, most: int) -> None:
     out = console()
-    for rank, sample in _listed(samples, world, most):
+    for rank, _, sample in _listed(samples, world, most):
         part = _part(stream, sample.names)
         if not isinstance(part, RecordStream) or sample.id is None:
             raise typer.BadParameter("sequences of tokens are no records that can be shown: use --text", param_hint="--show")
@@ -196,7 +193,7 @@ class _Reader:
     letters: int
     most: int
 
-    def as_table(self, rank: int, sample: _Sample) -> ConsoleRenderable:
+    def as_table(self, rank: int, place: int, sample: _Sample) -> ConsoleRenderable:
         rows = [
             (one.what, f"{one.low}-{one.high}", *(() if one.name is None else (clip(one.name, MOST_NAME),)), self._shown(one))
             for one in self._pieces(sample)
@@ -205,12 +202,12 @@ class _Reader:
         left = len(sample.documents or ()) - len(rows)
         more = [text_line(f"… and {number(left)} documents more")] if left > 0 else []
         made = table(("document" if sample.documents is not None else "part", "from-to", *names, "text"), rows)
-        return Group(text_line(f"rank {rank}, {':'.join(sample.names) or 'sample'}", "bold"), made, *more)
+        return Group(text_line(", ".join([f"rank {rank}", f"sample {place}", *sample.names]), "bold"), made, *more)
 
     def _shown(self, piece: _Piece) -> str:
         return f"{safe(piece.text)}{'…' if piece.is_cut else ''}"
 
-    def as_json(self, rank: int, sample: _Sample) -> dict[str, Any]:
+    def as_json(self, rank: int, place: int, sample: _Sample) -> dict[str, Any]:
         pieces = [
             {
                 **({"part": one.what} if one.document is None else {"document": one.document}),
@@ -222,7 +219,7 @@ class _Reader:
             }
             for one in self._pieces(sample)
         ]
-        return {"rank": rank, "source": list(sample.names), "pieces": pieces}
+        return {"rank": rank, "sample": place, "source": list(sample.names), "pieces": pieces}
 
     def _pieces(self, sample: _Sample) -> list[_Piece]:
         part = _part(self.stream, sample.names)
@@ -253,7 +250,7 @@ class _Reader:
         if self.name_field is not None:
             (value,) = read_record(source, record, chosen(source, self.name_field)).values.values()
             name = "missing" if value is None else str(value)
-        fields = [name for name, field in source.schema.items() if field.kind == "text" or _has_tokens(field)]
+        fields = [name for name, field in source.schema.items() if field.kind == "text" or has_tokens(field)]
         texts = {n: v for n, v in read_record(source, record, fields).values.items() if self.tokenizer or isinstance(v, str)}
         if not texts:
             raise _needs_tokenizer() if fields else typer.BadParameter("there is no field of texts or tokens", param_hint="--text")
@@ -270,15 +267,6 @@ class _Reader:
         self, what: str, low: int, high: int, text: str, is_cut: bool, name: str | None = None, document: int | None = None
     ) -> _Piece:
         return _Piece(what, low, high, text[: self.letters], name, document, is_cut or len(text) > self.letters)
-
-
-def _has_tokens(field: Field) -> bool:
-    """Whether values are whole numbers in a row, as tokens are."""
-    return (
-        field.kind in ("fixed", "ragged")
-        and field.dtype.kind in "iu"
-        and (len(field.shape) == 1 if field.is_fixed else field.ndim == 1)
-    )
 
 
 def _needs_tokenizer() -> Exception:

@@ -10,10 +10,14 @@ from penstock.argument import IntArray, whole_number
 from penstock.batch import only
 from penstock.formats.token_line import TokenSource
 from penstock.records import Source
+from penstock.schema import Field
 from penstock.stream.picks import SpanPicks, expanded
 from penstock.tokenizer import TextTokenizer, TokenizerLike, load_tokenizer
 
-__all__ = ["DocumentTable", "are_records", "find_bounds", "text_of"]
+__all__ = ["TOKENS_OF_LETTER", "DocumentTable", "are_records", "find_bounds", "has_tokens", "text_of"]
+
+TOKENS_OF_LETTER = 4
+"""A letter may be as many tokens: this times N of them are enough for the first N letters of a text."""
 
 
 class DocumentTable:
@@ -110,6 +114,12 @@ class DocumentTable:
 
     def _number(self, document: int) -> int:
         return whole_number("document", document, most=len(self) - 1)
+
+
+def has_tokens(field: Field) -> bool:
+    """Whether the values of a field are whole numbers in a row, as tokens are."""
+    dimensions = len(field.shape) if field.is_fixed else field.ndim
+    return field.kind in ("fixed", "ragged") and field.dtype.kind in "iu" and dimensions == 1
 
 
 def text_of(tokenizer: TextTokenizer, tokens: npt.NDArray[Any]) -> str:
