@@ -7,7 +7,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -42,7 +42,7 @@ def load_tokenizer(what: TokenizerLike) -> "TextTokenizer":
         return what
     library = need("tokenizers", EXTRA)
     if isinstance(what, str | os.PathLike):
-        return _from_file(library, Path(what))
+        return _from_file(library, Path(what), os.fspath(what))
     found = getattr(what, "backend_tokenizer", what)
     if not isinstance(found, library.Tokenizer):
         raise TypeError(f"expected the path of a {FILE_NAME} or a tokenizers.Tokenizer, got {shown(what)}")
@@ -53,7 +53,7 @@ def load_tokenizer(what: TokenizerLike) -> "TextTokenizer":
     return TextTokenizer(text, keeps_special_text=bool(found.encode_special_tokens))
 
 
-def _from_file(library: Any, path: Path) -> "TextTokenizer":
+def _from_file(library: Any, path: Path, name: str) -> "TextTokenizer":
     file = path / FILE_NAME if is_directory(path) else path
     if not is_there(file):
         raise MissingError(
@@ -63,7 +63,7 @@ def _from_file(library: Any, path: Path) -> "TextTokenizer":
     with reading(file):
         raw = file.read_bytes()
     try:
-        return TextTokenizer(library.Tokenizer.from_buffer(raw).to_str())
+        return TextTokenizer(library.Tokenizer.from_buffer(raw).to_str(), name=name)
     except Exception as error:  # the package has no other
         raise FormatError(
             f"{file}: expected the JSON of a tokenizer, found something else ({' '.join(str(error).split())})"
@@ -74,23 +74,23 @@ class TextTokenizer:
     """A tokenizer, without the truncation and padding that its JSON may ask for: documents are encoded whole.
 
     Safe to use from several threads; pickled, it is its JSON. ``keeps_special_text`` is the ``encode_special_tokens`` of the
-    package: special tokens that a text spells out are encoded as text.
+    package: special tokens that a text spells out are encoded as text. ``name`` is the path that it was loaded from, as given.
     """
 
-    def __init__(self, text: str, *, keeps_special_text: bool = False) -> None:
+    def __init__(self, text: str, *, keeps_special_text: bool = False, name: str | None = None) -> None:
         self._tokenizer = need("tokenizers", EXTRA).Tokenizer.from_str(text)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = keeps_special_text
-        self._keeps_special_text = keeps_special_text
+        self.keeps_special_text, self.name = keeps_special_text, name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.text, self._keeps_special_text)
+        return _again, (self.text, self.keeps_special_text, self.name)
 
     def __repr__(self) -> str:
         return f"TextTokenizer(vocab_size={self.vocab_size}, sha256={self.sha256[:12]!r})"
 
-    @property
+    @cached_property
     def text(self) -> str:
         """The tokenizer as JSON."""
         return str(self._tokenizer.to_str())
@@ -167,5 +167,6 @@ class TextTokenizer:
         return [int(one) for one in ids.tolist()]
 
 
-def _again(text: str, keeps_special_text: bool) -> TextTokenizer:
-    return TextTokenizer(text, keeps_special_text=keeps_special_text)
+@lru_cache(maxsize=2)  # a process gets it with every task, and making it can take a second
+def _again(text: str, keeps_special_text: bool, name: str | None) -> TextTokenizer:
+    return TextTokenizer(text, keeps_special_text=keeps_special_text, name=name)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -44,6 +44,7 @@ from penstock.remote.url import is_url, url_path
 from penstock.report.formatting import noun, size
 from penstock.schema import LZ4, Codec, Deflate, Raw, Zstd
 
+T = TypeVar("T")
 _WITH_LEVEL: dict[str, type[Deflate] | type[Zstd] | type[LZ4]] = {"deflate": Deflate, "zstd": Zstd, "lz4": LZ4}
 
 
@@ -244,9 +245,9 @@ class _Begun(ProgressMeter):
         say(f"resumes from record {number(done)} of {number(records)}" if done else f"{number(records)} {noun(records, 'record')}")
 
 
-def _run(work: Callable[[], None], target: str, records: int, *, in_tasks: bool) -> None:
+def _run(work: Callable[[], T], target: str, records: int, *, in_tasks: bool) -> T:
     try:
-        work()
+        return work()
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(_after_interrupt(target, records, in_tasks=in_tasks)) from error
     except BrokenExecutor as error:
