@@ -125,11 +125,11 @@ def difference_alone(path: Path, checkpoint: Path) -> float:
     worst = 0.0
     with torch.no_grad():
         packed = model(batch["tokens"], batch["segment"], batch["position"])
-        for row, segment in ((row, segment) for row in range(3) for segment in range(int(batch["segment"][row].max()) + 1)):
-            here = batch["segment"][row] == segment
-            tokens = batch["tokens"][row][here][None]
-            alone = model(tokens, torch.zeros_like(tokens, dtype=torch.int32), torch.arange(tokens.shape[1])[None])
-            worst = max(worst, float((packed[row][here] - alone[0]).abs().max()))
+        for tokens, segments, logits in zip(batch["tokens"], batch["segment"], packed, strict=True):
+            for number in range(int(segments.max()) + 1):
+                document = tokens[segments == number][None]
+                alone = model(document, torch.zeros_like(document, dtype=torch.int32), torch.arange(document.shape[1])[None])
+                worst = max(worst, float((logits[segments == number] - alone[0]).abs().max()))
     return worst
 
 

@@ -136,6 +136,11 @@ def mixture():
     one, two = tokens.shuffle(seed=1).pack(12, separator=6), tokens.in_order().pack(12, separator=6)
     return pen.Loader(pen.mix({"in:side": pen.mix({"x": one, "y": two}, seed=1), "z": two}, seed=2), 16)
 
+def endless():
+    tokens = pen.open("a.rox")
+    streams = {"a": tokens.shuffle(seed=1).pack(12, separator=6), "b": tokens.in_order().pack(12, separator=6)}
+    return pen.Loader(pen.mix(streams, seed=2, stop="forever"), 4)
+
 def texts():
     return pen.Loader(pen.open("texts.pen").in_order().pack(40, field="text"), 200)
 """
@@ -233,6 +238,20 @@ def test_where_takes_documents_of_mixtures_within_mixtures(run_json: Callable[..
     for one in told:
         spans = [span for sample in one["parts"]["in:side"]["parts"]["x"]["documents"] for span in sample]
         assert 3 in [document for document, _, _ in spans]
+
+
+def test_where_looks_at_steps_of_a_mixture_that_never_ends(run: Run, run_json: Callable[..., Any], documents: str) -> None:
+    refused = run("where", f"{documents}:endless", "a:3")
+    assert refused.exit_code == 2
+    assert "never ends" in refused.stderr
+    found = run_json("where", f"{documents}:endless", "a:3", "--steps", 30)
+    assert len(found) > 3
+    for one in found:
+        told = run_json("explain", f"{documents}:endless", one["step"])
+        assert 3 in [document for sample in told["parts"]["a"]["documents"] for document, _, _ in sample]
+    first = run_json("explain", f"{documents}:endless", 0)["parts"]["a"]["documents"]
+    absent = next(iter(set(range(len(SPOKEN))) - {document for sample in first for document, _, _ in sample}))
+    assert f"record a:{absent} is in no batch of 1 step" in run("where", f"{documents}:endless", f"a:{absent}", "--steps", 1).stderr
 
 
 @pytest.mark.parametrize(

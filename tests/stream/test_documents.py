@@ -224,6 +224,44 @@ def test_documents_in_mixtures(data: Data, kind: str) -> None:
     assert clean.where(("in", ("a", 1))) == []
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"weights": {"a": 3, "b": 1}}, {"unit": "batch"}, {"weights": [(0, {"a": 1, "b": 0}), (9, {"a": 1, "b": 9})], "period": 5}],
+)
+@pytest.mark.parametrize("kind", [*KINDS, "records"])
+def test_where_looks_at_steps_of_a_mixture_that_never_ends(kind: str, options: dict[str, Any]) -> None:
+    data = ragged(Path())
+    if kind == "records":
+        streams = {name: pen.open({"x": np.arange(12)}).shuffle(seed=seed) for name, seed in (("a", 1), ("b", 2))}
+    else:
+        streams = {"a": data.stream(kind), "b": data.stream(kind, block=4)}
+    loader = pen.Loader(pen.mix(streams, seed=3, stop="forever", **options), SIZE)
+    steps, seen = range(3, 40), defaultdict(list)
+    for step in steps:
+        for name, part in loader.explain(step)["parts"].items():
+            held = part["ids"] if kind == "records" else np.concatenate([spans[:, 0] for spans in part["documents"]])
+            for document in np.unique(held).tolist():
+                seen[name, document].append(step)
+    for document in range(12):
+        for name in ("a", "b"):
+            found = loader.where((name, document), steps=steps)
+            assert sorted({one["step"] for one in found}) == seen[name, document]
+    assert loader.where(("a", 1), steps=range(0)) == []
+    with pytest.raises(ValueError, match="steps=range"):
+        loader.where(("a", 1))
+    with pytest.raises(ValueError, match="not both"):
+        loader.where(("a", 1), steps=steps, epochs=range(1))
+
+
+@pytest.mark.parametrize("tail", ["keep", "wrap"])
+def test_where_looks_at_steps_of_epochs(tail: str) -> None:
+    loader = pen.Loader(ragged(Path()).stream("sequences"), SIZE, tail=tail)
+    for steps in (range(2, 7), range(0, 30, 3), range(len(loader), len(loader) + 2)):
+        held = held_by_step(loader, steps)
+        for document in range(NUMBER):
+            assert sorted(one["step"] for one in loader.where(document, steps=steps)) == held[document]
+
+
 # What is known, and what is not
 
 

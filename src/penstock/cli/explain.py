@@ -284,6 +284,9 @@ def where(
     record: Annotated[str, typer.Argument(metavar="ID", help="The id of the record or document; NAME:ID in a mixture.")],
     order: OrderOptions,
     epochs: Annotated[int, typer.Option(min=1, help="In how many epochs to look.")] = 3,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="In how many steps to look, instead of epochs, which may not end.")
+    ] = None,
     world: World = 1,
     storage: Storage = None,
     as_json: AsJson = False,
@@ -291,14 +294,16 @@ def where(
     """Say when a record is seen, or a document of sequences: epochs, positions, steps and ranks. No record is read."""
     data, record = data_first(data, record, "ID", example="penstock where train.pen 425")
     loader = need_loader(make_loader(data, order, world, storage))
-    found = [{**one, "rank": _rank_of(loader, one)} for one in loader.where(_record_key(record, loader), epochs=range(epochs))]
+    places = {"epochs": range(epochs)} if steps is None else {"steps": range(steps)}
+    found = [{**one, "rank": _rank_of(loader, one)} for one in loader.where(_record_key(record, loader), **places)]
     if as_json:
         print_json(found)
     elif found:
         columns = ("epoch", "position", "step", "rank")
         console().print(table(columns, [[number(one[name]) for name in columns] for one in found], right=columns))
     else:
-        say(f"record {record} is in no batch of {number(epochs)} {noun(epochs, 'epoch')}")
+        looked = f"{number(epochs)} {noun(epochs, 'epoch')}" if steps is None else f"{number(steps)} {noun(steps, 'step')}"
+        say(f"record {record} is in no batch of {looked}")
 
 
 def _record_key(word: str, loader: Loader) -> Any:

@@ -348,16 +348,29 @@ class Loader:
         told = self._work.stream_for(place).explain(self._work.picks(place), documents=documents)
         return {"step": place.step, "epoch": place.epoch, "position": place.position, **told}
 
-    def where(self, record: Any, *, epochs: range | None = None) -> list[dict[str, int]]:
-        """Epoch, position and step of every time a record or a document comes in those epochs (the current one unless given)."""
+    def where(self, record: Any, *, epochs: range | None = None, steps: range | None = None) -> list[dict[str, int]]:
+        """Epoch, position and step of every time a record or a document comes in those epochs (the current one unless given), or
+        at those steps, which must be given where an epoch never ends.
+        """
         if self._phases is not None:
             raise TypeError("with phases, ask the stream: loader.stream.where(record)")
-        ranges = self.stream.ranges_of(record, range(self.epoch, self.epoch + 1) if epochs is None else epochs)
+        before = None
+        if steps is not None:
+            if epochs is not None:
+                raise ValueError("give epochs or steps, not both")
+            if not steps:
+                return []
+            last = self._schedule.place(max(steps))
+            epochs, before = range(self._schedule.place(min(steps)).epoch, last.epoch + 2), last.next_position
+        elif epochs is None:
+            epochs = range(self.epoch, self.epoch + 1)
+        ranges = self.stream.ranges_of(record, epochs, before)
         samples = dict.fromkeys(sample for one in ranges for sample in self._schedule.samples_in(*one))
         return [
             {"epoch": epoch, "position": position, "step": step}
             for epoch, position, step in samples
-            if self.stream.holds(self.stream.locate_at(epoch, np.array([position]), step), record)
+            if (steps is None or step in steps)
+            and self.stream.holds(self.stream.locate_at(epoch, np.array([position]), step), record)
         ]
 
     def seed_for(self, ids: IntArray, *, epoch: int | None = None) -> Any:

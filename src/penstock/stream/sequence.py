@@ -388,7 +388,7 @@ class SequenceStream(PartStream):
         )
         return list(dict.fromkeys(found))
 
-    def ranges_of(self, record: Any, epochs: range) -> Iterator[tuple[int, int, int]]:
+    def ranges_of(self, record: Any, epochs: range, before: int | None = None) -> Iterator[tuple[int, int, int]]:
         start, count = self._tokens_of(record)
         for epoch in epochs if count else ():
             for low, high in self._places_of(epoch, start, start + count):

@@ -190,8 +190,10 @@ class Stream(ABC):
         """(epoch, position) of every time a record comes in those epochs."""
         raise TypeError(f"{type(self).__name__} cannot say where a record stands")
 
-    def ranges_of(self, record: Any, epochs: range) -> Iterator[tuple[int, int, int]]:
-        """(epoch, low, high): the positions [low, high) at which a record is, wherever samples begin, bans apart."""
+    def ranges_of(self, record: Any, epochs: range, before: int | None = None) -> Iterator[tuple[int, int, int]]:
+        """(epoch, low, high): the positions [low, high) at which a record is, wherever samples begin, bans apart. Of an epoch that
+        never ends, ``before`` is the position at which to stop.
+        """
         for epoch, position in self.where(record, epochs=epochs):
             yield epoch, position, position + 1
 
