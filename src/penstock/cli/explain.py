@@ -1,5 +1,6 @@
 """penstock explain and where: which records or documents are in the batch of a step, as text too; when a record is seen."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -194,10 +195,7 @@ class _Reader:
     most: int
 
     def as_table(self, rank: int, place: int, sample: _Sample) -> ConsoleRenderable:
-        rows = [
-            (one.what, f"{one.low}-{one.high}", *(() if one.name is None else (clip(one.name, MOST_NAME),)), self._shown(one))
-            for one in self._pieces(sample)
-        ]
+        rows = [(one.what, f"{one.low}-{one.high}", *_name_cell(one.name), self._shown(one)) for one in self._pieces(sample)]
         names = ("name",) if rows and len(rows[0]) > 3 else ()
         left = len(sample.documents or ()) - len(rows)
         more = [text_line(f"… and {number(left)} documents more")] if left > 0 else []
@@ -267,6 +265,11 @@ class _Reader:
         self, what: str, low: int, high: int, text: str, is_cut: bool, name: str | None = None, document: int | None = None
     ) -> _Piece:
         return _Piece(what, low, high, text[: self.letters], name, document, is_cut or len(text) > self.letters)
+
+
+def _name_cell(name: str | None) -> tuple[str, ...]:
+    """A name that is a path below the working directory without that."""
+    return () if name is None else (clip(name.removeprefix(f"{os.getcwd()}{os.sep}"), MOST_NAME),)
 
 
 def _needs_tokenizer() -> Exception:
