@@ -275,6 +275,18 @@ def test_separators_are_searched_only_when_asked(tmp_path: Path, monkeypatch: py
         assert "documents" in loader.explain(0, documents=True)
 
 
+def test_separators_are_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, searches = rox(tmp_path), []
+    search = type(data.source).documents
+    monkeypatch.setattr(type(data.source), "documents", lambda *given: searches.append(1) or search(*given))
+    with data.source:
+        stream = data.stream("sequences").without([1]).without([2], from_step=3)
+        phases = [pen.Phase(steps=2, batch_size=2, seq_len=8), pen.Phase(steps=2, batch_size=2, seq_len=16)]
+        loader = pen.Loader(stream, phases=phases)
+        assert all("documents" in loader.explain(step, documents=True) for step in range(4))
+    assert len(searches) == 1
+
+
 def test_token_blocks_without_a_separator_have_no_documents(tmp_path: Path) -> None:
     with rox(tmp_path).source as tokens:
         loader = pen.Loader(tokens.shuffle(seed=7).sequences(LENGTH), SIZE)

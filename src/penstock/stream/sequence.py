@@ -264,7 +264,10 @@ class SequenceStream(PartStream):
         seq_len = changed.pop("seq_len", self._seq_len)
         options: dict[str, Any] = {"separator": self._separator, "documents": self._documents, "version": self._version}
         options |= {"bans": self._bans, "document_bans": self._document_bans}
-        return type(self)(self._source, self._line, self._given, seq_len, **(options | self._layout() | changed))
+        made = type(self)(self._source, self._line, self._given, seq_len, **(options | self._layout() | changed))
+        if "documents" in self.__dict__:  # separators are searched once
+            made.__dict__["documents"] = self.documents
+        return made
 
     def _layout(self) -> dict[str, Any]:
         return {"page": self._page}
