@@ -1,6 +1,6 @@
 """Writers of foreign formats, blends, BatchMap and Tokenize. Sources are opened with :func:`penstock.open`."""
 
-from penstock.conversion.convert import Converted
+from penstock.conversion.files import Converted
 from penstock.conversion.tasks import BatchMap
 from penstock.conversion.text import Tokenize
 from penstock.formats.collection import write_collection

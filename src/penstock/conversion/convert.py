@@ -5,23 +5,18 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
-from penstock.batch import Batch, Ragged, unmasked
-from penstock.conversion.reading import load, next_span, read_spans, spans_of
+from penstock.batch import Batch
+from penstock.conversion.files import MASKED, ONE_FIELD, Converted, FileForm, check_one_field, count_tokens, write_one_field
+from penstock.conversion.reading import load, next_span, spans_of
 from penstock.conversion.tasks import BatchMap, Conversion, Input, Note, as_map
-from penstock.conversion.text import LOSS_MASK, TOKENS, TextMap, as_tokenize
-from penstock.errors import EmptySourceError, SchemaMismatchError, StoreError
-from penstock.formats.documents_writer import check_dtype, files_of, write_documents
+from penstock.conversion.text import TextMap, as_tokenize
+from penstock.errors import EmptySourceError, StoreError
 from penstock.formats.files import listing
 from penstock.formats.open import has_urls, is_at_url, open_source
-from penstock.formats.publish import NewFile, Staging, new_file, refuse_existing
-from penstock.formats.rows import write_rows
-from penstock.formats.tokens_writer import write_tokens
+from penstock.formats.publish import Staging, new_file, refuse_existing
 from penstock.progress import Progress, reporting
 from penstock.records import DENSE, Source
 from penstock.remote.url import UrlPath
@@ -34,30 +29,13 @@ from penstock.store.reader import Store
 from penstock.store.storage import DIRECTORIES, MANIFEST_DIRECTORY, Location, as_location
 from penstock.store.writer import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, ChunkLimits, Writer, begin_store, create
 from penstock.system import is_directory, is_there, names_in, status, writing
-from penstock.tokenizer import TextTokenizer, TokenizerLike
+from penstock.tokenizer import TokenizerLike
 
-__all__ = ["Converted", "coded", "convert"]
+__all__ = ["coded", "convert"]
 
 BATCH_BYTES = 32 << 20
-DOCUMENTS = (".idx", ".ds", ".bin")
-ONE_FIELD = (".shard", ".rox", *DOCUMENTS)
 FOREIGN = (".npy", ".npz", ".h5", ".hdf5", ".parquet", ".arrow", ".feather", ".array_record", ".json", ".csv", ".tar", ".zip")
 """Names that promise another format."""
-MASKED = (".ds", ".npy")
-COUNTED = 1 << 20
-"""Documents that are counted at a time."""
-
-
-@dataclass(frozen=True)
-class Converted:
-    """What a conversion wrote: records, which are documents where they are tokens, and then how many tokens, of how many bytes, and
-    how many of them count in the loss, if there is a mask.
-    """
-
-    records: int
-    tokens: int | None = None
-    token_bytes: int | None = None
-    loss_tokens: int | None = None
 
 
 def convert(
@@ -149,7 +127,7 @@ def _texts(
     """Texts on their way to tokens. ValueError if the target has no place for what they become."""
     how = as_tokenize(tokenizer)
     if separator is not None:
-        raise ValueError("separator: with a tokenizer, give Tokenize(tokenizer, eos=...) instead")
+        raise ValueError("separator: with a tokenizer, give Tokenize(tokenizer, eos=...) (--eos) instead")
     is_file = target.suffix in (*ONE_FIELD, *MASKED)
     if target.suffix == ".shard":
         raise ValueError(
@@ -189,7 +167,7 @@ def _convert_in_tasks(
     if texts is None:
         return None
     with open_source(target) as made:
-        return _count(made)
+        return count_tokens(made)
 
 
 def _convert_to_file(work: Conversion, path: Path, separator: object, progress: Progress | bool | None) -> Converted:
@@ -198,7 +176,7 @@ def _convert_to_file(work: Conversion, path: Path, separator: object, progress: 
     """
     partial, place = _partial(path)
     fields = work.guess_fields()
-    form = _Form.of(path, fields, work.input.map)
+    form = FileForm.of(path, fields, work.input.map)
     is_begun = _check_partial(partial, place)
     if not _is_committed(partial):  # else these may be its own files, of a run that was killed while they got their names
         for file in form.files:
@@ -206,7 +184,7 @@ def _convert_to_file(work: Conversion, path: Path, separator: object, progress: 
     work.to_path(partial, fields, progress, Note.of(place, work.about(fields), is_begun=is_begun))
     with Staging(path) as staging:
         with open_source(partial) as made:
-            written = _count(made) if form.tokenizer is not None else Converted(len(made))
+            written = count_tokens(made) if form.tokenizer is not None else Converted(len(made))
             form.write(made, staging.path(path.name), separator, written)
         files = [file for file in form.files if is_there(staging.path(file.name))]
         staging.publish(files, again=True)
@@ -216,83 +194,6 @@ def _convert_to_file(work: Conversion, path: Path, separator: object, progress: 
     if not files:
         raise EmptySourceError(f"{path}: there is nothing to write: no records, or none with a token")
     return written
-
-
-@dataclass(frozen=True)
-class _Form:
-    """What a row or token file is made of: one field, and for texts what goes next to it."""
-
-    path: Path
-    field: str
-    dtype: np.dtype[Any]
-    tokenizer: TextTokenizer | None
-    has_mask: bool
-
-    @classmethod
-    def of(cls, path: Path, fields: Mapping[str, Field], made_by: object) -> "_Form":
-        """ValueError if the fields do not fit the file."""
-        tokenizer = made_by.tokenizer if isinstance(made_by, TextMap) else None
-        names = [name for name in fields if tokenizer is None or name != LOSS_MASK]
-        _check_one_field(path, names, fields)
-        dtype = fields[names[0]].dtype
-        if tokenizer is not None and path.suffix == ".idx" and dtype.itemsize == 4:
-            dtype = np.dtype("<i4")  # Megatron has no other type of 4 bytes
-        if path.suffix in (*DOCUMENTS, *MASKED):
-            check_dtype(path, dtype)
-        return cls(path, names[0], dtype, tokenizer, len(names) < len(fields))
-
-    @property
-    def files(self) -> list[Path]:
-        """All that is written, the target last."""
-        made = files_of(self.path) if self.path.suffix in (*DOCUMENTS, *MASKED) else [self.path]
-        mask = [self.path.with_name(self.mask)] if self.has_mask else []
-        about = [self.path.with_name(f"{self.path.name}.metadata")] if self._says_tokenizer else []
-        return [*mask, *about, *made]
-
-    @property
-    def mask(self) -> str:
-        """The name of the file with the loss mask: datatrove's, or one as OLMo's trainers have it."""
-        return f"{self.path.name}.loss" if self.path.suffix == ".ds" else f"labels_mask_{self.path.name}"
-
-    @property
-    def _says_tokenizer(self) -> bool:
-        return self.tokenizer is not None and self.path.suffix == ".ds"
-
-    def write(self, source: Source, path: Path, separator: object, counts: Converted) -> None:
-        """Write the files next to each other; none of them appears under its name."""
-        _write_one_field(source, path, self.field, self.dtype, separator, None)
-        if not is_there(path):
-            return
-        if self.has_mask:
-            file = NewFile(path.with_name(self.mask))
-            for batch in read_spans(source, [LOSS_MASK], range(len(source)), BATCH_BYTES, as_columns=False):
-                file.write(_whole(path, LOSS_MASK, batch).values)
-            file.finish()
-        if self._says_tokenizer and self.tokenizer is not None:
-            file = NewFile(path.with_name(f"{path.name}.metadata"))
-            file.write(_about_tokens(self.tokenizer, self.dtype, counts.tokens or 0))
-            file.finish()
-
-
-def _about_tokens(tokenizer: TextTokenizer, dtype: np.dtype[Any], tokens: int) -> bytes:
-    """The metadata of datatrove: the tokenizer as it was named, and behind what datatrove writes its digest."""
-    digest = f"sha256:{tokenizer.sha256}"
-    name = digest if tokenizer.name is None or set("|\r\n") & set(tokenizer.name) else tokenizer.name
-    steps = min(3, (len(str(tokens)) - 1) // 3)
-    size = f"{tokens / 1000**steps:.3g} {'kMG'[steps - 1] if steps else ''}T"
-    return f"{name}|{dtype.itemsize}\n{tokens}\n{size}\n{digest}".encode()
-
-
-def _count(made: Source) -> Converted:
-    """How many documents and tokens there are."""
-    tokens = sum(
-        int(np.sum(made.lengths(TOKENS, np.arange(low, min(low + COUNTED, len(made)))))) for low in range(0, len(made), COUNTED)
-    )
-    counted = None
-    if LOSS_MASK in made.schema:
-        spans = read_spans(made, [LOSS_MASK], range(len(made)), BATCH_BYTES, as_columns=False)
-        counted = sum(int(np.count_nonzero(batch[LOSS_MASK].values)) for batch in spans)
-    return Converted(len(made), tokens, tokens * made.schema[TOKENS].dtype.itemsize, counted)
 
 
 def _growing(path: Path) -> tuple[Path, Path]:
@@ -409,49 +310,9 @@ def _check_url(target: UrlPath) -> None:
 def _convert_one_field(
     source: Source, path: Path, fields: Sequence[str], separator: object, progress: Progress | bool | None
 ) -> None:
-    _check_one_field(path, fields, source.schema)
+    check_one_field(path, fields, source.schema)
     with reporting(progress, path.name, len(source)) as report:
-        _write_one_field(source, path, fields[0], source.schema[fields[0]].dtype, separator, report)
-
-
-def _check_one_field(path: Path, names: Sequence[str], schema: Mapping[str, Field]) -> None:
-    if len(names) != 1:
-        raise ValueError(f"{path}: such a file has one field, the source has {list(names)}: choose one with fields=[...]")
-    field = schema[names[0]]
-    if path.suffix != ".shard" and field.is_fixed and len(field.shape) != 1:
-        raise ValueError(f"{path}: tokens have one dimension, field {names[0]!r} is {field!r}")
-    if path.suffix == ".shard" and not (field.is_fixed and len(field.shape) == 1):
-        raise ValueError(f"{path}: rows have one dimension and one width, field {names[0]!r} is {field!r}")
-
-
-def _write_one_field(
-    source: Source, path: Path, name: str, dtype: np.dtype[Any], separator: object, report: Progress | None
-) -> None:
-    batches = read_spans(source, [name], range(len(source)), BATCH_BYTES, as_columns=False)
-    if path.suffix == ".shard":
-        write_rows((_whole(path, name, batch) for batch in batches), path, progress=report)
-        return
-    documents = (_as_documents(_whole(path, name, batch)) for batch in batches)
-    if path.suffix in (*DOCUMENTS, *MASKED):
-        write_documents(documents, path, dtype=dtype, separator=separator, progress=report)
-    else:
-        write_tokens(documents, path, dtype=dtype, separator=separator, progress=report)
-
-
-def _as_documents(column: Any) -> Ragged:
-    """Rows of one width as documents."""
-    if isinstance(column, Ragged):
-        return column
-    return Ragged(column.reshape(-1), np.arange(len(column) + 1, dtype=np.int64) * column.shape[1])
-
-
-def _whole(path: Path, name: str, batch: Batch) -> Any:
-    """A column for a file that has no place for missing values."""
-    column = unmasked(batch[name])
-    is_missing = column.present is not None and not column.present.all() if isinstance(column, Ragged) else False
-    if is_missing or isinstance(column, np.ma.MaskedArray):
-        raise SchemaMismatchError(f"{path}: field {name!r} has missing records, which such a file cannot hold: select the others")
-    return column
+        write_one_field(source, path, fields[0], source.schema[fields[0]].dtype, separator, report)
 
 
 def _copy(source: Source, out: Writer, fields: Sequence[str], first: int, note: Note | None = None) -> None:
