@@ -734,7 +734,7 @@ def test_bad_indices_of_datatrove_are_refused(tmp_path: Path, name: str) -> None
     assert words in refusal(tmp_path / "x.ds", kind)
     (tmp_path / "x.ds.index").write_bytes(np.array([3, 7], "<u8").tobytes())
     (tmp_path / "x.ds.loss").write_bytes(bytes(6))
-    assert "x.ds.index" in refusal(tmp_path / "x.ds", FormatError)
+    assert "x.ds.loss: expected a loss mask of 7 bytes" in refusal(tmp_path / "x.ds", SchemaMismatchError)
 
 
 def test_bad_metadata_of_datatrove_is_refused(tmp_path: Path) -> None:
@@ -809,7 +809,7 @@ def test_loss_masks_of_datatrove_fit_file_by_file(tmp_path: Path) -> None:
         (tmp_path / f"{name}.ds.metadata").write_text("gpt2|2\n10\n10 T\n")
         (tmp_path / f"{name}.ds.loss").write_bytes(bytes(masks))
     text = refusal(f"{tmp_path}/*.ds", SchemaMismatchError)
-    assert "a.ds.loss: expected a mask of 10 tokens" in text
+    assert "a.ds.loss: expected a loss mask of 10 bytes" in text
     assert "found 8" in text
     with pen.open(f"{tmp_path}/*.ds", loss=False) as source:
         assert source.num_tokens == 20

@@ -5,6 +5,7 @@
     .npy of OLMo, .bin of nanoGPT = tokens
     .bin of llm.c                 = 256 x i32: magic, version, tokens, zeros | tokens: u16 of magic 20240520, u32 of magic 20240801
     .csv.gz of OLMo               = a line for every document: start,end[,id,source,location], in tokens
+    label mask of OLMo            = for every token whether it counts in the loss, a byte of 0 or 1
 
 Only llm.c says of what type the tokens are. Otherwise ``dtype`` must be given, or the table of documents tells it.
 """
@@ -13,8 +14,8 @@ import struct
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +31,12 @@ from penstock.errors import (
     UnsupportedVersionError,
 )
 from penstock.formats import array as array_files
-from penstock.formats.files import File, Files, Names, find_files, is_file_there, next_to, one_line
+from penstock.formats.files import File, Files, Names, Neighbours, find_files, one_line
 from penstock.formats.megatron import BIN, IDX, open_megatron
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
-from penstock.formats.token_line import BlockRuns, Documents, LineOptions, TokenSource
+from penstock.formats.token_line import BlockRuns, Documents, LineOptions, LossMask, MaskedTokens, TokenSource
 from penstock.records import Recipe, Source
-from penstock.remote.window import RemoteOptions
+from penstock.remote.window import RemoteOptions, SharedWindow
 
 __all__ = ["BLOCK_SIZE", "TABLE", "FlatTokens", "check_tokens", "open_bin", "open_flat", "open_npy_file", "token_dtype"]
 
@@ -75,10 +76,11 @@ def open_npy_file(what: Names, **options: Any) -> Source:
     return open_flat(what, **options) if "dtype" in options or "documents" in options else array_files.open_npy(what, **options)
 
 
-def open_bin(what: Names, **options: Any) -> TokenSource:
+def open_bin(what: Names, **options: Any) -> TokenSource | MaskedTokens:
     """Files that end in .bin: of Megatron if there is an .idx next to each of them, flat ones otherwise."""
     files = find_files(what, (BIN,))
-    indexed = files.each(lambda file: is_file_there(next_to(file, file.name[: -len(BIN)] + IDX)))
+    near = Neighbours(files)
+    indexed = files.each(lambda file: near.find(file, file.name[: -len(BIN)] + IDX) is not None)
     if all(indexed):
         return open_megatron(list(files), **options)
     if any(indexed):
@@ -86,7 +88,7 @@ def open_bin(what: Names, **options: Any) -> TokenSource:
             f"{files[indexed.index(False)]}: expected an {IDX} next to it, as next to {files[indexed.index(True)]}, found none"
         )
     for file in {str(file.path.parent): file for file in files}.values():
-        if is_file_there(next_to(file, "index.json")):
+        if near.find(file, "index.json") is not None:
             raise FormatError(
                 f"{file}: there is an index.json next to it, which says what is in it: open {file.path.parent} instead"
             )
@@ -98,6 +100,7 @@ def open_flat(
     *,
     dtype: npt.DTypeLike | None = None,
     documents: bool = False,
+    loss: Names | Literal[False] | None = None,
     block_size: int = BLOCK_SIZE,
     vocab_size: int | None = None,
     check: bool = True,
@@ -105,17 +108,22 @@ def open_flat(
     threads: int | None = None,
     io: str = "auto",
     remote: RemoteOptions | None = None,
-) -> "FlatTokens":
+) -> "FlatTokens | MaskedTokens":
     """Flat token files as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
 
     Records are blocks of ``block_size`` tokens; with ``documents=True`` the documents in the .csv.gz next to every file, and what
-    is behind the last one. The first tokens of every file must be below ``vocab_size``, or 2^24 without it. Files that look like
+    is behind the last one. ``loss`` names the label masks, a flat file of bytes for every file, in the same order: they are a
+    second field, ``loss_mask``. The first tokens of every file must be below ``vocab_size``, or 2^24 without it. Files that look like
     tokens of 4 bytes though ``dtype`` has 2, or that begin with the magic of llm.c but not with its header, are refused;
     ``check=False`` takes them as they are.
     """
     files = find_files(what, (".npy", BIN))
+    masks = None if loss is None or loss is False else _find_masks(loss)
+    if masks is not None and remote is not None:
+        remote = replace(remote, shared=remote.shared or SharedWindow())
     if documents:
-        files = Files(one for file in files for one in (file, next_to(file, file.name[: -len(file.path.suffix)] + TABLE)))
+        near = Neighbours(files)
+        files = Files(one for file in files for one in (file, near.named(file, file.name[: -len(file.path.suffix)] + TABLE)))
     layout = _Layout(
         None if dtype is None else token_dtype(dtype),
         bool(documents),
@@ -123,7 +131,20 @@ def open_flat(
         None if vocab_size is None else whole_number("vocab_size", vocab_size, least=1),
         bool(check),
     )
-    return FlatTokens(files, layout, field, default_threads(threads), io, remote)
+    tokens = FlatTokens(files, layout, field, default_threads(threads), io, remote)
+    if masks is None:
+        return tokens
+    try:
+        return MaskedTokens(tokens, LossMask(masks, tokens))
+    except BaseException:
+        tokens.close()
+        raise
+
+
+def _find_masks(what: Any) -> Files:
+    if isinstance(what, bool):
+        raise TypeError("loss: expected the names of the label masks, which flat files do not tell, got True")
+    return find_files(what, (".npy", BIN))
 
 
 def token_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:

@@ -33,7 +33,7 @@ from penstock.errors import (
     UnsupportedTypeError,
     UnsupportedVersionError,
 )
-from penstock.formats.files import File, Files, LocalFile, Names, bytes_of, find_files, has_pattern, next_to
+from penstock.formats.files import File, Files, LocalFile, Names, Neighbours, bytes_of, find_files, has_pattern
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
 from penstock.formats.token_line import Documents, LineOptions, TokenSource
 from penstock.process import map_at_once
@@ -89,12 +89,14 @@ def open_megatron(
 def _pairs(what: Names) -> Iterator[File]:
     """The .bin and the .idx of every name. A pattern that finds both means one pair."""
     known: dict[str, str] = {}
-    for file in _named(what):
+    files = list(_named(what))
+    near = Neighbours(files)
+    for file in files:
         name = str(file)
         stem, suffix = name[:-4], name[-4:].lower()
         if suffix not in (IDX, BIN):
             raise FormatError(f"{file}: expected the name of a Megatron index, which ends in {IDX}, or of its {BIN}")
-        other = next_to(file, file.name[:-4] + (BIN if suffix == IDX else IDX))
+        other = near.named(file, file.name[:-4] + (BIN if suffix == IDX else IDX))
         if known.setdefault(stem, suffix) == suffix:
             yield from (other, file) if suffix == IDX else (file, other)
 

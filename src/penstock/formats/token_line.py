@@ -1,7 +1,8 @@
 """TokenSource: files of tokens, one after the other, as one line of tokens and as records that are runs of it.
 
 What the formats of token files share. A format says in which bytes of which files the tokens are (:class:`FileRows`, whose rows are
-tokens), and how the line is cut into records: blocks (:class:`BlockRuns`) or documents (:class:`Documents`).
+tokens), and how the line is cut into records: blocks (:class:`BlockRuns`) or documents (:class:`Documents`). Files with a loss mask
+for each of them are :class:`MaskedTokens`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,17 +14,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.algebra.view import Aligned
 from penstock.argument import IntArray, as_ids, check_positions, whole_number
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output
-from penstock.formats.files import MAX_BATCH_BYTES, Files, check_batch
-from penstock.formats.rows_in_files import BLOCK_BYTES, FileRows, Rows, RowSource, reader_of_files, use_pread
+from penstock.errors import SchemaMismatchError
+from penstock.formats.files import MAX_BATCH_BYTES, File, Files, bytes_of, check_batch
+from penstock.formats.rows_in_files import BLOCK_BYTES, FileRows, Rows, RowSource, reader_of_files, use_pread, version_of
 from penstock.process import map_at_once
-from penstock.records import NOWHERE, Blocks, Extents
+from penstock.records import NOWHERE, Blocks, Extents, Recipe
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.store.column import make_column
 
-__all__ = ["BlockRuns", "Documents", "LineOptions", "TokenLeaf", "TokenSource", "as_elements", "heads_of_runs"]
+__all__ = [
+    "LOSS_MASK",
+    "BlockRuns",
+    "Documents",
+    "LineOptions",
+    "LossMask",
+    "MaskedTokens",
+    "TokenLeaf",
+    "TokenSource",
+    "as_elements",
+    "heads_of_runs",
+]
+
+LOSS_MASK = "loss_mask"
+"""The field that says of every token whether it counts in the loss."""
 
 SCAN_BYTES = 8 << 20
 """Bytes searched for separators at a time."""
@@ -146,7 +163,8 @@ class TokenSource(RowSource):
     ) -> None:
         """``parts`` are the tokens of the files, ``counts`` how many of the ``pieces``, the records, each of them has."""
         self._name, self._options, self._stored = how.field, (how.threads, how.io, how.remote), how.dtype
-        self._pieces, self._num_tokens = pieces, sum(int(np.sum(part.rows)) for part in parts)
+        self._pieces, self._each = pieces, [int(np.sum(part.rows)) for part in parts]
+        self._num_tokens = sum(self._each)
         size, item = pieces.one_size, how.dtype.itemsize
         is_even = size is not None and size * item <= MAX_RECORD_BYTES
         self._field = Field(how.dtype, (size or 0,)) if is_even else Field.ragged(how.dtype)
@@ -157,6 +175,11 @@ class TokenSource(RowSource):
     @property
     def schema(self) -> Mapping[str, Field]:
         return {self._name: self._field}
+
+    @property
+    def token_field(self) -> str:
+        """The field that has the tokens."""
+        return self._name
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -292,6 +315,104 @@ class TokenSource(RowSource):
     def _native(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Elements in the byte order of the machine, in place."""
         return array if self._stored.isnative else array.byteswap(inplace=True)
+
+
+class LossMask(TokenSource):
+    """For every token of token files whether it counts in the loss: a byte, 0 if it does not. Records are those of the tokens."""
+
+    def __init__(self, files: Files, tokens: TokenSource) -> None:
+        """``files`` have the bytes, one for each file of tokens. SchemaMismatchError unless they are as many as the tokens."""
+        threads, io, remote = tokens._options
+        self._of = tokens
+        parts: list[FileRows] = files.once("loss mask", lambda: files.each(_whole_file))
+        if len(parts) != len(tokens._each):
+            raise SchemaMismatchError(
+                f"{files[0]}: expected a loss mask for each of {len(tokens._each)} files of tokens, found {len(parts)}"
+            )
+        for file, part, count in zip(files, parts, tokens._each, strict=True):
+            if part.size != count:
+                raise SchemaMismatchError(
+                    f"{file}: expected a loss mask of {count} bytes, one for each token of its file, found {part.size}; write it "
+                    "anew, or leave the masks out with loss=False"
+                )
+        how = LineOptions(LOSS_MASK, np.dtype("u1"), threads, io, remote)
+        super().__init__(files, parts, tokens._counts, tokens._pieces, how)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return "loss mask", *self._of._identity()
+
+    def _recipe(self) -> Recipe:
+        return (LossMask, (self._files, self._of))
+
+
+def _whole_file(file: File) -> FileRows:
+    version, size = version_of(file), bytes_of(file)
+    return FileRows.of(file, size, 0, size, version)
+
+
+class MaskedTokens(Aligned):
+    """Token files with loss masks: a second field of the records, and one line of tokens, in the order of the same files without
+    masks.
+    """
+
+    def __init__(self, tokens: TokenSource, mask: LossMask) -> None:
+        [name] = tokens.schema
+        if name == LOSS_MASK:
+            raise ValueError(f"field: {LOSS_MASK!r} is the name of the masks: give the tokens another one, or leave them out")
+        super().__init__({name: tokens, LOSS_MASK: mask})
+        self._tokens, self._mask = tokens, mask
+
+    @property
+    def loss_mask(self) -> LossMask:
+        """The masks as a line of their own, a byte for every token."""
+        return self._mask
+
+    @property
+    def token_field(self) -> str:
+        """The field that has the tokens."""
+        return self._tokens.token_field
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See :class:`TokenSource`, as all that follows."""
+        return self._tokens.dtype
+
+    @property
+    def num_tokens(self) -> int:
+        return self._tokens.num_tokens
+
+    @property
+    def block_size(self) -> int:
+        return self._tokens.block_size
+
+    @property
+    def token_leaf(self) -> "TokenLeaf":
+        return self._tokens.token_leaf
+
+    @property
+    def document_bounds(self) -> IntArray | None:
+        return self._tokens.document_bounds
+
+    def document_name(self, document: int) -> str:
+        return self._tokens.document_name(document)
+
+    def documents(self, separator: object) -> IntArray:
+        return self._tokens.documents(separator)
+
+    def token_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray]:
+        return self._tokens.token_ranges(ids)
+
+    def steps_per_epoch(self, batch_size: int, seq_len: int) -> int:
+        return self._tokens.steps_per_epoch(batch_size, seq_len)
+
+    def read_tokens(self, starts: npt.ArrayLike, length: int, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        return self._tokens.read_tokens(starts, length, out)
+
+    def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[Any]) -> None:
+        self._tokens.read_spans(starts, offsets, out)
+
+    def _recipe(self) -> Recipe:
+        return (MaskedTokens, (self._tokens, self._mask))
 
 
 @dataclass(frozen=True, eq=False)
