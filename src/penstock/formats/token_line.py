@@ -36,6 +36,7 @@ __all__ = [
     "TokenLeaf",
     "TokenSource",
     "as_elements",
+    "find_separators",
     "heads_of_runs",
 ]
 
@@ -274,27 +275,11 @@ class TokenSource(RowSource):
 
         ``separator`` is an element, or a sequence of them. Empty documents count; tokens behind the last separator are a document.
         """
-        wanted = self._bits(as_elements("separator", separator, self.dtype))
-        if wanted.size == 0:
-            raise ValueError("separator must have at least one element, got none")
-        found = _apart(np.concatenate([np.empty(0, np.int64), *self._matches(wanted)]), wanted.size)
+        wanted = as_elements("separator", separator, self.dtype)
+        found = find_separators(lambda low, count: self.read_tokens([low], count)[0], self._num_tokens, wanted)
         starts, stops = np.concatenate([[0], found + wanted.size]), np.concatenate([found, [self._num_tokens]])
         ranges = np.stack([starts, stops], axis=1)
         return ranges[:-1] if starts[-1] == self._num_tokens else ranges
-
-    def _matches(self, wanted: npt.NDArray[Any]) -> Iterator[IntArray]:
-        """Where the separator is, overlapping or not, piece by piece; pieces overlap so that none is missed between them."""
-        step = SCAN_BYTES // self.dtype.itemsize
-        for low in range(0, self._num_tokens - wanted.size + 1, step):
-            piece = self._bits(self.read_tokens([low], min(step + wanted.size - 1, self._num_tokens - low))[0])
-            places = np.flatnonzero(piece[: piece.size - wanted.size + 1] == wanted[0])
-            for number in range(1, wanted.size):
-                places = places[piece[places + number] == wanted[number]]
-            yield places + low
-
-    def _bits(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Elements as whole numbers, which are equal if the bits are: NaN is itself, and zero is not minus zero."""
-        return array.view(f"u{self.dtype.itemsize}")
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         if not fields:
@@ -488,6 +473,30 @@ def _is_within(numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
     """Whether whole numbers are in the range of a type; a quick look, because tokenizers give int64."""
     limit = np.iinfo(dtype)
     return numbers.size == 0 or (int(numbers.min()) >= limit.min and int(numbers.max()) <= limit.max)
+
+
+def find_separators(read: Callable[[int, int], npt.NDArray[Any]], num_tokens: int, separator: npt.NDArray[Any]) -> IntArray:
+    """Where a separator of one token or several begins in tokens, of which ``read(low, count)`` gives some; none overlap."""
+    if separator.size == 0:
+        raise ValueError("separator must have at least one element, got none")
+    found = [np.empty(0, np.int64), *_matches(read, num_tokens, _bits(separator))]
+    return _apart(np.concatenate(found), separator.size)
+
+
+def _matches(read: Callable[[int, int], npt.NDArray[Any]], num_tokens: int, wanted: npt.NDArray[Any]) -> Iterator[IntArray]:
+    """Where the separator is, overlapping or not, piece by piece; pieces overlap so that none is missed between them."""
+    step = SCAN_BYTES // wanted.itemsize
+    for low in range(0, num_tokens - wanted.size + 1, step):
+        piece = _bits(read(low, min(step + wanted.size - 1, num_tokens - low)))
+        places = np.flatnonzero(piece[: piece.size - wanted.size + 1] == wanted[0])
+        for number in range(1, wanted.size):
+            places = places[piece[places + number] == wanted[number]]
+        yield places + low
+
+
+def _bits(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Elements as whole numbers, which are equal if the bits are: NaN is itself, and zero is not minus zero."""
+    return array.view(f"u{array.itemsize}")
 
 
 def _apart(places: IntArray, width: int) -> IntArray:

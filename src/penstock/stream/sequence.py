@@ -603,11 +603,11 @@ class MaskLine(DocumentLine):
     def _bounds(self) -> IntArray:
         found, expected = super()._bounds(), self._tokens.bounds
         if not np.array_equal(found, expected):
-            lengths = np.diff(expected) - self._separator.size, np.diff(found) - self._separator.size
-            bad = int(np.flatnonzero(lengths[0] != lengths[1])[0])
+            tokens, bytes_there = (np.diff(bounds) - self._separator.size for bounds in (expected, found))
+            bad = int(np.flatnonzero(tokens != bytes_there)[0])
             raise SchemaMismatchError(
-                f"{self._source!r}: expected a loss mask of as many bytes as there are tokens in every record, found {lengths[1][bad]} "
-                f"in field {self.field!r} of record {bad}, which has {lengths[0][bad]} tokens in field {self._tokens.field!r}"
+                f"{self._source!r}: expected a loss mask of as many bytes as there are tokens, found {bytes_there[bad]} in field "
+                f"{self.field!r} of record {bad}, which has {tokens[bad]} tokens in field {self._tokens.field!r}"
             )
         return expected
 
