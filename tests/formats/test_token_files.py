@@ -35,7 +35,7 @@ from penstock.errors import (
     UnsupportedTypeError,
     UnsupportedVersionError,
 )
-from penstock.formats import megatron
+from penstock.formats import megatron, token_line
 from penstock.formats.tokens_writer import write_tokens
 from penstock.records import Source
 from penstock.remote.url import UrlPath, url_path
@@ -663,7 +663,8 @@ def test_tokens_that_are_in_no_document_are_refused_at_once(tmp_path: Path) -> N
             assert (len(source), source.num_tokens) == (0, 0)
 
 
-def test_an_index_that_is_written_anew_after_it_was_opened_is_noticed(tmp_path: Path) -> None:
+def test_an_index_that_is_written_anew_after_it_was_opened_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_line, "EARLY", 0)
     made.write_megatron(tmp_path / "x", typed("<u2")[0])
     made.write_datatrove(tmp_path / "x.ds", typed("<u2")[0])
     made.write_litdata(tmp_path / "l", typed("<u2"), "no_header_numpy:5")
@@ -877,7 +878,7 @@ def test_overlapping_sequences_that_are_more_than_memory_are_refused_before_they
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 18, "kilobytes"
 
 
-def test_two_thousand_files_are_one_source_of_which_no_table_is_read_to_open_it(
+def test_the_tables_of_two_thousand_files_are_read_once_when_they_are_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documents = [np.arange(length, dtype="<u2") for length in (5, 0, 11)]
@@ -888,13 +889,20 @@ def test_two_thousand_files_are_one_source_of_which_no_table_is_read_to_open_it(
     monkeypatch.setattr(megatron.Indexed, "_numbers", lambda self, *arguments: (read.append(1), numbers(self, *arguments))[1])
     with pen.open(f"{tmp_path}/*.idx") as source:
         assert (len(source), source.num_tokens) == (6000, 32_000)
-        assert not read
+        assert not any(one.head for one in source._found), "what was read is not kept twice"
+        assert len(read) == 4000, "lengths and pointers of every file"
         assert source.read_tokens([16 * 1999], 16)[0].tolist() == [*range(5), *range(11)]
-        assert len(read) == 4000, "lengths and pointers of every file, once"
         with pen.Loader(source.shuffle(seed=1).sequences(64), 8) as loader:
             assert next(iter(loader))["tokens"].shape == (8, 64)
-        assert len(read) == 4000
         assert source.document_bounds[-4:].tolist() == [31_984, 31_989, 31_989, 32_000]
+        assert len(read) == 4000, "once"
+    monkeypatch.setattr(token_line, "EARLY", 5999)
+    read.clear()
+    with pen.open(f"{tmp_path}/*.idx") as source:
+        assert len(read) == 4000, "a spot of each"
+        assert source.read_tokens([16 * 1999], 16)[0].tolist() == [*range(5), *range(11)]
+        assert len(read) == 8000, "all of each before the first token, and no table of documents"
+        assert not source._pieces.is_loaded
 
 
 MISLEADING: dict[str, tuple[list[int], list[int], str]] = {
@@ -916,6 +924,14 @@ def test_a_line_that_the_index_of_megatron_does_not_have_is_refused(
     tokens = np.arange(1, 11, dtype=U2)
     (tmp_path / "x.bin").write_bytes(tokens.tobytes())
     (tmp_path / "x.idx").write_bytes(made.megatron_index(lengths, U2, pointers=pointers))
+    with pytest.raises(FormatError) as caught:
+        pen.open(tmp_path / "x.idx")
+    assert words in str(caught.value)
+    assert "x.idx: expected" in str(caught.value)
+    monkeypatch.setattr(token_line, "EARLY", 0)
+    with pytest.raises(FormatError, match=r"x\.idx: expected"):
+        pen.open(tmp_path / "x.idx")
+    monkeypatch.setattr(megatron.Indexed, "check_spots", lambda self, count: None)  # as if the index were so large that none hits
     for use in (
         lambda source: next(iter(pen.Loader(source.in_order().sequences(3), 1))),
         lambda source: next(iter(pen.Loader(source.in_order().sequences(3), 1, threads=0))),
@@ -936,6 +952,35 @@ def test_a_line_that_the_index_of_megatron_does_not_have_is_refused(
             line = np.concatenate([tokens[at // 2 :][:count] for at, count in zip(pointers, lengths, strict=True)])
             found = [batch["tokens"][0].tolist() for batch in itertools.islice(pen.Loader(source.in_order().sequences(3), 1), 2)]
             assert found == [line[:3].tolist(), line[3:6].tolist()]
+
+
+def test_one_bad_entry_of_many_is_refused_when_it_is_opened(tmp_path: Path, bucket: UrlPath) -> None:
+    """By lot: any length or pointer of 400 that is another number, or any two that changed their places."""
+    lengths = np.random.default_rng(3).integers(0, 9, 400)
+    tokens = np.zeros(int(lengths.sum()), U2)
+    (tmp_path / "x.bin").write_bytes(tokens.tobytes())
+    (bucket / "x.bin").objects.put((bucket / "x.bin").key, tokens.tobytes())
+    good = made.megatron_index(lengths.tolist(), U2)
+    rng = np.random.default_rng(4)
+    for number in range(300):
+        raw = bytearray(good)
+        size, base = ((4, 34), (8, 34 + 1600))[number % 2]
+        at, other = (base + size * int(one) for one in rng.integers(0, 400, 2))
+        if number % 3 == 0:
+            raw[at : at + size], raw[other : other + size] = raw[other : other + size], raw[at : at + size]
+        else:
+            delta = int(rng.choice([-1, 1, 2, 1 << 31, -(1 << 30)]))
+            value = int.from_bytes(raw[at : at + size], "little", signed=True) + delta
+            raw[at : at + size] = (value % (1 << 8 * size)).to_bytes(size, "little")
+        if raw == good:
+            continue
+        (tmp_path / "x.idx").write_bytes(raw)
+        with pytest.raises(CorruptError, match=r"x\.(idx|bin)"):
+            pen.open(tmp_path / "x.idx")
+        if number % 10 == 0:
+            (bucket / "x.idx").objects.put((bucket / "x.idx").key, bytes(raw))
+            with pytest.raises(CorruptError, match=r"x\.(idx|bin)"):
+                pen.open(f"{bucket}/x.idx")
 
 
 @pytest.mark.parametrize("rest", [b"\1", b"\1\0", b"\1\0\2\0\3"])
@@ -959,6 +1004,9 @@ def test_a_line_at_a_url_is_checked_once(tmp_path: Path, bucket: UrlPath, monkey
     (tmp_path / "y.bin").write_bytes(np.arange(10, dtype=U2).tobytes())
     (tmp_path / "y.idx").write_bytes(made.megatron_index([2, 2, 2], U2, pointers=[0, 8, 16]))
     upload(tmp_path, bucket)
+    with pytest.raises(FormatError, match="scattered=True"):
+        pen.open(f"{bucket}/y.idx")
+    monkeypatch.setattr(megatron, "FIRST_BYTES_REMOTE", 40)  # as if it had not come with the first request
     with pen.open(f"{bucket}/y.idx") as source, pytest.raises(FormatError, match="scattered=True"):
         source.in_order().sequences(3).source.read_tokens([0], 3)
     with pen.open(f"{bucket}/x.idx") as source:

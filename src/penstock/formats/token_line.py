@@ -38,6 +38,7 @@ __all__ = [
     "as_elements",
     "find_separators",
     "heads_of_runs",
+    "is_small",
 ]
 
 LOSS_MASK = "loss_mask"
@@ -102,9 +103,21 @@ def heads_of_runs(values: IntArray) -> IntArray:
     return np.concatenate([np.arange(min(1, values.size)), np.flatnonzero(values[1:] != values[:-1]) + 1])
 
 
+EARLY = 1 << 22
+"""Documents of files on disk whose tables are read when they are opened: a tenth of a second. Larger ones are read when they are
+needed.
+"""
+
+
+def is_small(documents: int) -> bool:
+    """Whether the tables of files with so many documents are read when they are opened."""
+    return documents <= EARLY
+
+
 class Documents:
-    """The documents of files, which say themselves where each one ends. Their tables are read, and checked, when the first document
-    is needed; from then on they are kept, 8 bytes a document.
+    """The documents of files, which say themselves where each one ends. Their tables are read, and checked, when the files are
+    opened if they are small and on disk, otherwise when the first document is needed; from then on they are kept, 8 bytes a
+    document.
     """
 
     one_size = None
@@ -132,6 +145,16 @@ class Documents:
         for _ in map_at_once(fill, range(len(self._counts)), are_remote=self._are_remote):
             pass
         return bounds
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the tables were read."""
+        return "table" in self.__dict__
+
+    def load_early(self) -> None:
+        """Read the tables now, if that takes no time: bad ones are refused before anything is told of their documents."""
+        if not self._are_remote and is_small(sum(self._counts)):
+            _ = self.table
 
     def bounds(self, length: int) -> IntArray:
         return self.table
@@ -166,6 +189,8 @@ class TokenSource(RowSource):
         self._name, self._options, self._stored = how.field, (how.threads, how.io, how.remote), how.dtype
         self._pieces, self._each = pieces, [int(np.sum(part.rows)) for part in parts]
         self._num_tokens = sum(self._each)
+        if isinstance(pieces, Documents):
+            pieces.load_early()
         size, item = pieces.one_size, how.dtype.itemsize
         is_even = size is not None and size * item <= MAX_RECORD_BYTES
         self._field = Field(how.dtype, (size or 0,)) if is_even else Field.ragged(how.dtype)
