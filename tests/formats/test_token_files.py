@@ -7,6 +7,7 @@ import os
 import pickle
 import resource
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,21 @@ class TestFlatDocuments(SourceSuite):
 
     def records(self) -> list[Record]:
         return as_records(typed("<u4"))
+
+
+class TestFlatBySeparator(SourceSuite):
+    """Documents that end with two tokens, or with their file."""
+
+    lines = ([7, 8, 1, 2, 7, 8, 7, 7, 8, 8, 3], [8, 7], [7, 8, 7, 8], [])
+
+    def make(self, directory: Path) -> Source:
+        for name, line in zip("abcd", self.lines, strict=True):
+            (directory / f"{name}.npy").write_bytes(np.array(line, ">u2").tobytes() or b"\0\1")
+        return pen.open(f"{directory}/*.npy", dtype=">u2", separator=[7, 8])
+
+    def records(self) -> list[Record]:
+        documents = ([7, 8], [1, 2, 7, 8], [7, 7, 8], [8, 3], [8, 7], [7, 8], [7, 8], [1])
+        return [{"tokens": np.array(one, np.uint16)} for one in documents]
 
 
 class TestDatatrove(SourceSuite):
@@ -365,6 +381,29 @@ def test_records_are_documents_shuffled_selected_mapped_and_banned(every_format:
         assert not gone & taken
 
 
+def test_documents_by_separator_are_those_of_packs_by_separator(every_format: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many tokens are searched at a time."""
+    line = np.fromfile(every_format / "n-a.bin", U2)
+    separator = int(np.bincount(line % 64).argmax())
+    (every_format / "s.bin").write_bytes((line % 64).tobytes())
+    ends = [*(np.flatnonzero(line % 64 == separator) + 1).tolist(), line.size]
+    for scanned in (2, 6, 8 << 20):
+        monkeypatch.setattr(token_line, "SCAN_BYTES", scanned)
+        with pen.open(every_format / "s.bin", dtype="u2", separator=separator) as source:
+            assert source.document_bounds.tolist() == [0, *dict.fromkeys(ends)]
+            with pen.open(every_format / "s.bin", dtype="u2") as flat:
+                packs = flat.shuffle(seed=3).pack(16, separator=separator, window=9)
+                assert packs.packing.bounds.tolist() == source.document_bounds.tolist()
+    for separator, options, kind, words in (
+        (70_000, {}, ValueError, "70000"),
+        ([], {}, ValueError, "at least one"),
+        ("x", {}, TypeError, "str"),
+        (3, {"documents": True}, ValueError, "got both"),
+    ):
+        with pytest.raises(kind, match=words):
+            pen.open(every_format / "s.bin", dtype="u2", separator=separator, **options)
+
+
 def test_a_document_can_be_named(every_format: Path) -> None:
     cases = {"megatron": "m-b.bin[1]", "datatrove": "d-b.ds[1]", "litdata": "chunk-0-1.bin[1]"}
     for name, expected in cases.items():
@@ -410,6 +449,42 @@ def test_the_same_at_urls(every_format: Path, bucket: UrlPath, name: str) -> Non
                 assert batches(part.shuffle(**how).sequences(16, documents=True)) == batches(
                     local.shuffle(**how).sequences(16, documents=True)
                 )
+
+
+@pytest.mark.parametrize(
+    ("what", "options", "expected"),
+    [
+        ("d-*.ds", {}, {"LIST": 2, "GET": 8}),  # what is next to them, and the end of every index
+        ("d-*.ds", {"loss": False}, {"LIST": 2, "GET": 8}),
+        ("bare-*.ds", {}, {"LIST": 2, "GET": 8}),  # without an index, the metadata
+        ("m-*.idx", {}, {"LIST": 2, "GET": 8}),  # the beginning of every index
+        ("n-*.bin", {"dtype": "uint16"}, {"LIST": 2, "HEAD": 1, "GET": 10}),  # that they are nothing else is seen in the first
+        ("o-*.npy", {"dtype": "uint16", "documents": True}, {"LIST": 2, "GET": 16}),
+    ],
+)
+def test_files_at_urls_are_opened_by_few_requests(
+    tmp_path: Path, bucket: UrlPath, what: str, options: dict[str, Any], expected: dict[str, int]
+) -> None:
+    """Of eight files: a listing says which are there and what is next to them."""
+    documents = typed("<u2")[0]
+    line = np.concatenate(documents)
+    for number in range(8):
+        made.write_datatrove(tmp_path / f"d-{number}.ds", documents, documents)
+        (tmp_path / f"bare-{number}.ds").write_bytes(line.tobytes())
+        for name in ("d", "bare"):
+            (tmp_path / f"{name}-{number}.ds.metadata").write_text(f"gpt2|2\n{line.size}\n")
+        made.write_megatron(tmp_path / f"m-{number}", documents)
+        (tmp_path / f"n-{number}.bin").write_bytes(line.tobytes())
+        made.write_olmo(tmp_path / f"o-{number}.npy", documents)
+    place = bucket / what.replace("*", "x")
+    upload(tmp_path, place.parent)
+    log: list[tuple[str, ...]] = []
+    place.objects.account.log = log
+    with pen.open(f"{bucket}/{what}", **options) as source:
+        assert source.num_tokens == 8 * line.size
+        asked = Counter(method for method, *_ in log)
+        assert asked == expected
+        assert np.array_equal(source.read_tokens([0], 8 * line.size)[0], np.tile(line, 8))
 
 
 def test_megatron_opens_by_prefix_name_pattern_and_list_at_urls_and_on_disk(every_format: Path, bucket: UrlPath) -> None:
