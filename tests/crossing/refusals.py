@@ -192,6 +192,11 @@ def _dropped_later(case: Case) -> bool:
     return False
 
 
+def _are_documents(stream: Packs) -> bool:
+    """Whether the records are the documents."""
+    return list(map(len, stream.texts)) == list(map(len, stream.storage))
+
+
 def _too_long(case: Case) -> bool:
     """Whether documents that are not to be cut are longer than a sequence, of the stream or of its phases."""
     for stream in _packs(case):
@@ -260,7 +265,10 @@ ROWS = (
     ),
     Row(
         "documents of tokens without a separator",
-        lambda case: any((s.documents or isinstance(s, Packs)) and s.has_pages and s.separator is None for s in _sequences(case)),
+        lambda case: any(
+            (s.documents or isinstance(s, Packs)) and s.has_pages and s.separator is None and not s.table.has_documents
+            for s in _sequences(case)
+        ),
         ValueError,
         "separator",
     ),
@@ -283,9 +291,16 @@ ROWS = (
     ),
     Row(
         "bans on token blocks before packing",
-        lambda case: any(s.has_pages and s.records.bans and len(s.texts) != s.table.length for s in _packs(case)),
+        lambda case: any(s.has_pages and s.records.bans and not _are_documents(s) for s in _packs(case)),
         ValueError,
         "pack first",
+    ),
+    Row(
+        "a loss mask that is not there",
+        lambda case: any(s.mask and _has_ragged(s) and not s.has_mask for s in _sequences(case)),
+        ValueError,
+        "has no loss mask",
+        sure=False,  # a separator may be wrong
     ),
     Row("documents longer than a sequence", _too_long, ValueError, "cuts none"),
     Row("phases in which every document is dropped", _all_dropped, ValueError, "no document is that short"),

@@ -12,9 +12,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from penstock.argument import IntArray, as_ids, whole_number
+from penstock.argument import IntArray, as_ids, shown, whole_number
 from penstock.batch import Batch, Outputs, fixed_output
-from penstock.formats.tokens import as_elements
+from penstock.errors import SchemaMismatchError
+from penstock.formats.token_line import LOSS_MASK, as_elements
 from penstock.native import _core
 from penstock.order import BlockShuffle, InvertibleOrder, Order, Random, Sequential, Shuffle, Sliding
 from penstock.order.permutation import Purpose, derive_root
@@ -33,9 +34,26 @@ from penstock.stream.stream import (
     substitute,
 )
 
-__all__ = ["DocumentLine", "DocumentStream", "SequenceStream", "TokenLine", "make_sequences"]
+__all__ = [
+    "LOSS_MASK",
+    "TOKENS",
+    "DocumentLine",
+    "DocumentStream",
+    "MaskLine",
+    "SequenceStream",
+    "TokenLine",
+    "as_fields",
+    "leaf_of",
+    "make_sequences",
+    "mask_of",
+    "need_token_field",
+]
 
 TOKENS = "tokens"
+
+MARKS = ("segment", "position")
+FIELDS = (*MARKS, LOSS_MASK)
+"""The fields that a sequence may have in addition to its tokens."""
 
 MARK = 1024
 """The place of every MARKth document of an epoch is kept; those between are added up when they are needed."""
@@ -71,18 +89,57 @@ class TokenLine(Protocol):
 
 
 def make_sequences(
-    stream: RecordStream, seq_len: int, field: str | None, separator: Any, documents: bool, page: int | None
+    stream: RecordStream, seq_len: int, field: str | None, separator: Any, fields: tuple[str, ...], page: int | None
 ) -> "SequenceStream":
     """Sequences over token blocks, or over the documents of a field of texts, byte strings or ragged arrays."""
     source = stream.source
     if isinstance(source, TokenLine):
+        need_token_field(source, field)
         return SequenceStream(
-            source, source, stream.order, seq_len, separator=separator, documents=documents, page=page, bans=stream.bans
+            source, source, stream.order, seq_len, separator=separator, fields=fields, page=page, bans=stream.bans
         )
     if page is not None:
         raise ValueError("page is for token blocks; the sequences of texts and ragged fields take whole documents in their order")
     line = DocumentLine(source, field, separator)
-    return DocumentStream(source, line, stream.order, seq_len, separator=separator, documents=documents, bans=stream.bans)
+    return DocumentStream(source, line, stream.order, seq_len, separator=separator, fields=fields, bans=stream.bans)
+
+
+def as_fields(given: Any, known: Sequence[str]) -> tuple[str, ...]:
+    """The fields of samples that a caller wants: the tokens, and any of the known ones; a single name will do."""
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"fields must be a name or a sequence of names, got {shown(given)}")
+    if not set(names) <= {TOKENS, *known} or TOKENS not in names or len(set(names)) < len(names):
+        raise ValueError(f"fields must be {TOKENS!r} and any of {', '.join(known)}, each once, got {shown(names)}")
+    return names
+
+
+def need_token_field(source: Any, field: str | None) -> None:
+    """ValueError if a field of a token file is named that does not have its tokens."""
+    named = getattr(source, "token_field", None)
+    if field is not None and field != named:
+        raise ValueError(f"field: the tokens of {source!r} are one line, {named!r}: leave field out, got {shown(field)}")
+
+
+def mask_of(source: Source, line: "TokenLine", *, is_needed: bool) -> "TokenLine | None":
+    """The loss masks of a line of tokens. None if there are none, unless they are needed: then ValueError."""
+    if isinstance(line, DocumentLine):
+        if line.mask_field in source.schema and line.mask_field != line.field:
+            return MaskLine(line)
+        remedy = f"give each record a field {line.mask_field!r} of as many bytes as it has tokens"
+    else:
+        mask: TokenLine | None = getattr(source, LOSS_MASK, None)
+        if mask is not None:
+            return mask
+        remedy = "datatrove has them in .ds.loss, and those of flat files are named by loss= when they are opened"
+    if is_needed:
+        raise ValueError(f"fields: {source!r} has no loss mask: {remedy}, or leave {LOSS_MASK!r} out of fields")
+    return None
+
+
+def leaf_of(line: "TokenLine") -> Any:
+    """The tokens of a line as rows; None if it is not known in which files they are."""
+    return line if isinstance(line, DocumentLine) else getattr(line, "token_leaf", None)
 
 
 class SequenceStream(PartStream):
@@ -98,6 +155,9 @@ class SequenceStream(PartStream):
     ``position``, the place of the token in its document as far as the sequence shows it. Token files that do not say where
     documents end need a ``separator`` (a token, or several) for that, which ends a document; one also ends where tokens meet that
     are no neighbours in the data.
+
+    With ``fields=("tokens", "loss_mask")`` every sequence comes with the loss mask of its tokens: a byte for each, 0 for one that
+    does not count in the loss, as the data has it; 1 for a separator that was put behind a document.
 
     >>> import penstock as pen
     >>> stream = pen.open({"text": ["abc", "de", "fghi"]}).in_order().sequences(4, separator=0)
@@ -115,7 +175,7 @@ class SequenceStream(PartStream):
         seq_len: int,
         *,
         separator: Any = None,
-        documents: bool = False,
+        fields: tuple[str, ...] = (TOKENS,),
         page: int | None = None,
         bans: Bans | tuple[()] = (),
         document_bans: "DocumentBans | None" = None,
@@ -123,7 +183,9 @@ class SequenceStream(PartStream):
     ) -> None:
         self._source, self._line, self._given = source, line, order
         self._seq_len = whole_number("seq_len", seq_len, least=1)
-        self._documents, self._bans, self._version = bool(documents), Bans(bans), version
+        self._fields, self._documents = fields, not set(MARKS).isdisjoint(fields)
+        self._bans, self._version = Bans(bans), version
+        self._mask = mask_of(source, line, is_needed=True) if LOSS_MASK in fields else None
         self._document_bans = DocumentBans() if document_bans is None else document_bans
         self._separator: npt.NDArray[Any] | None = None if separator is None else as_elements("separator", separator, line.dtype)
         self._lay(page)
@@ -174,17 +236,18 @@ class SequenceStream(PartStream):
 
     def row_tables(self) -> Sequence[RowTable]:
         """Tokens are rows, where it is known in which files they are."""
-        leaf = getattr(self._line, "token_leaf", None)
-        return [] if leaf is None else [OwnRows(leaf)]
-
-    def token_table(self) -> RowTable | None:
-        """The tokens as rows that native threads may read; None if they cannot."""
-        return next(iter(self.row_tables()), None)
+        return [table for table, _ in self.field_tables().values()]
 
     def field_tables(self) -> Mapping[str, tuple[RowTable, str]]:
-        """Tokens are rows of their own."""
-        table = self.token_table()
-        return {} if table is None else {name: (table, name) for name in self.read_schema}
+        """Tokens are rows of their own, and so are their masks."""
+        leaves = {name: leaf_of(line) for name, line in self._lines.items()}
+        return {} if None in leaves.values() else {name: (OwnRows(leaf), name) for name, leaf in leaves.items()}
+
+    @property
+    def _lines(self) -> dict[str, TokenLine]:
+        """The lines that are read, by the names of the fields."""
+        lines = {TOKENS: self._line, LOSS_MASK: self._mask}
+        return {name: line for name in self._fields if (line := lines.get(name)) is not None}
 
     def units_of(self, picks: SpanPicks) -> IntArray:
         return picks.starts // self._page
@@ -222,15 +285,13 @@ class SequenceStream(PartStream):
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        schema = {TOKENS: Field(self._line.dtype, (self._seq_len,))}
-        if self._documents:
-            schema |= {"segment": Field("i4", (self._seq_len,)), "position": Field("i4", (self._seq_len,))}
-        return schema
+        types = {TOKENS: self._line.dtype, LOSS_MASK: np.dtype("u1")} | dict.fromkeys(MARKS, np.dtype("i4"))
+        return {name: Field(types[name], (self._seq_len,)) for name in self._fields}
 
     @property
     def read_schema(self) -> Mapping[str, Field]:
-        """The field that is read; :meth:`complete` adds the others."""
-        return {TOKENS: self.schema[TOKENS]}
+        """The fields that are read; :meth:`complete` adds the others."""
+        return {name: field for name, field in self.schema.items() if name not in MARKS}
 
     def plan(self) -> dict[str, Any]:
         bans = self._bans.describe() | {f"document {name}": ban for name, ban in self._document_bans.ids.describe().items()}
@@ -238,7 +299,9 @@ class SequenceStream(PartStream):
 
     def _marks(self) -> dict[str, Any]:
         separator = "" if self._separator is None else str(self._separator.tolist())
-        return {"separator": separator, "documents": str(self._documents)}
+        marks = {"separator": separator, "documents": str(self._documents)}
+        is_usual = self._fields == ((TOKENS, *MARKS) if self._documents else (TOKENS,))
+        return marks if is_usual else marks | {"fields": ", ".join(self._fields)}
 
     def continued(self, epoch: int) -> tuple[Stream, dict[str, Any]]:
         """A run of version 1 continues over its larger pages."""
@@ -262,7 +325,7 @@ class SequenceStream(PartStream):
 
     def _remade(self, **changed: Any) -> "SequenceStream":
         seq_len = changed.pop("seq_len", self._seq_len)
-        options: dict[str, Any] = {"separator": self._separator, "documents": self._documents, "version": self._version}
+        options: dict[str, Any] = {"separator": self._separator, "fields": self._fields, "version": self._version}
         options |= {"bans": self._bans, "document_bans": self._document_bans}
         made = type(self)(self._source, self._line, self._given, seq_len, **(options | self._layout() | changed))
         if "documents" in self.__dict__:  # separators are searched once
@@ -433,10 +496,12 @@ class SequenceStream(PartStream):
         return tokens
 
     def fetch(self, picks: SpanPicks, out: Outputs | None = None) -> Batch:
-        tokens = fixed_output(TOKENS, self.schema[TOKENS], len(picks), out or {})
         offsets = np.concatenate([[0], np.cumsum(picks.counts)]).astype(np.int64)
-        self._line.read_spans(picks.starts, offsets, tokens)
-        return self.complete({TOKENS: tokens}, picks, out)
+        batch: Batch = {}
+        for name, line in self._lines.items():
+            batch[name] = fixed_output(name, self.schema[name], len(picks), out or {})
+            line.read_spans(picks.starts, offsets, batch[name])
+        return self.complete(batch, picks, out)
 
     @property
     def completes(self) -> bool:
@@ -456,8 +521,8 @@ class SequenceStream(PartStream):
         """
         if self._documents:
             tokens = batch[TOKENS]
-            schema, count = self.schema, len(tokens)
-            segment, position = (fixed_output(name, schema[name], count, out or {}) for name in ("segment", "position"))
+            both = Field("i4", (self._seq_len,))
+            segment, position = (fixed_output(name, both, len(tokens), out or {}) for name in MARKS)
             _core.mark_documents(
                 np.ascontiguousarray(tokens).reshape(-1).view(np.uint8),
                 tokens.itemsize,
@@ -467,7 +532,8 @@ class SequenceStream(PartStream):
                 segment.reshape(-1),
                 position.reshape(-1),
             )
-            batch |= {"segment": segment, "position": position}
+            made = batch | {"segment": segment, "position": position}
+            batch = {name: made[name] for name in self._fields}
         return batch
 
     def _splitter(self) -> npt.NDArray[Any]:
@@ -547,9 +613,18 @@ class DocumentLine:
         self._dtype = source.schema[self.field].dtype
         self._separator = as_elements("separator", [] if separator is None else separator, self._dtype)
 
+    @property
+    def mask_field(self) -> str:
+        """The field that would have the loss masks: ``loss_mask``, of the same part where there are several."""
+        part, dot, _ = self.field.rpartition(".")
+        return f"{part}{dot}{LOSS_MASK}"
+
     @cached_property
     def bounds(self) -> IntArray:
         """Document i has the tokens [bounds[i], bounds[i + 1]), its separator included."""
+        return self._bounds()
+
+    def _bounds(self) -> IntArray:
         bounds = np.zeros(len(self._source) + 1, np.int64)
         for low in range(0, len(self._source), AT_ONCE):
             high = min(low + AT_ONCE, len(self._source))
@@ -616,10 +691,11 @@ class DocumentLine:
         end = np.minimum(bounds[document + 1], stops[span])
         first = column.offsets[:-1][place] + begin - bounds[document]
         flat = out.reshape(-1)
+        values = column.values.view(flat.dtype)
         rows = zip(*(a.tolist() for a in (into, begin, np.minimum(end, content), first)), strict=True)
         for at, start, stop, source in rows:
             if stop > start:
-                flat[at : at + stop - start] = column.values[source : source + stop - start]
+                flat[at : at + stop - start] = values[source : source + stop - start]
         if self._separator.size:
             self._write_separators(flat, into, begin, end, content)
 
@@ -631,6 +707,34 @@ class DocumentLine:
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("bounds", "_rows")}
+
+
+class MaskLine(DocumentLine):
+    """The loss masks of documents: a byte for every token, and 1 for every token of the separator.
+
+    SchemaMismatchError if a document has more or fewer of them than tokens.
+    """
+
+    def __init__(self, tokens: DocumentLine) -> None:
+        field = tokens._source.schema[tokens.mask_field]
+        if not _fits(field) or field.kind != "ragged" or field.dtype.itemsize != 1:
+            raise ValueError(
+                f"field {tokens.mask_field!r} is {field!r}; a loss mask is a ragged field of one byte for every token, such as "
+                "uint8: give a field that is no loss mask another name, or leave it out with pick(...)"
+            )
+        super().__init__(tokens._source, tokens.mask_field, None)
+        self._dtype, self._separator, self._tokens = np.dtype("u1"), np.ones(tokens._separator.size, np.uint8), tokens
+
+    def _bounds(self) -> IntArray:
+        found, expected = super()._bounds(), self._tokens.bounds
+        if not np.array_equal(found, expected):
+            tokens, bytes_there = (np.diff(bounds) - self._separator.size for bounds in (expected, found))
+            bad = int(np.flatnonzero(tokens != bytes_there)[0])
+            raise SchemaMismatchError(
+                f"{self._source!r}: expected a loss mask of as many bytes as there are tokens, found {bytes_there[bad]} in field "
+                f"{self.field!r} of record {bad}, which has {tokens[bad]} tokens in field {self._tokens.field!r}"
+            )
+        return expected
 
 
 class DocumentStream(SequenceStream):
@@ -650,6 +754,8 @@ class DocumentStream(SequenceStream):
         if not isinstance(order, Sequential | Shuffle | BlockShuffle) or len(order) != len(source):
             raise TypeError(f"documents cannot be cut into sequences in the order {order!r}: use in_order() or shuffle()")
         self._page, self._pages, self._order = 1, self._line.num_tokens, order
+        if isinstance(self._mask, MaskLine):
+            _ = self._mask.bounds  # every document has as many masks as tokens
         self._recent: dict[int, IntArray] = {}
         self._drawn: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         if self._bans:
@@ -668,9 +774,6 @@ class DocumentStream(SequenceStream):
     def counts_units(self) -> bool:
         """Positions are tokens, the order is one of documents."""
         return False
-
-    def token_table(self) -> RowTable:
-        return OwnRows(self._line)
 
     def row_tables(self) -> Sequence[RowTable]:
         return self._source.tables()
@@ -694,7 +797,7 @@ class DocumentStream(SequenceStream):
             self._given,
             self._seq_len,
             separator=self._separator,
-            documents=self._documents and self._separator is not None,
+            fields=self._fields if self._separator is not None else tuple(name for name in self._fields if name not in MARKS),
             bans=self._bans,
             version=1,
         )
@@ -837,6 +940,9 @@ def _choose(source: Source, field: str | None) -> str:
     schema = source.schema
     fitting = [name for name, one in schema.items() if _fits(one)]
     if field is None:
+        tokens = [name for name in fitting if name.rpartition(".")[2] != LOSS_MASK]
+        if len(fitting) == 2 and len(tokens) == 1:
+            return tokens[0]
         if len(fitting) != 1:
             raise ValueError(
                 f"sequences need one field of texts, bytes or ragged arrays: choose field= among {fitting} of {list(schema)}"

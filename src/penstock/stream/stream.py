@@ -414,12 +414,24 @@ class RecordStream(PartStream):
         return self
 
     def sequences(
-        self, seq_len: int, *, field: str | None = None, separator: Any = None, documents: bool = False, page: int | None = None
+        self,
+        seq_len: int,
+        *,
+        field: str | None = None,
+        separator: Any = None,
+        documents: bool = False,
+        page: int | None = None,
+        fields: str | Sequence[str] = "tokens",
     ) -> "SequenceStream":
-        """The tokens of the source, in this order, cut into sequences of ``seq_len``; see :class:`SequenceStream`."""
-        from penstock.stream.sequence import make_sequences
+        """The tokens of the source, in this order, cut into sequences of ``seq_len``; see :class:`SequenceStream`.
 
-        return make_sequences(self, seq_len, field, separator, documents, page)
+        ``fields`` are "tokens" and any of "segment", "position" and "loss_mask"; ``documents=True`` adds the first two.
+        """
+        from penstock.stream.sequence import FIELDS, MARKS, as_fields, make_sequences
+
+        names = as_fields(fields, FIELDS)
+        names += tuple(name for name in MARKS if documents and name not in names)
+        return make_sequences(self, seq_len, field, separator, names, page)
 
     def pack(
         self,
@@ -429,7 +441,7 @@ class RecordStream(PartStream):
         separator: Any = None,
         split: str = "fit",
         long: str = "error",
-        fields: Sequence[str] = ("tokens", "segment", "position"),
+        fields: str | Sequence[str] = ("tokens", "segment", "position"),
         pad: Any = 0,
         bos: Any = None,
         eos: Any = None,
@@ -444,16 +456,18 @@ class RecordStream(PartStream):
         * ``split``          "fit" cuts documents longer than a sequence, and others only where nothing else is left; "always" puts
           them one after the other and cuts where sequences end; "never" cuts none
         * ``long``           with "never", what becomes of documents longer than a sequence: "error", "truncate" or "drop"
-        * ``fields``         "tokens", and any of "segment", "position", "labels", "cu_seqlens" and "max_seqlen"
+        * ``fields``         "tokens", and any of "segment", "position", "labels", "loss_mask", "cu_seqlens" and "max_seqlen"
         * ``pad``            the token that fills sequences up
         * ``bos``, ``eos``   tokens to put before and behind every document
         * ``first_segment``  0: documents count from 0, and padding is -1; 1: they count from 1, and padding is 0
         * ``window``         documents that are packed together; left out, enough for about 1,000 sequences
         * ``multiple_of``    pieces of documents begin at multiples of this many tokens, with padding between them
         """
-        from penstock.stream.pack import PackOptions, make_pack
+        from penstock.stream.pack import FIELDS, PackOptions, make_pack
+        from penstock.stream.sequence import as_fields
 
-        options = PackOptions(length, split, long, window, multiple_of, tuple(fields), pad, bos, eos, first_segment)
+        names = as_fields(fields, tuple(FIELDS))
+        options = PackOptions(length, split, long, window, multiple_of, names, pad, bos, eos, first_segment)
         return make_pack(self, options, field, separator)
 
     def without(self, ids: Any, *, from_step: int = 0) -> "RecordStream":
