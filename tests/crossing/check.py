@@ -1,6 +1,7 @@
 """One case, run by real loaders and by the model, and compared."""
 
 import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -11,7 +12,20 @@ from typing import Any
 import numpy as np
 from tests.crossing.case import Case, Leg
 from tests.crossing.data import Form
-from tests.crossing.model import NAMES, Job, Mix, NothingLeftError, PhasedJob, Place, Records, Sample, Sequences, Stream, samples
+from tests.crossing.model import (
+    NAMES,
+    Job,
+    Mix,
+    NothingLeftError,
+    Packs,
+    PhasedJob,
+    Place,
+    Records,
+    Sample,
+    Sequences,
+    Stream,
+    samples,
+)
 
 from penstock import Loader, Ragged
 from penstock.order import BlockShuffle, Sequential, Shuffle
@@ -130,10 +144,27 @@ def compare_explain(where: str, job: Job, place: Place, found: dict[str, Any]) -
     _compare_picks(f"{where}: explain", job.stream, rows, found)
 
 
+def _documents_of(stream: Sequences, row: Sample) -> list[list[int]]:
+    """(document, from, to) of the tokens of a sample; separators are not of the documents."""
+    spans: list[list[int]] = []
+    for place in row.places:
+        document = bisect_right(stream.starts, place) - 1
+        inside = place - stream.starts[document]
+        if spans and spans[-1][0] == document and spans[-1][2] == inside:
+            spans[-1][2] += 1
+        else:
+            spans.append([document, inside, inside + 1])
+    ends = [len(tokens) - len(stream.separators) for tokens in stream.storage]
+    return [[document, min(low, ends[document]), min(high, ends[document])] for document, low, high in spans]
+
+
 def _compare_picks(where: str, stream: Stream, rows: list[Sample], found: dict[str, Any]) -> None:
     if isinstance(stream, Sequences):
         places = [[place for low, high in spans.tolist() for place in range(low, high)] for spans in found["tokens"][: len(rows)]]
         expect(f"{where} tokens", [list(row.places) for row in rows], places)
+        if not stream.has_pages and not isinstance(stream, Packs):
+            told = [spans.tolist() for spans in found["documents"][: len(rows)]]
+            expect(f"{where} documents", [_documents_of(stream, row) for row in rows], told)
     elif isinstance(stream, Mix):
         tops = [k for k, (_, part) in enumerate(stream.parts) for _ in part.leaf_names()]
         names = [stream.parts[tops[row.leaf]][0] for row in rows]

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tests.formats import token_files
 
 import penstock as pen
 from penstock.argument import IntArray
 from penstock.batch import Batch, Outputs
 from penstock.records import Recipe, Source
 from penstock.remote.url import url_path
-from penstock.source import write_collection, write_tokens
+from penstock.source import write_collection, write_documents, write_tokens
 
 SIZES = (0, 1, 2, 3, 5, 8, 13, 23, 37, 60)
 TOKENS = ((1, 3), (5, 7), (20, 4), (50, 7), (97, 16), (130, 5))
@@ -52,6 +53,7 @@ class Known:
     is_remote: bool = False
     line: tuple[int, ...] | None = None  # the tokens of a token file
     block_size: int = 0
+    has_documents: bool = False  # whether the records of a token file are documents, rather than blocks
 
 
 class Faulty(Source):
@@ -134,6 +136,16 @@ def _upload(path: Path) -> Source:
         place = root / key if key else root
         place.objects.put(place.key, file.read_bytes())
     return pen.open(str(root)) if options is None else pen.open(str(root), storage_options=options)
+
+
+def _upload_all(name: str, files: Sequence[Path], **options: Any) -> Source:
+    """The same files next to one another, read at a URL."""
+    url, storage = _remote
+    root = url_path(f"{url}/{name}", storage)
+    for file in files:
+        place = root / file.name
+        place.objects.put(place.key, file.read_bytes())
+    return pen.open(f"{root}{options.pop('what')}", **options, **({} if storage is None else {"storage_options": storage}))
 
 
 def _mixed_columns(n: int, salt: int, *, missing: bool) -> dict[str, list[Any]]:
@@ -338,7 +350,174 @@ def _document_sets() -> list[Known]:
     return found
 
 
-KNOWN = {known.name: known for known in (*_value_sets(), *_plain_sets(), *_nullable_sets(), *_token_sets(), *_document_sets())}
+def _documents_of_tokens(n: int, salt: int) -> list[list[int]]:
+    """Every token tells its place; separators (0) are sprinkled in, and some documents are empty."""
+    found: list[list[int]] = []
+    for i in range(n):
+        first = sum(map(len, found))
+        found.append([0 if (first + j + salt) % 7 == 3 else 100 * salt + first + j for j in range((i * 5 + salt) % 9)])
+    return found
+
+
+def _masks_of(documents: list[list[int]]) -> list[list[int]]:
+    return [[(token * 5 + i) % 3 and 1 for i, token in enumerate(document)] for document in documents]
+
+
+def _arrays_of(documents: list[list[int]], dtype: str = "<u2") -> list[Any]:
+    return [np.array(document, dtype) for document in documents]
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A format of another tool: how files of that name are written in a directory of their own, what is opened there and how."""
+
+    write: Callable[[Path, list[list[int]]], Any]
+    what: str
+    options: dict[str, Any] = field(default_factory=dict)
+    has_mask: bool = False
+
+    def open(self, name: str, documents: list[list[int]], *, is_remote: bool) -> Source:
+        path = _directory() / name
+        if not path.exists():
+            path.mkdir()
+            self.write(path, documents)
+        options = dict(self.options)
+        if not is_remote:
+            mask = {"loss": f"{path}{options.pop('loss')}"} if isinstance(options.get("loss"), str) else {}
+            return pen.open(f"{path}{self.what}", **options | mask)
+        root = f"{_remote[0]}/{name}"
+        mask = {"loss": url_path(f"{root}{options.pop('loss')}", _remote[1])} if isinstance(options.get("loss"), str) else {}
+        return _upload_all(name, sorted(path.iterdir()), what=self.what, **options | mask)
+
+
+def _write_megatron(path: Path, documents: list[list[int]]) -> None:
+    write_documents(_arrays_of(documents), path / "x.idx", dtype="u2")
+
+
+def _write_olmo(path: Path, documents: list[list[int]]) -> None:
+    """Two files, and their label masks."""
+    half = len(documents) // 2
+    for name, part in (("a", documents[:half]), ("b", documents[half:])):
+        if sum(map(len, part)):
+            token_files.write_olmo(path / f"{name}.npy", _arrays_of(part))
+            mask = [value for one in _masks_of(part) for value in one]
+            (path / f"{name}.mask").write_bytes(np.array(mask, bool).tobytes())
+
+
+def _write_datatrove(path: Path, documents: list[list[int]]) -> None:
+    half = len(documents) // 3
+    for name, part in (("a", documents[:half]), ("b", documents[half:])):
+        if part:
+            token_files.write_datatrove(path / f"{name}.ds", _arrays_of(part), _arrays_of(_masks_of(part), "?"))
+
+
+def _write_litdata(path: Path, documents: list[list[int]]) -> None:
+    half = len(documents) // 2
+    chunks = [_arrays_of(part) for part in (documents[:half], documents[half:]) if part]
+    token_files.write_litdata(path, chunks, "no_header_numpy:5")
+
+
+FOREIGN = {
+    "megatron": Foreign(_write_megatron, "/x.idx"),
+    "olmo": Foreign(_write_olmo, "/*.npy", {"documents": True, "dtype": "u2"}),
+    "datatrove": Foreign(_write_datatrove, "/*.ds", {"loss": False}),
+    "litdata": Foreign(_write_litdata, ""),
+    "masked_datatrove": Foreign(_write_datatrove, "/*.ds", {}, has_mask=True),
+    "masked_olmo": Foreign(_write_olmo, "/*.npy", {"documents": True, "dtype": "u2", "loss": "/*.mask"}, has_mask=True),
+}
+"""Token files that know their documents."""
+
+
+def _foreign_sets() -> list[Known]:
+    found = []
+    for salt, (name, foreign) in enumerate(FOREIGN.items(), 1):
+        for n in (2, 6, 14, 25):
+            documents = _documents_of_tokens(n, salt)
+            if "olmo" in name:  # whose files without documents, and tokens without any, are none
+                documents = [one or [100 * salt + 90] for one in documents]
+            line = tuple(token for document in documents for token in document)
+            forms, columns = {"tokens": Form("ragged", "uint16")}, {"tokens": documents}
+            if foreign.has_mask:
+                forms["loss_mask"], columns["loss_mask"] = Form("ragged", "uint8"), _masks_of(documents)
+            extra = {"line": line, "block_size": -(-len(line) // n), "has_documents": True}
+            for is_remote in (False, True) if n == 14 else (False,):
+
+                def opened(
+                    foreign: Any = foreign, own: str = f"{name}{n}", documents: Any = documents, at: bool = is_remote
+                ) -> Source:
+                    return foreign.open(own, documents, is_remote=at)
+
+                full = f"{'remote_' * is_remote}{name}{n}"
+                found.append(Known(full, forms, dict(columns), n, opened, is_remote=is_remote, **extra))
+    return found
+
+
+def _flat_sets() -> list[Known]:
+    """nanoGPT's, which do not tell documents apart: two files in blocks, the last of each shorter."""
+    found = []
+    for salt, (count, size) in enumerate(((30, 6), (47, 10))):
+        lines = [[0 if (i * 4 + salt) % 11 == 2 else 600 + i + 300 * part for i in range(count + part)] for part in range(2)]
+        blocks = [line[i : i + size] for line in lines for i in range(0, len(line), size)]
+        foreign = Foreign(
+            lambda path, documents: [
+                write_documents(_arrays_of([document]), path / f"{number}.bin", dtype="u2")
+                for number, document in enumerate(documents)
+            ],
+            "/*.bin",
+            {"dtype": "u2", "block_size": size, "check": False},
+        )
+        extra = {"line": tuple(lines[0] + lines[1]), "block_size": size}
+        for is_remote in (False, True):
+
+            def opened(foreign: Any = foreign, own: str = f"nanogpt{count}", lines: Any = lines, at: bool = is_remote) -> Source:
+                return foreign.open(own, lines, is_remote=at)
+
+            form = {"tokens": Form("ragged", "uint16")}
+            full = f"{'remote_' * is_remote}nanogpt{count}"
+            found.append(Known(full, form, {"tokens": blocks}, len(blocks), opened, is_remote=is_remote, **extra))
+    return found
+
+
+def _masked_sets() -> list[Known]:
+    """Ragged arrays with a mask for every token, in a store."""
+    found = []
+    for salt, n in ((21, 5), (22, 17)):
+        documents = _documents_of_tokens(n, salt)
+        masks = _masks_of(documents)
+
+        def store(documents: Any = documents, masks: Any = masks, n: int = n) -> Source:
+            path = _directory() / f"masked{n}.pen"
+            if not path.exists():
+                columns = {"tokens": (documents, "u2"), "loss_mask": (masks, "u1")}
+                made = {name: pen.Ragged.from_items(_arrays_of(v, t), dtype=t) for name, (v, t) in columns.items()}
+                pen.convert(made, path)
+            return pen.open(path)
+
+        def remote(store: Any = store, n: int = n) -> Source:
+            store().close()
+            return _upload(_directory() / f"masked{n}.pen")
+
+        forms = {"tokens": Form("ragged", "uint16"), "loss_mask": Form("ragged", "uint8")}
+        columns: dict[str, list[Any]] = {"tokens": documents, "loss_mask": masks}
+        found.append(Known(f"masked_store{n}", forms, columns, n, store))
+        if n == 17:
+            found.append(Known(f"remote_masked_store{n}", forms, columns, n, remote, is_remote=True))
+    return found
+
+
+KNOWN = {
+    known.name: known
+    for known in (
+        *_value_sets(),
+        *_plain_sets(),
+        *_nullable_sets(),
+        *_token_sets(),
+        *_document_sets(),
+        *_foreign_sets(),
+        *_flat_sets(),
+        *_masked_sets(),
+    )
+}
 
 
 _open: dict[str, Source] = {}

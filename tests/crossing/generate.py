@@ -7,6 +7,7 @@ from typing import Any
 from tests.crossing.case import Case, Leg
 from tests.crossing.data import KNOWN
 from tests.crossing.model import (
+    Bans,
     Mix,
     Ordered,
     Packs,
@@ -29,7 +30,9 @@ FAMILIES = {
     "value": ("array", "store", "remote_store"),
     "plain": ("npy", "remote_npy", "collection"),
     "nullable": ("parquet", "remote_parquet", "nullable_store"),
-    "tokens": ("tokens", "remote_tokens"),
+    "tokens": ("tokens", "remote_tokens", "nanogpt", "remote_nanogpt"),
+    "token files": tuple(f"{at}{name}" for name in ("megatron", "olmo", "datatrove", "litdata") for at in ("", "remote_")),
+    "masked": tuple(f"{at}masked_{name}" for name in ("datatrove", "olmo", "store") for at in ("", "remote_")),
     "text": ("text",),
     "ragged": ("ragged", "remote_ragged"),
     "both": ("documents", "remote_documents"),
@@ -58,8 +61,12 @@ class Lot:
         return self.chance.random() < share
 
     def case(self) -> Case:
-        family = self.one("value", "value", "plain", "nullable", "nullable", "tokens", "tokens", "tokens", "text", "ragged", "both")
-        sequential = self.happens(0.8 if family in ("tokens", "text", "ragged", "both") else 0.1 if family != "plain" else 0.02)
+        family = self.one(
+            *("value", "value", "plain", "nullable", "nullable"),
+            *("tokens", "tokens", "tokens", "token files", "token files", "masked", "text", "ragged", "both"),
+        )
+        has_tokens = family not in ("value", "plain", "nullable")
+        sequential = self.happens(0.8 if has_tokens else 0.1 if family != "plain" else 0.02)
         self.recipe = self._recipe(family, sequential)
         self.pack_chance = random.Random(f"packs {self.seed}")  # apart, so that cases without packs are what they were
         self.is_packed = sequential and self.pack_chance.random() < 0.35
@@ -82,9 +89,11 @@ class Lot:
                 "text": self.one("map", "dict"),
                 "both": self.one("pick", "dict"),
                 "tokens": self.one("pick", "dict"),
+                "token files": self.one("pick", "dict"),
+                "masked": self.one("dict", "dict", "pick"),
                 "ragged": "dict",
             }[family]
-        separator = self.one(None, 0, 0, [0, 1], 100) if family == "tokens" else self.one(None, 0, 97, [98, 99])
+        separator = self.one(None, 0, 0, [0, 1], 100) if "token" in family else self.one(None, 0, 97, [98, 99])
         if separator is not None and self.happens(0.02):
             separator = 70_000
         length = self.one(1, 2, 3, 4, 5, 7, 8, 11, 16, 20)
@@ -98,6 +107,7 @@ class Lot:
             "documents": self.happens(0.5),
             "page": self.one(1, 2, 3, 5, 8, 16, 40) if self.happens(0.25) else None,
             "field": self.one("text", "ids"),
+            "mask": self.happens(0.7 if family == "masked" else 0.02),
         }
 
     def single(self) -> Stream:
@@ -114,21 +124,24 @@ class Lot:
             field=recipe["field"]
             if recipe["field"] in ragged
             else ragged[0]
-            if len(ragged) > 1 or (ragged and self.happens(0.2))
+            if (len(ragged) > 1 and (recipe["family"] != "masked" or self.happens(0.5))) or (ragged and self.happens(0.2))
             else None,
             separator=recipe["separator"],
-            documents=recipe["documents"] and (not has_pages or recipe["separator"] is not None or self.happens(0.05)),
+            documents=recipe["documents"]
+            and (not has_pages or table.has_documents or recipe["separator"] is not None or self.happens(0.05)),
             page=recipe["page"] if has_pages or self.happens(0.03) else None,
             bans=self.bans(table, 0.2),
+            mask=recipe["mask"],
         )
-        return self.packed(made) if self.is_packed else made
+        return self.packed(made) if self.is_packed else replace(made, bans=_of_documents(made, made.bans))
 
     def packed(self, stream: Sequences) -> Packs:
         """The same documents, packed."""
         chance, recipe = self.pack_chance, self.recipe
-        has_pages = stream.table.line is not None
-        separator = (recipe["separator"] or 0) if has_pages and chance.random() < 0.98 else None
-        records = replace(stream.records, bans=() if has_pages and chance.random() < 0.97 else stream.records.bans)
+        has_pages, knows = stream.table.line is not None, stream.table.has_documents
+        separator = (recipe["separator"] or 0) if has_pages and chance.random() < (0.25 if knows else 0.98) else None
+        are_records = not has_pages or (knows and separator is None)
+        records = replace(stream.records, bans=() if not are_records and chance.random() < 0.97 else stream.records.bans)
         given = dict(records.ordered.options)
         if given.get("lanes", 1) > 1 and chance.random() < 0.95:
             records = replace(records, ordered=Ordered("shuffle", tuple((k, v) for k, v in given.items() if k != "lanes")))
@@ -141,6 +154,7 @@ class Lot:
             field=None if has_pages else stream.field,
             separator=separator,
             documents=recipe["documents"],
+            mask=recipe["mask"],
             labels=recipe["length"] % 3 == 0,
             window=chance.choice([1, 2, 4, 9, 30]),
             split=split,
@@ -151,20 +165,19 @@ class Lot:
             first_segment=chance.choice([0, 0, 1]),
             multiple_of=chance.choice([1, 1, 2]) if recipe["length"] % 2 == 0 else 1,
         )
-        count = len(packs.texts) if has_pages and separator != 70_000 else packs.table.length
-        bans = tuple((step, frozenset(one for one in ids if one < count)) for step, ids in stream.bans)
-        return replace(packs, bans=tuple((step, ids) for step, ids in bans if 0 < len(ids) < count))
+        return replace(packs, bans=_of_documents(packs, stream.bans))
 
     def table(self) -> Table:
         family = self.recipe["family"]
-        if self.recipe["sequential"] and self.recipe["change"] == "none" and family in ("tokens", "ragged"):
-            family = self.one(family, family, "tokens", "ragged")  # sequences of both can be mixed
+        if self.recipe["sequential"] and self.recipe["change"] == "none" and family in ("tokens", "token files", "ragged"):
+            family = self.one(family, family, "tokens", "token files", "ragged")  # sequences of all can be mixed
         if self.recipe["change"] == "none" and family in ("ragged", "text") and self.happens(0.6 if self.is_remote else 0.2):
             table = pick(self._leaf("both"), ["ids" if family == "ragged" else "text"])  # the same field in another format
             return self.selected(table)
         if self.recipe["change"] == "map" and family in ("value", "nullable") and self.happens(0.2):
             family = self.one("value", "nullable")
         is_whole = family == "tokens" and self.recipe["sequential"] and self.happens(0.98)
+        is_whole |= family in ("token files", "masked") and self.recipe["sequential"] and self.happens(0.7)
         is_joined, is_selected = not is_whole and self.happens(0.15), not is_whole and self.happens(0.2)
         kept, self.needs_ragged = self.needs_ragged, self.needs_ragged or ((is_joined or is_selected) and self.happens(0.97))
         table = self.changed(self._leaf(family))
@@ -202,7 +215,7 @@ class Lot:
                 return mapped(table)
             case "pick", "both":
                 return pick(table, [self.recipe["field"]])
-            case "pick", "tokens":
+            case "pick", "tokens" | "token files" | "masked":
                 return pick(table, ["tokens"])
             case "pick", _:
                 return pick(table, ["name", "x"] if self.recipe["length"] % 2 else ["x"])
@@ -289,7 +302,7 @@ class Lot:
                 found[name] = self._mixed_bans(stream)
             elif isinstance(stream, Records | Sequences) and stream.table.length > self.happens(0.97) and self.happens(0.7):
                 n = stream.table.length
-                if isinstance(stream, Packs) and stream.has_pages:
+                if isinstance(stream, Sequences) and (stream.has_marks or (isinstance(stream, Packs) and stream.has_pages)):
                     n = max(1, min(n, len(stream.texts)))
                 found[name] = sorted(self.chance.sample(range(n), min(n, self.one(1, 1, 2, n // 2 or 1))))
         return found
@@ -347,6 +360,15 @@ class Lot:
             )
             found.append(Phase(batch_size=self.one(2, 2, 4, 6), seq_len=length, weights=weights, **much))
         return tuple(found)
+
+
+def _of_documents(stream: Sequences, bans: Bans) -> Bans:
+    """Bans behind .sequences or .pack: of documents that are there, where these are no records."""
+    if not isinstance(stream, Packs) and not stream.has_marks:
+        return bans
+    count = len(stream.texts) if stream.has_pages and stream.separator != 70_000 else stream.table.length
+    found = tuple((step, frozenset(one for one in ids if one < count)) for step, ids in bans)
+    return tuple((step, ids) for step, ids in found if 0 < len(ids) < count)
 
 
 def make_case(seed: int) -> Case:

@@ -47,6 +47,7 @@ class Table:
     block_size: int = 0
     tags: frozenset[str] = frozenset()
     is_blocks: bool = False  # records are blocks of token files, even where they are only some of them
+    has_documents: bool = False  # records of a token file are documents
     parts_differ: bool = False  # parts of a list have other fields than the first
 
 
@@ -67,7 +68,8 @@ def leaf(name: str) -> Table:
         known.length,
         line=known.line,
         block_size=known.block_size,
-        is_blocks=known.line is not None,
+        is_blocks=known.line is not None and not known.has_documents,
+        has_documents=known.has_documents,
         tags=frozenset(
             {kind, f"format {format_tag}"} | ({"missing values"} if any(form.nullable for form in forms.values()) else set())
         ),
@@ -172,7 +174,7 @@ def same_forms(one: dict[str, Form], other: dict[str, Form]) -> bool:
 
 
 def _derived(table: Table, code: str, tag: str, **changes: Any) -> Table:
-    return replace(table, code=code, tags=table.tags | {tag}, **({"line": None} | changes))
+    return replace(table, code=code, tags=table.tags | {tag}, **({"line": None, "has_documents": False} | changes))
 
 
 # Streams
@@ -381,6 +383,7 @@ class Sequences(Stream):
     documents: bool = False
     page: int | None = None
     bans: Bans = ()  # those given behind .sequences
+    mask: bool = False  # whether the loss mask is delivered
 
     @property
     def stride(self) -> int:  # type: ignore[override]
@@ -395,6 +398,7 @@ class Sequences(Stream):
             ("documents", self.documents),
             ("page", self.page is not None),
             ("without behind sequences", self.bans),
+            ("loss mask", self.mask),
         ):
             if given:
                 found |= {tag}
@@ -402,6 +406,7 @@ class Sequences(Stream):
 
     def code(self) -> str:
         given: dict[str, Any] = {"field": self.field, "separator": self.separator, "documents": self.documents, "page": self.page}
+        given["fields"] = ["tokens", "loss_mask"] if self.mask else None
         options = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None and value is not False)
         return f"{self.records.code()}.sequences({self.length}{options}){bans_code(self.bans)}"
 
@@ -410,6 +415,8 @@ class Sequences(Stream):
 
     def sized_forms(self, length: int) -> dict[str, Form]:
         forms = {"tokens": Form("fixed", self.source_form.dtype, (length,))}
+        if self.mask:
+            forms["loss_mask"] = Form("fixed", "uint8", (length,))
         if self.documents:
             forms |= {name: Form("fixed", "int32", (length,)) for name in ("segment", "position")}
         return forms
@@ -430,12 +437,30 @@ class Sequences(Stream):
     def source_field(self) -> str:
         if self.field is not None:
             return self.field
-        (name,) = [name for name, form in self.table.forms.items() if form.kind != "fixed"]
+        if self.has_pages:
+            return "tokens"
+        ragged = [name for name, form in self.table.forms.items() if form.kind != "fixed"]
+        (name,) = ragged if len(ragged) == 1 else [name for name in ragged if not name.endswith("loss_mask")]
         return name
+
+    @property
+    def mask_field(self) -> str:
+        return f"{self.source_field.removesuffix('tokens')}loss_mask"
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether the data has a loss mask."""
+        return self.mask_field in self.table.forms
+
+    @cached_property
+    def mask_line(self) -> list[int]:
+        """The mask of every token of the storage line; a separator that was put there counts."""
+        added = [] if self.has_pages else [1] * len(self.separators)
+        return [value for mask in self.table.columns[self.mask_field] for value in [*mask, *added]]
 
     @cached_property
     def source_form(self) -> Form:
-        return self.table.forms["tokens" if self.has_pages else self.source_field]
+        return self.table.forms[self.source_field]
 
     @cached_property
     def separators(self) -> list[int]:
@@ -464,6 +489,34 @@ class Sequences(Stream):
         return starts
 
     @cached_property
+    def texts(self) -> list[list[int]]:
+        """The documents; those of a token file end with the separator, unless it knows them and none is given."""
+        if self.table.line is None or (self.table.has_documents and self.separator is None):
+            return self.storage
+        found: list[list[int]] = [[]]
+        for token in self.table.line:
+            found[-1].append(token)
+            if self._ends_with_separator(found[-1]):
+                found.append([])
+        return found if found[-1] else found[:-1]
+
+    @cached_property
+    def first_tokens(self) -> list[int]:
+        """The place of every document's first token in the data."""
+        return [sum(len(one) for one in self.texts[:number]) for number in range(len(self.texts))]
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether documents are what separators end, and no records: bans behind .sequences are of those."""
+        return self.has_pages and bool(self.separators)
+
+    def banned(self, step: int) -> frozenset[Any]:
+        """Records that do not come at a step, and documents that are no records as ("document", number)."""
+        behind = banned_at(self.bans, step)
+        marked = frozenset(("document", one) for one in behind) if self.has_marks else behind
+        return banned_at(self.records.bans, step) | marked
+
+    @cached_property
     def num_tokens(self) -> int:
         return sum(len(tokens) for tokens in self.storage)
 
@@ -471,25 +524,28 @@ class Sequences(Stream):
         return self.num_tokens
 
     def line(self, epoch: int, step: int) -> list[Token]:
-        banned = banned_at(self.records.bans, step) | banned_at(self.bans, step)
-        return self._line(epoch, banned)
+        return self._line(epoch, self.banned(step))
 
     @cached_property
     def _lines(self) -> dict[Any, list[Token]]:
         return {}
 
-    def _line(self, epoch: int, banned: frozenset[int]) -> list[Token]:
+    def _line(self, epoch: int, banned: frozenset[Any]) -> list[Token]:
         key = (epoch, banned)
         if key not in self._lines:
             self._lines[key] = self._page_line(epoch, banned) if self.has_pages else self._document_line(epoch, banned)
             assert len(self._lines[key]) == self.num_tokens
         return self._lines[key]
 
-    def _page_line(self, epoch: int, banned: frozenset[int]) -> list[Token]:
+    def _page_line(self, epoch: int, banned: frozenset[Any]) -> list[Token]:
         total, page = self.num_tokens, self.page or self.length
         pages = total // page
         tokens = [token for block in self.storage for token in block]
-        hit = {place for record in banned for place in range(self.starts[record], self.starts[record] + len(self.storage[record]))}
+        hit: set[int] = set()
+        for one in banned:
+            starts, texts = (self.first_tokens, self.texts) if isinstance(one, tuple) else (self.starts, self.storage)
+            number = one[1] if isinstance(one, tuple) else one
+            hit |= set(range(starts[number], starts[number] + len(texts[number])))
         bad_pages = [number for number in range(pages) if hit & set(range(number * page, (number + 1) * page))]
         line: list[Token] = []
         for place, number in enumerate(epoch_ids(self._page_order(pages, page), epoch)):
@@ -559,6 +615,8 @@ class Sequences(Stream):
         if self.documents:
             values["segment"], values["position"] = self._segments(found, joints)
         places = tuple(place for _, place, _ in found)
+        if self.mask:
+            values["loss_mask"] = [self.mask_line[place] for place in places]
         return Sample(values, places[0], planned=places[0], places=places)
 
     def _segments(self, tokens: list[Token], joints: list[int]) -> tuple[list[int], list[int]]:
@@ -567,7 +625,8 @@ class Sequences(Stream):
         number, inside = 0, list[int]()
         for i, (token, place, begins) in enumerate(tokens):
             if self.has_pages:
-                fresh = self._ends_with_separator(inside) or (i > 0 and place != tokens[i - 1][1] + 1)
+                ends = place in self.first_places if self.separator is None else self._ends_with_separator(inside)
+                fresh = ends or (i > 0 and place != tokens[i - 1][1] + 1)
             else:
                 fresh = begins or i in joints
             if i > 0 and fresh:
@@ -576,6 +635,11 @@ class Sequences(Stream):
             positions.append(len(inside))
             inside.append(token)
         return segments, positions
+
+    @cached_property
+    def first_places(self) -> set[int]:
+        """Where documents begin that a token file knows."""
+        return set(self.starts)
 
     def _ends_with_separator(self, tokens: list[int]) -> bool:
         count = len(self.separators)
@@ -606,6 +670,7 @@ class Packs(Sequences):
             ("labels", self.labels),
             ("multiple_of", self.multiple_of > 1),
             ("without behind packs", self.bans),
+            ("loss mask", self.mask),
         ):
             if given:
                 found |= {tag}
@@ -622,7 +687,7 @@ class Packs(Sequences):
     def forms_of_tokens(self) -> dict[str, str]:
         """The type of every field; that of the tokens is the source's."""
         forms = {"tokens": ""} | ({"segment": "int32", "position": "int32"} if self.documents else {})
-        return forms | ({"labels": "int64"} if self.labels else {})
+        return forms | ({"labels": "int64"} if self.labels else {}) | ({"loss_mask": "uint8"} if self.mask else {})
 
     def sized_forms(self, length: int) -> dict[str, Form]:
         return {name: Form("fixed", dtype or self.source_form.dtype, (length,)) for name, dtype in self.forms_of_tokens().items()}
@@ -630,23 +695,6 @@ class Packs(Sequences):
     @property
     def extra(self) -> int:
         return (self.bos is not None) + (self.eos is not None)
-
-    @cached_property
-    def texts(self) -> list[list[int]]:
-        """The documents; those of a token file end with the separator."""
-        if self.table.line is None:
-            return self.storage
-        found: list[list[int]] = [[]]
-        for token in self.table.line:
-            found[-1].append(token)
-            if self._ends_with_separator(found[-1]):
-                found.append([])
-        return found if found[-1] else found[:-1]
-
-    @cached_property
-    def first_tokens(self) -> list[int]:
-        """The place of every document's first token in the data."""
-        return [sum(len(one) for one in self.texts[:number]) for number in range(len(self.texts))]
 
     def packing(self, length: int) -> Packing:
         order = self.records.order
@@ -714,8 +762,8 @@ class Packs(Sequences):
         else:
             sequence = position // length
         banned = banned_at(self.records.bans, step) | banned_at(self.bans, step)
-        padding = (self.pad, self.first_segment - 1, 0, -100)
-        rows: list[tuple[int, int, int, int]] = []
+        padding = (self.pad, self.first_segment - 1, 0, -100, 0)
+        rows: list[tuple[int, int, int, int, int]] = []
         places: list[int] = []
         segment, first = self.first_segment, -1
         for number, offset, size in self.epoch(epoch, length)[sequence]:
@@ -726,18 +774,21 @@ class Packs(Sequences):
             start = self.first_tokens[number]
             whole: list[tuple[int, int]] = [(self.bos, -1)] if self.bos is not None else []
             whole += [(token, start + i) for i, token in enumerate(self.texts[number])]
-            whole += [(self.eos, -1)] if self.eos is not None else []
+            whole += [(self.eos, -2)] if self.eos is not None else []
             piece = whole[offset : offset + size]
             own = [place for _, place in piece if place >= 0]
             if not rows:
                 first = own[0] if own else -2 - number
             places += own
+            masks = [int(place == -2) if place < 0 else self.mask_line[place] if self.has_mask else 1 for _, place in piece]
             for i, (token, _) in enumerate(piece):
-                rows.append((token, segment, i, piece[i + 1][0] if i + 1 < size else -100))
+                label = piece[i + 1][0] if i + 1 < size and masks[i + 1] else -100
+                rows.append((token, segment, i, label, masks[i]))
             rows += [padding] * (room - size)
             segment += 1
         rows += [padding] * (length - len(rows))
-        columns = dict(zip(("tokens", "segment", "position", "labels"), map(list, zip(*rows, strict=True)), strict=True))
+        names = ("tokens", "segment", "position", "labels", "loss_mask")
+        columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
         values = {name: columns[name] for name in self.forms_of_tokens()}
         return Sample(values, first, planned=first, places=tuple(places))
 

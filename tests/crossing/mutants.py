@@ -56,9 +56,7 @@ def _replace_everywhere(old: Any, new: Any) -> None:
 def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     yield (
         "bans before .sequences are lost",
-        edit(
-            "stream.sequence:SequenceStream.__init__", "bool(documents), Bans(bans), version", "bool(documents), Bans(()), version"
-        ),
+        edit("stream.sequence:SequenceStream.__init__", "Bans(bans), version", "Bans(()), version"),
     )
     yield (
         "bans behind .sequences are lost",
@@ -67,6 +65,10 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
             "bans = self._bans.with_ids(ids, from_step, len(self._source))",
             "bans = self._bans",
         ),
+    )
+    yield (
+        "bans of documents that separators end are of token blocks",
+        edit("stream.sequence:SequenceStream.without", "not self.documents.are_records", "False"),
     )
     yield (
         "bans in a mixture are lost",
@@ -208,7 +210,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "where names steps at which a record is banned",
-        edit("stream.stream:RecordStream.is_banned", "banned.size > 0 and", "False and"),
+        edit("stream.stream:RecordStream.holds", "return bool(", "return True or bool("),
     )
     yield (
         "bans before .pack are lost",
@@ -224,7 +226,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "packs of a mixture are completed as those of the first",
-        edit("stream.pack:PackStream.completion", "self._added.tobytes(), self._options.first_segment,", "0,"),
+        edit("stream.pack:PackStream.completion", "self._added.tobytes(), options.first_segment,", "0,"),
     )
     yield (
         "packs of a mixture change their length in phases",
@@ -237,6 +239,26 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     yield (
         "blocks of packs are those of another order",
         edit("stream.pack:PackStream._block", "self._given.block * documents", "documents"),
+    )
+    yield (
+        "labels have the mask of their own token",
+        edit("stream.pack:_apply_mask", "where=mask[1:] == 0", "where=mask[:-1] == 0"),
+    )
+    yield (
+        "added tokens do not count",
+        edit("stream.pack:_apply_mask", "picks.starts[added] == EOS", "picks.starts[added] == 0"),
+    )
+    yield (
+        "labels do not follow the mask unless it is delivered",
+        edit("stream.pack:PackStream.__init__", '{LOSS_MASK, "labels"}', "{LOSS_MASK}"),
+    )
+    yield (
+        "separators do not count",
+        edit("stream.sequence:MaskLine.__init__", "np.ones(", "np.zeros("),
+    )
+    yield (
+        "documents of token files are not told apart",
+        edit("stream.sequence:SequenceStream._breaks", "if self._bounds is None:", "if True:"),
     )
     yield (
         "lanes of packs are ignored",

@@ -13,6 +13,14 @@ OPERATIONS = {
     "format parquet": "Parquet with missing values",
     "format nullable_store": "a store with missing values",
     "format tokens": ".rox",
+    "format nanogpt": ".bin of nanoGPT",
+    "format megatron": ".idx and .bin of Megatron",
+    "format olmo": ".npy of OLMo, with .csv.gz",
+    "format datatrove": ".ds of datatrove",
+    "format litdata": "token chunks of LitData",
+    "format masked_datatrove": ".ds of datatrove, with .loss",
+    "format masked_olmo": ".npy of OLMo, with label masks",
+    "format masked_store": "a store of ragged arrays with loss masks",
     "format text": "texts in memory",
     "format ragged": "a store of ragged arrays",
     "format documents": "Parquet with texts and ragged arrays",
@@ -35,6 +43,7 @@ OPERATIONS = {
     "token sequences": "sequences of tokens in pages",
     "document sequences": "sequences of documents",
     "separator": "sequences with a separator",
+    "loss mask": "sequences and packs with the loss masks of their tokens",
     "documents": "sequences with segment and position",
     "page": "sequences with a page size",
     "token packs": "packed documents of token files",
@@ -94,7 +103,10 @@ PAGES = {"token sequences", "page"}
 PHASES = {"phases", "phase weights", "phase epochs"}
 ORDERS = {name for name in OPERATIONS if name.startswith("order ")}
 NUMBERS = {"format array", "format store", "format parquet", "format nullable_store"}
-RAGGED = {"format tokens", "format ragged", "format documents"}
+DOCUMENTED = {"format megatron", "format olmo", "format datatrove", "format litdata"}
+MASKED = {"format masked_datatrove", "format masked_olmo", "format masked_store"}
+UNMASKED = {"format tokens", "format nanogpt", "format ragged", "format documents"} | DOCUMENTED
+RAGGED = UNMASKED | MASKED
 PLAIN = {"format collection"}
 TEXT = {"format text"}
 
@@ -107,7 +119,10 @@ CANNOT_MEET: tuple[Pair, ...] = (
     ("only designs have weights, so that they are mixed with designs", {"order design"}, ORDERS - {"order design"}),
     ("a mixture has one kind of fields", NUMBERS, RAGGED | PLAIN | TEXT),
     ("a mixture has one kind of fields", PLAIN, RAGGED | TEXT | {"missing values"}),
-    ("a mixture has one kind of fields", TEXT, {"format tokens", "format ragged"}),
+    ("a mixture has one kind of fields", TEXT, RAGGED - {"format documents"}),
+    ("a mixture has one kind of fields", {"format documents", "missing values"}, MASKED),
+    ("only these formats have loss masks", {"loss mask"}, UNMASKED | NUMBERS | PLAIN | TEXT | {"pick", "missing values", "map"}),
+    ("a mixture has one kind of fields", MASKED, UNMASKED),
     ("numbers are no tokens", PLAIN, SEQUENCES | PACKS),
     (
         "token blocks within other sources are documents",

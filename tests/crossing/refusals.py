@@ -85,9 +85,15 @@ def _all_banned(case: Case) -> bool:
     """Whether a stream has nothing left at some step."""
     for stream in _with_bans(case.stream):
         bans = stream.bans if isinstance(stream, Records) else (*stream.records.bans, *stream.bans)
-        banned = frozenset[int]().union(*(ids for _, ids in bans))
+        banned = frozenset[Any]().union(*(ids for _, ids in bans))
         count = len(stream.texts) if isinstance(stream, Packs) and _has_ragged(stream) else stream.table.length
-        if bans and len(banned) >= count:
+        if isinstance(stream, Sequences) and not isinstance(stream, Packs) and stream.has_marks:
+            banned = stream.banned(max((step for step, _ in bans), default=0))
+            if stream.bans and len(frozenset[int]().union(*(ids for _, ids in stream.bans))) >= len(stream.texts):
+                return True
+            if stream.records.bans and len(frozenset[int]().union(*(ids for _, ids in stream.records.bans))) >= count:
+                return True
+        elif bans and len(banned) >= count:
             return True
         if (
             bans
@@ -100,7 +106,7 @@ def _all_banned(case: Case) -> bool:
     return False
 
 
-def _nothing_left(stream: Sequences, banned: frozenset[int]) -> bool:
+def _nothing_left(stream: Sequences, banned: frozenset[Any]) -> bool:
     if not stream.has_pages and not any(tokens for number, tokens in enumerate(stream.storage) if number not in banned):
         return True
     try:
@@ -186,6 +192,11 @@ def _dropped_later(case: Case) -> bool:
     return False
 
 
+def _are_documents(stream: Packs) -> bool:
+    """Whether the records are the documents."""
+    return list(map(len, stream.texts)) == list(map(len, stream.storage))
+
+
 def _too_long(case: Case) -> bool:
     """Whether documents that are not to be cut are longer than a sequence, of the stream or of its phases."""
     for stream in _packs(case):
@@ -254,7 +265,10 @@ ROWS = (
     ),
     Row(
         "documents of tokens without a separator",
-        lambda case: any((s.documents or isinstance(s, Packs)) and s.has_pages and s.separator is None for s in _sequences(case)),
+        lambda case: any(
+            (s.documents or isinstance(s, Packs)) and s.has_pages and s.separator is None and not s.table.has_documents
+            for s in _sequences(case)
+        ),
         ValueError,
         "separator",
     ),
@@ -277,9 +291,16 @@ ROWS = (
     ),
     Row(
         "bans on token blocks before packing",
-        lambda case: any(s.has_pages and s.records.bans and len(s.texts) != s.table.length for s in _packs(case)),
+        lambda case: any(s.has_pages and s.records.bans and not _are_documents(s) for s in _packs(case)),
         ValueError,
         "pack first",
+    ),
+    Row(
+        "a loss mask that is not there",
+        lambda case: any(s.mask and _has_ragged(s) and not s.has_mask for s in _sequences(case)),
+        ValueError,
+        "has no loss mask",
+        sure=False,  # a separator may be wrong
     ),
     Row("documents longer than a sequence", _too_long, ValueError, "cuts none"),
     Row("phases in which every document is dropped", _all_dropped, ValueError, "no document is that short"),

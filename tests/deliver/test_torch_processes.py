@@ -17,6 +17,15 @@ def test_the_example_ends_with_the_same_order() -> None:
     assert len(lines) == 6
 
 
+def test_the_example_of_packs_learns_and_resumes_with_the_same_losses() -> None:
+    command = [sys.executable, "-W", "error", str(ROOT / "examples/train_packed.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "stopped after 30 steps and resumed: the losses are the same"
+    assert len(lines) == 3
+
+
 def test_the_interpreter_ends_cleanly_under_a_running_delivery() -> None:
     code = """
 import numpy as np, penstock as pen

@@ -7,6 +7,7 @@ import os
 import pickle
 import resource
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from penstock.errors import (
     UnsupportedTypeError,
     UnsupportedVersionError,
 )
-from penstock.formats import megatron
+from penstock.formats import megatron, token_line
 from penstock.formats.tokens_writer import write_tokens
 from penstock.records import Source
 from penstock.remote.url import UrlPath, url_path
@@ -171,6 +172,21 @@ class TestFlatDocuments(SourceSuite):
 
     def records(self) -> list[Record]:
         return as_records(typed("<u4"))
+
+
+class TestFlatBySeparator(SourceSuite):
+    """Documents that end with two tokens, or with their file."""
+
+    lines = ([7, 8, 1, 2, 7, 8, 7, 7, 8, 8, 3], [8, 7], [7, 8, 7, 8], [])
+
+    def make(self, directory: Path) -> Source:
+        for name, line in zip("abcd", self.lines, strict=True):
+            (directory / f"{name}.npy").write_bytes(np.array(line, ">u2").tobytes() or b"\0\1")
+        return pen.open(f"{directory}/*.npy", dtype=">u2", separator=[7, 8])
+
+    def records(self) -> list[Record]:
+        documents = ([7, 8], [1, 2, 7, 8], [7, 7, 8], [8, 3], [8, 7], [7, 8], [7, 8], [1])
+        return [{"tokens": np.array(one, np.uint16)} for one in documents]
 
 
 class TestDatatrove(SourceSuite):
@@ -365,6 +381,29 @@ def test_records_are_documents_shuffled_selected_mapped_and_banned(every_format:
         assert not gone & taken
 
 
+def test_documents_by_separator_are_those_of_packs_by_separator(every_format: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many tokens are searched at a time."""
+    line = np.fromfile(every_format / "n-a.bin", U2)
+    separator = int(np.bincount(line % 64).argmax())
+    (every_format / "s.bin").write_bytes((line % 64).tobytes())
+    ends = [*(np.flatnonzero(line % 64 == separator) + 1).tolist(), line.size]
+    for scanned in (2, 6, 8 << 20):
+        monkeypatch.setattr(token_line, "SCAN_BYTES", scanned)
+        with pen.open(every_format / "s.bin", dtype="u2", separator=separator) as source:
+            assert source.document_bounds.tolist() == [0, *dict.fromkeys(ends)]
+            with pen.open(every_format / "s.bin", dtype="u2") as flat:
+                packs = flat.shuffle(seed=3).pack(16, separator=separator, window=9)
+                assert packs.packing.bounds.tolist() == source.document_bounds.tolist()
+    for separator, options, kind, words in (
+        (70_000, {}, ValueError, "70000"),
+        ([], {}, ValueError, "at least one"),
+        ("x", {}, TypeError, "str"),
+        (3, {"documents": True}, ValueError, "got both"),
+    ):
+        with pytest.raises(kind, match=words):
+            pen.open(every_format / "s.bin", dtype="u2", separator=separator, **options)
+
+
 def test_a_document_can_be_named(every_format: Path) -> None:
     cases = {"megatron": "m-b.bin[1]", "datatrove": "d-b.ds[1]", "litdata": "chunk-0-1.bin[1]"}
     for name, expected in cases.items():
@@ -410,6 +449,42 @@ def test_the_same_at_urls(every_format: Path, bucket: UrlPath, name: str) -> Non
                 assert batches(part.shuffle(**how).sequences(16, documents=True)) == batches(
                     local.shuffle(**how).sequences(16, documents=True)
                 )
+
+
+@pytest.mark.parametrize(
+    ("what", "options", "expected"),
+    [
+        ("d-*.ds", {}, {"LIST": 2, "GET": 8}),  # what is next to them, and the end of every index
+        ("d-*.ds", {"loss": False}, {"LIST": 2, "GET": 8}),
+        ("bare-*.ds", {}, {"LIST": 2, "GET": 8}),  # without an index, the metadata
+        ("m-*.idx", {}, {"LIST": 2, "GET": 8}),  # the beginning of every index
+        ("n-*.bin", {"dtype": "uint16"}, {"LIST": 2, "HEAD": 1, "GET": 10}),  # that they are nothing else is seen in the first
+        ("o-*.npy", {"dtype": "uint16", "documents": True}, {"LIST": 2, "GET": 16}),
+    ],
+)
+def test_files_at_urls_are_opened_by_few_requests(
+    tmp_path: Path, bucket: UrlPath, what: str, options: dict[str, Any], expected: dict[str, int]
+) -> None:
+    """Of eight files: a listing says which are there and what is next to them."""
+    documents = typed("<u2")[0]
+    line = np.concatenate(documents)
+    for number in range(8):
+        made.write_datatrove(tmp_path / f"d-{number}.ds", documents, documents)
+        (tmp_path / f"bare-{number}.ds").write_bytes(line.tobytes())
+        for name in ("d", "bare"):
+            (tmp_path / f"{name}-{number}.ds.metadata").write_text(f"gpt2|2\n{line.size}\n")
+        made.write_megatron(tmp_path / f"m-{number}", documents)
+        (tmp_path / f"n-{number}.bin").write_bytes(line.tobytes())
+        made.write_olmo(tmp_path / f"o-{number}.npy", documents)
+    place = bucket / what.replace("*", "x")
+    upload(tmp_path, place.parent)
+    log: list[tuple[str, ...]] = []
+    place.objects.account.log = log
+    with pen.open(f"{bucket}/{what}", **options) as source:
+        assert source.num_tokens == 8 * line.size
+        asked = Counter(method for method, *_ in log)
+        assert asked == expected
+        assert np.array_equal(source.read_tokens([0], 8 * line.size)[0], np.tile(line, 8))
 
 
 def test_megatron_opens_by_prefix_name_pattern_and_list_at_urls_and_on_disk(every_format: Path, bucket: UrlPath) -> None:
@@ -663,7 +738,8 @@ def test_tokens_that_are_in_no_document_are_refused_at_once(tmp_path: Path) -> N
             assert (len(source), source.num_tokens) == (0, 0)
 
 
-def test_an_index_that_is_written_anew_after_it_was_opened_is_noticed(tmp_path: Path) -> None:
+def test_an_index_that_is_written_anew_after_it_was_opened_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_line, "EARLY", 0)
     made.write_megatron(tmp_path / "x", typed("<u2")[0])
     made.write_datatrove(tmp_path / "x.ds", typed("<u2")[0])
     made.write_litdata(tmp_path / "l", typed("<u2"), "no_header_numpy:5")
@@ -734,7 +810,7 @@ def test_bad_indices_of_datatrove_are_refused(tmp_path: Path, name: str) -> None
     assert words in refusal(tmp_path / "x.ds", kind)
     (tmp_path / "x.ds.index").write_bytes(np.array([3, 7], "<u8").tobytes())
     (tmp_path / "x.ds.loss").write_bytes(bytes(6))
-    assert "x.ds.index" in refusal(tmp_path / "x.ds", FormatError)
+    assert "x.ds.loss: expected a loss mask of 7 bytes" in refusal(tmp_path / "x.ds", SchemaMismatchError)
 
 
 def test_bad_metadata_of_datatrove_is_refused(tmp_path: Path) -> None:
@@ -809,7 +885,7 @@ def test_loss_masks_of_datatrove_fit_file_by_file(tmp_path: Path) -> None:
         (tmp_path / f"{name}.ds.metadata").write_text("gpt2|2\n10\n10 T\n")
         (tmp_path / f"{name}.ds.loss").write_bytes(bytes(masks))
     text = refusal(f"{tmp_path}/*.ds", SchemaMismatchError)
-    assert "a.ds.loss: expected a mask of 10 tokens" in text
+    assert "a.ds.loss: expected a loss mask of 10 bytes" in text
     assert "found 8" in text
     with pen.open(f"{tmp_path}/*.ds", loss=False) as source:
         assert source.num_tokens == 20
@@ -877,7 +953,7 @@ def test_overlapping_sequences_that_are_more_than_memory_are_refused_before_they
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 18, "kilobytes"
 
 
-def test_two_thousand_files_are_one_source_of_which_no_table_is_read_to_open_it(
+def test_the_tables_of_two_thousand_files_are_read_once_when_they_are_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documents = [np.arange(length, dtype="<u2") for length in (5, 0, 11)]
@@ -888,13 +964,20 @@ def test_two_thousand_files_are_one_source_of_which_no_table_is_read_to_open_it(
     monkeypatch.setattr(megatron.Indexed, "_numbers", lambda self, *arguments: (read.append(1), numbers(self, *arguments))[1])
     with pen.open(f"{tmp_path}/*.idx") as source:
         assert (len(source), source.num_tokens) == (6000, 32_000)
-        assert not read
+        assert not any(one.head for one in source._found), "what was read is not kept twice"
+        assert len(read) == 4000, "lengths and pointers of every file"
         assert source.read_tokens([16 * 1999], 16)[0].tolist() == [*range(5), *range(11)]
-        assert len(read) == 4000, "lengths and pointers of every file, once"
         with pen.Loader(source.shuffle(seed=1).sequences(64), 8) as loader:
             assert next(iter(loader))["tokens"].shape == (8, 64)
-        assert len(read) == 4000
         assert source.document_bounds[-4:].tolist() == [31_984, 31_989, 31_989, 32_000]
+        assert len(read) == 4000, "once"
+    monkeypatch.setattr(token_line, "EARLY", 5999)
+    read.clear()
+    with pen.open(f"{tmp_path}/*.idx") as source:
+        assert len(read) == 4000, "a spot of each"
+        assert source.read_tokens([16 * 1999], 16)[0].tolist() == [*range(5), *range(11)]
+        assert len(read) == 8000, "all of each before the first token, and no table of documents"
+        assert not source._pieces.is_loaded
 
 
 MISLEADING: dict[str, tuple[list[int], list[int], str]] = {
@@ -916,6 +999,14 @@ def test_a_line_that_the_index_of_megatron_does_not_have_is_refused(
     tokens = np.arange(1, 11, dtype=U2)
     (tmp_path / "x.bin").write_bytes(tokens.tobytes())
     (tmp_path / "x.idx").write_bytes(made.megatron_index(lengths, U2, pointers=pointers))
+    with pytest.raises(FormatError) as caught:
+        pen.open(tmp_path / "x.idx")
+    assert words in str(caught.value)
+    assert "x.idx: expected" in str(caught.value)
+    monkeypatch.setattr(token_line, "EARLY", 0)
+    with pytest.raises(FormatError, match=r"x\.idx: expected"):
+        pen.open(tmp_path / "x.idx")
+    monkeypatch.setattr(megatron.Indexed, "check_spots", lambda self, count: None)  # as if the index were so large that none hits
     for use in (
         lambda source: next(iter(pen.Loader(source.in_order().sequences(3), 1))),
         lambda source: next(iter(pen.Loader(source.in_order().sequences(3), 1, threads=0))),
@@ -936,6 +1027,35 @@ def test_a_line_that_the_index_of_megatron_does_not_have_is_refused(
             line = np.concatenate([tokens[at // 2 :][:count] for at, count in zip(pointers, lengths, strict=True)])
             found = [batch["tokens"][0].tolist() for batch in itertools.islice(pen.Loader(source.in_order().sequences(3), 1), 2)]
             assert found == [line[:3].tolist(), line[3:6].tolist()]
+
+
+def test_one_bad_entry_of_many_is_refused_when_it_is_opened(tmp_path: Path, bucket: UrlPath) -> None:
+    """By lot: any length or pointer of 400 that is another number, or any two that changed their places."""
+    lengths = np.random.default_rng(3).integers(0, 9, 400)
+    tokens = np.zeros(int(lengths.sum()), U2)
+    (tmp_path / "x.bin").write_bytes(tokens.tobytes())
+    (bucket / "x.bin").objects.put((bucket / "x.bin").key, tokens.tobytes())
+    good = made.megatron_index(lengths.tolist(), U2)
+    rng = np.random.default_rng(4)
+    for number in range(300):
+        raw = bytearray(good)
+        size, base = ((4, 34), (8, 34 + 1600))[number % 2]
+        at, other = (base + size * int(one) for one in rng.integers(0, 400, 2))
+        if number % 3 == 0:
+            raw[at : at + size], raw[other : other + size] = raw[other : other + size], raw[at : at + size]
+        else:
+            delta = int(rng.choice([-1, 1, 2, 1 << 31, -(1 << 30)]))
+            value = int.from_bytes(raw[at : at + size], "little", signed=True) + delta
+            raw[at : at + size] = (value % (1 << 8 * size)).to_bytes(size, "little")
+        if raw == good:
+            continue
+        (tmp_path / "x.idx").write_bytes(raw)
+        with pytest.raises(CorruptError, match=r"x\.(idx|bin)"):
+            pen.open(tmp_path / "x.idx")
+        if number % 10 == 0:
+            (bucket / "x.idx").objects.put((bucket / "x.idx").key, bytes(raw))
+            with pytest.raises(CorruptError, match=r"x\.(idx|bin)"):
+                pen.open(f"{bucket}/x.idx")
 
 
 @pytest.mark.parametrize("rest", [b"\1", b"\1\0", b"\1\0\2\0\3"])
@@ -959,6 +1079,9 @@ def test_a_line_at_a_url_is_checked_once(tmp_path: Path, bucket: UrlPath, monkey
     (tmp_path / "y.bin").write_bytes(np.arange(10, dtype=U2).tobytes())
     (tmp_path / "y.idx").write_bytes(made.megatron_index([2, 2, 2], U2, pointers=[0, 8, 16]))
     upload(tmp_path, bucket)
+    with pytest.raises(FormatError, match="scattered=True"):
+        pen.open(f"{bucket}/y.idx")
+    monkeypatch.setattr(megatron, "FIRST_BYTES_REMOTE", 40)  # as if it had not come with the first request
     with pen.open(f"{bucket}/y.idx") as source, pytest.raises(FormatError, match="scattered=True"):
         source.in_order().sequences(3).source.read_tokens([0], 3)
     with pen.open(f"{bucket}/x.idx") as source:

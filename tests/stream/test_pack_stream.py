@@ -653,8 +653,8 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path, store: Any):
     with open_tokens(tmp_path, DOCUMENTS, [0]) as tokens:
         with pytest.raises(ValueError, match="give the separator"):
             tokens.shuffle(seed=1).pack(16)
-        with pytest.raises(ValueError, match="field is for texts"):
-            tokens.shuffle(seed=1).pack(16, field="tokens", separator=0)
+        with pytest.raises(ValueError, match="leave field out"):
+            tokens.shuffle(seed=1).pack(16, field="text", separator=0)
         with pytest.raises(ValueError, match="pack first"):
             tokens.shuffle(seed=1).without([1]).pack(16, separator=0)
         with pytest.raises(ValueError, match="blocks of a token file"):

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 
-from tests.view.hostile import CORPUS, MARK, hostile_source
+from tests.view.hostile import CORPUS, MARK, hostile_source, hostile_tokenizer
 from tests.view.serving import Visitor, routes_of, serving
 
 PAGES = {
@@ -22,6 +22,7 @@ PAGES = {
     "records": "Go to id",
     "records?layout=table": "Go to id",
     "record/0": "When it comes",
+    "record/2": "3 tokens, uint16",
     "record/2?order=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E": "order must be one of",
     "batch?step=1&batch=8": "steps an epoch",
     "order": "Class mix",
@@ -78,7 +79,8 @@ def hostile_page() -> Iterator[Visitor]:
         }
         watched = Path(directory, CORPUS[4])
         watched.write_text("".join(json.dumps({**line, "busy_s": number, "time_s": number}) + "\n" for number in (1, 2, 3)))
-        with serving(routes_of(hostile_source(), *(text for text in CORPUS if "/" not in text), watched=watched)) as visitor:
+        words = [text for text in CORPUS if "/" not in text]
+        with serving(routes_of(hostile_source(), *words, watched=watched, tokenizer=hostile_tokenizer())) as visitor:
             yield visitor
 
 

@@ -1,9 +1,11 @@
 """Names and texts that would do something, were they ever taken for more than text."""
 
 import numpy as np
+from tokenizers import Tokenizer, models
 
 import penstock as pen
 from penstock.batch import Ragged
+from penstock.tokenizer import TextTokenizer, load_tokenizer
 
 MARK = "pwned"
 """What a script that ran would write into the page."""
@@ -41,5 +43,11 @@ def hostile_source() -> pen.Source:
         "blob": Ragged.from_items(blobs, dtype=np.uint8, kind="bytes"),
         "label": np.arange(len(texts)) % 3,
         "picture": np.zeros((len(texts), 8, 8), np.uint8),
+        "tokens": Ragged.from_items([[number, 999, number][: 1 + number % 3] for number in range(len(texts))], dtype=np.uint16),
     }
     return pen.open({**columns, **{name: np.arange(len(texts)) for name in CORPUS if "\x00" not in name}})
+
+
+def hostile_tokenizer() -> TextTokenizer:
+    """Token number i is text number i of the corpus."""
+    return load_tokenizer(Tokenizer(models.WordLevel({text: number for number, text in enumerate(CORPUS)}, unk_token=CORPUS[0])))

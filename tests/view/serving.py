@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.records import Source
+from penstock.tokenizer import TextTokenizer
 from penstock.view.dataset import ShownData
 from penstock.view.server import Routes, ViewServer
 
@@ -87,5 +88,5 @@ def serving(routes: Routes) -> Iterator[Visitor]:
         server.close()
 
 
-def routes_of(source: Source, *words: str, watched: Path | None = None) -> Routes:
-    return Routes(ShownData(lambda generation: source, words or ("data",)), watched)
+def routes_of(source: Source, *words: str, watched: Path | None = None, tokenizer: TextTokenizer | None = None) -> Routes:
+    return Routes(ShownData(lambda generation: source, words or ("data",)), watched, tokenizer)

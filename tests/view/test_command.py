@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.cli.conftest import finish, start
+from tokenizers import Tokenizer, models
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
@@ -170,3 +171,25 @@ def test_a_closed_pipe_ends_it(store_path: Path) -> None:
         os.close(writing)
     assert done.returncode == 141
     assert "Traceback" not in done.stderr
+
+
+def test_tokens_are_shown_as_text_with_a_tokenizer(store_path: Path, tmp_path: Path) -> None:
+    Tokenizer(models.WordLevel({"zero": 0, "one": 1, "two": 2}, unk_token="zero")).save(str(tmp_path / "tokenizer.json"))
+    with running(str(store_path), "--no-browser", "--tokenizer", str(tmp_path)) as process:
+        url = urlsplit(first_line(process))
+        connection = http.client.HTTPConnection(url.netloc, timeout=PATIENCE_S)
+        connection.request("GET", f"{url.path}?{url.query}")
+        page = connection.getresponse()
+        cookie = (page.headers["Set-Cookie"] or "").partition(";")[0]
+        page.read()
+        connection.request("GET", f"{url.path}api/record/3", headers={"Cookie": cookie})
+        body = connection.getresponse().read().decode()
+        connection.close()
+    assert "zero one two" in body
+
+
+def test_a_file_that_is_no_tokenizer_is_one_line(store_path: Path) -> None:
+    result = CliRunner().invoke(app, ["view", str(store_path), "--no-browser", "--tokenizer", str(store_path)])
+    assert result.exit_code == 3
+    assert result.stderr.count("\n") == 1
+    assert "tokenizer.json" in result.stderr

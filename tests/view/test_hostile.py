@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from tests.view.hostile import CORPUS, hostile_source
+from tests.view.hostile import CORPUS, hostile_source, hostile_tokenizer
 from tests.view.serving import routes_of, serving
 
 import penstock as pen
@@ -122,6 +122,19 @@ def test_the_corpus_is_sent_as_text_and_nothing_else() -> None:
         assert [row["cells"][0]["text"] for row in rows] == list(CORPUS)
         names = [field["name"] for field in visitor.json("api/about")["data"]["fields"]]
         assert set(CORPUS) - set(names) == {CORPUS[-1]}
+
+
+def test_tokens_that_read_like_code_are_sent_as_text() -> None:
+    with serving(routes_of(hostile_source(), tokenizer=hostile_tokenizer())) as visitor:
+        reply = visitor.get(f"api/records?count={len(CORPUS)}")
+        assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json; charset=utf-8")
+        assert b"<" not in reply.body
+        assert reply.body.isascii()
+        cells = [row["cells"][4] for row in reply.json["rows"]]
+        whole = visitor.json("api/record/2")["cells"][4]
+    assert [cell["kind"] for cell in cells] == ["tokens"] * len(CORPUS)
+    assert [cell["text"] for cell in cells[::3]] == list(CORPUS[::3])
+    assert (whole["text"], whole["values"]) == (f"{CORPUS[2]}<999>{CORPUS[2]}", [2, 999, 2])
 
 
 def test_bytes_leave_as_images_only_if_they_begin_like_one() -> None:

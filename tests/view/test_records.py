@@ -9,8 +9,11 @@ import pytest
 from PIL import Image
 from tests.view.conftest import FIELDS
 from tests.view.serving import Visitor, routes_of, serving
+from tokenizers import Tokenizer, models
 
 import penstock as pen
+from penstock.source import write_tokens
+from penstock.tokenizer import TextTokenizer, load_tokenizer
 from penstock.view.records import LONG, SHORT, cell_of, rows
 
 NUMBER = {name: place for place, name in enumerate(FIELDS)}
@@ -168,3 +171,34 @@ def test_long_values_are_cut() -> None:
 def test_only_the_first_of_very_many_fields_are_shown() -> None:
     source = pen.open({f"f{number}": np.arange(3) for number in range(100)})
     assert len(rows(source, np.arange(1), SHORT)[0]["cells"]) == 64
+
+
+def words_tokenizer() -> TextTokenizer:
+    vocabulary = {f"w{number}": number for number in range(100)}
+    return load_tokenizer(Tokenizer(models.WordLevel(vocabulary, unk_token="w0")))
+
+
+def test_tokens_are_shown_as_text_if_there_is_a_tokenizer(tmp_path: Path) -> None:
+    documents = [np.arange(3), np.arange(0), np.full(20_000, 7), np.array([5, 300])]
+    written = write_tokens([np.arange(40)], tmp_path / "a.rox", dtype="u2", block_size=20)
+    source = pen.open({"ids": documents, "block": np.arange(40, dtype="u2").reshape(4, 10), "wave": np.ones((4, 20))})
+    with serving(routes_of(source, tokenizer=words_tokenizer())) as visitor:
+        cells = [row["cells"] for row in visitor.json("api/records")["rows"]]
+        long = visitor.json("api/record/2")["cells"][0]
+        batch = visitor.json("api/batch?order=in-order&batch=4")["rows"][0]["cells"]
+    assert [one[0]["text"] for one in cells[:2]] == ["w0 w1 w2", ""]
+    assert cells[3][0]["text"] == "w5<300>"
+    assert (len(cells[2][0]["text"]), cells[2][0]["is_cut"], cells[2][0]["shape"]) == (SHORT.letters, True, [20_000])
+    assert (len(long["text"]), len(long["values"])) == (LONG.letters, 16)
+    assert cells[1][1]["text"] == " ".join(f"w{number}" for number in range(10, 20))
+    assert cells[0][2]["kind"] == "plot", "numbers that are not whole are no tokens"
+    assert batch == cells[0]
+    with pen.open(written[0]) as tokens, serving(routes_of(tokens, tokenizer=words_tokenizer())) as visitor:
+        assert visitor.json("api/record/1")["cells"][0]["text"].startswith("w20 w21")
+
+
+def test_missing_tokens_are_missing(tmp_path: Path) -> None:
+    with pen.create(tmp_path / "a.pen", {"ids": pen.Field.ragged("u2", nullable=True)}) as out:
+        out.extend({"ids": [[1, 2], None]})
+    with pen.open(tmp_path / "a.pen") as source, serving(routes_of(source, tokenizer=words_tokenizer())) as visitor:
+        assert [row["cells"][0]["kind"] for row in visitor.json("api/records")["rows"]] == ["tokens", "missing"]

@@ -1,4 +1,4 @@
-"""penstock convert: anything that can be opened into a store, row shards or token blocks."""
+"""penstock convert: anything that can be opened into a store, row shards or token files; texts into tokens."""
 
 import logging
 import os
@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from enum import StrEnum
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from penstock.argument import byte_size
 from penstock.cli.options import (
     AsJson,
-    Fields,
     Storage,
     Threads,
     check_storage,
@@ -32,10 +31,12 @@ from penstock.cli.options import (
 )
 from penstock.cli.record import chosen
 from penstock.cli.terminal import console, facts, number, print_json, say
-from penstock.conversion.convert import ONE_FIELD
 from penstock.conversion.convert import convert as convert_source
+from penstock.conversion.files import DOCUMENTS, ONE_FIELD, Converted
 from penstock.conversion.tasks import records_noted
+from penstock.conversion.text import Tokenize
 from penstock.errors import PenstockError, StoreError
+from penstock.formats.documents_writer import files_of
 from penstock.formats.files import listing
 from penstock.formats.open import open_source
 from penstock.process import need
@@ -43,7 +44,9 @@ from penstock.progress import ProgressMeter
 from penstock.remote.url import is_url, url_path
 from penstock.report.formatting import noun, size
 from penstock.schema import LZ4, Codec, Deflate, Raw, Zstd
+from penstock.tokenizer import load_tokenizer
 
+T = TypeVar("T")
 _WITH_LEVEL: dict[str, type[Deflate] | type[Zstd] | type[LZ4]] = {"deflate": Deflate, "zstd": Zstd, "lz4": LZ4}
 
 
@@ -146,13 +149,15 @@ def _leave_interrupts_to_the_parent() -> None:
     "penstock convert data.h5 train.pen --fields image,label --codec image=lz4 --codec label=raw",
     "penstock convert train.pen tokens.rox --fields tokens --separator 50256",
     "penstock convert raw.pen clean.pen --map clean:tidy --engine processes",
+    "penstock convert corpus.parquet tokens.rox --tokenizer tokenizer.json --field text --eos '<|endoftext|>'",
+    "penstock convert chats.parquet chats.ds --tokenizer model/ --chat",
 )
 def convert(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Data as for info.")],
     target: Annotated[
         str, typer.Argument(metavar="TARGET", help="The new store; or a name that ends in .shard, .rox, .idx, .ds or .bin.")
     ],
-    fields: Fields = None,
+    fields: Annotated[str | None, typer.Option("--fields", "--field", metavar="A,B", help="Only these fields.")] = None,
     codec: Annotated[
         list[str] | None,
         typer.Option(
@@ -167,6 +172,31 @@ def convert(
         str | None,
         typer.Option("--map", metavar="MODULE:FUNCTION", help="Your own function from batch to batch; it may change fields."),
     ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="A tokenizer.json, or a directory with one: texts become tokens.", rich_help_panel="Text"
+        ),
+    ] = None,
+    eos: Annotated[
+        str | None,
+        typer.Option(metavar="TOKEN", help="Append this token, a name or an id, to every document.", rich_help_panel="Text"),
+    ] = None,
+    special_tokens: Annotated[
+        bool, typer.Option(help="Those that the tokenizer's post-processor adds.", rich_help_panel="Text")
+    ] = True,
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--no-chat",
+            help="Records are conversations, written by the tokenizer's chat template; or texts, though they look like some.",
+            rich_help_panel="Text",
+        ),
+    ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Conversations, written by this Jinja template.", rich_help_panel="Text"),
+    ] = None,
     engine: Annotated[
         WorkEngine, typer.Option("--engine", help="Where records are read, mapped and written.", rich_help_panel="Scale")
     ] = WorkEngine.threads,
@@ -179,40 +209,75 @@ def convert(
 
     If it is interrupted, the same command resumes where it stopped.
 
-    A target that ends in .shard, .rox, .idx, .ds or .bin gets one field; if that is interrupted, the same command starts over.
+    A target that ends in .shard, .rox, .idx, .ds or .bin gets one field. It resumes only with --tokenizer, --map or --engine.
     """
     _check_target(target, separator, codec)
+    how = _tokenize(tokenizer, eos, special_tokens, chat, chat_template)
+    _remark(how, target)
     check_storage([*sources, target], storage)
     for_sources = storage if any(map(is_url, places(sources))) else None
     function = None if map_name is None else function_named(map_name)
     began, meter = time.monotonic(), _Begun()
     with open_data(sources, storage=for_sources) as source, running(engine, workers) as executor:
         options: dict[str, Any] = {
-            "fields": chosen(source, fields),
-            "codec": parse_codecs(codec, chosen(source, fields) if map_name is None else None),
+            "fields": None if how is not None and fields is None else chosen(source, fields),
+            "codec": parse_codecs(codec, chosen(source, fields) if map_name is None and how is None else None),
             "separator": separator,
             "threads": threads,
             "storage_options": storage_options(storage) if is_url(target) else None,
             "map": function,
             "executor": executor,
+            "tokenizer": how,
             **({} if chunk_bytes is None else {"chunk_bytes": byte_size("chunk-bytes", chunk_bytes)}),
         }
-        in_tasks = map_name is not None or executor is not None
+        in_tasks = map_name is not None or executor is not None or how is not None
         with told_of_map(map_name, function):
-            _run(lambda: convert_source(source, target, progress=meter, **options), target, len(source), in_tasks=in_tasks)
+            made = _run(lambda: convert_source(source, target, progress=meter, **options), target, len(source), in_tasks=in_tasks)
         found, written = extent(sources, source), _bytes_out(target, storage)
         read = None if found is None else found.bytes
-        summary = {"target": target, "records": _records_in(target, storage, len(source)), "first_record": meter.first}
+        records = _records_in(target, storage, len(source)) if made is None else made.records
+        summary = {"target": target, "records": records, "first_record": meter.first}
         summary |= {"bytes_in": read, "bytes_out": written, "seconds": time.monotonic() - began}
     summary["ratio"] = written / read if read else None
+    if made is not None and made.tokens is not None:
+        summary |= _tokens(made, summary)
     if as_json:
         print_json(summary)
     else:
         _show(summary)
 
 
+def _tokenize(
+    tokenizer: str | None, eos: str | None, special_tokens: bool, chat: bool | None, chat_template: str | None
+) -> Tokenize | None:
+    if tokenizer is None:
+        for name, value in (("--eos", eos), ("--chat", chat), ("--chat-template", chat_template)):
+            if value is not None:
+                raise typer.BadParameter("is for texts that become tokens: give --tokenizer too", param_hint=name)
+        return None
+    if chat is False and chat_template is not None:
+        raise typer.BadParameter("contradicts --no-chat", param_hint="--chat-template")
+    template = chat if chat_template is None else Path(chat_template)
+    token = int(eos) if eos is not None and eos.isdecimal() else eos
+    return Tokenize(load_tokenizer(tokenizer), eos=token, special_tokens=special_tokens, chat_template=template)
+
+
+def _remark(how: Tokenize | None, target: str) -> None:
+    """Say that documents cannot be told apart, where neither the file nor a token does."""
+    is_line = target.endswith((".rox", ".bin")) and how is not None and how.eos is None
+    if how is not None and is_line and not (how.special_tokens and len(load_tokenizer(how.tokenizer).encode([""]).values)):
+        say(f"documents run together in a {Path(target).suffix} file: --eos puts a token behind each; .idx and .ds keep them apart")
+
+
+def _tokens(made: Converted, summary: dict[str, Any]) -> dict[str, Any]:
+    """Counts of tokens; none a second where some were made before."""
+    rate = made.tokens / max(1e-9, summary["seconds"]) if made.tokens is not None and not summary["first_record"] else None
+    counts = {"documents": made.records, "tokens": made.tokens, "token_bytes": made.token_bytes, "tokens_per_s": rate}
+    return counts if made.loss_tokens is None else {**counts, "loss_tokens": made.loss_tokens}
+
+
 def _check_target(target: str, separator: object, codec: object) -> None:
-    is_tokens, is_rows = target.endswith((".rox", ".idx", ".ds", ".bin")), target.endswith(".shard")
+    is_tokens, is_rows = target.endswith((".rox", ".idx", ".ds", ".bin", ".npy")), target.endswith(".shard")
     if separator is not None and not is_tokens:
         raise typer.BadParameter(
             "a separator stands between documents of tokens: the target must end in .rox, .idx, .ds or .bin",
@@ -244,9 +309,9 @@ class _Begun(ProgressMeter):
         say(f"resumes from record {number(done)} of {number(records)}" if done else f"{number(records)} {noun(records, 'record')}")
 
 
-def _run(work: Callable[[], None], target: str, records: int, *, in_tasks: bool) -> None:
+def _run(work: Callable[[], T], target: str, records: int, *, in_tasks: bool) -> T:
     try:
-        work()
+        return work()
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(_after_interrupt(target, records, in_tasks=in_tasks)) from error
     except BrokenExecutor as error:
@@ -259,7 +324,7 @@ def _run(work: Callable[[], None], target: str, records: int, *, in_tasks: bool)
 
 def _after_interrupt(target: str, records: int, *, in_tasks: bool) -> str:
     """What the same command will do."""
-    if is_url(target) or Path(target).suffix in ONE_FIELD:
+    if is_url(target) or (Path(target).suffix in ONE_FIELD and not in_tasks):
         return "interrupted; nothing remains of it, the same command starts over"
     if in_tasks:
         return "interrupted; the same command does what is left to do"
@@ -270,7 +335,7 @@ def _after_interrupt(target: str, records: int, *, in_tasks: bool) -> str:
 
 def _bytes_out(target: str, storage: Sequence[str] | None) -> int:
     if not is_url(target):
-        return extent_on_disk([target]).bytes
+        return extent_on_disk(files_of(Path(target)) if Path(target).suffix in DOCUMENTS else [target]).bytes
     place = url_path(target, storage_options(storage))
     return sum(info.size for info in listing(place)) or place.objects.head(place.key).size
 
@@ -278,7 +343,17 @@ def _bytes_out(target: str, storage: Sequence[str] | None) -> int:
 def _show(summary: dict[str, Any]) -> None:
     written, seconds = summary["bytes_out"], summary["seconds"]
     rows: dict[str, object] = {"to": summary["target"], "records": number(summary["records"]), "written": size(written)}
+    if "tokens" in summary:
+        rows |= _token_rows(summary)
     if summary["ratio"] is not None:
         rows["read"] = f"{size(summary['bytes_in'])}, {summary['ratio']:.2f} bytes written for each"
     rows["time"] = f"{seconds:.1f} s, {size(written / max(1e-9, seconds))}/s"
     console().print(facts("converted", rows))
+
+
+def _token_rows(summary: dict[str, Any]) -> dict[str, object]:
+    rate = "" if summary["tokens_per_s"] is None else f", {number(round(summary['tokens_per_s']))}/s"
+    rows: dict[str, object] = {"tokens": f"{number(summary['tokens'])}, {size(summary['token_bytes'])}{rate}"}
+    if "loss_tokens" in summary:
+        rows["in the loss"] = f"{number(summary['loss_tokens'])} tokens"
+    return rows

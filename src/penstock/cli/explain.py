@@ -1,9 +1,13 @@
-"""penstock explain and where: which records are in the batch of a step, and when a record is seen."""
+"""penstock explain and where: which records or documents are in the batch of a step, as text too; when a record is seen."""
 
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.console import ConsoleRenderable, Group
 
 from penstock.cli.options import (
     AsJson,
@@ -17,14 +21,29 @@ from penstock.cli.options import (
     need_loader,
     takes_order,
 )
-from penstock.cli.record import read_record, shown
-from penstock.cli.terminal import console, facts, number, print_json, say, table
+from penstock.cli.record import JSON_LETTERS, MOST_LETTERS, chosen, read_record, shown
+from penstock.cli.terminal import clip, console, facts, number, print_json, safe, say, table
+from penstock.cli.terminal import text as text_line
 from penstock.loader import Loader
 from penstock.records import Source
 from penstock.report.formatting import noun
-from penstock.stream import MixedStream, RecordStream, Stream
+from penstock.stream import DocumentTable, MixedStream, PackStream, RecordStream, SequenceStream, Stream
+from penstock.stream.documents import TOKENS_OF_LETTER, has_tokens, text_of
+from penstock.tokenizer import TextTokenizer, load_tokenizer
 
 Show = Annotated[bool, typer.Option("--show", help="Show the records too, as many as are listed of each rank.")]
+AsText = Annotated[
+    bool, typer.Option("--text", help="Show what is in the samples as text: documents, or texts and tokens of records.")
+]
+TokenizerFile = Annotated[
+    str | None, typer.Option("--tokenizer", metavar="FILE", help="The tokenizer.json that makes text of tokens, for --text.")
+]
+NameField = Annotated[
+    str | None, typer.Option("--name-field", metavar="FIELD", help="For --text: name documents by this field, such as url.")
+]
+
+MOST_PIECES, MOST_PIECES_JSON = 64, 1000
+MOST_NAME = 300
 
 
 @takes_order
@@ -32,6 +51,7 @@ Show = Annotated[bool, typer.Option("--show", help="Show the records too, as man
     "penstock explain train.pen 1000 --batch-size 256 --seed 7",
     "penstock explain train.pen 1000 --world 8 --most 4",
     "penstock explain train:make_loader 12 --show",
+    "penstock explain train:make_loader 12 --text --tokenizer tokenizer.json",
     "penstock explain train.pen 12 --json",
 )
 def explain(
@@ -39,23 +59,31 @@ def explain(
     step: Annotated[str, typer.Argument(metavar="STEP", help="The number of the batch, from 0 on.")],
     order: OrderOptions,
     show: Show = False,
+    text: AsText = False,
+    tokenizer: TokenizerFile = None,
+    name_field: NameField = None,
     most: Annotated[int, typer.Option(min=1, help="How many samples of each rank are listed.")] = 8,
     world: World = 1,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which records are in the batch of a step: ids, epoch and position, for every rank.
+    """Say which records are in the batch of a step: ids, epoch and position, for every rank; of sequences, which documents.
 
-    Nothing is read, unless --show is given. With your own function, the batches are those of its loader.
+    Nothing is read, unless --show or --text is given. With your own function, the batches are those of its loader.
     """
     data, step = data_first(data, step, "STEP", example="penstock explain train.pen 1000")
+    if not text and (tokenizer is not None or name_field is not None):
+        raise typer.BadParameter("expected --text too: it is what shows texts and names", param_hint="--text")
     wanted = _step_number(step)
+    made = None if tokenizer is None else load_tokenizer(tokenizer)
     loader = need_loader(make_loader(data, order, world, storage))
-    found = loader.explain(wanted)
-    samples = _samples(found)
+    found = loader.explain(wanted, documents=text and _has_documents(loader.stream))
+    samples = list(_samples(found))
     ranks = loader.shard.world
     if as_json:
-        print_json({**found, "world": ranks})
+        reader = _Reader(loader.stream, made, name_field, JSON_LETTERS, MOST_PIECES_JSON)
+        texts = {"texts": [reader.as_json(*one) for one in _listed(samples, ranks, most)]} if text else {}
+        print_json({**found, "world": ranks, **texts})
         return
     out = console()
     rows = {"epoch": number(found["epoch"]), "position": number(found["position"]), "samples": number(len(samples))}
@@ -66,6 +94,11 @@ def explain(
     )
     if show:
         _show(loader.stream, samples, ranks, most)
+    if text:
+        reader = _Reader(loader.stream, made, name_field, MOST_LETTERS, MOST_PIECES)
+        for rank, place, sample in _listed(samples, ranks, most):
+            out.print()
+            out.print(reader.as_table(rank, place, sample))
 
 
 def _step_number(word: str) -> int:
@@ -74,54 +107,173 @@ def _step_number(word: str) -> int:
     return int(word)
 
 
-def _samples(found: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Of every sample the name of its data set (empty if there is one) and its id, or its runs of tokens."""
-    if "source" not in found:
-        return [("", one) for one in _own(found)]
-    left = {name: iter(_samples(part)) for name, part in found["parts"].items()}
-    return [(f"{name}:{inner}" if inner else name, one) for name in found["source"].tolist() for inner, one in [next(left[name])]]
+@dataclass(frozen=True)
+class _Sample:
+    """A sample by the names of its data sets in mixtures: its id, or its runs of tokens, and (document, from, to) if known."""
+
+    names: tuple[str, ...]
+    id: int | None = None
+    runs: Sequence[tuple[int, int]] = ()
+    documents: Sequence[tuple[int, int, int]] | None = None
+
+    def __str__(self) -> str:
+        told = " + ".join(f"tokens {low}-{high}" for low, high in self.runs) if self.id is None else str(self.id)
+        return ":".join([*self.names, told or "padding"])
 
 
-def _own(found: dict[str, Any]) -> list[Any]:
-    if "ids" in found:
-        ids: list[Any] = found["ids"].tolist()
-        return ids
-    return [[tuple(run) for run in np.asarray(runs).tolist()] for runs in found["tokens"]]
+def _samples(found: dict[str, Any], names: tuple[str, ...] = ()) -> Iterator[_Sample]:
+    if "source" in found:
+        left = {name: _samples(part, (*names, name)) for name, part in found["parts"].items()}
+        yield from (next(left[name]) for name in found["source"].tolist())
+    elif "ids" in found:
+        yield from (_Sample(names, one) for one in found["ids"].tolist())
+    else:
+        told = found.get("documents", [None] * len(found["tokens"]))
+        for runs, documents in zip(found["tokens"], told, strict=True):
+            spans = None if documents is None else [(one, low, high) for one, low, high in documents.tolist()]
+            yield _Sample(names, None, [(low, high) for low, high in np.asarray(runs).tolist()], spans)
 
 
-def _rank_row(rank: int, world: int, position: int, samples: list[tuple[str, Any]], most: int) -> tuple[str, str, str]:
+def _listed(samples: list[_Sample], world: int, most: int) -> Iterator[tuple[int, int, _Sample]]:
+    """The first samples of each rank: the rank, the place in the batch, and the sample."""
+    for rank in range(world):
+        yield from ((rank, place, samples[place]) for place in range(rank, len(samples), world)[:most])
+
+
+def _rank_row(rank: int, world: int, position: int, samples: list[_Sample], most: int) -> tuple[str, str, str]:
     mine = samples[rank::world]
     dots = f" … ({number(len(mine))})" if len(mine) > most else ""
-    listed = ", ".join(_sample_name(name, one) for name, one in mine[:most])
     positions = ", ".join(number(position + rank + k * world) for k in range(min(2, len(mine))))
-    return str(rank), f"{positions}{' …' if len(mine) > 2 else ''}", f"{listed}{dots}"
+    return str(rank), f"{positions}{' …' if len(mine) > 2 else ''}", f"{', '.join(map(str, mine[:most]))}{dots}"
 
 
-def _sample_name(name: str, one: Any) -> str:
-    told = " + ".join(f"tokens {low}-{high}" for low, high in one) if isinstance(one, list) else str(one)
-    return f"{name}:{told}" if name else told
-
-
-def _show(stream: Stream, samples: list[tuple[str, Any]], world: int, most: int) -> None:
+def _show(stream: Stream, samples: list[_Sample], world: int, most: int) -> None:
     out = console()
-    for rank in range(world):
-        for name, one in samples[rank::world][:most]:
-            source = _source(stream, name)
-            if source is None or isinstance(one, list):
-                raise typer.BadParameter("sequences of tokens are no records that can be shown", param_hint="--show")
-            record = read_record(source, one, list(source.schema))
-            out.print()
-            out.print(
-                facts(f"rank {rank}, {_sample_name(name, one)}", {n: shown(value, preview=0) for n, value in record.values.items()})
-            )
+    for rank, _, sample in _listed(samples, world, most):
+        part = _part(stream, sample.names)
+        if not isinstance(part, RecordStream) or sample.id is None:
+            raise typer.BadParameter("sequences of tokens are no records that can be shown: use --text", param_hint="--show")
+        record = read_record(part.source, sample.id, list(part.source.schema))
+        out.print()
+        out.print(facts(f"rank {rank}, {sample}", {n: shown(value, preview=0) for n, value in record.values.items()}))
 
 
-def _source(stream: Stream, name: str) -> Source | None:
-    """The source of a data set by its name within mixtures."""
-    for part in filter(None, name.split(":")):
-        if isinstance(stream, MixedStream):
-            stream = stream.streams[stream.names.index(part)]
-    return stream.source if isinstance(stream, RecordStream) else None
+def _part(stream: Stream, names: Sequence[str]) -> Stream:
+    """A stream by its names within mixtures."""
+    for name in names:
+        assert isinstance(stream, MixedStream)
+        stream = stream.streams[stream.names.index(name)]
+    return stream
+
+
+def _has_documents(stream: Stream) -> bool:
+    """Whether the documents of all sequences can be told."""
+    return all(part.has_documents for part in stream.parts if isinstance(part, SequenceStream))
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of a sample as text: a document or a run of tokens [low, high), or a field of a record."""
+
+    what: str
+    low: int
+    high: int
+    text: str
+    name: str | None = None
+    document: int | None = None
+    is_cut: bool = False
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Samples as text, of at most N letters a piece."""
+
+    stream: Stream
+    tokenizer: TextTokenizer | None
+    name_field: str | None
+    letters: int
+    most: int
+
+    def as_table(self, rank: int, place: int, sample: _Sample) -> ConsoleRenderable:
+        rows = [(one.what, f"{one.low}-{one.high}", *_name_cell(one.name), self._shown(one)) for one in self._pieces(sample)]
+        names = ("name",) if rows and len(rows[0]) > 3 else ()
+        left = len(sample.documents or ()) - len(rows)
+        more = [text_line(f"… and {number(left)} documents more")] if left > 0 else []
+        made = table(("document" if sample.documents is not None else "part", "from-to", *names, "text"), rows)
+        return Group(text_line(", ".join([f"rank {rank}", f"sample {place}", *sample.names]), "bold"), made, *more)
+
+    def _shown(self, piece: _Piece) -> str:
+        return f"{safe(piece.text)}{'…' if piece.is_cut else ''}"
+
+    def as_json(self, rank: int, place: int, sample: _Sample) -> dict[str, Any]:
+        pieces = [
+            {
+                **({"part": one.what} if one.document is None else {"document": one.document}),
+                "from": one.low,
+                "to": one.high,
+                **({} if one.name is None else {"name": one.name[:MOST_NAME]}),
+                "text": one.text,
+                "is_cut": one.is_cut,
+            }
+            for one in self._pieces(sample)
+        ]
+        return {"rank": rank, "sample": place, "source": list(sample.names), "pieces": pieces}
+
+    def _pieces(self, sample: _Sample) -> list[_Piece]:
+        part = _part(self.stream, sample.names)
+        if isinstance(part, RecordStream) and sample.id is not None:
+            return list(self._of_record(part.source, sample.id))
+        if isinstance(part, SequenceStream | PackStream) and sample.documents is not None:
+            return [self._of_document(part.documents, *one) for one in sample.documents[: self.most]]
+        if isinstance(part, SequenceStream):
+            return [self._of_run(part, *one) for one in sample.runs[: self.most]]
+        raise typer.BadParameter(f"samples of {type(part).__name__} cannot be shown as text", param_hint="--text")
+
+    def _of_document(self, documents: DocumentTable, document: int, low: int, high: int) -> _Piece:
+        end = min(high, low + TOKENS_OF_LETTER * self.letters)
+        if documents.has_tokens and self.tokenizer is None:
+            raise _needs_tokenizer()
+        text = documents.text(document, low, end, tokenizer=self.tokenizer)
+        name = documents.name(document, self.name_field)
+        return self._piece(str(document), low, high, text, end < high, None if name == str(document) else name, document)
+
+    def _of_run(self, stream: SequenceStream, low: int, high: int) -> _Piece:
+        if self.tokenizer is None:
+            raise _needs_tokenizer()
+        end = min(high, low + TOKENS_OF_LETTER * self.letters)
+        return self._piece("tokens", low, high, text_of(self.tokenizer, stream.read_tokens(low, end)), end < high)
+
+    def _of_record(self, source: Source, record: int) -> Iterator[_Piece]:
+        name = None
+        if self.name_field is not None:
+            (value,) = read_record(source, record, chosen(source, self.name_field)).values.values()
+            name = "missing" if value is None else str(value)
+        fields = [name for name, field in source.schema.items() if field.kind == "text" or has_tokens(field)]
+        texts = {n: v for n, v in read_record(source, record, fields).values.items() if self.tokenizer or isinstance(v, str)}
+        if not texts:
+            raise _needs_tokenizer() if fields else typer.BadParameter("there is no field of texts or tokens", param_hint="--text")
+        for field, value in texts.items():
+            if isinstance(value, np.ndarray) and self.tokenizer is not None:
+                end = min(value.size, TOKENS_OF_LETTER * self.letters)
+                yield self._piece(field, 0, value.size, text_of(self.tokenizer, value[:end]), end < value.size, name)
+            elif isinstance(value, str):
+                yield self._piece(field, 0, len(value), value, False, name)
+            else:
+                yield self._piece(field, 0, 0, "missing" if value is None else str(value), False, name)
+
+    def _piece(
+        self, what: str, low: int, high: int, text: str, is_cut: bool, name: str | None = None, document: int | None = None
+    ) -> _Piece:
+        return _Piece(what, low, high, text[: self.letters], name, document, is_cut or len(text) > self.letters)
+
+
+def _name_cell(name: str | None) -> tuple[str, ...]:
+    """A name that is a path below the working directory without that."""
+    return () if name is None else (clip(name.removeprefix(f"{os.getcwd()}{os.sep}"), MOST_NAME),)
+
+
+def _needs_tokenizer() -> Exception:
+    return typer.BadParameter("tokens become text by a tokenizer: give --tokenizer FILE, a tokenizer.json", param_hint="--text")
 
 
 @takes_order
@@ -132,24 +284,29 @@ def _source(stream: Stream, name: str) -> Source | None:
 )
 def where(
     data: Pipeline,
-    record: Annotated[str, typer.Argument(metavar="ID", help="The id of the record; NAME:ID for a data set of a mixture.")],
+    record: Annotated[str, typer.Argument(metavar="ID", help="The id of the record or document; NAME:ID in a mixture.")],
     order: OrderOptions,
     epochs: Annotated[int, typer.Option(min=1, help="In how many epochs to look.")] = 3,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="In how many steps to look, instead of epochs, which may not end.")
+    ] = None,
     world: World = 1,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say when a record is seen: epochs, positions, steps and ranks. Nothing is read."""
+    """Say when a record is seen, or a document of sequences: epochs, positions, steps and ranks. No record is read."""
     data, record = data_first(data, record, "ID", example="penstock where train.pen 425")
     loader = need_loader(make_loader(data, order, world, storage))
-    found = [{**one, "rank": _rank_of(loader, one)} for one in loader.where(_record_key(record, loader), epochs=range(epochs))]
+    places = {"epochs": range(epochs)} if steps is None else {"steps": range(steps)}
+    found = [{**one, "rank": _rank_of(loader, one)} for one in loader.where(_record_key(record, loader), **places)]
     if as_json:
         print_json(found)
     elif found:
         columns = ("epoch", "position", "step", "rank")
         console().print(table(columns, [[number(one[name]) for name in columns] for one in found], right=columns))
     else:
-        say(f"record {record} is in no batch of {number(epochs)} {noun(epochs, 'epoch')}")
+        looked = f"{number(epochs)} {noun(epochs, 'epoch')}" if steps is None else f"{number(steps)} {noun(steps, 'step')}"
+        say(f"record {record} is in no batch of {looked}")
 
 
 def _record_key(word: str, loader: Loader) -> Any:
@@ -159,7 +316,16 @@ def _record_key(word: str, loader: Loader) -> Any:
     if isinstance(loader.stream, MixedStream) != bool(colon):
         kind = "NAME:ID, because this is a mixture" if not colon else "an id without a name, because this is no mixture"
         raise typer.BadParameter(f"expected {kind}, got {word!r}", param_hint="ID")
-    return (name, int(last)) if colon else int(last)
+    return _key_in(loader.stream, name, int(last)) if colon else int(last)
+
+
+def _key_in(stream: Stream, name: str, record: int) -> Any:
+    """A record by the names of its data sets: outer:inner for a mixture within another."""
+    for outer in stream.names if isinstance(stream, MixedStream) else ():
+        part = _part(stream, [outer])
+        if isinstance(part, MixedStream) and name.startswith(f"{outer}:"):
+            return outer, _key_in(part, name.removeprefix(f"{outer}:"), record)
+    return name, record
 
 
 def _rank_of(loader: Loader, one: dict[str, int]) -> int:

@@ -21,8 +21,9 @@ class Entry(NamedTuple):
     summary: str
 
     def function(self) -> Callable[..., None]:
-        found: Callable[..., None] = getattr(importlib.import_module(f"penstock.cli.{self.module}"), self.name.replace("-", "_"))
-        return found
+        found = getattr(importlib.import_module(f"penstock.cli.{self.module}"), self.name.replace("-", "_"))
+        command: Callable[..., None] = importlib.import_module("penstock.cli.options").takes_options(found)
+        return command
 
 
 ENTRIES = (

@@ -17,6 +17,7 @@ from penstock.cli.options import (
     Threads,
     check_storage,
     examples,
+    given_options,
     open_data,
     storage_options,
 )
@@ -92,7 +93,7 @@ def verify(
 
 
 def _check(data: Sequence[str], generation: int | None, storage: Sequence[str] | None, *, all_generations: bool) -> Checked:
-    location = _store_on_disk(data)
+    location = None if given_options() else _store_on_disk(data)
     if location is None:
         with open_data(data, generation=generation, storage=storage) as source:
             if not isinstance(source, Store):

@@ -19,6 +19,7 @@ from penstock.cli.options import (
     Storage,
     World,
     examples,
+    given_options,
     make_loader,
     open_data,
     places,
@@ -359,6 +360,7 @@ def verify_resume(
     try:
         if kill:
             same = [*option_words(order.given()), *(f"--storage={pair}" for pair in storage or ())]
+            same += [f"--option={pair}" for pair in given_options()]
             found = _killed(same, data, steps or KILL_STEPS, chosen)
         else:
             found = _resumed(make, steps, chosen)

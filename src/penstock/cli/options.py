@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import re
 import stat
@@ -18,7 +19,7 @@ import typer
 
 from penstock.cli.terminal import UserCodeError, place_in, say
 from penstock.formats.files import expand, has_pattern
-from penstock.formats.open import open_source
+from penstock.formats.open import companions_of, open_source
 from penstock.formats.tokens import numbered_shards
 from penstock.loader import Loader
 from penstock.order import Shard
@@ -49,6 +50,12 @@ Storage = Annotated[
     list[str] | None,
     typer.Option("--storage", "-s", metavar="KEY=VALUE", help="An option of the object store, such as region=eu-west-1."),
 ]
+DataOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", "-o", metavar="KEY=VALUE", help="An option of the data, as penstock.open takes it, such as dtype=uint16."
+    ),
+]
 StorePath = Annotated[str, typer.Argument(metavar="STORE", help="The path or URL of a store.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads that compress and write.")]
 World = Annotated[int, typer.Option(min=1, help="Ranks that share each batch.", rich_help_panel="Order")]
@@ -64,6 +71,73 @@ def examples(*lines: str) -> Callable[[Command], Command]:
         return command
 
     return add
+
+
+# Options of the data itself: those of token files without a header, above all
+
+
+class _Given:
+    """What the command that is running was given for the data that it opens. Threads of its own see it too."""
+
+    pairs: Sequence[str] = ()
+    is_used = False
+
+
+_given = _Given()
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with --option, if it opens data: what is given there goes to all that it opens."""
+    signature = inspect.signature(command)
+    if "storage" not in signature.parameters or "store" in signature.parameters:  # only a store, which has no options
+        return command
+
+    @wraps(command)
+    def run(*, option: Sequence[str] | None = None, **given: Any) -> None:
+        _given.pairs, _given.is_used = tuple(option or ()), False
+        try:
+            command(**given)
+            if _given.pairs and not _given.is_used:
+                raise _wrong_option("it goes with data that is opened, and none was")
+        finally:
+            _given.pairs = ()
+
+    parameters = list(signature.parameters.values())
+    place = list(signature.parameters).index("storage") + 1
+    added = inspect.Parameter("option", parameters[place - 1].kind, default=None, annotation=DataOption)
+    run.__signature__ = signature.replace(parameters=[*parameters[:place], added, *parameters[place:]])  # type: ignore[attr-defined]
+    return run
+
+
+def given_options() -> Sequence[str]:
+    """The KEY=VALUE pairs of --option, as they were given, for a command that passes them on."""
+    _given.is_used = True
+    return _given.pairs
+
+
+def data_options() -> dict[str, Any]:
+    """The same for penstock.open: a value is JSON (true, 4096, [1, 2], "text"), or else a text."""
+    found: dict[str, Any] = {}
+    for pair in _given.pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise _wrong_option(f"expected KEY=VALUE, got {pair!r}")
+        if key in found:
+            raise _wrong_option(f"expected {key} once, got it twice")
+        found[key] = _value(value)
+    _given.is_used = True
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _wrong_option(what: str) -> typer.BadParameter:
+    return typer.BadParameter(what, param_hint="--option")
 
 
 # The order of batches: one group of options for every command that computes batches
@@ -121,6 +195,8 @@ def make_loader(paths: Sequence[str], order: OrderOptions, world: int = 1, stora
     if len(paths) == 1 and is_function(paths[0]):
         if order != OrderOptions() or world != 1:
             raise typer.BadParameter(f"{paths[0]} decides about batch size, order and ranks itself: leave those options out")
+        if _given.pairs:
+            raise _wrong_option(f"{paths[0]} opens the data itself: leave it out")
         return _call(paths[0])
     if order.in_order and (order.block, order.window, order.lanes) != (None, None, 1):
         raise typer.BadParameter("--in-order does not shuffle: leave --block, --window and --lanes out")
@@ -186,6 +262,7 @@ def open_data(
     given = storage_options(storage)
     if given is not None:
         options["storage_options"] = given
+    options |= data_options()
     if all(_is_field(path) for path in paths):
         fields = dict(path.split("=", 1) for path in paths)
         if len(fields) < len(paths):
@@ -199,8 +276,10 @@ def _open(what: Any, options: dict[str, Any]) -> Source:
         return open_source(what, **options)
     except TypeError as error:
         refused = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        if "generation" not in options or refused is None or refused[1] != "generation":
+        if refused is None or refused[1] not in options:
             raise
+        if refused[1] != "generation":
+            raise _wrong_option(f"data of this kind has no option {refused[1]}") from error
         raise typer.BadParameter("only a store has generations, and this is none", param_hint="--generation") from error
 
 
@@ -232,8 +311,9 @@ def extent(words: Sequence[str], source: Source) -> Extent | None:
 
 
 def extent_on_disk(paths: Iterable[str | os.PathLike[str]]) -> Extent:
-    """Files, patterns, directories with all that is below them, and prefixes of token shards."""
-    found = [status(file) for path in paths for file in _files(os.fspath(path))]
+    """Files with those that belong to them, patterns, directories with all that is below them, and prefixes of token files."""
+    named = dict.fromkeys(file for path in paths for file in _files(os.fspath(path)))
+    found = [status(file) for file in named]
     sizes = [one.st_size for one in found if one is not None and stat.S_ISREG(one.st_mode)]
     return Extent(len(sizes), sum(sizes))
 
@@ -245,8 +325,11 @@ def _files(text: str) -> Iterator[Path]:
             yield from _files(str(found))
     elif is_directory(path):
         yield from _files_below(path)
+    elif is_there(path):
+        yield from (path, *(path.with_name(name) for name in companions_of(path.name)))
     else:
-        yield from [path] if is_there(path) else (shard for _, shard in numbered_shards(path))
+        yield from (shard for _, shard in numbered_shards(path))
+        yield from (path.with_name(path.name + end) for end in (".idx", ".bin"))
 
 
 def _files_below(path: Path) -> Iterator[Path]:

@@ -17,6 +17,7 @@ import typer
 from penstock.cli.options import Generation, Storage, examples, open_data
 from penstock.cli.terminal import say
 from penstock.records import Source
+from penstock.tokenizer import load_tokenizer
 from penstock.view.dataset import ShownData
 from penstock.view.server import Routes, ViewServer
 
@@ -25,10 +26,14 @@ from penstock.view.server import Routes, ViewServer
     "penstock view train.pen",
     "penstock view image=images.npy label=labels.npy --port 8000 --no-browser",
     "penstock view train.pen --watch run.jsonl",
+    "penstock view tokens.rox --tokenizer tokenizer.json",
 )
 def view(
     data: Annotated[list[str] | None, typer.Argument(metavar="DATA", help="Data as for info; not needed with --watch.")] = None,
     watch: Annotated[Path | None, typer.Option(metavar="FILE", help="A file of loader figures that a run appends to.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option("--tokenizer", metavar="FILE", help="A tokenizer.json: tokens are shown as text, too.")
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes a free one.")] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
     generation: Generation = None,
@@ -42,7 +47,7 @@ def view(
     if not data and watch is None:
         raise typer.BadParameter("expected DATA, or --watch FILE", param_hint="DATA")
     with ExitStack() as stack:
-        server = stack.enter_context(_served(_routes(data or [], watch, generation, storage), port))
+        server = stack.enter_context(_served(_routes(data or [], watch, generation, storage, tokenizer), port))
         stack.enter_context(suppress(KeyboardInterrupt))  # Ctrl-C is the normal end
         _announce(server.guard.url, as_json=as_json)
         if not no_browser and not as_json and _has_browser():
@@ -50,14 +55,17 @@ def view(
         server.serve_forever()
 
 
-def _routes(words: list[str], watch: Path | None, generation: int | None, storage: list[str] | None) -> Routes:
+def _routes(
+    words: list[str], watch: Path | None, generation: int | None, storage: list[str] | None, tokenizer: str | None
+) -> Routes:
+    made = None if tokenizer is None else load_tokenizer(tokenizer)
     if not words:
         return Routes(None, watch)
 
     def open_at(chosen: int | None) -> Source:
         return open_data(words, generation=generation if chosen is None else chosen, storage=storage)
 
-    return Routes(ShownData(open_at, words), watch)
+    return Routes(ShownData(open_at, words), watch, made)
 
 
 @contextmanager

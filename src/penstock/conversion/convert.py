@@ -8,18 +8,15 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
-from penstock.batch import Batch, unmasked
-from penstock.conversion.reading import load, next_span, read_spans, spans_of
+from penstock.batch import Batch
+from penstock.conversion.files import MASKED, ONE_FIELD, Converted, FileForm, check_one_field, count_tokens, write_one_field
+from penstock.conversion.reading import load, next_span, spans_of
 from penstock.conversion.tasks import BatchMap, Conversion, Input, Note, as_map
-from penstock.errors import SchemaMismatchError, StoreError
-from penstock.formats.documents_writer import write_documents
+from penstock.conversion.text import TextMap, as_tokenize
+from penstock.errors import EmptySourceError, StoreError
 from penstock.formats.files import listing
 from penstock.formats.open import has_urls, is_at_url, open_source
-from penstock.formats.publish import new_file
-from penstock.formats.rows import write_rows
-from penstock.formats.tokens_writer import write_tokens
+from penstock.formats.publish import Staging, new_file, refuse_existing
 from penstock.progress import Progress, reporting
 from penstock.records import DENSE, Source
 from penstock.remote.url import UrlPath
@@ -32,12 +29,11 @@ from penstock.store.reader import Store
 from penstock.store.storage import DIRECTORIES, MANIFEST_DIRECTORY, Location, as_location
 from penstock.store.writer import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, ChunkLimits, Writer, begin_store, create
 from penstock.system import is_directory, is_there, names_in, status, writing
+from penstock.tokenizer import TokenizerLike
 
 __all__ = ["coded", "convert"]
 
 BATCH_BYTES = 32 << 20
-DOCUMENTS = (".idx", ".ds", ".bin")
-ONE_FIELD = (".shard", ".rox", *DOCUMENTS)
 FOREIGN = (".npy", ".npz", ".h5", ".hdf5", ".parquet", ".arrow", ".feather", ".array_record", ".json", ".csv", ".tar", ".zip")
 """Names that promise another format."""
 
@@ -56,7 +52,8 @@ def convert(
     progress: Progress | bool | None = None,
     map: Callable[[Batch], Mapping[str, Any]] | BatchMap | None = None,  # noqa: A002 - what it is
     executor: Executor | None = None,
-) -> None:
+    tokenizer: TokenizerLike | None = None,
+) -> Converted | None:
     """Write a new store from anything that :func:`penstock.open` opens, or from a source.
 
     ``fields`` picks some of them; ``codec`` is one for all, or a dict for some. ``progress`` is True for a bar, or a function that
@@ -65,12 +62,19 @@ def convert(
 
     A ``path`` that ends in .shard or .rox gives row shards or token blocks instead, of the one field that is left. One that ends in
     .idx, .ds or .bin gives token files of Megatron, datatrove or nanoGPT. ``separator`` then stands behind every document of
-    tokens. These are written in one go.
+    tokens. These are written in one go, unless there is a map, an executor or a tokenizer.
+
+    ``tokenizer`` makes tokens of texts: the path of a tokenizer.json, a ``tokenizers.Tokenizer``, or a
+    :class:`~penstock.source.Tokenize`, which says more. The one field of texts becomes documents of tokens, in a token file or in
+    the field ``tokens`` of a store; .npy then is a file of OLMo, without a header.
 
     ``map`` is a function of batches, or a :class:`~penstock.source.BatchMap`, which says more: it may change the fields and
     the number of records. ``executor`` is any ``concurrent.futures.Executor``: parts of the source are read, mapped and written in
     its threads, processes or machines, and become one commit. The store has the same records in the same order for any executor,
-    or none. On a shared disk, what was done is not done again when an interrupted conversion is started anew.
+    or none. On a shared disk, what was done is not done again when an interrupted conversion is started anew. A row or token file
+    is made of such a store when that is complete, which takes its space on the disk until then.
+
+    Returns a :class:`~penstock.source.Converted` if there is a tokenizer, or if a map or an executor makes a row or token file.
 
     ``source`` and ``path`` may be URLs; ``storage_options`` are for both (open the source first where it needs others). A store at
     a URL is written in one go too: nothing is seen of it before it is complete.
@@ -84,17 +88,19 @@ def convert(
     layout = ChunkLimits(chunk_bytes, chunk_records)
     for_source = {"storage_options": storage_options} if storage_options is not None and has_urls(source) else {}
     target = as_location(path, None if for_source and not is_at_url(path) else storage_options)
-    if target.suffix in FOREIGN:
+    if target.suffix in FOREIGN and not (tokenizer is not None and target.suffix in MASKED):
         raise ValueError(
             f"{target}: convert writes a store, which may have any other name, or {', '.join(ONE_FIELD)}, not {target.suffix}"
         )
     opened = open_source(source, **for_source)
     try:
+        if tokenizer is not None:
+            reads = _texts(opened, fields, as_map(map), tokenizer, target, separator)
+            return _convert_in_tasks(Conversion.of(reads, layout, executor, threads), target, codec, None, progress)
         names = _chosen(opened.schema, fields)
         if map is not None or executor is not None:
             reads = Input(opened, tuple(names), as_map(map))
-            _convert_in_tasks(Conversion.of(reads, layout, executor, threads), target, codec, progress)
-            return
+            return _convert_in_tasks(Conversion.of(reads, layout, executor, threads), target, codec, separator, progress)
         schema = coded({name: opened.schema[name] for name in names}, codec)
         options: dict[str, Any] = {"chunk_bytes": chunk_bytes, "chunk_records": chunk_records}
         if target.suffix in ONE_FIELD:
@@ -107,31 +113,97 @@ def convert(
     finally:
         if opened is not source:
             opened.close()
+    return None
+
+
+def _texts(
+    source: Source,
+    fields: Sequence[str] | None,
+    before: BatchMap | None,
+    tokenizer: TokenizerLike,
+    target: Location,
+    separator: object,
+) -> Input:
+    """Texts on their way to tokens. ValueError if the target has no place for what they become."""
+    how = as_tokenize(tokenizer)
+    if separator is not None:
+        raise ValueError("separator: with a tokenizer, give Tokenize(tokenizer, eos=...) (--eos) instead")
+    is_file = target.suffix in (*ONE_FIELD, *MASKED)
+    if target.suffix == ".shard":
+        raise ValueError(
+            f"{target}: row shards have no place for tokens: the target must be a store, .rox, .idx, .ds, .bin or .npy"
+        )
+    if how.is_chat and is_file and target.suffix not in MASKED:
+        raise ValueError(f"{target}: such a file has no place for the loss mask of conversations; a store, .ds and .npy have")
+    names = _chosen(source.schema, fields)
+    if before is None:
+        names = [how.field_of(source.schema, fields)]
+    missing = f"and a {target.suffix} file has no place for missing documents: select the others, or convert to a store"
+    is_nullable = before is None and source.schema[names[0]].nullable
+    return Input(source, tuple(names), TextMap.of(how, before, missing if is_file else None, is_nullable=is_nullable))
 
 
 def _convert_in_tasks(
-    work: Conversion, target: Location, codec: Codec | Mapping[str, Codec] | None, progress: Progress | bool | None
-) -> None:
-    if target.suffix in ONE_FIELD:
-        raise ValueError(
-            f"{target}: map and executor make a store, not a {target.suffix} file; convert the store to that afterwards"
-        )
+    work: Conversion,
+    target: Location,
+    codec: Codec | Mapping[str, Codec] | None,
+    separator: object,
+    progress: Progress | bool | None,
+) -> Converted | None:
+    texts = work.input.map if isinstance(work.input.map, TextMap) else None
+    if target.suffix in ONE_FIELD or (texts is not None and target.suffix in MASKED):
+        with new_file(target) as file:
+            return _convert_to_file(work, file.absolute(), separator, progress)
     if isinstance(target, UrlPath):
         _check_url(target)
         work.to_url(target, coded(work.guess_fields(), codec), progress)
-        return
-    path = target.absolute()
-    partial, note = _growing(path)
-    schema = coded(work.guess_fields(), codec)
-    is_begun = _check_partial(partial, note)
-    work.to_path(partial, schema, progress, Note.of(note, work.about(schema), is_begun=is_begun))
-    _give_name(partial, note, path)
+    else:
+        path = target.absolute()
+        partial, note = _growing(path)
+        schema = coded(work.guess_fields(), codec)
+        is_begun = _check_partial(partial, note)
+        work.to_path(partial, schema, progress, Note.of(note, work.about(schema), is_begun=is_begun))
+        _give_name(partial, note, path)
+    if texts is None:
+        return None
+    with open_source(target) as made:
+        return count_tokens(made)
+
+
+def _convert_to_file(work: Conversion, path: Path, separator: object, progress: Progress | bool | None) -> Converted:
+    """A row or token file, by way of a store: that can be made in tasks, and gone on with. Killed at any point, what is left to do
+    is done when it is started again, and the file has the same bytes.
+    """
+    partial, place = _partial(path)
+    fields = work.guess_fields()
+    form = FileForm.of(path, fields, work.input.map)
+    is_begun = _check_partial(partial, place)
+    if not _is_committed(partial):  # else these may be its own files, of a run that was killed while they got their names
+        for file in form.files:
+            refuse_existing(file, "choose another name")
+    work.to_path(partial, fields, progress, Note.of(place, work.about(fields), is_begun=is_begun))
+    with Staging(path) as staging:
+        with open_source(partial) as made:
+            written = count_tokens(made) if form.tokenizer is not None else Converted(len(made))
+            form.write(made, staging.path(path.name), separator, written)
+        files = [file for file in form.files if is_there(staging.path(file.name))]
+        staging.publish(files, again=True)
+        staging.remove(partial)
+    with suppress(OSError):  # without its store the note says nothing
+        place.unlink()
+    if not files:
+        raise EmptySourceError(f"{path}: there is nothing to write: no records, or none with a token")
+    return written
 
 
 def _growing(path: Path) -> tuple[Path, Path]:
     """Where a store grows until it gets its name, and the note next to it; StoreError if the name is taken."""
     if status(path) is not None and (not is_directory(path) or names_in(path)):
         raise StoreError(f"{path}: there is something already; choose another name, or remove it")
+    return _partial(path)
+
+
+def _partial(path: Path) -> tuple[Path, Path]:
     return path.with_name(f"{path.name}.partial"), path.with_name(f"{path.name}.partial.json")
 
 
@@ -238,29 +310,9 @@ def _check_url(target: UrlPath) -> None:
 def _convert_one_field(
     source: Source, path: Path, fields: Sequence[str], separator: object, progress: Progress | bool | None
 ) -> None:
-    if len(fields) != 1:
-        raise ValueError(f"{path}: such a file has one field, the source has {list(fields)}: choose one with fields=[...]")
+    check_one_field(path, fields, source.schema)
     with reporting(progress, path.name, len(source)) as report:
-        batches = read_spans(source, fields, range(len(source)), BATCH_BYTES, as_columns=False)
-        if path.suffix == ".shard":
-            write_rows((_whole(path, fields[0], batch) for batch in batches), path, progress=report)
-            return
-        field = source.schema[fields[0]]
-        if field.is_fixed and len(field.shape) != 1:
-            raise ValueError(f"{path}: tokens have one dimension, field {fields[0]!r} is {field!r}")
-        items = (item for batch in batches for item in _whole(path, fields[0], batch))
-        if path.suffix in DOCUMENTS:
-            write_documents(items, path, dtype=field.dtype, separator=separator)
-        else:
-            write_tokens(items, path, dtype=field.dtype, separator=separator)
-
-
-def _whole(path: Path, name: str, batch: Batch) -> Any:
-    """A column for a file that has no place for missing values."""
-    column = unmasked(batch[name])
-    if isinstance(column, np.ma.MaskedArray):
-        raise SchemaMismatchError(f"{path}: field {name!r} has missing records, which such a file cannot hold: select the others")
-    return column
+        write_one_field(source, path, fields[0], source.schema[fields[0]].dtype, separator, report)
 
 
 def _copy(source: Source, out: Writer, fields: Sequence[str], first: int, note: Note | None = None) -> None:

@@ -22,7 +22,7 @@ from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -45,10 +45,37 @@ from penstock.store.storage import IDENTITY, MANIFEST_DIRECTORY, new_identity
 from penstock.store.writer import ChunkLimits, begin_store
 from penstock.system import is_directory, is_there, reading, writing
 
-__all__ = ["BatchMap", "Conversion", "Input", "Note", "as_map", "guess_fields", "records_noted"]
+__all__ = ["BatchMap", "Conversion", "Input", "Note", "RecordMap", "as_map", "guess_fields", "records_noted"]
 
 MOST_DEEP = 8
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class RecordMap(Protocol):
+    """What becomes of the records of a task. Picklable, and the same in every process."""
+
+    @property
+    def fields(self) -> Mapping[str, Field] | None:
+        """What comes out, if that is known before."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of a batch that is read."""
+
+    @property
+    def task_records(self) -> int | None:
+        """Records of a task; as many as fill a chunk if None."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What must be the same for an unfinished conversion to go on."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the new store says of itself, besides what its source says."""
+
+    def over(self, batches: Iterator[Batch], first: int) -> Iterator[Mapping[str, Any]]:
+        """What batches become, in their order; ``first`` is the id of their first record."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +117,15 @@ class BatchMap:
     def fingerprint(self) -> str:
         """Of the function's name and code, so that an unfinished conversion does not go on with another one."""
         return fingerprint_of("batch map", _identity(self.function), self.size)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Nothing is known."""
+        return {}
+
+    def over(self, batches: Iterator[Batch], first: int) -> Iterator[Mapping[str, Any]]:
+        """One batch after the other."""
+        return map(self, batches)
 
 
 def as_map(value: Callable[[Batch], Mapping[str, Any]] | BatchMap | None) -> BatchMap | None:
@@ -257,7 +293,7 @@ class Input:
 
     source: Source
     names: tuple[str, ...]
-    map: BatchMap | None
+    map: RecordMap | None
     first: int = 0
 
     def batches(self, task: Task) -> Iterator[Mapping[str, Any]]:
@@ -265,7 +301,12 @@ class Input:
         ids = range(task.low - self.first, task.high - self.first)
         if self.map is None:
             return read_spans(self.source, self.names, ids, BATCH_BYTES, as_columns=True)
-        return map(self.map, read_spans(self.source, self.names, ids, self.map.size, as_columns=False))
+        return self.map.over(read_spans(self.source, self.names, ids, self.map.size, as_columns=False), task.low)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What is known of the source, and of what the map makes."""
+        return {**self.source.metadata, **({} if self.map is None else self.map.metadata)}
 
     def guess(self, task: Task) -> dict[str, Field]:
         """The fields of the first batch of a task."""
@@ -321,7 +362,7 @@ class Conversion:
 
     def to_url(self, url: UrlPath, schema: Mapping[str, Field], progress: Progress | bool | None) -> None:
         """Write a store at a URL. What a failure leaves behind is removed as far as it is known; gc removes the rest."""
-        with begin_store(url, schema, self.layout, dataset=new_identity(), metadata=self.input.source.metadata) as writer:
+        with begin_store(url, schema, self.layout, dataset=new_identity(), metadata=self.input.metadata) as writer:
             target = Target.of(writer)
             with discarding(target) as receipts, reporting(progress, url.name, len(self.input.source)) as report:
                 for receipt in self._run(target, self.tasks, report):
@@ -332,7 +373,7 @@ class Conversion:
         """Write a store in a directory, or finish one that was begun; ``note`` keeps the receipts."""
         if is_directory(path / MANIFEST_DIRECTORY) and generations(path):
             return  # only its name was left to do
-        with begin_store(path, schema, self.layout, dataset=note.dataset, metadata=self.input.source.metadata) as writer:
+        with begin_store(path, schema, self.layout, dataset=note.dataset, metadata=self.input.metadata) as writer:
             target = Target.of(writer)
             done = self._done(note, target)
             left = [task for task in self.tasks if task.number not in done]

@@ -296,7 +296,7 @@ def _npy_header(path: File) -> tuple[str, int, int]:
     if start[:6] != MAGIC:
         raise FormatError(
             f"{path}: expected a .npy file beginning with {MAGIC!r}, found {start[:6]!r}; if these are tokens without a header, as "
-            "OLMo and dolma write them, say of what type: dtype='uint16' or 'uint32'"
+            "OLMo and dolma write them, say of what type: dtype='uint16' or 'uint32' (on the command line: --option dtype=uint16)"
         )
     if len(start) < 10:
         raise TruncatedError(f"{path}: expected the header of a .npy file, found only {len(start)} bytes")

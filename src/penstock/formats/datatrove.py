@@ -8,7 +8,7 @@
     x.ds.metadata = name of the tokenizer "|" bytes of a token, number of tokens, the same for people; a line each
 
 Only the first must be there. The type of the tokens follows from the index or the metadata; what both and the caller say must be
-the same.
+the same. At URLs, where it would be a request for every file, the metadata is read only if there is no index.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.algebra.view import Aligned
 from penstock.argument import IntArray, whole_number
 from penstock.errors import FormatError, MissingError, SchemaMismatchError, SourceChangedError, TrailingBytesError, TruncatedError
-from penstock.formats.files import File, Files, Names, bytes_of, find_files, is_file_there, next_to
+from penstock.formats.files import File, Files, Names, Neighbours, RemoteFile, bytes_of, find_files
 from penstock.formats.flat_tokens import BLOCK_SIZE, HEAD_BYTES, REMEDY, check_tokens, token_dtype
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
-from penstock.formats.token_line import BlockRuns, Documents, LineOptions, TokenSource
+from penstock.formats.token_line import BlockRuns, Documents, LineOptions, LossMask, MaskedTokens, TokenSource
 from penstock.process import map_at_once
-from penstock.records import Recipe, Source
+from penstock.records import Recipe
 from penstock.remote.window import RemoteOptions, SharedWindow
 
 __all__ = ["DatatroveTokens", "open_datatrove"]
@@ -51,7 +50,7 @@ def open_datatrove(
     threads: int | None = None,
     io: str = "auto",
     remote: RemoteOptions | None = None,
-) -> Source:
+) -> "DatatroveTokens | MaskedTokens":
     """Tokenized files as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
 
     Records are documents, or blocks of ``block_size`` tokens if there is no index. If there are loss masks, they are a second
@@ -62,46 +61,24 @@ def open_datatrove(
     vocabulary = None if vocab_size is None else whole_number("vocab_size", vocab_size, least=1)
     size, count = whole_number("block_size", block_size, least=1), default_threads(threads)
     files = find_files(what, (SUFFIX,))
-    companions = {end: _companions(files, end) for end in (INDEX, *((LOSS,) if loss is not False else ()))}
-    if loss and companions[LOSS] is None:
+    near = Neighbours(files)
+    index, masks = near.find_all(files, INDEX), None if loss is False else near.find_all(files, LOSS)
+    if loss and masks is None:
         raise MissingError(f"{files[0]}{LOSS}: there is no such file, so there is no loss mask; leave loss out")
-    with_loss = companions.get(LOSS)
-    if with_loss is not None and remote is not None:
+    if masks is not None and remote is not None:
         remote = replace(remote, shared=remote.shared or SharedWindow())
-    tokens = DatatroveTokens(
-        _files(files, companions[INDEX]),
-        _Layout(given, companions[INDEX] is not None, size, vocabulary, check=bool(check)),
-        field,
-        count,
-        io,
-        remote,
-    )
-    if with_loss is None:
+    layout = _Layout(given, index is not None, size, vocabulary, check=bool(check))
+    tokens = DatatroveTokens(_with_indices(files, index), layout, field, count, io, remote, near)
+    if masks is None:
         return tokens
-    mask = _Layout(np.dtype("u1"), companions[INDEX] is not None, size, is_mask=True)
-    masks = DatatroveTokens(_files(with_loss, companions[INDEX]), mask, "loss_mask", count, io, remote)
-    bad = next((pair for pair in zip(tokens.found, masks.found, strict=True) if pair[0].tokens != pair[1].tokens), None)
-    if bad is not None:
+    try:
+        return MaskedTokens(tokens, LossMask(masks, tokens))
+    except BaseException:
         tokens.close()
-        masks.close()
-        raise SchemaMismatchError(
-            f"{bad[1].file}: expected a mask of {bad[0].tokens} tokens, as many as {bad[0].file.name} has, found {bad[1].tokens}; "
-            "write it anew, or leave the masks out with loss=False"
-        )
-    return Aligned({field: tokens, "loss_mask": masks})
+        raise
 
 
-def _companions(files: Files, end: str) -> Files | None:
-    """The files of that ending next to these; None if there are none. SchemaMismatchError if some are missing."""
-    found = [next_to(file, file.name + end) for file in files]
-    there = Files(found).each(is_file_there)
-    if any(there) and not all(there):
-        missing = found[there.index(False)]
-        raise SchemaMismatchError(f"{missing}: expected it, since there is {found[there.index(True)]}, found no such file")
-    return Files(found) if all(there) else None
-
-
-def _files(data: Files, index: Files | None) -> Files:
+def _with_indices(data: Files, index: Files | None) -> Files:
     return data if index is None else Files(one for pair in zip(data, index, strict=True) for one in pair)
 
 
@@ -113,7 +90,6 @@ class _Layout:
     documents: bool
     block_size: int
     vocab_size: int | None = None
-    is_mask: bool = False
     check: bool = True
 
 
@@ -140,10 +116,11 @@ class _Tokenized:
         return FileRows.of(self.file, self.size, 0, self.tokens, self.version)
 
 
-def _look(files: Files, layout: _Layout) -> list[_Tokenized]:
+def _look(files: Files, layout: _Layout, near: Neighbours | None) -> list[_Tokenized]:
     step = 2 if layout.documents else 1
     pairs = [(file, files[step * number + 1] if layout.documents else None) for number, file in enumerate(files[::step])]
-    found = list(map_at_once(lambda pair: _look_at(*pair, layout), pairs, are_remote=files.is_remote))
+    near = Neighbours(files[::step]) if near is None else near
+    found = list(map_at_once(lambda pair: _look_at(*pair, layout, near), pairs, are_remote=files.is_remote))
     sure = next((one for one in found if one.is_typed), None)
     if sure is None and not layout.documents:
         raise _no_type(found[0].file)
@@ -155,7 +132,7 @@ def _look(files: Files, layout: _Layout) -> list[_Tokenized]:
     return found
 
 
-def _look_at(file: File, index: File | None, layout: _Layout) -> _Tokenized:
+def _look_at(file: File, index: File | None, layout: _Layout, near: Neighbours) -> _Tokenized:
     version, size = version_of(file), bytes_of(file)
     index_version, documents, last = None, 0, 0
     if index is not None:
@@ -164,7 +141,8 @@ def _look_at(file: File, index: File | None, layout: _Layout) -> _Tokenized:
         if rest:
             raise FormatError(f"{index}: expected the ends of documents, 8 bytes each, found {index_bytes} bytes")
         last = int(_ends(index, documents - 1, documents)[0]) if documents else 0
-    known = layout.dtype if layout.is_mask else _dtype(file, size, index, last, layout.dtype)
+    metadata = None if last and isinstance(file, RemoteFile) else near.find(file, file.name + METADATA)
+    known = _dtype(file, size, (index, last), metadata, layout.dtype)
     dtype = known or np.dtype("<u2")
     if size % dtype.itemsize:
         raise TruncatedError(f"{file}: expected tokens of {dtype}, found {size} bytes, which are no whole number of them")
@@ -172,7 +150,7 @@ def _look_at(file: File, index: File | None, layout: _Layout) -> _Tokenized:
         raise FormatError(
             f"{index}: expected the last document to end at token {size // dtype.itemsize} of {file.name}, found {last}"
         )
-    if size and not layout.is_mask and ((index is None and layout.dtype is not None) or layout.vocab_size is not None):
+    if size and ((index is None and layout.dtype is not None) or layout.vocab_size is not None):
         check_tokens(file, np.frombuffer(file.first(HEAD_BYTES), np.uint8), dtype, layout.vocab_size, check=layout.check)
     return _Tokenized(file, size, version, dtype, index, index_version, documents, known is not None)
 
@@ -184,12 +162,14 @@ def _ends(index: File, low: int, high: int) -> npt.NDArray[np.uint64]:
     return np.frombuffer(raw, END)
 
 
-def _dtype(file: File, size: int, index: File | None, tokens: int, given: np.dtype[Any] | None) -> np.dtype[Any] | None:
-    """The type of tokens by their number in the index, by the metadata, or as given; None for no tokens of which nothing is said.
-    Errors if these contradict one another, or the size.
+def _dtype(
+    file: File, size: int, told: tuple[File | None, int], metadata: File | None, given: np.dtype[Any] | None
+) -> np.dtype[Any] | None:
+    """The type of tokens by their number, as the index has it, by the metadata, or as given; None for no tokens of which nothing is
+    said. Errors if these contradict one another, or the size.
     """
-    metadata = next_to(file, file.name + METADATA)
-    first, stated, count = _stated(metadata)
+    index, tokens = told
+    first, stated, count = (None, None, None) if metadata is None else _stated(metadata)
     if given is not None and stated is not None and given.itemsize != stated.itemsize:
         raise SchemaMismatchError(f"{metadata}: expected tokens of {given}, found that they are {stated}: leave dtype out")
     dtype = given or _dtype_by_index(file, size, index, tokens) or stated
@@ -200,7 +180,7 @@ def _dtype(file: File, size: int, index: File | None, tokens: int, given: np.dty
     if dtype is not None and stated is not None and dtype.itemsize != stated.itemsize:
         raise SchemaMismatchError(f"{metadata}: expected tokens of {dtype}, as {index} has it, found that they are {stated}")
     item = 1 if dtype is None else dtype.itemsize
-    if count is not None and size % item == 0 and size != count * item:
+    if metadata is not None and count is not None and size % item == 0 and size != count * item:
         kind = TruncatedError if size < count * item else TrailingBytesError
         raise kind(
             f"{file}: expected {count} tokens, as {metadata.name} says, found {size // item}; restore the file, or delete "
@@ -218,10 +198,8 @@ def _dtype_by_index(file: File, size: int, index: File | None, tokens: int) -> n
     raise FormatError(f"{index}: the last document ends at token {tokens}, but {file.name} has {size} bytes, neither 2 nor 4 each")
 
 
-def _stated(metadata: File) -> tuple[bytes | None, np.dtype[Any] | None, int | None]:
+def _stated(metadata: File) -> tuple[bytes, np.dtype[Any] | None, int | None]:
     """Line 1 of the metadata, the type and the number of tokens, each of them None where it is not there."""
-    if not is_file_there(metadata):
-        return None, None, None
     first, _, rest = (metadata.first(METADATA_BYTES) if bytes_of(metadata) else b"").partition(b"\n")
     _, bar, size = first.rpartition(b"|")
     name = {b"2": "<u2", b"4": "<u4"}.get(size.strip() if bar else b"")
@@ -234,10 +212,20 @@ def _no_type(file: File) -> FormatError:
 
 
 class DatatroveTokens(TokenSource):
-    """Tokenized files of datatrove, or their loss masks, one file after the other."""
+    """Tokenized files of datatrove, one file after the other."""
 
-    def __init__(self, files: Files, layout: _Layout, field: str, threads: int, io: str, remote: RemoteOptions | None) -> None:
-        found: Sequence[_Tokenized] = files.once(f"datatrove {layout}", lambda: _look(files, layout))
+    def __init__(
+        self,
+        files: Files,
+        layout: _Layout,
+        field: str,
+        threads: int,
+        io: str,
+        remote: RemoteOptions | None,
+        near: Neighbours | None = None,
+    ) -> None:
+        """``near`` knows what is next to the files, where that was found out already."""
+        found: Sequence[_Tokenized] = files.once(f"datatrove {layout}", lambda: _look(files, layout, near))
         self._found, self._layout = found, layout
         tokens = [one.tokens for one in found]
         if layout.documents:
@@ -248,11 +236,6 @@ class DatatroveTokens(TokenSource):
             counts = each.tolist()
         how = LineOptions(field, found[0].dtype, threads, io, remote)
         super().__init__(files, [one.part for one in found], counts, pieces, how)
-
-    @property
-    def found(self) -> Sequence[_Tokenized]:
-        """What is known of every file."""
-        return self._found
 
     def _load(self, number: int, ends: IntArray) -> None:
         one = self._found[number]

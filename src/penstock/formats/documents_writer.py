@@ -15,10 +15,10 @@ import numpy.typing as npt
 from penstock.formats.flat_tokens import TABLE
 from penstock.formats.megatron import BIN, CODES, HEADER, IDX, LENGTH, MAGIC, POINTER
 from penstock.formats.publish import NewFile, Staging, refuse_existing
-from penstock.formats.tokens_writer import Document, DocumentEncoder
+from penstock.formats.tokens_writer import Document, DocumentEncoder, some_documents
 from penstock.progress import Progress
 
-__all__ = ["SUFFIXES", "write_documents"]
+__all__ = ["SUFFIXES", "check_dtype", "files_of", "write_documents"]
 
 FLUSH_BYTES = 4 << 20
 PIECE = 1 << 16
@@ -117,41 +117,54 @@ def write_documents(
         raise ValueError(f"path must end in {', '.join(SUFFIXES)}, got {target}")
     layout = _FORMATS[target.suffix]
     data, table = layout.data(target), layout.table(target)
-    for one in (data, table):
-        if one is not None:
-            refuse_existing(one, "choose another name")
-    rest = iter(documents)
+    for one in files_of(target):
+        refuse_existing(one, "choose another name")
+    rest = some_documents(documents)
     first = list(islice(rest, 1))
     if not first:
         return []
     encoder = DocumentEncoder(first[0], None if dtype is None else np.dtype(dtype), separator, converts=dtype is not None)
-    if str(encoder.dtype) not in layout.dtypes:
-        raise ValueError(
-            f"{target}: tokens of {encoder.dtype} have no place there: give dtype=, one of {', '.join(sorted(layout.dtypes))}"
-        )
+    check_dtype(target, encoder.dtype)
     with Staging(target) as staging:
         ends = _write_tokens(staging.new_file(data.name), chain(first, rest), encoder, progress)
         if layout.write is not None and table is not None:
             file = staging.new_file(table.name)
             layout.write(file, ends)
             file.finish()
-        made = sorted((one for one in (data, table) if one is not None), key=lambda one: one == target)
+        made = files_of(target)
         staging.publish(made)
     return made
 
 
+def files_of(target: Path) -> list[Path]:
+    """The files that documents become, the target last."""
+    layout = _FORMATS[target.suffix]
+    return sorted(
+        (one for one in (layout.data(target), layout.table(target)) if one is not None), key=lambda one: (one == target, one)
+    )
+
+
+def check_dtype(target: Path, dtype: np.dtype[Any]) -> None:
+    """ValueError if a file of that name has no place for tokens of a type."""
+    dtypes = _FORMATS[target.suffix].dtypes
+    if str(dtype) not in dtypes:
+        raise ValueError(f"{target}: tokens of {dtype} have no place there: give dtype=, one of {', '.join(sorted(dtypes))}")
+
+
 def _write_tokens(file: NewFile, documents: Iterable[Document], encoder: DocumentEncoder, progress: Progress | None) -> _Ends:
     ends, pending, waiting, total = array("q"), bytearray(), 0, 0
-    for number, document in enumerate(documents):
-        raw = encoder.encode(number, document)
+    for raw, sizes in encoder.encode_each(documents):
         pending += raw
-        pending += encoder.separator
-        size = len(raw) + len(encoder.separator)
-        if size // encoder.dtype.itemsize >= 2**31:
-            raise ValueError(f"document {number}: expected fewer than 2^31 tokens, got {size // encoder.dtype.itemsize}")
-        total += size
-        waiting += 1
-        ends.append(total // encoder.dtype.itemsize)
+        longest = max(sizes) // encoder.dtype.itemsize if isinstance(sizes, tuple) else int(sizes.max()) // encoder.dtype.itemsize
+        if longest >= 2**31:
+            number = len(ends) + int(np.argmax(sizes))
+            raise ValueError(f"document {number}: expected fewer than 2^31 tokens, got {longest}")
+        if isinstance(sizes, tuple):
+            ends.append(total + longest)
+        else:
+            ends.frombytes((total + np.cumsum(sizes // encoder.dtype.itemsize)).tobytes())
+        total = ends[-1]
+        waiting += len(sizes)
         if len(pending) >= FLUSH_BYTES:
             waiting = _flush(file, pending, waiting, progress)
     _flush(file, pending, waiting, progress)

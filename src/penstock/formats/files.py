@@ -11,7 +11,15 @@ from fnmatch import fnmatchcase, translate
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from penstock.errors import BatchTooLargeError, EmptyFileError, EmptySourceError, FormatError, MissingError, NoMatchError
+from penstock.errors import (
+    BatchTooLargeError,
+    EmptyFileError,
+    EmptySourceError,
+    FormatError,
+    MissingError,
+    NoMatchError,
+    SchemaMismatchError,
+)
 from penstock.fingerprint import (
     FEW_PAGES,
     digest_files,
@@ -37,6 +45,7 @@ __all__ = [
     "Files",
     "LocalFile",
     "Names",
+    "Neighbours",
     "RemoteFile",
     "bytes_of",
     "check_batch",
@@ -288,6 +297,8 @@ class RemoteFile:
 
     def __init__(self, path: UrlPath, info: ObjectInfo | None = None) -> None:
         self.path, self._info = path, info
+        self.is_listed = info is not None
+        """Whether a listing told of it, so that its directory can be listed."""
         self.ends: str | None = None
         """The digest of its three pages, once they were read."""
 
@@ -443,6 +454,39 @@ class Files(Sequence[File]):
         for (number, _), data in zip(wanted, read, strict=True):
             digests[number].update(data)
         return [(size, ends or digest.hexdigest()) for size, ends, digest in zip(sizes, known, digests, strict=True)]
+
+
+class Neighbours:
+    """The files next to others. Of objects that a listing has told of, all directories are listed once, instead of a request for
+    every neighbour.
+    """
+
+    def __init__(self, files: Sequence[File]) -> None:
+        places = {str(one.path.parent): one.path.parent for one in files if isinstance(one, RemoteFile) and one.is_listed}
+        listed = map_at_once(children, list(places.values()), are_remote=True)
+        self._listed = {place: {name.name: info for name, info in found} for place, found in zip(places, listed, strict=True)}
+
+    def named(self, file: File, name: str) -> File:
+        """The file of another name in the same directory, which may not be there."""
+        found = next_to(file, name)
+        info = self._listed.get(str(file.path.parent), {}).get(name) if isinstance(found, RemoteFile) else None
+        return found if info is None or not isinstance(found, RemoteFile) else RemoteFile(found.path, info)
+
+    def find(self, file: File, name: str) -> File | None:
+        """The same; None if it is not there."""
+        found = self.named(file, name)
+        if isinstance(found, RemoteFile) and (known := self._listed.get(str(file.path.parent))) is not None:
+            return found if name in known else None
+        return found if is_file_there(found) else None
+
+    def find_all(self, files: Files, end: str) -> Files | None:
+        """The files whose names are those of these and ``end``; None if there are none. SchemaMismatchError if some are missing."""
+        found = files.each(lambda file: self.find(file, file.name + end))
+        there = [one for one in found if one is not None]
+        if there and len(there) < len(found):
+            missing = files[found.index(None)]
+            raise SchemaMismatchError(f"{missing}{end}: expected it, since there is {there[0]}, found no such file")
+        return Files(there) if there else None
 
 
 def _size(file: File) -> int:

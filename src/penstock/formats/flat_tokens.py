@@ -5,6 +5,7 @@
     .npy of OLMo, .bin of nanoGPT = tokens
     .bin of llm.c                 = 256 x i32: magic, version, tokens, zeros | tokens: u16 of magic 20240520, u32 of magic 20240801
     .csv.gz of OLMo               = a line for every document: start,end[,id,source,location], in tokens
+    label mask of OLMo            = for every token whether it counts in the loss, a byte of 0 or 1
 
 Only llm.c says of what type the tokens are. Otherwise ``dtype`` must be given, or the table of documents tells it.
 """
@@ -13,8 +14,8 @@ import struct
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +31,21 @@ from penstock.errors import (
     UnsupportedVersionError,
 )
 from penstock.formats import array as array_files
-from penstock.formats.files import File, Files, Names, find_files, is_file_there, next_to, one_line
+from penstock.formats.files import File, Files, Names, Neighbours, find_files, one_line
 from penstock.formats.megatron import BIN, IDX, open_megatron
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
-from penstock.formats.token_line import BlockRuns, Documents, LineOptions, TokenSource
+from penstock.formats.token_line import (
+    BlockRuns,
+    Documents,
+    LineOptions,
+    LossMask,
+    MaskedTokens,
+    TokenSource,
+    as_elements,
+    find_separators,
+)
 from penstock.records import Recipe, Source
-from penstock.remote.window import RemoteOptions
+from penstock.remote.window import RemoteOptions, SharedWindow
 
 __all__ = ["BLOCK_SIZE", "TABLE", "FlatTokens", "check_tokens", "open_bin", "open_flat", "open_npy_file", "token_dtype"]
 
@@ -67,18 +77,20 @@ SMALL_WORD = 1 << 4
 TABLE = ".csv.gz"
 LINE_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20
-REMEDY = "give dtype='uint16' or whatever the tokenizer wrote"
+REMEDY = "give dtype='uint16' or whatever the tokenizer wrote (on the command line: --option dtype=uint16)"
 
 
 def open_npy_file(what: Names, **options: Any) -> Source:
-    """A .npy file with a header; or one of OLMo or dolma, which has none, if ``dtype`` or ``documents`` is given."""
-    return open_flat(what, **options) if "dtype" in options or "documents" in options else array_files.open_npy(what, **options)
+    """A .npy file with a header; or one of OLMo or dolma, which has none, if an option is given that is one of those."""
+    is_flat = not {"dtype", "documents", "separator", "loss"}.isdisjoint(options)
+    return open_flat(what, **options) if is_flat else array_files.open_npy(what, **options)
 
 
-def open_bin(what: Names, **options: Any) -> TokenSource:
+def open_bin(what: Names, **options: Any) -> TokenSource | MaskedTokens:
     """Files that end in .bin: of Megatron if there is an .idx next to each of them, flat ones otherwise."""
     files = find_files(what, (BIN,))
-    indexed = files.each(lambda file: is_file_there(next_to(file, file.name[: -len(BIN)] + IDX)))
+    near = Neighbours(files)
+    indexed = files.each(lambda file: near.find(file, file.name[: -len(BIN)] + IDX) is not None)
     if all(indexed):
         return open_megatron(list(files), **options)
     if any(indexed):
@@ -86,7 +98,7 @@ def open_bin(what: Names, **options: Any) -> TokenSource:
             f"{files[indexed.index(False)]}: expected an {IDX} next to it, as next to {files[indexed.index(True)]}, found none"
         )
     for file in {str(file.path.parent): file for file in files}.values():
-        if is_file_there(next_to(file, "index.json")):
+        if near.find(file, "index.json") is not None:
             raise FormatError(
                 f"{file}: there is an index.json next to it, which says what is in it: open {file.path.parent} instead"
             )
@@ -98,6 +110,8 @@ def open_flat(
     *,
     dtype: npt.DTypeLike | None = None,
     documents: bool = False,
+    separator: object = None,
+    loss: Names | Literal[False] | None = None,
     block_size: int = BLOCK_SIZE,
     vocab_size: int | None = None,
     check: bool = True,
@@ -105,25 +119,55 @@ def open_flat(
     threads: int | None = None,
     io: str = "auto",
     remote: RemoteOptions | None = None,
-) -> "FlatTokens":
+) -> "FlatTokens | MaskedTokens":
     """Flat token files as one source: a list keeps its order, a pattern or a directory gives that of the name bytes.
 
-    Records are blocks of ``block_size`` tokens; with ``documents=True`` the documents in the .csv.gz next to every file, and what
-    is behind the last one. The first tokens of every file must be below ``vocab_size``, or 2^24 without it. Files that look like
-    tokens of 4 bytes though ``dtype`` has 2, or that begin with the magic of llm.c but not with its header, are refused;
-    ``check=False`` takes them as they are.
+    Records are blocks of ``block_size`` tokens. With ``documents=True`` they are the documents in the .csv.gz next to every file,
+    and what is behind the last one; with ``separator``, a token or several, the documents that end with it or with their file, for
+    which all tokens are read once. ``loss`` names the label masks, a flat file of bytes for every file, in the same order: they
+    are a second field, ``loss_mask``. The first tokens of every file must be below ``vocab_size``, or 2^24 without it. Files that
+    look like tokens of 4 bytes though ``dtype`` has 2, or that begin with the magic of llm.c but not with its header, are
+    refused; ``check=False`` takes them as they are.
     """
+    if documents and separator is not None:
+        raise ValueError("documents are those of the .csv.gz, or end with the separator: give documents or separator, got both")
     files = find_files(what, (".npy", BIN))
+    masks = None if loss is None or loss is False else _find_masks(loss)
+    if masks is not None and remote is not None:
+        remote = replace(remote, shared=remote.shared or SharedWindow())
     if documents:
-        files = Files(one for file in files for one in (file, next_to(file, file.name[: -len(file.path.suffix)] + TABLE)))
+        near = Neighbours(files)
+        files = Files(one for file in files for one in (file, near.named(file, file.name[: -len(file.path.suffix)] + TABLE)))
     layout = _Layout(
         None if dtype is None else token_dtype(dtype),
         bool(documents),
         whole_number("block_size", block_size, least=1),
         None if vocab_size is None else whole_number("vocab_size", vocab_size, least=1),
         bool(check),
+        None if separator is None else _tokens_of(separator),
     )
-    return FlatTokens(files, layout, field, default_threads(threads), io, remote)
+    tokens = FlatTokens(files, layout, field, default_threads(threads), io, remote)
+    if masks is None:
+        return tokens
+    try:
+        return MaskedTokens(tokens, LossMask(masks, tokens))
+    except BaseException:
+        tokens.close()
+        raise
+
+
+def _tokens_of(separator: Any) -> tuple[int, ...]:
+    """The tokens of a separator, checked against their type when that is known."""
+    tokens = as_elements("separator", separator, np.dtype("i8"))
+    if tokens.size == 0:
+        raise ValueError("separator must have at least one element, got none")
+    return tuple(tokens.tolist())
+
+
+def _find_masks(what: Any) -> Files:
+    if isinstance(what, bool):
+        raise TypeError("loss: expected the names of the label masks, which flat files do not tell, got True")
+    return find_files(what, (".npy", BIN))
 
 
 def token_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
@@ -143,6 +187,12 @@ class _Layout:
     block_size: int
     vocab_size: int | None
     check: bool
+    separator: tuple[int, ...] | None = None
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether records are documents, rather than blocks."""
+        return self.documents or self.separator is not None
 
 
 @dataclass(frozen=True)
@@ -205,7 +255,24 @@ def _look_at(file: File, table: File | None, layout: _Layout) -> _Flat:
         raise TruncatedError(f"{file}: expected tokens of {dtype}, found {size - offset} bytes, which are no whole number of them")
     if not is_sure or layout.vocab_size is not None:
         check_tokens(file, np.frombuffer(head[offset:], np.uint8), dtype, layout.vocab_size, check=layout.check)
+    if layout.separator is not None:
+        ends = _scanned_ends(file, offset, size, as_elements("separator", layout.separator, dtype))
     return _Flat(file, size, version, offset, dtype, ends)
+
+
+def _scanned_ends(file: File, offset: int, size: int, separator: npt.NDArray[Any]) -> IntArray:
+    """Where documents end that end with a separator, in tokens; the last one may end with the file."""
+    item = separator.itemsize
+    tokens = (size - offset) // item
+
+    def read(low: int, count: int) -> npt.NDArray[Any]:
+        raw = file.read(offset + low * item, offset + (low + count) * item)
+        if len(raw) < count * item:
+            raise TruncatedError(f"{file}: expected {size} bytes, the file was cut while it was read")
+        return np.frombuffer(raw, separator.dtype)
+
+    ends = find_separators(read, tokens, separator) + separator.size
+    return ends if tokens == (ends[-1] if ends.size else 0) else np.append(ends, tokens)
 
 
 def _llm_c_dtype(file: File, head: bytes, size: int) -> np.dtype[Any] | None:
@@ -350,7 +417,7 @@ class FlatTokens(TokenSource):
         found: list[_Flat] = files.once(f"flat {layout}", lambda: _look(files, layout))
         self._found, self._layout = found, layout
         tokens = [one.tokens for one in found]
-        if layout.documents:
+        if layout.has_documents:
             ends = [np.empty(0, np.int64) if one.ends is None else one.ends for one in found]
             counts = list(map(len, ends))
             pieces: BlockRuns | Documents = Documents(counts, tokens, self._load, are_remote=False)
@@ -375,7 +442,8 @@ class FlatTokens(TokenSource):
 
     def _identity(self) -> tuple[Any, ...]:
         layout = self._layout
-        return "flat tokens", self._name, self._stored.str, layout.documents, 0 if layout.documents else layout.block_size
+        how = (layout.documents, 0 if layout.has_documents else layout.block_size)
+        return "flat tokens", self._name, self._stored.str, *how, *(() if layout.separator is None else (layout.separator,))
 
     def _recipe(self) -> Recipe:
         return (FlatTokens, (self._files, self._layout, self._name, *self._options))

@@ -33,9 +33,9 @@ from penstock.errors import (
     UnsupportedTypeError,
     UnsupportedVersionError,
 )
-from penstock.formats.files import File, Files, LocalFile, Names, bytes_of, find_files, has_pattern, next_to
+from penstock.formats.files import File, Files, LocalFile, Names, Neighbours, RemoteFile, bytes_of, find_files, has_pattern
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
-from penstock.formats.token_line import Documents, LineOptions, TokenSource
+from penstock.formats.token_line import Documents, LineOptions, TokenSource, is_small
 from penstock.process import map_at_once
 from penstock.records import Recipe
 from penstock.remote.window import RemoteOptions
@@ -51,8 +51,13 @@ IDX, BIN = ".idx", ".bin"
 CODES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f8", 7: "<f4", 8: "<u2"}
 """Element types by their codes."""
 
-FIRST_BYTES = 4096
+FIRST_BYTES, FIRST_BYTES_REMOTE = 4096, 64 << 10
 """Read of an index when it is opened: all of a small one."""
+
+SPOTS, SPOT = 64, 1024
+"""Places at which entries of large indices are looked at when they are opened, over all indices but one in each at least; and how
+many entries.
+"""
 
 REMEDY = "; if it is meant to be so, open it with scattered=True"
 
@@ -89,12 +94,14 @@ def open_megatron(
 def _pairs(what: Names) -> Iterator[File]:
     """The .bin and the .idx of every name. A pattern that finds both means one pair."""
     known: dict[str, str] = {}
-    for file in _named(what):
+    files = list(_named(what))
+    near = Neighbours(files)
+    for file in files:
         name = str(file)
         stem, suffix = name[:-4], name[-4:].lower()
         if suffix not in (IDX, BIN):
             raise FormatError(f"{file}: expected the name of a Megatron index, which ends in {IDX}, or of its {BIN}")
-        other = next_to(file, file.name[:-4] + (BIN if suffix == IDX else IDX))
+        other = near.named(file, file.name[:-4] + (BIN if suffix == IDX else IDX))
         if known.setdefault(stem, suffix) == suffix:
             yield from (other, file) if suffix == IDX else (file, other)
 
@@ -134,6 +141,8 @@ class Indexed:
     """Entries of the documents."""
     runs: tuple[IntArray, IntArray] | None = None
     """Where runs of tokens begin in a .bin whose sequences do not follow one another, and how many tokens each has."""
+    head: bytes = b""
+    """All of a small index on disk, until its table was read."""
 
     @property
     def tokens(self) -> int:
@@ -168,20 +177,34 @@ class Indexed:
             _need_lengths(self, low, lengths)
             piece = np.cumsum(lengths) + last
             if self.runs is None:
-                begins, pointers = (piece - lengths) * item, self.pointers(low, high)
-                bad = np.flatnonzero(pointers != begins)
-                if bad.size:
-                    raise FormatError(
-                        f"{self.index}: expected sequence {low + bad[0]} at byte {begins[bad[0]]} of the {BIN}, behind the one "
-                        f"before, found {pointers[bad[0]]}{REMEDY}"
-                    )
+                _need_following(self, low, (piece - lengths) * item, self.pointers(low, high))
             yield low, piece
             last = int(piece[-1])
         if last != self.tokens:
             raise FormatError(f"{self.index}: expected sequences of {self.tokens} tokens together, found {last}{REMEDY}")
 
+    def check_spots(self, count: int) -> None:
+        """FormatError if entries at some places show that sequences do not follow one another."""
+        item = self.dtype.itemsize
+        for low in np.linspace(0, max(0, self.sequences - SPOT), count).astype(np.int64).tolist():
+            high = min(low + SPOT, self.sequences)
+            lengths, pointers = self.lengths(low, high), self.pointers(low, high)
+            _need_lengths(self, low, lengths)
+            _need_following(self, low, pointers[:1] + (np.cumsum(lengths) - lengths) * item, pointers)
+
+    def check_entries(self, head: bytes) -> None:
+        """The same of all entries, if they are in the first bytes of the index."""
+        edges = np.cumsum([HEADER.size, LENGTH.itemsize * self.sequences, POINTER.itemsize * self.sequences])
+        if edges[2] > len(head):
+            return
+        lengths = np.frombuffer(head[edges[0] : edges[1]], LENGTH).astype(np.int64)
+        _need_lengths(self, 0, lengths)
+        ends = np.cumsum(lengths) * self.dtype.itemsize
+        pointers = np.frombuffer(head[edges[1] : edges[2]], POINTER)
+        _need_following(self, 0, ends - lengths * self.dtype.itemsize, pointers)
+
     def _numbers(self, base: int, dtype: np.dtype[Any], low: int, high: int) -> IntArray:
-        raw = _read(self.index, b"", base + low * dtype.itemsize, base + high * dtype.itemsize)
+        raw = _read(self.index, self.head, base + low * dtype.itemsize, base + high * dtype.itemsize)
         return np.frombuffer(raw, dtype).astype(np.int64)
 
     def need_unchanged(self) -> None:
@@ -198,15 +221,21 @@ def _look(files: Files, scattered: bool) -> list[Indexed]:
     for one in found:
         if one.dtype != found[0].dtype:
             raise SchemaMismatchError(f"{one.index}: expected {found[0].dtype} tokens as in {found[0].index}, found {one.dtype}")
+    if not scattered and not files.is_remote and not is_small(sum(one.sequences for one in found)):
+        for one in found:
+            one.check_spots(max(1, SPOTS // len(found)))
     return found
 
 
 def _look_at(data: File, index: File, scattered: bool) -> Indexed:
-    index_version, head = version_of(index), index.first(FIRST_BYTES)
+    index_version = version_of(index)
+    head = index.first(FIRST_BYTES_REMOTE if isinstance(index, RemoteFile) else FIRST_BYTES)
     size = index.size
     dtype, sequences, entries = _check_header(index, head, size)
     data_version = version_of(data)
     one = Indexed(index, index_version, data, bytes_of(data), data_version, dtype, sequences, entries)
+    if size <= len(head) and not isinstance(index, RemoteFile):
+        one = replace(one, head=head)
     if sequences == 0:
         if one.data_bytes:
             raise TrailingBytesError(f"{data}: expected no bytes, since {index} has no sequences, found {one.data_bytes}")
@@ -225,6 +254,8 @@ def _look_at(data: File, index: File, scattered: bool) -> Indexed:
     if stop != one.data_bytes:
         kind = TruncatedError if stop > one.data_bytes else TrailingBytesError
         raise kind(f"{data}: expected {stop} bytes, as {index.name} says, found {one.data_bytes}{REMEDY}")
+    if isinstance(index, RemoteFile):
+        one.check_entries(head)
     return one
 
 
@@ -292,6 +323,15 @@ def _need_lengths(one: Indexed, low: int, lengths: IntArray) -> None:
         raise FormatError(f"{one.index}: expected a length of sequence {low + bad[0]} of 0 or more, found {lengths[bad[0]]}")
 
 
+def _need_following(one: Indexed, low: int, begins: IntArray, pointers: IntArray) -> None:
+    bad = np.flatnonzero(pointers != begins)
+    if bad.size:
+        raise FormatError(
+            f"{one.index}: expected sequence {low + bad[0]} at byte {begins[bad[0]]} of the {BIN}, behind the one before, found "
+            f"{pointers[bad[0]]}{REMEDY}"
+        )
+
+
 def _need_documents(found: Sequence[Indexed]) -> None:
     """FormatError for sequences that are in no document, since there is none."""
     for one in found:
@@ -305,8 +345,9 @@ def _need_documents(found: Sequence[Indexed]) -> None:
 class MegatronTokens(TokenSource):
     """The sequences or documents of Megatron's indexed datasets, one file after the other, as one ragged field.
 
-    An index is checked against the sizes of the files when it is opened, and entry by entry before the first token is read: the
-    line of tokens, which sequences are cut from, is the .bin only if the sequences are there one after the other.
+    The line of tokens, which sequences are cut from, is the .bin only if the sequences are there one after the other. An index is
+    checked against the sizes of the files when it is opened, and entry by entry if it is small. Of one that is large some entries
+    are looked at then, and all of them before the first token is read.
     """
 
     def __init__(
@@ -321,13 +362,13 @@ class MegatronTokens(TokenSource):
             _need_documents(found)
         counts = [one.sequences if records == "sequence" else max(0, one.entries - 1) for one in found]
         load = self._load_sequences if records == "sequence" else self._load_documents
-        documents = Documents(counts, [one.tokens for one in found], load, are_remote=files.is_remote)
-        super().__init__(
-            files, [one.part for one in found], counts, documents, LineOptions(field, found[0].dtype, threads, io, remote)
-        )
+        self._documents = Documents(counts, [one.tokens for one in found], load, are_remote=files.is_remote)
+        how = LineOptions(field, found[0].dtype, threads, io, remote)
+        super().__init__(files, [one.part for one in found], counts, self._documents, how)
+        self._found = [replace(one, head=b"") if one.head else one for one in found]
 
     def _need_line(self) -> None:
-        if not self._is_line_checked:
+        if not self._is_line_checked and not self._documents.is_loaded:  # to read the tables is to check them
             self._files.once(f"megatron line {self._scattered}", self._check_line)
             self._is_line_checked = True
 
@@ -351,6 +392,8 @@ class MegatronTokens(TokenSource):
         one = self._found[number]
         edges = np.zeros(one.sequences + 1, np.int64)
         self._load_sequences(number, edges[1:])
+        if one.sequences == 0 and ends.size == 0:
+            return
         firsts = one.documents()
         if firsts.size == 0 or firsts[0] != 0 or firsts[-1] != one.sequences or np.any(np.diff(firsts) < 0):
             raise FormatError(

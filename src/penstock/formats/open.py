@@ -41,7 +41,7 @@ from penstock.store.storage import DIRECTORIES, LOCK_NAME, MANIFEST_DIRECTORY
 from penstock.store.writer import Writer, append_to
 from penstock.system import is_directory, is_file, is_there, names_in, status
 
-__all__ = ["has_urls", "is_at_url", "open", "open_source", "open_url", "share"]
+__all__ = ["companions_of", "has_urls", "is_at_url", "open", "open_source", "open_url", "share"]
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,14 @@ def _opened_by(name: str) -> Iterator[str]:
         yield from (name.removesuffix(".csv.gz") + suffix for suffix in (".npy", ".bin"))
     elif name.endswith((".ds.index", ".ds.loss", ".ds.metadata")):
         yield name.rpartition(".")[0]
+
+
+def companions_of(name: str) -> Iterator[str]:
+    """The names of files that may be next to this one and are opened together with it."""
+    if name.endswith((".bin", ".idx")):
+        yield name[:-4] + (".idx" if name.endswith(".bin") else ".bin")
+    elif name.endswith(".ds"):
+        yield from (f"{name}{end}" for end in (".index", ".loss", ".metadata"))
 
 
 # Directories of other tools. Their files are no records, so none of them may be taken for a folder of files.

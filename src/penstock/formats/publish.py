@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import filecmp
 import hashlib
 import mmap
 import os
@@ -30,7 +31,7 @@ import numpy.typing as npt
 from penstock.errors import DurabilityError, MissingError, UnsupportedFilesystemError
 from penstock.remote.url import UrlPath
 from penstock.store.local import Filesystem
-from penstock.system import is_there, names_in, writing
+from penstock.system import is_file, is_there, names_in, writing
 
 __all__ = ["NewFile", "Staging", "new_file", "refuse_existing", "replace_file"]
 
@@ -125,17 +126,27 @@ class Staging:
         self._current = NewFile(self._directory / "files" / name)
         return self._current
 
-    def publish(self, finals: Sequence[Path], *, overwrite: bool = False) -> None:
+    def path(self, name: str) -> Path:
+        """Where a file grows that another writer makes."""
+        return self._directory / "files" / name
+
+    def remove(self, directory: Path) -> None:
+        """Let a directory next to the target vanish in one step; its files are removed with those of this one."""
+        with writing(directory, "removing"):
+            os.rename(directory, self._directory / "removed")
+
+    def publish(self, finals: Sequence[Path], *, overwrite: bool = False, again: bool = False) -> None:
         """Give finished files the names under which they were begun, next to the target, one after the other.
 
-        FileExistsError if there is one already. If anything fails, none of the names stays. With ``overwrite`` a file is replaced.
+        FileExistsError if there is one already. If anything fails, none of the names stays. With ``overwrite`` a file is replaced;
+        with ``again``, one of the same bytes is left as it is.
         """
         pairs = [(self._directory / "files" / final.name, final) for final in finals]
         try:
             for temporary, final in pairs:
                 if overwrite:
                     self._replace(temporary, final)
-                else:
+                elif not (again and is_file(final) and filecmp.cmp(temporary, final, shallow=False)):
                     self._files.publish(temporary, final)
         except BaseException:
             for temporary, final in pairs:

@@ -1,7 +1,8 @@
 """TokenSource: files of tokens, one after the other, as one line of tokens and as records that are runs of it.
 
 What the formats of token files share. A format says in which bytes of which files the tokens are (:class:`FileRows`, whose rows are
-tokens), and how the line is cut into records: blocks (:class:`BlockRuns`) or documents (:class:`Documents`).
+tokens), and how the line is cut into records: blocks (:class:`BlockRuns`) or documents (:class:`Documents`). Files with a loss mask
+for each of them are :class:`MaskedTokens`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,17 +14,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from penstock.algebra.view import Aligned
 from penstock.argument import IntArray, as_ids, check_positions, whole_number
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output
-from penstock.formats.files import MAX_BATCH_BYTES, Files, check_batch
-from penstock.formats.rows_in_files import BLOCK_BYTES, FileRows, Rows, RowSource, reader_of_files, use_pread
+from penstock.errors import SchemaMismatchError
+from penstock.formats.files import MAX_BATCH_BYTES, File, Files, bytes_of, check_batch
+from penstock.formats.rows_in_files import BLOCK_BYTES, FileRows, Rows, RowSource, reader_of_files, use_pread, version_of
 from penstock.process import map_at_once
-from penstock.records import NOWHERE, Blocks, Extents
+from penstock.records import NOWHERE, Blocks, Extents, Recipe
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.store.column import make_column
 
-__all__ = ["BlockRuns", "Documents", "LineOptions", "TokenLeaf", "TokenSource", "as_elements", "heads_of_runs"]
+__all__ = [
+    "LOSS_MASK",
+    "BlockRuns",
+    "Documents",
+    "LineOptions",
+    "LossMask",
+    "MaskedTokens",
+    "TokenLeaf",
+    "TokenSource",
+    "as_elements",
+    "find_separators",
+    "heads_of_runs",
+    "is_small",
+]
+
+LOSS_MASK = "loss_mask"
+"""The field that says of every token whether it counts in the loss."""
 
 SCAN_BYTES = 8 << 20
 """Bytes searched for separators at a time."""
@@ -84,9 +103,21 @@ def heads_of_runs(values: IntArray) -> IntArray:
     return np.concatenate([np.arange(min(1, values.size)), np.flatnonzero(values[1:] != values[:-1]) + 1])
 
 
+EARLY = 1 << 22
+"""Documents of files on disk whose tables are read when they are opened: a tenth of a second. Larger ones are read when they are
+needed.
+"""
+
+
+def is_small(documents: int) -> bool:
+    """Whether the tables of files with so many documents are read when they are opened."""
+    return documents <= EARLY
+
+
 class Documents:
-    """The documents of files, which say themselves where each one ends. Their tables are read, and checked, when the first document
-    is needed; from then on they are kept, 8 bytes a document.
+    """The documents of files, which say themselves where each one ends. Their tables are read, and checked, when the files are
+    opened if they are small and on disk, otherwise when the first document is needed; from then on they are kept, 8 bytes a
+    document.
     """
 
     one_size = None
@@ -114,6 +145,16 @@ class Documents:
         for _ in map_at_once(fill, range(len(self._counts)), are_remote=self._are_remote):
             pass
         return bounds
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the tables were read."""
+        return "table" in self.__dict__
+
+    def load_early(self) -> None:
+        """Read the tables now, if that takes no time: bad ones are refused before anything is told of their documents."""
+        if not self._are_remote and is_small(sum(self._counts)):
+            _ = self.table
 
     def bounds(self, length: int) -> IntArray:
         return self.table
@@ -146,7 +187,10 @@ class TokenSource(RowSource):
     ) -> None:
         """``parts`` are the tokens of the files, ``counts`` how many of the ``pieces``, the records, each of them has."""
         self._name, self._options, self._stored = how.field, (how.threads, how.io, how.remote), how.dtype
-        self._pieces, self._num_tokens = pieces, sum(int(np.sum(part.rows)) for part in parts)
+        self._pieces, self._each = pieces, [int(np.sum(part.rows)) for part in parts]
+        self._num_tokens = sum(self._each)
+        if isinstance(pieces, Documents):
+            pieces.load_early()
         size, item = pieces.one_size, how.dtype.itemsize
         is_even = size is not None and size * item <= MAX_RECORD_BYTES
         self._field = Field(how.dtype, (size or 0,)) if is_even else Field.ragged(how.dtype)
@@ -157,6 +201,11 @@ class TokenSource(RowSource):
     @property
     def schema(self) -> Mapping[str, Field]:
         return {self._name: self._field}
+
+    @property
+    def token_field(self) -> str:
+        """The field that has the tokens."""
+        return self._name
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -251,27 +300,11 @@ class TokenSource(RowSource):
 
         ``separator`` is an element, or a sequence of them. Empty documents count; tokens behind the last separator are a document.
         """
-        wanted = self._bits(as_elements("separator", separator, self.dtype))
-        if wanted.size == 0:
-            raise ValueError("separator must have at least one element, got none")
-        found = _apart(np.concatenate([np.empty(0, np.int64), *self._matches(wanted)]), wanted.size)
+        wanted = as_elements("separator", separator, self.dtype)
+        found = find_separators(lambda low, count: self.read_tokens([low], count)[0], self._num_tokens, wanted)
         starts, stops = np.concatenate([[0], found + wanted.size]), np.concatenate([found, [self._num_tokens]])
         ranges = np.stack([starts, stops], axis=1)
         return ranges[:-1] if starts[-1] == self._num_tokens else ranges
-
-    def _matches(self, wanted: npt.NDArray[Any]) -> Iterator[IntArray]:
-        """Where the separator is, overlapping or not, piece by piece; pieces overlap so that none is missed between them."""
-        step = SCAN_BYTES // self.dtype.itemsize
-        for low in range(0, self._num_tokens - wanted.size + 1, step):
-            piece = self._bits(self.read_tokens([low], min(step + wanted.size - 1, self._num_tokens - low))[0])
-            places = np.flatnonzero(piece[: piece.size - wanted.size + 1] == wanted[0])
-            for number in range(1, wanted.size):
-                places = places[piece[places + number] == wanted[number]]
-            yield places + low
-
-    def _bits(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Elements as whole numbers, which are equal if the bits are: NaN is itself, and zero is not minus zero."""
-        return array.view(f"u{self.dtype.itemsize}")
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         if not fields:
@@ -292,6 +325,104 @@ class TokenSource(RowSource):
     def _native(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Elements in the byte order of the machine, in place."""
         return array if self._stored.isnative else array.byteswap(inplace=True)
+
+
+class LossMask(TokenSource):
+    """For every token of token files whether it counts in the loss: a byte, 0 if it does not. Records are those of the tokens."""
+
+    def __init__(self, files: Files, tokens: TokenSource) -> None:
+        """``files`` have the bytes, one for each file of tokens. SchemaMismatchError unless they are as many as the tokens."""
+        threads, io, remote = tokens._options
+        self._of = tokens
+        parts: list[FileRows] = files.once("loss mask", lambda: files.each(_whole_file))
+        if len(parts) != len(tokens._each):
+            raise SchemaMismatchError(
+                f"{files[0]}: expected a loss mask for each of {len(tokens._each)} files of tokens, found {len(parts)}"
+            )
+        for file, part, count in zip(files, parts, tokens._each, strict=True):
+            if part.size != count:
+                raise SchemaMismatchError(
+                    f"{file}: expected a loss mask of {count} bytes, one for each token of its file, found {part.size}; write it "
+                    "anew, or leave the masks out with loss=False"
+                )
+        how = LineOptions(LOSS_MASK, np.dtype("u1"), threads, io, remote)
+        super().__init__(files, parts, tokens._counts, tokens._pieces, how)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return "loss mask", *self._of._identity()
+
+    def _recipe(self) -> Recipe:
+        return (LossMask, (self._files, self._of))
+
+
+def _whole_file(file: File) -> FileRows:
+    version, size = version_of(file), bytes_of(file)
+    return FileRows.of(file, size, 0, size, version)
+
+
+class MaskedTokens(Aligned):
+    """Token files with loss masks: a second field of the records, and one line of tokens, in the order of the same files without
+    masks.
+    """
+
+    def __init__(self, tokens: TokenSource, mask: LossMask) -> None:
+        [name] = tokens.schema
+        if name == LOSS_MASK:
+            raise ValueError(f"field: {LOSS_MASK!r} is the name of the masks: give the tokens another one, or leave them out")
+        super().__init__({name: tokens, LOSS_MASK: mask})
+        self._tokens, self._mask = tokens, mask
+
+    @property
+    def loss_mask(self) -> LossMask:
+        """The masks as a line of their own, a byte for every token."""
+        return self._mask
+
+    @property
+    def token_field(self) -> str:
+        """The field that has the tokens."""
+        return self._tokens.token_field
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See :class:`TokenSource`, as all that follows."""
+        return self._tokens.dtype
+
+    @property
+    def num_tokens(self) -> int:
+        return self._tokens.num_tokens
+
+    @property
+    def block_size(self) -> int:
+        return self._tokens.block_size
+
+    @property
+    def token_leaf(self) -> "TokenLeaf":
+        return self._tokens.token_leaf
+
+    @property
+    def document_bounds(self) -> IntArray | None:
+        return self._tokens.document_bounds
+
+    def document_name(self, document: int) -> str:
+        return self._tokens.document_name(document)
+
+    def documents(self, separator: object) -> IntArray:
+        return self._tokens.documents(separator)
+
+    def token_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray]:
+        return self._tokens.token_ranges(ids)
+
+    def steps_per_epoch(self, batch_size: int, seq_len: int) -> int:
+        return self._tokens.steps_per_epoch(batch_size, seq_len)
+
+    def read_tokens(self, starts: npt.ArrayLike, length: int, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        return self._tokens.read_tokens(starts, length, out)
+
+    def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[Any]) -> None:
+        self._tokens.read_spans(starts, offsets, out)
+
+    def _recipe(self) -> Recipe:
+        return (MaskedTokens, (self._tokens, self._mask))
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,6 +498,30 @@ def _is_within(numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
     """Whether whole numbers are in the range of a type; a quick look, because tokenizers give int64."""
     limit = np.iinfo(dtype)
     return numbers.size == 0 or (int(numbers.min()) >= limit.min and int(numbers.max()) <= limit.max)
+
+
+def find_separators(read: Callable[[int, int], npt.NDArray[Any]], num_tokens: int, separator: npt.NDArray[Any]) -> IntArray:
+    """Where a separator of one token or several begins in tokens, of which ``read(low, count)`` gives some; none overlap."""
+    if separator.size == 0:
+        raise ValueError("separator must have at least one element, got none")
+    found = [np.empty(0, np.int64), *_matches(read, num_tokens, _bits(separator))]
+    return _apart(np.concatenate(found), separator.size)
+
+
+def _matches(read: Callable[[int, int], npt.NDArray[Any]], num_tokens: int, wanted: npt.NDArray[Any]) -> Iterator[IntArray]:
+    """Where the separator is, overlapping or not, piece by piece; pieces overlap so that none is missed between them."""
+    step = SCAN_BYTES // wanted.itemsize
+    for low in range(0, num_tokens - wanted.size + 1, step):
+        piece = _bits(read(low, min(step + wanted.size - 1, num_tokens - low)))
+        places = np.flatnonzero(piece[: piece.size - wanted.size + 1] == wanted[0])
+        for number in range(1, wanted.size):
+            places = places[piece[places + number] == wanted[number]]
+        yield places + low
+
+
+def _bits(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Elements as whole numbers, which are equal if the bits are: NaN is itself, and zero is not minus zero."""
+    return array.view(f"u{array.itemsize}")
 
 
 def _apart(places: IntArray, width: int) -> IntArray:

@@ -3,7 +3,7 @@
 import fcntl
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import chain, islice
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.argument import byte_size, whole_number
+from penstock.argument import IntArray, byte_size, whole_number
+from penstock.batch import Ragged
 from penstock.errors import ConflictError, LockedError, SchemaMismatchError
 from penstock.formats.files import Files, LocalFile
 from penstock.formats.publish import NewFile, Staging, refuse_existing
@@ -35,10 +36,10 @@ from penstock.progress import Progress
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.system import is_directory, is_there, names_in, reading, status, writing
 
-__all__ = ["Document", "DocumentEncoder", "write_tokens"]
+__all__ = ["Document", "DocumentEncoder", "some_documents", "write_tokens"]
 
-Document = str | bytes | bytearray | npt.NDArray[Any] | list[int] | tuple[int, ...]
-"""A text (stored as UTF-8), a byte string, or numbers."""
+Document = str | bytes | bytearray | npt.NDArray[Any] | list[int] | tuple[int, ...] | Ragged
+"""A text (stored as UTF-8), a byte string, or numbers; a Ragged is several documents, which are written at once."""
 
 _TEXT = (str, bytes, bytearray)
 
@@ -77,7 +78,7 @@ def write_tokens(
     most = None if max_shard_bytes is None else byte_size("max_shard_bytes", max_shard_bytes)
     with _Target(_unique(Path(path).absolute()), is_sharded=most is not None, append=append) as target:
         known = target.fitting_dtype(dtype, size)
-        rest = iter(documents)
+        rest = some_documents(documents)
         first = list(islice(rest, 1))
         if not first:
             return []
@@ -107,10 +108,9 @@ def _unique(path: Path) -> Path:
 
 def _write_all(documents: Iterable[Document], encoder: "DocumentEncoder", shards: "_Shards", progress: Progress | None) -> None:
     pending, waiting = bytearray(), 0
-    for number, document in enumerate(documents):
-        pending += encoder.encode(number, document)
-        pending += encoder.separator
-        waiting += 1
+    for raw, sizes in encoder.encode_each(documents):
+        pending += raw
+        waiting += len(sizes)
         if len(pending) >= FLUSH_BYTES:
             taken = shards.add(pending)
             del pending[:taken]
@@ -264,23 +264,59 @@ def _checked(dtype: npt.DTypeLike) -> np.dtype[Any]:
     raise TypeError(f"expected whole numbers or floats of up to 64 bits, got {made}{why}")
 
 
+def some_documents(documents: Iterable[Document]) -> Iterator[Document]:
+    """All but those that are none: a Ragged of no items."""
+    return (one for one in documents if not isinstance(one, Ragged) or len(one) > 0)
+
+
 class DocumentEncoder:
     """Documents as bytes. They must all be texts or byte strings, or all be numbers, of one type unless they are converted."""
 
     def __init__(self, first: Document, dtype: np.dtype[Any] | None, separator: object, *, converts: bool) -> None:
-        self._is_text, self._converts = isinstance(first, _TEXT), converts
+        self._is_text, self._converts = _is_text(first), converts
         if dtype is None and isinstance(first, list | tuple):
             raise TypeError("document 0: lists of numbers need dtype=, such as 'uint16'")
-        self.dtype = _checked(first.dtype if isinstance(first, np.ndarray) else np.uint8) if dtype is None else dtype
+        self.dtype = _checked(_dtype_of(first)) if dtype is None else dtype
         if self._is_text and self.dtype != np.uint8:
             raise TypeError(f"document 0: expected numbers for {self.dtype}, got {type(first).__name__}; texts are uint8")
         self.separator = b"" if separator is None else as_elements("separator", separator, self.dtype).tobytes()
 
-    def encode(self, number: int, document: Document) -> bytes | bytearray | memoryview:
-        """The bytes of a document."""
-        if isinstance(document, _TEXT) != self._is_text:
+    def encode_each(self, documents: Iterable[Document]) -> Iterator[tuple[bytes | bytearray | memoryview, IntArray | tuple[int]]]:
+        """The bytes of documents with their separators, and how many each has; those of a Ragged at once."""
+        number = 0
+        for document in documents:
+            if isinstance(document, Ragged):
+                yield self._encode_all(number, document)
+                number += len(document)
+            else:
+                raw = self._encode(number, document)
+                yield b"".join((raw, self.separator)) if self.separator else raw, (len(raw) + len(self.separator),)
+                number += 1
+
+    def _encode_all(self, number: int, documents: Ragged) -> tuple[memoryview, IntArray]:
+        self._check_kind(number, documents)
+        if documents.present is not None and not documents.present.all():
+            missing = number + int(np.argmin(documents.present))
+            raise SchemaMismatchError(f"document {missing}: expected a text or numbers, found that it is missing")
+        if documents.shapes is not None:
+            raise TypeError(f"document {number}: expected one dimension, got {documents.shapes.shape[1]}")
+        values = documents.values[documents.offsets[0] : documents.offsets[-1]]
+        if not self._converts and values.dtype != self.dtype:
+            raise TypeError(f"document {number}: expected {self.dtype} as before, got {values.dtype}; give dtype= to convert")
+        elements, lengths = as_elements(f"documents from {number} on", values, self.dtype), documents.lengths
+        if self.separator:
+            behind = np.frombuffer(self.separator, self.dtype)
+            ends = np.repeat(documents.offsets[1:] - documents.offsets[0], len(behind))
+            elements, lengths = np.insert(elements, ends, np.tile(behind, len(documents))), lengths + len(behind)
+        return np.ascontiguousarray(elements).view(np.uint8).data, lengths * self.dtype.itemsize
+
+    def _check_kind(self, number: int, document: Document) -> None:
+        if _is_text(document) != self._is_text:
             before = "a text or byte string" if self._is_text else "an array or a list of numbers"
             raise TypeError(f"document {number}: expected {before} as before, got {type(document).__name__}")
+
+    def _encode(self, number: int, document: Document) -> bytes | bytearray | memoryview:
+        self._check_kind(number, document)
         if isinstance(document, bytes | bytearray):
             return document
         if isinstance(document, str):
@@ -290,6 +326,16 @@ class DocumentEncoder:
         if isinstance(document, np.ndarray) and not self._converts and document.dtype != self.dtype:
             raise TypeError(f"document {number}: expected {self.dtype} as before, got {document.dtype}; give dtype= to convert")
         return np.ascontiguousarray(as_elements(f"document {number}", document, self.dtype)).view(np.uint8).data
+
+
+def _is_text(document: Document) -> bool:
+    return document.kind != "array" if isinstance(document, Ragged) else isinstance(document, _TEXT)
+
+
+def _dtype_of(document: Document) -> npt.DTypeLike:
+    if isinstance(document, Ragged):
+        return document.values.dtype
+    return document.dtype if isinstance(document, np.ndarray) else np.uint8
 
 
 def _utf8(number: int, text: str) -> bytes:

@@ -12,6 +12,8 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from penstock.argument import MAX_LENGTH, IntArray, byte_size, shown, whole_number
 from penstock.batch import Outputs, fixed_output
 from penstock.errors import BatchError, StateError, StateMismatchError
@@ -335,23 +337,41 @@ class Loader:
 
     # Questions
 
-    def explain(self, step: int) -> dict[str, Any]:
-        """What is in the batch of any step, past or future, on all ranks together; nothing is read."""
+    def explain(self, step: int, *, documents: bool = False) -> dict[str, Any]:
+        """What is in the batch of any step, past or future, on all ranks together; no record is read.
+
+        Of sequences and packs, ``documents`` has (document, from, to) of every sample, where documents are known.
+        ``documents=True`` finds those that separators end in token files, too: for the first answer all tokens are read.
+        """
         schedule = replace(self._schedule, shard=Shard())
         place = schedule.place(whole_number("step", step))
-        picks = self._work.picks(place)
-        return {"step": place.step, "epoch": place.epoch, "position": place.position, **picks.describe()}
+        told = self._work.stream_for(place).explain(self._work.picks(place), documents=documents)
+        return {"step": place.step, "epoch": place.epoch, "position": place.position, **told}
 
-    def where(self, record: Any, *, epochs: range | None = None) -> list[dict[str, int]]:
-        """Epoch, position and step of every time a record comes in those epochs (the current one unless given)."""
+    def where(self, record: Any, *, epochs: range | None = None, steps: range | None = None) -> list[dict[str, int]]:
+        """Epoch, position and step of every time a record or a document comes in those epochs (the current one unless given), or
+        at those steps, which must be given where an epoch never ends.
+        """
         if self._phases is not None:
             raise TypeError("with phases, ask the stream: loader.stream.where(record)")
-        found = []
-        for epoch, position in self.stream.where(record, epochs=range(self.epoch, self.epoch + 1) if epochs is None else epochs):
-            step = self._schedule.step_of(epoch, position)
-            if step is not None and not self.stream.is_banned(record, step):
-                found.append({"epoch": epoch, "position": position, "step": step})
-        return found
+        before = None
+        if steps is not None:
+            if epochs is not None:
+                raise ValueError("give epochs or steps, not both")
+            if not steps:
+                return []
+            last = self._schedule.place(max(steps))
+            epochs, before = range(self._schedule.place(min(steps)).epoch, last.epoch + 2), last.next_position
+        elif epochs is None:
+            epochs = range(self.epoch, self.epoch + 1)
+        ranges = self.stream.ranges_of(record, epochs, before)
+        samples = dict.fromkeys(sample for one in ranges for sample in self._schedule.samples_in(*one))
+        return [
+            {"epoch": epoch, "position": position, "step": step}
+            for epoch, position, step in samples
+            if (steps is None or step in steps)
+            and self.stream.holds(self.stream.locate_at(epoch, np.array([position]), step), record)
+        ]
 
     def seed_for(self, ids: IntArray, *, epoch: int | None = None) -> Any:
         """A seed for each record, different in every epoch, for random transforms that can be repeated."""

@@ -1,7 +1,7 @@
 """Schedule: which positions of which epoch are in the batch of a step. Pure arithmetic, the same on every rank."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -161,6 +161,19 @@ class EpochSchedule:
         begin = self.position if epoch == self.epoch else 0
         number = (position - begin) // self._width
         return self.first_step(epoch) + number if number < self.steps_in(epoch) else None
+
+    def samples_in(self, epoch: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+        """(epoch, position, step) of every sample of this schedule that has some of the positions [low, high) of an epoch."""
+        stride = self.stream.stride
+        if self.tail == "wrap":
+            before = self._axes.before(epoch) - self._line
+            for number in range(max(0, (before + low) // stride), (before + high - 1) // stride + 1):
+                yield (*self._axes.find(self._line + number * stride), self.start + number // self.batch_size)
+        elif epoch >= self.epoch:
+            begin = self.position if epoch == self.epoch else 0
+            count = min((self._axes.of(epoch) - begin) // stride, self.steps_in(epoch) * self.batch_size)
+            for number in range(max(0, (low - begin) // stride), min(count, (high - 1 - begin) // stride + 1)):
+                yield epoch, begin + number * stride, self.first_step(epoch) + number // self.batch_size
 
     @property
     def is_endless(self) -> bool:
@@ -356,6 +369,10 @@ class PhaseSchedule:
     def step_of(self, epoch: int, position: int) -> int | None:
         """Not told: a position may come in several phases."""
         return None
+
+    def samples_in(self, epoch: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+        """Not told either."""
+        return iter(())
 
     def place(self, step: int) -> Place:
         """The batch of a step."""

@@ -1,5 +1,6 @@
 """Streams: a source in an order, mixed with others, cut or packed into sequences."""
 
+from penstock.stream.documents import DocumentTable
 from penstock.stream.mixed import MixedStream, mix
 from penstock.stream.pack import PackStream
 from penstock.stream.sequence import DocumentStream, SequenceStream, TokenLine
@@ -7,6 +8,7 @@ from penstock.stream.stream import PartStream, RecordStream, Stream
 
 __all__ = [
     "DocumentStream",
+    "DocumentTable",
     "MixedStream",
     "PackStream",
     "PartStream",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
@@ -387,16 +387,24 @@ class MixedStream(Stream):
             streams[name] = stream.without(banned, from_step=from_step)
         return self._remade(streams)
 
-    def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
-        """(epoch, position) of every time a record comes in those epochs; the record is given as (name of its stream, id)."""
+    def where(self, record: Any, *, epochs: range = range(1), before: int | None = None) -> list[tuple[int, int]]:
+        """(epoch, position) of every time a record or document comes in those epochs; it is given as (name of its stream, id). If
+        an epoch never ends, ``before`` is the position at which to stop.
+        """
         if not isinstance(record, tuple):
             raise TypeError(f"a record of a mixture is named by (stream, id), got {record!r}")
         if record[0] not in self.names:
             raise KeyError(f"unknown stream {record[0]!r}; there are {list(self.names)}")
-        if self._mixture.stop == "forever":
-            raise ValueError("an epoch of this mixture never ends, so a record comes in it without end")
+        if self.never_ends and before is None:
+            raise ValueError(
+                "an epoch of this mixture never ends, so a record comes in it without end: ask a loader with steps=range(...)"
+            )
         number = self.names.index(record[0])
         stream = self._streams[record[0]]
+        if self._phases is not None and stream.has_sequences:
+            raise TypeError("with phases that may change their length, ask the mixture without phases where a document is")
+        if self.never_ends and before is not None:
+            return sorted((0, place) for place in self._places_before(number, record[1], before)) if 0 in epochs else []
         length = stream.num_samples
         found: list[tuple[int, int]] = []
         for epoch in epochs:
@@ -407,8 +415,35 @@ class MixedStream(Stream):
                     found.append((epoch, place))
         return found
 
-    def is_banned(self, record: Any, step: int) -> bool:
-        return self._streams[record[0]].is_banned(record[1], step)
+    def _places_before(self, number: int, record: Any, before: int) -> Iterator[int]:
+        """The positions below ``before`` of a record of a stream, in an epoch that never ends."""
+        stream, mixture = self.streams[number], self._mixture
+        length = stream.num_samples
+        late = before + max((one.period * one.unit for one in mixture.plan.segments), default=0)  # in a period, they are shuffled
+        for own_epoch in count():
+            begin = mixture.position_of(0, number, own_epoch * length) if length else None
+            if begin is None or begin >= late:
+                return
+            for _, position in stream.where(record, epochs=range(own_epoch, own_epoch + 1)):
+                place = mixture.position_of(0, number, own_epoch * length + position // stream.stride)
+                if place is not None and place < before:
+                    yield place
+
+    def ranges_of(self, record: Any, epochs: range, before: int | None = None) -> Iterator[tuple[int, int, int]]:
+        for epoch, position in self.where(record, epochs=epochs, before=before):
+            yield epoch, position, position + 1
+
+    def holds(self, picks: MixedPicks, record: Any) -> bool:
+        part = picks.parts[self.names.index(record[0])]
+        return part is not None and self._streams[record[0]].holds(part, record[1])
+
+    def explain(self, picks: MixedPicks, *, documents: bool = False) -> dict[str, Any]:
+        parts = {
+            name: stream.explain(part, documents=documents)
+            for (name, stream), part in zip(self._streams.items(), picks.parts, strict=True)
+            if part is not None
+        }
+        return picks.describe() | {"parts": parts}
 
     def close(self) -> None:
         for stream in self._streams.values():

@@ -11,14 +11,24 @@ import numpy.typing as npt
 
 from penstock.argument import MAX_LENGTH, IntArray, as_ids, set_whole
 from penstock.batch import Batch, Outputs, fixed_output
-from penstock.formats.tokens import as_elements
+from penstock.formats.token_line import as_elements
 from penstock.native import _core
 from penstock.order import BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle
 from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
+from penstock.stream.documents import DocumentTable, are_records, find_bounds
 from penstock.stream.picks import SpanPicks
-from penstock.stream.sequence import TOKENS, DocumentLine, TokenLine
+from penstock.stream.sequence import (
+    LOSS_MASK,
+    TOKENS,
+    DocumentLine,
+    MaskLine,
+    TokenLine,
+    leaf_of,
+    mask_of,
+    need_token_field,
+)
 from penstock.stream.stream import Bans, PartStream, RecordStream, describe, is_in
 
 __all__ = ["PackOptions", "PackStream", "make_pack"]
@@ -30,8 +40,12 @@ PADDING, BOS, EOS = -1, -2, -3
 MOST_BLOCKS = 1 << 20
 """Blocks of documents, where the order has none."""
 
-FIELDS = {"segment": "i4", "position": "i4", "labels": "i8", "cu_seqlens": "i4", "max_seqlen": "i4"}
+MADE = {"segment": "i4", "position": "i4", "labels": "i8", "cu_seqlens": "i4", "max_seqlen": "i4"}
 """The fields that are made of the tokens."""
+
+FIELDS = {**MADE, LOSS_MASK: "u1"}
+IGNORED = -100
+"""The label of a token whose next one does not count."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +64,6 @@ class PackOptions:
     first_segment: int
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.fields if name != TOKENS and name not in FIELDS]
-        if unknown or TOKENS not in self.fields or len(set(self.fields)) < len(self.fields):
-            raise ValueError(f"fields must be {TOKENS!r} and any of {', '.join(FIELDS)}, each once, got {self.fields}")
         set_whole(self, "length", least=1)
         set_whole(self, "multiple_of", least=1)
         set_whole(self, "first_segment", most=1)
@@ -71,39 +82,12 @@ def make_pack(stream: RecordStream, options: PackOptions, field: str | None, sep
             raise ValueError("separator finds the documents of token files; eos= adds a token to every text or ragged array")
         line = DocumentLine(source, field, None)
         return PackStream(source, line, stream.order, options, bans=stream.bans)
-    if field is not None:
-        raise ValueError(f"field is for texts and ragged arrays; the tokens of {source!r} are one line")
-    bounds = _document_bounds(source, separator)
-    if stream.bans and not _are_records(source, bounds):
+    need_token_field(source, field)
+    bounds = find_bounds(source, separator)
+    if stream.bans and not are_records(source, bounds):
         raise ValueError("records were banned that are not documents: pack first, then ban documents with .without(...)")
     told = "" if separator is None else str(as_elements("separator", separator, source.dtype).tolist())
     return PackStream(source, source, stream.order, options, bans=stream.bans, bounds=bounds, separator=told)
-
-
-def _document_bounds(line: Any, separator: Any) -> IntArray:
-    """Document i has the tokens [bounds[i], bounds[i + 1]), the separator that ends it included."""
-    if separator is None:
-        bounds = getattr(line, "document_bounds", None)
-        if bounds is None:
-            raise ValueError("this token file does not say where documents end: give the separator that ends each, separator=")
-        bounds = np.ascontiguousarray(bounds, np.int64)
-        if bounds.size == 0 or bounds[0] < 0 or bounds[-1] > line.num_tokens:
-            raise ValueError(
-                f"expected bounds of documents within the {line.num_tokens} tokens of {line!r}, found {bounds[:1]} to {bounds[-1:]}"
-            )
-        return bounds
-    if not hasattr(line, "documents"):
-        raise TypeError(f"{line!r} cannot be searched for separators: its documents are known, so leave separator out")
-    starts = line.documents(separator)[:, 0]
-    return np.append(starts, line.num_tokens).astype(np.int64)
-
-
-def _are_records(source: Any, bounds: IntArray) -> bool:
-    """Whether the documents with these bounds are the records of the source, one for one."""
-    if len(bounds) - 1 != len(source):
-        return False
-    starts, counts = source.token_ranges(np.arange(len(source)))
-    return np.array_equal(starts, bounds[:-1]) and np.array_equal(starts + counts, bounds[1:])
 
 
 class PackStream(PartStream):
@@ -111,7 +95,10 @@ class PackStream(PartStream):
 
     An epoch has every token once, in as many sequences as any other epoch. ``segment`` is the number of a token's document
     within its sequence (-1 on padding), ``position`` its place in the document as far as the sequence shows it, ``labels`` the
-    next token of the document (-100 where a piece of it ends and on padding). ``cu_seqlens`` and ``max_seqlen`` are what
+    next token of the document (-100 where a piece of it ends and on padding). ``loss_mask`` is that of the data, a byte for every
+    token: the mask travels with its token. If the data has one, labels are -100 where the mask of the *next* token, which the label
+    is, is 0, whether ``loss_mask`` is delivered or not. Of added tokens, EOS counts; BOS, which nothing predicts, and padding do
+    not. ``cu_seqlens`` and ``max_seqlen`` are what
     attention of varying length takes, of each sequence: where documents and padding end, from 0 on, filled up with the length;
     and the longest of them.
 
@@ -141,6 +128,9 @@ class PackStream(PartStream):
         self._source, self._line, self._given, self._options = source, line, order, options
         self._bans, self._bounds, self._separator, self._phases = Bans(bans), bounds, separator, phases
         self._added = np.concatenate([_element(name, getattr(options, name), line.dtype) for name in ADDED])
+        self._mask: TokenLine | None = None
+        if not {LOSS_MASK, "labels"}.isdisjoint(options.fields):
+            self._mask = mask_of(source, line, is_needed=LOSS_MASK in options.fields)
         if "labels" in options.fields and not np.can_cast(line.dtype, np.int64):
             raise ValueError(f"labels are whole numbers of 64 bits, and tokens are {line.dtype}: leave labels out of fields")
         if isinstance(order, Random):
@@ -149,6 +139,8 @@ class PackStream(PartStream):
             raise TypeError(f"documents cannot be packed in the order {order!r}: use in_order() or shuffle()")
         if isinstance(order, BlockShuffle) and order.lanes > 1:
             raise ValueError(f"packs have no lanes, and the order has {order.lanes}: use shuffle(...) without lanes")
+        if isinstance(self._mask, MaskLine):
+            _ = self._mask.bounds  # every document has as many masks as tokens
         self._sequences = len(self.packing)
 
     @cached_property
@@ -208,18 +200,17 @@ class PackStream(PartStream):
         return False
 
     def row_tables(self) -> Sequence[RowTable]:
-        if self._has_records:
-            return self._source.tables()
-        return [] if self._token_leaf is None else [OwnRows(self._token_leaf)]
+        return self._source.tables() if self._has_records else [table for table, _ in self.field_tables().values()]
 
     def field_tables(self) -> Mapping[str, tuple[RowTable, str]]:
-        """Tokens are rows of their own."""
-        leaf = self._line if self._has_records else self._token_leaf
-        return {} if leaf is None else {TOKENS: (OwnRows(leaf), TOKENS)}
+        """Tokens are rows of their own, and so are their masks."""
+        leaves = {name: leaf_of(line) for name, line in self._lines.items()}
+        return {} if None in leaves.values() else {name: (OwnRows(leaf), name) for name, leaf in leaves.items()}
 
     @property
-    def _token_leaf(self) -> Any:
-        return getattr(self._line, "token_leaf", None)
+    def _lines(self) -> dict[str, TokenLine]:
+        """The lines that are read, by the names of the fields."""
+        return {TOKENS: self._line} if self._mask is None else {TOKENS: self._line, LOSS_MASK: self._mask}
 
     def units_of(self, picks: SpanPicks) -> IntArray:
         """The documents that are read; of a token file, the first and the last token of runs."""
@@ -274,8 +265,8 @@ class PackStream(PartStream):
 
     @property
     def read_schema(self) -> Mapping[str, Field]:
-        """The field that is read; :meth:`complete` makes the others."""
-        return {TOKENS: self.schema[TOKENS]}
+        """The fields that are read; :meth:`complete` makes the others."""
+        return {name: Field(line.dtype, (self._options.length,)) for name, line in self._lines.items()}
 
     def plan(self) -> dict[str, Any]:
         options = self._options
@@ -394,22 +385,30 @@ class PackStream(PartStream):
         length = self._options.length
         return [(epoch, int(one) * length) for epoch in epochs for one in self.packing.sequences_of(epoch, number)]
 
-    def is_banned(self, record: Any, step: int) -> bool:
-        banned = self._bans.at(step)
-        return banned.size > 0 and bool(is_in(as_ids(record, self.packing.num_documents)[:1], banned)[0])
+    def holds(self, picks: SpanPicks, record: Any) -> bool:
+        return picks.documents is not None and bool(np.any(picks.documents[:, 0] == as_ids(record, self.packing.num_documents)[0]))
+
+    @cached_property
+    def documents(self) -> DocumentTable:
+        """The documents, by the numbers that ``explain``, ``where`` and ``without`` use."""
+        is_record = self._has_records or are_records(self._source, self._document_bounds)
+        return DocumentTable(self._source, self._line, self._document_bounds, are_records=is_record)
 
     # Reading
 
     def fetch(self, picks: SpanPicks, out: Outputs | None = None) -> Batch:
-        tokens = fixed_output(TOKENS, self.schema[TOKENS], len(picks), out or {})
         is_read = picks.starts >= 0
         starts, counts = picks.starts[is_read], picks.counts[is_read]
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        read = np.empty(offsets[-1], self._line.dtype)
-        self._line.read_spans(starts, offsets, read)
         places = (np.cumsum(picks.counts) - picks.counts)[is_read]
-        tokens.reshape(-1)[np.arange(offsets[-1]) + np.repeat(places - offsets[:-1], counts)] = read
-        return self.complete({TOKENS: tokens}, picks, out)
+        places = np.arange(offsets[-1]) + np.repeat(places - offsets[:-1], counts)
+        batch: Batch = {}
+        for name, field in self.read_schema.items():
+            read = np.empty(offsets[-1], field.dtype)
+            self._lines[name].read_spans(starts, offsets, read)
+            batch[name] = fixed_output(name, field, len(picks), out or {})
+            batch[name].reshape(-1)[places] = read
+        return self.complete(batch, picks, out)
 
     @property
     def completes(self) -> bool:
@@ -419,7 +418,8 @@ class PackStream(PartStream):
     @property
     def completion(self) -> object:
         """The same for sequences of all packs with these tokens and fields."""
-        return self._added.tobytes(), self._options.first_segment, self._options.fields, self._options.multiple_of
+        options = self._options
+        return self._added.tobytes(), options.first_segment, options.fields, options.multiple_of, self._mask is not None
 
     def is_within_pages(self, starts: range) -> bool:
         """There are no pages: documents end anywhere."""
@@ -430,8 +430,8 @@ class PackStream(PartStream):
         be left out for no sequences.
         """
         tokens, schema = batch[TOKENS], self.schema
-        made = {name: fixed_output(name, schema[name], len(tokens), out or {}) for name in self._options.fields if name != TOKENS}
-        segment, position, labels, cu_seqlens, max_seqlen = (made[n].reshape(-1) if n in made else None for n in FIELDS)
+        made = {name: fixed_output(name, schema[name], len(tokens), out or {}) for name in self._options.fields if name in MADE}
+        segment, position, labels, cu_seqlens, max_seqlen = (made[n].reshape(-1) if n in made else None for n in MADE)
         first = self._options.first_segment
         if len(tokens):
             assert picks is not None
@@ -453,13 +453,16 @@ class PackStream(PartStream):
                 cu_seqlens,
                 max_seqlen,
             )
-        return {name: made.get(name, tokens) for name in self._options.fields}
+            if LOSS_MASK in batch:
+                _apply_mask(batch[LOSS_MASK].reshape(-1), picks, labels)
+        made |= batch
+        return {name: made[name] for name in self._options.fields}
 
     def close(self) -> None:
         self._source.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("packing", "order")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("packing", "order", "documents")}
 
 
 @dataclass(frozen=True)
@@ -502,6 +505,19 @@ def _same_place(pack: Pack, sequence: int, other: Pack) -> int:
     epoch, place = divmod(sequence, max(1, len(pack)))
     group = int(np.searchsorted(pack.edges(epoch), place, side="left"))
     return epoch * len(other) + int(other.edges(epoch)[group])
+
+
+def _apply_mask(mask: npt.NDArray[np.uint8], picks: SpanPicks, labels: IntArray | None) -> None:
+    """Complete the mask of tokens that are not of the data, and leave out the labels that do not count: those of tokens in front of
+    one whose mask is 0.
+    """
+    ends = np.cumsum(picks.counts)
+    added = picks.starts < 0
+    lengths = picks.counts[added]
+    places = np.arange(lengths.sum()) + np.repeat(ends[added] - np.cumsum(lengths), lengths)
+    mask[places] = np.repeat(picks.starts[added] == EOS, lengths)
+    if labels is not None:
+        np.copyto(labels[:-1], IGNORED, where=mask[1:] == 0)
 
 
 def _element(name: str, value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

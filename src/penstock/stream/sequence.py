@@ -4,23 +4,25 @@ The line of a SequenceStream consists of pages of token blocks, that of a Docume
 both in the order of the stream.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.argument import IntArray, whole_number
+from penstock.argument import IntArray, as_ids, shown, whole_number
 from penstock.batch import Batch, Outputs, fixed_output
-from penstock.formats.tokens import as_elements
+from penstock.errors import SchemaMismatchError
+from penstock.formats.token_line import LOSS_MASK, as_elements
 from penstock.native import _core
-from penstock.order import BlockShuffle, Order, Random, Sequential, Shuffle, Sliding
+from penstock.order import BlockShuffle, InvertibleOrder, Order, Random, Sequential, Shuffle, Sliding
 from penstock.order.permutation import Purpose, derive_root
 from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
+from penstock.stream.documents import DocumentTable, are_records, find_bounds
 from penstock.stream.picks import SpanPicks, expanded, join
 from penstock.stream.stream import (
     Bans,
@@ -32,9 +34,26 @@ from penstock.stream.stream import (
     substitute,
 )
 
-__all__ = ["DocumentLine", "DocumentStream", "SequenceStream", "TokenLine", "make_sequences"]
+__all__ = [
+    "LOSS_MASK",
+    "TOKENS",
+    "DocumentLine",
+    "DocumentStream",
+    "MaskLine",
+    "SequenceStream",
+    "TokenLine",
+    "as_fields",
+    "leaf_of",
+    "make_sequences",
+    "mask_of",
+    "need_token_field",
+]
 
 TOKENS = "tokens"
+
+MARKS = ("segment", "position")
+FIELDS = (*MARKS, LOSS_MASK)
+"""The fields that a sequence may have in addition to its tokens."""
 
 MARK = 1024
 """The place of every MARKth document of an epoch is kept; those between are added up when they are needed."""
@@ -70,18 +89,57 @@ class TokenLine(Protocol):
 
 
 def make_sequences(
-    stream: RecordStream, seq_len: int, field: str | None, separator: Any, documents: bool, page: int | None
+    stream: RecordStream, seq_len: int, field: str | None, separator: Any, fields: tuple[str, ...], page: int | None
 ) -> "SequenceStream":
     """Sequences over token blocks, or over the documents of a field of texts, byte strings or ragged arrays."""
     source = stream.source
     if isinstance(source, TokenLine):
+        need_token_field(source, field)
         return SequenceStream(
-            source, source, stream.order, seq_len, separator=separator, documents=documents, page=page, bans=stream.bans
+            source, source, stream.order, seq_len, separator=separator, fields=fields, page=page, bans=stream.bans
         )
     if page is not None:
         raise ValueError("page is for token blocks; the sequences of texts and ragged fields take whole documents in their order")
     line = DocumentLine(source, field, separator)
-    return DocumentStream(source, line, stream.order, seq_len, separator=separator, documents=documents, bans=stream.bans)
+    return DocumentStream(source, line, stream.order, seq_len, separator=separator, fields=fields, bans=stream.bans)
+
+
+def as_fields(given: Any, known: Sequence[str]) -> tuple[str, ...]:
+    """The fields of samples that a caller wants: the tokens, and any of the known ones; a single name will do."""
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else None
+    if names is None or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"fields must be a name or a sequence of names, got {shown(given)}")
+    if not set(names) <= {TOKENS, *known} or TOKENS not in names or len(set(names)) < len(names):
+        raise ValueError(f"fields must be {TOKENS!r} and any of {', '.join(known)}, each once, got {shown(names)}")
+    return names
+
+
+def need_token_field(source: Any, field: str | None) -> None:
+    """ValueError if a field of a token file is named that does not have its tokens."""
+    named = getattr(source, "token_field", None)
+    if field is not None and field != named:
+        raise ValueError(f"field: the tokens of {source!r} are one line, {named!r}: leave field out, got {shown(field)}")
+
+
+def mask_of(source: Source, line: "TokenLine", *, is_needed: bool) -> "TokenLine | None":
+    """The loss masks of a line of tokens. None if there are none, unless they are needed: then ValueError."""
+    if isinstance(line, DocumentLine):
+        if line.mask_field in source.schema and line.mask_field != line.field:
+            return MaskLine(line)
+        remedy = f"give each record a field {line.mask_field!r} of as many bytes as it has tokens"
+    else:
+        mask: TokenLine | None = getattr(source, LOSS_MASK, None)
+        if mask is not None:
+            return mask
+        remedy = "datatrove has them in .ds.loss, and those of flat files are named by loss= when they are opened"
+    if is_needed:
+        raise ValueError(f"fields: {source!r} has no loss mask: {remedy}, or leave {LOSS_MASK!r} out of fields")
+    return None
+
+
+def leaf_of(line: "TokenLine") -> Any:
+    """The tokens of a line as rows; None if it is not known in which files they are."""
+    return line if isinstance(line, DocumentLine) else getattr(line, "token_leaf", None)
 
 
 class SequenceStream(PartStream):
@@ -97,6 +155,9 @@ class SequenceStream(PartStream):
     ``position``, the place of the token in its document as far as the sequence shows it. Token files that do not say where
     documents end need a ``separator`` (a token, or several) for that, which ends a document; one also ends where tokens meet that
     are no neighbours in the data.
+
+    With ``fields=("tokens", "loss_mask")`` every sequence comes with the loss mask of its tokens: a byte for each, 0 for one that
+    does not count in the loss, as the data has it; 1 for a separator that was put behind a document.
 
     >>> import penstock as pen
     >>> stream = pen.open({"text": ["abc", "de", "fghi"]}).in_order().sequences(4, separator=0)
@@ -114,14 +175,18 @@ class SequenceStream(PartStream):
         seq_len: int,
         *,
         separator: Any = None,
-        documents: bool = False,
+        fields: tuple[str, ...] = (TOKENS,),
         page: int | None = None,
         bans: Bans | tuple[()] = (),
+        document_bans: "DocumentBans | None" = None,
         version: int = 2,
     ) -> None:
         self._source, self._line, self._given = source, line, order
         self._seq_len = whole_number("seq_len", seq_len, least=1)
-        self._documents, self._bans, self._version = bool(documents), Bans(bans), version
+        self._fields, self._documents = fields, not set(MARKS).isdisjoint(fields)
+        self._bans, self._version = Bans(bans), version
+        self._mask = mask_of(source, line, is_needed=True) if LOSS_MASK in fields else None
+        self._document_bans = DocumentBans() if document_bans is None else document_bans
         self._separator: npt.NDArray[Any] | None = None if separator is None else as_elements("separator", separator, line.dtype)
         self._lay(page)
 
@@ -131,7 +196,7 @@ class SequenceStream(PartStream):
             raise ValueError("documents=True needs the separator that ends every document, of at least one token")
         line, order, self._asked = self._line, self._given, page
         if page is None:
-            is_old = self._version == 1 or (isinstance(order, Sequential) and not self._bans)  # where it makes no difference
+            is_old = self._version == 1 or (isinstance(order, Sequential) and not self.has_bans)  # no difference
             page = line.block_size if is_old else self._seq_len
         else:
             whole_number("page", page, least=1)
@@ -140,10 +205,14 @@ class SequenceStream(PartStream):
         if int(getattr(order, "n", len(order))) != len(self._source):
             raise TypeError(f"the order {order!r} is not one of all {len(self._source)} records")
         self._order = _page_order(order, self._pages, line.block_size, page)
-        if self._bans and np.count_nonzero(self._banned_pages(None) < self._pages) >= max(1, self._pages):
+        if self.has_bans and np.count_nonzero(self._banned_pages(None) < self._pages) >= max(1, self._pages):
             raise ValueError(
                 "every page of tokens has a banned record in it, so there is nothing to take instead: use a smaller page"
             )
+
+    @property
+    def has_bans(self) -> bool:
+        return bool(self._bans or self._document_bans.ids)
 
     @cached_property
     def _bounds(self) -> IntArray | None:
@@ -167,17 +236,18 @@ class SequenceStream(PartStream):
 
     def row_tables(self) -> Sequence[RowTable]:
         """Tokens are rows, where it is known in which files they are."""
-        leaf = getattr(self._line, "token_leaf", None)
-        return [] if leaf is None else [OwnRows(leaf)]
-
-    def token_table(self) -> RowTable | None:
-        """The tokens as rows that native threads may read; None if they cannot."""
-        return next(iter(self.row_tables()), None)
+        return [table for table, _ in self.field_tables().values()]
 
     def field_tables(self) -> Mapping[str, tuple[RowTable, str]]:
-        """Tokens are rows of their own."""
-        table = self.token_table()
-        return {} if table is None else {name: (table, name) for name in self.read_schema}
+        """Tokens are rows of their own, and so are their masks."""
+        leaves = {name: leaf_of(line) for name, line in self._lines.items()}
+        return {} if None in leaves.values() else {name: (OwnRows(leaf), name) for name, leaf in leaves.items()}
+
+    @property
+    def _lines(self) -> dict[str, TokenLine]:
+        """The lines that are read, by the names of the fields."""
+        lines = {TOKENS: self._line, LOSS_MASK: self._mask}
+        return {name: line for name in self._fields if (line := lines.get(name)) is not None}
 
     def units_of(self, picks: SpanPicks) -> IntArray:
         return picks.starts // self._page
@@ -215,22 +285,23 @@ class SequenceStream(PartStream):
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        schema = {TOKENS: Field(self._line.dtype, (self._seq_len,))}
-        if self._documents:
-            schema |= {"segment": Field("i4", (self._seq_len,)), "position": Field("i4", (self._seq_len,))}
-        return schema
+        types = {TOKENS: self._line.dtype, LOSS_MASK: np.dtype("u1")} | dict.fromkeys(MARKS, np.dtype("i4"))
+        return {name: Field(types[name], (self._seq_len,)) for name in self._fields}
 
     @property
     def read_schema(self) -> Mapping[str, Field]:
-        """The field that is read; :meth:`complete` adds the others."""
-        return {TOKENS: self.schema[TOKENS]}
+        """The fields that are read; :meth:`complete` adds the others."""
+        return {name: field for name, field in self.schema.items() if name not in MARKS}
 
     def plan(self) -> dict[str, Any]:
-        return {"order": describe(self._order), "page": str(self._page), **self._marks(), **self._bans.describe()}
+        bans = self._bans.describe() | {f"document {name}": ban for name, ban in self._document_bans.ids.describe().items()}
+        return {"order": describe(self._order), "page": str(self._page), **self._marks(), **bans}
 
     def _marks(self) -> dict[str, Any]:
         separator = "" if self._separator is None else str(self._separator.tolist())
-        return {"separator": separator, "documents": str(self._documents)}
+        marks = {"separator": separator, "documents": str(self._documents)}
+        is_usual = self._fields == ((TOKENS, *MARKS) if self._documents else (TOKENS,))
+        return marks if is_usual else marks | {"fields": ", ".join(self._fields)}
 
     def continued(self, epoch: int) -> tuple[Stream, dict[str, Any]]:
         """A run of version 1 continues over its larger pages."""
@@ -241,17 +312,25 @@ class SequenceStream(PartStream):
         return self._remade(seq_len=seq_len)
 
     def without(self, ids: Any, *, from_step: int = 0) -> "SequenceStream":
-        """The same stream in which the tokens of some records of the source (token blocks, documents) no longer come from
-        ``from_step`` on. At the place of a page that holds some of them comes another page, at the place of a document come other
-        documents of as many tokens, the same on every rank and in every run.
+        """The same stream in which the tokens of some documents no longer come from ``from_step`` on; of token blocks, if it has no
+        documents. Documents have the numbers that ``explain`` tells. At the place of a page that holds some of them comes another
+        page, at the place of a document come other documents of as many tokens, the same on every rank and in every run.
         """
-        bans = self._bans.with_ids(ids, from_step, len(self._source))
-        return self._remade(bans=bans, page=self._asked)
+        bans, banned = self._bans, self._document_bans
+        if self.has_documents and not self.documents.are_records:
+            banned = banned.with_ids(ids, from_step, self.documents)
+        else:
+            bans = self._bans.with_ids(ids, from_step, len(self._source))
+        return self._remade(bans=bans, document_bans=banned, page=self._asked)
 
     def _remade(self, **changed: Any) -> "SequenceStream":
         seq_len = changed.pop("seq_len", self._seq_len)
-        options = {"separator": self._separator, "documents": self._documents, "bans": self._bans, "version": self._version}
-        return type(self)(self._source, self._line, self._given, seq_len, **(options | self._layout() | changed))
+        options: dict[str, Any] = {"separator": self._separator, "fields": self._fields, "version": self._version}
+        options |= {"bans": self._bans, "document_bans": self._document_bans}
+        made = type(self)(self._source, self._line, self._given, seq_len, **(options | self._layout() | changed))
+        if "documents" in self.__dict__:  # separators are searched once
+            made.__dict__["documents"] = self.documents
+        return made
 
     def _layout(self) -> dict[str, Any]:
         return {"page": self._page}
@@ -297,12 +376,12 @@ class SequenceStream(PartStream):
 
     def _moved(self, epoch: int, pages: IntArray, places: IntArray, step: int) -> IntArray:
         """Where places on those pages of the line are in the data: full pages are in the order of the stream."""
-        if not self._bans and (pages.size == 0 or int(pages.max()) < self._pages):
+        if not self.has_bans and (pages.size == 0 or int(pages.max()) < self._pages):
             return (self._order.at(epoch, pages) - pages) * self._page + places
         full = pages < self._pages
         target = pages.copy()
         target[full] = self._order.at(epoch, pages[full])
-        banned = self._banned_pages(step) if self._bans else pages[:0]
+        banned = self._banned_pages(step) if self.has_bans else pages[:0]
         if banned.size:
             usable = banned[banned < self._pages]  # the short page at the end replaces no other
             for place in np.flatnonzero(is_in(target, banned)):
@@ -316,23 +395,113 @@ class SequenceStream(PartStream):
     @cached_property
     def _page_bans(self) -> Bans:
         find = getattr(self._line, "token_ranges", None)
-        if find is None:
+        if find is None and self._bans:
             raise TypeError(f"{self._source!r} cannot tell which tokens belong to a record, so that none can be banned")
+        ranges = [(from_step, *find(ids)) for from_step, ids in self._bans] if find is not None else []
         found = []
-        for from_step, ids in self._bans:
-            starts, counts = find(ids)
+        for from_step, starts, counts in (*ranges, *self._document_bans.ranges):
             first = starts // self._page
             last = (starts + counts - 1) // self._page
             found.append((from_step, np.unique(expanded(first, np.where(counts > 0, last - first + 1, 0))[1])))
         return Bans(found)
 
+    # Questions
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether it is known which documents there are: those of a field, those of token files that say where each one ends, and
+        those that a separator ends.
+        """
+        return self._knows_documents or self._can_search
+
+    @property
+    def _knows_documents(self) -> bool:
+        """Whether documents are known without a search."""
+        is_told = not self._can_search and getattr(self._line, "document_bounds", None) is not None
+        return isinstance(self._line, DocumentLine) or is_told
+
+    @property
+    def _can_search(self) -> bool:
+        return self._separator is not None and self._separator.size > 0 and hasattr(self._line, "documents")
+
+    @cached_property
+    def documents(self) -> DocumentTable:
+        """The documents, by the numbers that ``explain``, ``where`` and ``without`` use. To find separators, all tokens are read.
+        ValueError if the files do not say where documents end, and there is no separator.
+        """
+        line, source = self._line, self._source
+        if isinstance(line, DocumentLine):
+            return DocumentTable(source, line, line.bounds, are_records=True, added=line.num_added)
+        bounds = find_bounds(line, self._separator if self._can_search else None)
+        return DocumentTable(source, line, bounds, are_records=not self._can_search and are_records(source, bounds))
+
+    def explain(self, picks: SpanPicks, *, documents: bool = False) -> dict[str, Any]:
+        if documents or self._knows_documents:
+            return picks.describe() | {"documents": self.documents.spans(picks)}
+        return picks.describe()
+
+    def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
+        """(epoch, position) of every sequence with tokens of a document (of a token block, if there are no documents) in those
+        epochs, bans apart. Sequences are those that are cut from the start of each epoch. Tokens that replace banned ones are not
+        found.
+        """
+        length, count = self._seq_len, self.num_samples
+        found = (
+            (epoch, number * length)
+            for epoch, low, high in self.ranges_of(record, epochs)
+            for number in range(low // length, (high - 1) // length + 1)
+            if number < count
+        )
+        return list(dict.fromkeys(found))
+
+    def ranges_of(self, record: Any, epochs: range, before: int | None = None) -> Iterator[tuple[int, int, int]]:
+        start, count = self._tokens_of(record)
+        for epoch in epochs if count else ():
+            for low, high in self._places_of(epoch, start, start + count):
+                yield epoch, low, high
+
+    def _tokens_of(self, record: Any) -> tuple[int, int]:
+        """Where in the data the tokens of a document, or of a record if there are no documents, begin; and how many there are."""
+        if self.has_documents:
+            starts, counts = self.documents.ranges(as_ids(record, len(self.documents))[:1])
+        elif hasattr(self._line, "token_ranges"):
+            starts, counts = self._line.token_ranges(as_ids(record, len(self._source))[:1])
+        else:
+            raise TypeError(f"{self._source!r} cannot tell which tokens belong to a record")
+        return int(starts[0]), int(counts[0])
+
+    def _places_of(self, epoch: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """Where on the line of an epoch the tokens [start, stop) of the data are, page by page, in rising order."""
+        if not isinstance(self._order, InvertibleOrder):
+            raise TypeError(f"{self._order!r} has no inverse, so it cannot say where a document stands")
+        pages = np.arange(start // self._page, (stop - 1) // self._page + 1)
+        begin, places = pages * self._page, pages.copy()
+        places[pages < self._pages] = self._order.positions(epoch, pages[pages < self._pages])
+        moved = places * self._page - begin
+        low, high = np.maximum(begin, start) + moved, np.minimum(begin + self._page, stop) + moved
+        return sorted(zip(low.tolist(), high.tolist(), strict=True))
+
+    def holds(self, picks: SpanPicks, record: Any) -> bool:
+        start, count = self._tokens_of(record)
+        return bool(np.any((picks.starts < start + count) & (picks.starts + picks.counts > start)))
+
     # Reading
 
+    def read_tokens(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """The tokens [start, stop) of the data, as ``explain`` names them."""
+        last = self._line.num_tokens
+        low = whole_number("start", start, most=last)
+        tokens = np.empty(whole_number("stop", stop, least=low, most=last) - low, self._line.dtype)
+        self._line.read_spans(np.array([low]), np.array([0, tokens.size]), tokens)
+        return tokens
+
     def fetch(self, picks: SpanPicks, out: Outputs | None = None) -> Batch:
-        tokens = fixed_output(TOKENS, self.schema[TOKENS], len(picks), out or {})
         offsets = np.concatenate([[0], np.cumsum(picks.counts)]).astype(np.int64)
-        self._line.read_spans(picks.starts, offsets, tokens)
-        return self.complete({TOKENS: tokens}, picks, out)
+        batch: Batch = {}
+        for name, line in self._lines.items():
+            batch[name] = fixed_output(name, self.schema[name], len(picks), out or {})
+            line.read_spans(picks.starts, offsets, batch[name])
+        return self.complete(batch, picks, out)
 
     @property
     def completes(self) -> bool:
@@ -352,8 +521,8 @@ class SequenceStream(PartStream):
         """
         if self._documents:
             tokens = batch[TOKENS]
-            schema, count = self.schema, len(tokens)
-            segment, position = (fixed_output(name, schema[name], count, out or {}) for name in ("segment", "position"))
+            both = Field("i4", (self._seq_len,))
+            segment, position = (fixed_output(name, both, len(tokens), out or {}) for name in MARKS)
             _core.mark_documents(
                 np.ascontiguousarray(tokens).reshape(-1).view(np.uint8),
                 tokens.itemsize,
@@ -363,7 +532,8 @@ class SequenceStream(PartStream):
                 segment.reshape(-1),
                 position.reshape(-1),
             )
-            batch |= {"segment": segment, "position": position}
+            made = batch | {"segment": segment, "position": position}
+            batch = {name: made[name] for name in self._fields}
         return batch
 
     def _splitter(self) -> npt.NDArray[Any]:
@@ -387,7 +557,23 @@ class SequenceStream(PartStream):
         self._source.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_page_bans", "_bounds")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_page_bans", "_bounds", "documents")}
+
+
+NO_BANS = Bans()
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentBans:
+    """Bans of documents that are no records of the source, by number, with (from step, starts, counts): where their tokens are."""
+
+    ids: Bans = NO_BANS
+    ranges: tuple[tuple[int, IntArray, IntArray], ...] = ()
+
+    def with_ids(self, ids: Any, from_step: int, documents: DocumentTable) -> "DocumentBans":
+        bans = self.ids.with_ids(ids, from_step, len(documents))
+        step, banned = bans[-1]
+        return DocumentBans(bans, (*self.ranges, (step, *documents.ranges(banned))))
 
 
 def _page_order(order: Order, pages: int, block_size: int, page: int) -> Order:
@@ -427,14 +613,28 @@ class DocumentLine:
         self._dtype = source.schema[self.field].dtype
         self._separator = as_elements("separator", [] if separator is None else separator, self._dtype)
 
+    @property
+    def mask_field(self) -> str:
+        """The field that would have the loss masks: ``loss_mask``, of the same part where there are several."""
+        part, dot, _ = self.field.rpartition(".")
+        return f"{part}{dot}{LOSS_MASK}"
+
     @cached_property
     def bounds(self) -> IntArray:
         """Document i has the tokens [bounds[i], bounds[i + 1]), its separator included."""
+        return self._bounds()
+
+    def _bounds(self) -> IntArray:
         bounds = np.zeros(len(self._source) + 1, np.int64)
         for low in range(0, len(self._source), AT_ONCE):
             high = min(low + AT_ONCE, len(self._source))
             bounds[low + 1 : high + 1] = self._source.lengths(self.field, np.arange(low, high)) + self._separator.size
         return np.cumsum(bounds, out=bounds)
+
+    @property
+    def num_added(self) -> int:
+        """Tokens that are added to every document: the separator."""
+        return self._separator.size
 
     @property
     def num_tokens(self) -> int:
@@ -491,10 +691,11 @@ class DocumentLine:
         end = np.minimum(bounds[document + 1], stops[span])
         first = column.offsets[:-1][place] + begin - bounds[document]
         flat = out.reshape(-1)
+        values = column.values.view(flat.dtype)
         rows = zip(*(a.tolist() for a in (into, begin, np.minimum(end, content), first)), strict=True)
         for at, start, stop, source in rows:
             if stop > start:
-                flat[at : at + stop - start] = column.values[source : source + stop - start]
+                flat[at : at + stop - start] = values[source : source + stop - start]
         if self._separator.size:
             self._write_separators(flat, into, begin, end, content)
 
@@ -506,6 +707,34 @@ class DocumentLine:
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("bounds", "_rows")}
+
+
+class MaskLine(DocumentLine):
+    """The loss masks of documents: a byte for every token, and 1 for every token of the separator.
+
+    SchemaMismatchError if a document has more or fewer of them than tokens.
+    """
+
+    def __init__(self, tokens: DocumentLine) -> None:
+        field = tokens._source.schema[tokens.mask_field]
+        if not _fits(field) or field.kind != "ragged" or field.dtype.itemsize != 1:
+            raise ValueError(
+                f"field {tokens.mask_field!r} is {field!r}; a loss mask is a ragged field of one byte for every token, such as "
+                "uint8: give a field that is no loss mask another name, or leave it out with pick(...)"
+            )
+        super().__init__(tokens._source, tokens.mask_field, None)
+        self._dtype, self._separator, self._tokens = np.dtype("u1"), np.ones(tokens._separator.size, np.uint8), tokens
+
+    def _bounds(self) -> IntArray:
+        found, expected = super()._bounds(), self._tokens.bounds
+        if not np.array_equal(found, expected):
+            tokens, bytes_there = (np.diff(bounds) - self._separator.size for bounds in (expected, found))
+            bad = int(np.flatnonzero(tokens != bytes_there)[0])
+            raise SchemaMismatchError(
+                f"{self._source!r}: expected a loss mask of as many bytes as there are tokens, found {bytes_there[bad]} in field "
+                f"{self.field!r} of record {bad}, which has {tokens[bad]} tokens in field {self._tokens.field!r}"
+            )
+        return expected
 
 
 class DocumentStream(SequenceStream):
@@ -525,6 +754,8 @@ class DocumentStream(SequenceStream):
         if not isinstance(order, Sequential | Shuffle | BlockShuffle) or len(order) != len(source):
             raise TypeError(f"documents cannot be cut into sequences in the order {order!r}: use in_order() or shuffle()")
         self._page, self._pages, self._order = 1, self._line.num_tokens, order
+        if isinstance(self._mask, MaskLine):
+            _ = self._mask.bounds  # every document has as many masks as tokens
         self._recent: dict[int, IntArray] = {}
         self._drawn: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         if self._bans:
@@ -543,9 +774,6 @@ class DocumentStream(SequenceStream):
     def counts_units(self) -> bool:
         """Positions are tokens, the order is one of documents."""
         return False
-
-    def token_table(self) -> RowTable:
-        return OwnRows(self._line)
 
     def row_tables(self) -> Sequence[RowTable]:
         return self._source.tables()
@@ -569,12 +797,21 @@ class DocumentStream(SequenceStream):
             self._given,
             self._seq_len,
             separator=self._separator,
-            documents=self._documents and self._separator is not None,
+            fields=self._fields if self._separator is not None else tuple(name for name in self._fields if name not in MARKS),
             bans=self._bans,
             version=1,
         )
         plan = old.plan() | {"documents": str(self._documents)}
         return (self, plan) if isinstance(self._given, Sequential) else (old, plan)
+
+    def _places_of(self, epoch: int, start: int, stop: int) -> list[tuple[int, int]]:
+        """One place: documents are whole on the line."""
+        document = int(np.searchsorted(self._line.bounds, start, side="right")) - 1
+        position = int(self._order.positions(epoch, [document])[0])  # type: ignore[attr-defined]
+        head = position // MARK * MARK
+        before = self._order.indices(epoch, head, position)
+        low = int(self._epoch_marks(epoch)[position // MARK] + self._line.token_ranges(before)[1].sum())
+        return [(low, low + stop - start)]
 
     def _epoch_marks(self, epoch: int) -> IntArray:
         """Where every MARKth document of an epoch begins on its line, and where the last one ends."""
@@ -703,6 +940,9 @@ def _choose(source: Source, field: str | None) -> str:
     schema = source.schema
     fitting = [name for name, one in schema.items() if _fits(one)]
     if field is None:
+        tokens = [name for name in fitting if name.rpartition(".")[2] != LOSS_MASK]
+        if len(fitting) == 2 and len(tokens) == 1:
+            return tokens[0]
         if len(fitting) != 1:
             raise ValueError(
                 f"sequences need one field of texts, bytes or ragged arrays: choose field= among {fitting} of {list(schema)}"

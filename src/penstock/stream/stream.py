@@ -190,9 +190,21 @@ class Stream(ABC):
         """(epoch, position) of every time a record comes in those epochs."""
         raise TypeError(f"{type(self).__name__} cannot say where a record stands")
 
-    def is_banned(self, record: Any, step: int) -> bool:
-        """Whether a record that :meth:`where` knows is left out of the batch of a step."""
-        return False
+    def ranges_of(self, record: Any, epochs: range, before: int | None = None) -> Iterator[tuple[int, int, int]]:
+        """(epoch, low, high): the positions [low, high) at which a record is, wherever samples begin, bans apart. Of an epoch that
+        never ends, ``before`` is the position at which to stop.
+        """
+        for epoch, position in self.where(record, epochs=epochs):
+            yield epoch, position, position + 1
+
+    def holds(self, picks: Any, record: Any) -> bool:
+        """Whether a record that :meth:`where` knows is among samples."""
+        raise TypeError(f"{type(self).__name__} cannot say where a record stands")
+
+    def explain(self, picks: Any, *, documents: bool = False) -> dict[str, Any]:
+        """Samples as :meth:`Loader.explain` shows them. ``documents`` finds those of token files that have no table of them."""
+        shown: dict[str, Any] = picks.describe()
+        return shown
 
     @abstractmethod
     def close(self) -> None:
@@ -266,6 +278,11 @@ class PartStream(Stream):
     def bans(self) -> "Bans":
         """The records that do not come, and from which step on."""
         return self._bans
+
+    @property
+    def has_bans(self) -> bool:
+        """Whether anything does not come, from any step on."""
+        return bool(self._bans)
 
     @property
     @abstractmethod
@@ -397,12 +414,24 @@ class RecordStream(PartStream):
         return self
 
     def sequences(
-        self, seq_len: int, *, field: str | None = None, separator: Any = None, documents: bool = False, page: int | None = None
+        self,
+        seq_len: int,
+        *,
+        field: str | None = None,
+        separator: Any = None,
+        documents: bool = False,
+        page: int | None = None,
+        fields: str | Sequence[str] = "tokens",
     ) -> "SequenceStream":
-        """The tokens of the source, in this order, cut into sequences of ``seq_len``; see :class:`SequenceStream`."""
-        from penstock.stream.sequence import make_sequences
+        """The tokens of the source, in this order, cut into sequences of ``seq_len``; see :class:`SequenceStream`.
 
-        return make_sequences(self, seq_len, field, separator, documents, page)
+        ``fields`` are "tokens" and any of "segment", "position" and "loss_mask"; ``documents=True`` adds the first two.
+        """
+        from penstock.stream.sequence import FIELDS, MARKS, as_fields, make_sequences
+
+        names = as_fields(fields, FIELDS)
+        names += tuple(name for name in MARKS if documents and name not in names)
+        return make_sequences(self, seq_len, field, separator, names, page)
 
     def pack(
         self,
@@ -412,7 +441,7 @@ class RecordStream(PartStream):
         separator: Any = None,
         split: str = "fit",
         long: str = "error",
-        fields: Sequence[str] = ("tokens", "segment", "position"),
+        fields: str | Sequence[str] = ("tokens", "segment", "position"),
         pad: Any = 0,
         bos: Any = None,
         eos: Any = None,
@@ -427,16 +456,18 @@ class RecordStream(PartStream):
         * ``split``          "fit" cuts documents longer than a sequence, and others only where nothing else is left; "always" puts
           them one after the other and cuts where sequences end; "never" cuts none
         * ``long``           with "never", what becomes of documents longer than a sequence: "error", "truncate" or "drop"
-        * ``fields``         "tokens", and any of "segment", "position", "labels", "cu_seqlens" and "max_seqlen"
+        * ``fields``         "tokens", and any of "segment", "position", "labels", "loss_mask", "cu_seqlens" and "max_seqlen"
         * ``pad``            the token that fills sequences up
         * ``bos``, ``eos``   tokens to put before and behind every document
         * ``first_segment``  0: documents count from 0, and padding is -1; 1: they count from 1, and padding is 0
         * ``window``         documents that are packed together; left out, enough for about 1,000 sequences
         * ``multiple_of``    pieces of documents begin at multiples of this many tokens, with padding between them
         """
-        from penstock.stream.pack import PackOptions, make_pack
+        from penstock.stream.pack import FIELDS, PackOptions, make_pack
+        from penstock.stream.sequence import as_fields
 
-        options = PackOptions(length, split, long, window, multiple_of, tuple(fields), pad, bos, eos, first_segment)
+        names = as_fields(fields, tuple(FIELDS))
+        options = PackOptions(length, split, long, window, multiple_of, names, pad, bos, eos, first_segment)
         return make_pack(self, options, field, separator)
 
     def without(self, ids: Any, *, from_step: int = 0) -> "RecordStream":
@@ -503,9 +534,8 @@ class RecordStream(PartStream):
             raise TypeError(f"{self.order!r} has no inverse, so it cannot say where a record stands")
         return [(epoch, int(self.order.positions(epoch, [number])[0])) for epoch in epochs]
 
-    def is_banned(self, record: Any, step: int) -> bool:
-        banned = self.banned_at(step)
-        return banned.size > 0 and bool(is_in(as_ids(record, len(self.source))[:1], banned)[0])
+    def holds(self, picks: RecordPicks, record: Any) -> bool:
+        return bool(np.any(picks.ids == as_ids(record, len(self.source))[0]))
 
     def close(self) -> None:
         self.source.close()

@@ -5,6 +5,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy.typing as npt
 from penstock.argument import IntArray
 from penstock.errors import PenstockError
 from penstock.records import Source
+from penstock.stream.documents import TOKENS_OF_LETTER, has_tokens, text_of
+from penstock.tokenizer import TextTokenizer
 from penstock.view.guard import RefusedError, Response
 
 MOST_BYTES = 64 << 20  # an image of more bytes than this, as pixels, is not shown
@@ -147,7 +150,7 @@ def _size_of_jpeg(data: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-Cell = dict[str, Any]  # `kind` is number, text, image, array, plot, bytes, missing, large or error; the other keys depend on it
+Cell = dict[str, Any]  # `kind` is number, text, tokens, image, array, plot, bytes, missing, large or error; others depend on it
 
 
 @dataclass(frozen=True)
@@ -197,6 +200,23 @@ def _cell_of_array(array: npt.NDArray[Any], limits: Limits) -> Cell:
     return {"kind": "plot", **what, "values": shown, **_outline(array, limits.points)}
 
 
+def _cell_of_tokens(tokenizer: TextTokenizer, value: Any, limits: Limits) -> Cell:
+    """Tokens as text, and the first of them as numbers."""
+    if value is None:
+        return {"kind": "missing"}
+    array = np.asarray(value)
+    few = array[: TOKENS_OF_LETTER * limits.letters]
+    text = text_of(tokenizer, few)
+    return {
+        "kind": "tokens",
+        "shape": list(array.shape),
+        "dtype": str(array.dtype),
+        "values": [plain_number(item) for item in array[: SHORT.elements]],
+        "text": _sendable(text[: limits.letters]),
+        "is_cut": few.size < array.size or len(text) > limits.letters,
+    }
+
+
 def _outline(array: npt.NDArray[Any], most: int) -> dict[str, Any]:
     """A vector as points; long ones by the minimum and maximum of every piece, so that no peak is lost."""
     values = array if array.dtype.kind in "iuf" else array.astype(np.float32)  # truth values, and what ml_dtypes knows
@@ -224,22 +244,42 @@ def plain_number(value: Any) -> int | float | str:
 Words = Callable[[Exception], str]  # what a page may say about an error
 
 
-def rows(source: Source, ids: IntArray, limits: Limits, words: Words = str) -> list[dict[str, Any]]:
-    """The first fields of records, in the order of ``ids``."""
-    columns = [_column(source, name, ids, limits, words) for name in list(source.schema)[:MOST_FIELDS]]
+def rows(
+    source: Source, ids: IntArray, limits: Limits, words: Words = str, tokenizer: TextTokenizer | None = None
+) -> list[dict[str, Any]]:
+    """The first fields of records, in the order of ``ids``. A tokenizer makes texts of whole numbers in a row."""
+    columns = []
+    for name in list(source.schema)[:MOST_FIELDS]:
+        made = cell_of if tokenizer is None or not has_tokens(source.schema[name]) else partial(_cell_of_tokens, tokenizer)
+        columns.append(_column(source, name, ids, _Maker(limits, words, made)))
     return [{"id": int(ids[place]), "cells": [column[place] for column in columns]} for place in range(len(ids))]
 
 
-def _column(source: Source, name: str, ids: IntArray, limits: Limits, words: Words) -> list[Cell]:
+@dataclass(frozen=True)
+class _Maker:
+    """Makes cells of the values of a field, within limits, or of errors."""
+
+    limits: Limits
+    words: Words
+    make: Callable[[Any, Limits], Cell]
+
+    def of(self, value: Any) -> Cell:
+        return self.make(value, self.limits)
+
+    def of_error(self, error: Exception) -> Cell:
+        return {"kind": "error", "text": self.words(error)}
+
+
+def _column(source: Source, name: str, ids: IntArray, maker: _Maker) -> list[Cell]:
     field = source.schema[name]
     if field.is_fixed and edges(field.dtype, field.shape) is not None and field.stride <= MOST_BYTES:
         return [{"kind": "image", "shape": list(field.shape), "dtype": str(field.dtype)} for _ in ids]  # read when it is looked at
     try:
         sizes = _sizes(source, name, ids)
     except PenstockError as error:
-        return [{"kind": "error", "text": words(error)} for _ in ids]
+        return [maker.of_error(error) for _ in ids]
     readable = np.cumsum(sizes) <= PAGE_BYTES
-    cells = iter(_read_cells(source, name, ids[readable], limits, words))
+    cells = iter(_read_cells(source, name, ids[readable], maker))
     return [next(cells) if fits else {"kind": "large", "bytes": size} for fits, size in zip(readable, sizes.tolist(), strict=True)]
 
 
@@ -250,15 +290,15 @@ def _sizes(source: Source, name: str, ids: IntArray) -> IntArray:
     return np.asarray(source.lengths(name, ids) * field.dtype.itemsize, np.int64)
 
 
-def _read_cells(source: Source, name: str, ids: IntArray, limits: Limits, words: Words) -> list[Cell]:
+def _read_cells(source: Source, name: str, ids: IntArray, maker: _Maker) -> list[Cell]:
     """All at once; one by one if that fails."""
     try:
         column = source.read(ids, [name])[name]
-        return [cell_of(_item(column, place), limits) for place in range(len(ids))]
+        return [maker.of(_item(column, place)) for place in range(len(ids))]
     except (PenstockError, UnicodeDecodeError) as error:
         if len(ids) == 1:
-            return [{"kind": "error", "text": words(error)}]
-        return [cell for place in range(len(ids)) for cell in _read_cells(source, name, ids[place : place + 1], limits, words)]
+            return [maker.of_error(error)]
+        return [cell for place in range(len(ids)) for cell in _read_cells(source, name, ids[place : place + 1], maker)]
 
 
 def _item(column: Any, place: int) -> Any:

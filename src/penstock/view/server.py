@@ -28,10 +28,12 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from penstock.argument import IntArray
 from penstock.errors import MissingError, PenstockError
 from penstock.loader.stats import Stats
 from penstock.records import Source
 from penstock.store.reader import Store
+from penstock.tokenizer import TextTokenizer
 from penstock.view.dataset import (
     PARAMETERS,
     OrderChoice,
@@ -47,7 +49,7 @@ from penstock.view.dataset import (
     without_paths,
 )
 from penstock.view.guard import HEADERS, Guard, Query, RefusedError, Response, as_json, whole
-from penstock.view.records import LONG, MOST_BYTES, MOST_FIELDS, SHORT, make_image, read_value, rows
+from penstock.view.records import LONG, MOST_BYTES, MOST_FIELDS, SHORT, Limits, make_image, read_value, rows
 
 MOST_RECORDS = 200
 MOST_NUMBER = 2**63 - 1
@@ -65,6 +67,7 @@ class Routes:
 
     data: ShownData | None
     watched: Path | None = None
+    tokenizer: TextTokenizer | None = None
 
     def answer(self, path: str, query: str) -> Response:
         """The answer to a path below the root; errors as JSON."""
@@ -102,16 +105,19 @@ class Routes:
         about = {**describe(source), "labels": label_fields(source), "shown_fields": MOST_FIELDS}
         return as_json({"names": [_short(word) for word in self.data.words], "data": about, "watched": watched})
 
+    def _rows(self, source: Source, ids: IntArray, limits: Limits) -> list[dict[str, Any]]:
+        return rows(source, ids, limits, self.words, self.tokenizer)
+
     def records(self, query: Query) -> Response:
         source = self.source(query)
         start = query.whole("start", 0, most=MOST_NUMBER)
         count = query.whole("count", 48, least=1, most=MOST_RECORDS)
         ids = np.arange(min(start, len(source)), min(start + count, len(source)), dtype=np.int64)
-        return as_json({"start": start, "total": len(source), "rows": rows(source, ids, SHORT, self.words)})
+        return as_json({"start": start, "total": len(source), "rows": self._rows(source, ids, SHORT)})
 
     def record(self, query: Query, number: str) -> Response:
         source = self.source(query)
-        found = rows(source, np.array([_id(source, number)]), LONG, self.words)[0]
+        found = self._rows(source, np.array([_id(source, number)]), LONG)[0]
         return as_json({**found, "total": len(source)})
 
     def where(self, query: Query, number: str) -> Response:
@@ -133,7 +139,7 @@ class Routes:
         about, ids = batch_of(source, choice, query.whole("step", 0, most=MOST_STEP))
         start = query.whole("start", 0, most=MOST_NUMBER)
         count = query.whole("count", 64, least=1, most=MOST_RECORDS)
-        return as_json({**about, "start": start, "rows": rows(source, ids[start : start + count], SHORT, self.words)})
+        return as_json({**about, "start": start, "rows": self._rows(source, ids[start : start + count], SHORT)})
 
     def order(self, query: Query) -> Response:
         return as_json(picture_of(self.source(query), OrderChoice.of(query), query.whole("epoch", 0, most=MOST_STEP)))

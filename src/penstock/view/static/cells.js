@@ -15,6 +15,7 @@ export function cell(found, field, id, edge) {
     case "image": return picture(found, field, id, edge);
     case "array": return array(found);
     case "plot": return plot(found);
+    case "tokens": return tokens(found);
     case "bytes": return make("span", { className: "mono" }, found.hex, found.hex ? " " : "", span("soft", `${count(found.length)} bytes`));
     case "large": return span("soft", `${size(found.bytes)}, not read for this page`);
     default: return span("bad", found.text || "cannot be shown");
@@ -45,6 +46,11 @@ function numbers(found) {
 
 function array(found) {
   return div("array", span("soft", `${shape(found.shape)} ${found.dtype} `), make("span", { className: "mono" }, numbers(found) || "empty"));
+}
+
+function tokens(found) {
+  return div("array", make("span", { className: "words" }, found.text, found.is_cut ? span("soft", " …") : null),
+    div("soft", `${count(found.shape[0])} tokens, ${found.dtype}`), make("div", { className: "mono one" }, numbers(found)));
 }
 
 function plot(found) {

@@ -1,0 +1,314 @@
+"""Texts and conversations into tokens: what a conversion with a tokenizer makes of the records it reads.
+
+Batches of texts are encoded in two threads at a time, which wait without the interpreter's lock for the threads of the tokenizers
+package: while one takes over the ids of its batch, the other keeps the processors busy.
+"""
+
+import json
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.argument import IntArray, byte_size, set_whole
+from penstock.batch import Batch, Ragged
+from penstock.conversion.tasks import BatchMap
+from penstock.errors import SchemaMismatchError
+from penstock.fingerprint import fingerprint_of
+from penstock.process import need
+from penstock.schema import Field
+from penstock.tokenizer import EXTRA, TextTokenizer, TokenizerLike, load_tokenizer
+
+if TYPE_CHECKING:
+    from penstock.conversion.chat import ChatTemplate
+
+__all__ = ["LOSS_MASK", "TOKENS", "TextMap", "Tokenize", "as_tokenize"]
+
+TOKENS, LOSS_MASK, MESSAGES = "tokens", "loss_mask", "messages"
+AT_ONCE = 2
+MOST_LOOKED_AT = 1 << 16
+
+
+@dataclass(frozen=True)
+class Tokenize:
+    """How texts become tokens, where :func:`penstock.convert` is to know more than the tokenizer.
+
+    ``eos`` is a token, by name or id, that is appended to every document. ``special_tokens=False`` leaves out those that the
+    tokenizer's post-processor adds. With ``chat_template`` records are conversations, lists of messages with role and content: the
+    path of a Jinja template, its text, or True for the one that came with the tokenizer; ``False`` takes conversations as the texts
+    they are stored as. A batch of about ``batch_bytes`` is encoded at once; a task, after which an interrupted conversion goes on,
+    has ``task_records`` records, or as many as fill a chunk.
+    """
+
+    tokenizer: TokenizerLike
+    eos: str | int | None = None
+    special_tokens: bool = True
+    chat_template: str | os.PathLike[str] | bool | None = None
+    batch_bytes: int | str = "1MiB"
+    task_records: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batch_bytes", byte_size("batch_bytes", self.batch_bytes))
+        if self.task_records is not None:
+            set_whole(self, "task_records", least=1)
+        if self.is_chat and self.eos is not None:
+            raise ValueError("eos: a chat template writes the ends of turns itself; leave eos out")
+        if self.is_chat and not self.special_tokens:
+            raise ValueError("special_tokens: a chat template writes all special tokens itself; leave special_tokens out")
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether records are conversations."""
+        return self.chat_template is not None and self.chat_template is not False
+
+    def field_of(self, schema: Mapping[str, Field], fields: Sequence[str] | None) -> str:
+        """The field to encode: the one that was picked, or the only one with texts. ValueError if there is no such one."""
+        texts = [name for name, field in schema.items() if field.kind == "text"]
+        usual = [MESSAGES] if self.is_chat and MESSAGES in texts else texts
+        found = usual if fields is None else list(fields)
+        if len(found) != 1:
+            raise ValueError(f"expected one field of texts to encode, found {found}: choose one with fields=[...] (--field)")
+        if schema[found[0]].kind != "text":
+            raise ValueError(f"field {found[0]!r}: expected texts to encode, found {schema[found[0]]!r}; texts are in {texts}")
+        return found[0]
+
+
+def as_tokenize(value: TokenizerLike) -> Tokenize:
+    """A tokenizer as a :class:`Tokenize` of which nothing more is known."""
+    return value if isinstance(value, Tokenize) else Tokenize(value)
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Texts of records from ``first`` on; None for those that are missing."""
+
+    first: int
+    texts: list[Any]
+    is_exact: bool
+
+    def name(self, place: int) -> str:
+        """Which record it is; after a map that gave others, only about which."""
+        return f"record {self.first + place}" if self.is_exact else f"item {place} of what the map made of record {self.first} on"
+
+
+@dataclass(frozen=True)
+class TextMap:
+    """Batches of texts into batches of tokens, by a :class:`Tokenize`. ``before`` is a map of the user's whose result is encoded.
+
+    ``missing`` says what to do about missing texts: None lets them be missing documents, a text is the end of the error.
+    """
+
+    tokenizer: TextTokenizer
+    eos: int | None
+    special_tokens: bool
+    chat: "ChatTemplate | None"
+    takes_messages: bool
+    before: BatchMap | None
+    missing: str | None
+    is_nullable: bool
+    size: int
+    task_records: int | None
+
+    @classmethod
+    def of(cls, how: Tokenize, before: BatchMap | None, missing: str | None, *, is_nullable: bool) -> "TextMap":
+        """The map of a conversion; errors of the arguments are raised here."""
+        tokenizer = load_tokenizer(how.tokenizer)
+        eos = None if how.eos is None else tokenizer.token_id(how.eos)
+        if eos is not None and how.special_tokens:
+            _refuse_twice(tokenizer, eos)
+        chat = None
+        if how.chat_template is not None and how.chat_template is not False:
+            need("jinja2", EXTRA)
+            from penstock.conversion.chat import load_chat_template
+
+            chat = load_chat_template(how.chat_template, tokenizer)
+        return cls(
+            tokenizer,
+            eos,
+            how.special_tokens and chat is None,
+            chat,
+            how.chat_template is False,
+            before,
+            missing,
+            is_nullable and missing is None,
+            int(how.batch_bytes),
+            how.task_records,
+        )
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Tokens, and for conversations the loss mask."""
+        made = {TOKENS: Field.ragged(self.tokenizer.dtype, nullable=self.is_nullable)}
+        return made if self.chat is None else {**made, LOSS_MASK: Field.ragged("u1", nullable=self.is_nullable)}
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that tokens depend on. The package may encode otherwise in another version."""
+        version = need("tokenizers", EXTRA).__version__
+        before = None if self.before is None else self.before.fingerprint
+        chat = None if self.chat is None else self.chat.sha256
+        how = (self.tokenizer.sha256, self.tokenizer.keeps_special_text, self.special_tokens, self.eos, chat, before)
+        return fingerprint_of("tokenize", version, *how, self.missing is None, self.size)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What tells the tokenizer of a store."""
+        about = {**self.tokenizer.about(), "special_tokens": self.special_tokens, "eos": self.eos}
+        return {"tokenizer": about if self.chat is None else {**about, "chat_template": self.chat.sha256}}
+
+    def over(self, batches: Iterator[Batch], first: int) -> Iterator[Mapping[str, Any]]:
+        """Tokens of batches, in their order."""
+        coming: deque[Future[Mapping[str, Any]]] = deque()
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-tokenize") as pool:
+            try:
+                for texts in self._texts(batches, first):
+                    coming.append(pool.submit(self._encoded, texts))
+                    if len(coming) > AT_ONCE:
+                        yield coming.popleft().result()
+                while coming:
+                    yield coming.popleft().result()
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _texts(self, batches: Iterator[Batch], first: int) -> Iterator[_Texts]:
+        for batch in batches:
+            given = _rows(batch)
+            made = batch if self.before is None else self.before(batch)
+            if len(made) != 1:
+                raise ValueError(f"expected a map that gives one field of texts to encode, got {list(made)}")
+            yield _texts_of(next(iter(made.values())), first, is_exact=self.before is None, takes_lists=self.chat is not None)
+            first += given
+
+    def _encoded(self, given: _Texts) -> Mapping[str, Any]:
+        """The fields of some records."""
+        present = np.array([text is not None for text in given.texts], np.bool_)
+        if self.missing is not None and not present.all():
+            raise SchemaMismatchError(f"{given.name(int(np.argmin(present)))}: the text is missing, {self.missing}")
+        if self.chat is not None:
+            return self._conversations(given, present)
+        texts = [text for text in given.texts if text is not None]
+        self._check(given, texts)
+        with _telling(given):
+            found = self.tokenizer.encode(texts, special_tokens=self.special_tokens)
+        values, lengths = found.values, found.lengths
+        if self.eos is not None:
+            values, lengths = np.insert(values, found.offsets[1:], self.eos), lengths + 1
+        return {TOKENS: _spread(values, lengths, present)}
+
+    def _check(self, given: _Texts, texts: Sequence[str]) -> None:
+        """SchemaMismatchError if these are conversations, of which nobody said so: their JSON would become tokens."""
+        if texts and not self.takes_messages and _is_conversation(texts[0]):
+            raise SchemaMismatchError(
+                f"{given.name(given.texts.index(texts[0]))}: expected a text, found messages with role and content, as JSON: give "
+                "chat_template= (--chat), or chat_template=False (--no-chat) to take the JSON as text"
+            )
+
+    def _conversations(self, given: _Texts, present: npt.NDArray[np.bool_]) -> Mapping[str, Any]:
+        assert self.chat is not None
+        texts, spans = [], []
+        for place in np.flatnonzero(present).tolist():
+            try:
+                text, said = self.chat.render(_messages(given.texts[place]))
+            except ValueError as error:
+                raise SchemaMismatchError(f"{given.name(place)}: {error}") from error
+            texts.append(text)
+            spans.append(said)
+        with _telling(given):
+            ids, offsets = self.tokenizer.encode_with_offsets(texts)
+        mask = np.zeros(len(ids.values), np.uint8)
+        for said, (low, high) in zip(spans, pairwise(ids.offsets.tolist()), strict=True):
+            for begin, end in said:
+                mark(mask[low:high], offsets[low:high], begin, end)
+        return {TOKENS: _spread(ids.values, ids.lengths, present), LOSS_MASK: _spread(mask, ids.lengths, present)}
+
+
+def mark(mask: npt.NDArray[np.uint8], offsets: IntArray, begin: int, end: int) -> None:
+    """Put 1 for the tokens of the characters [begin, end): from the first that reaches behind ``begin`` to the last that begins
+    before ``end``. Tokens between them may stand for no character at all.
+    """
+    if begin < end:
+        first, last = np.searchsorted(offsets[:, 1], begin, side="right"), np.searchsorted(offsets[:, 0], end, side="left")
+        mask[first:last] = 1
+
+
+@contextmanager
+def _telling(given: _Texts) -> Iterator[None]:
+    """Errors of the tokenizers package, which has one type for them all, with where they happened."""
+    try:
+        yield
+    except Exception as error:
+        raise SchemaMismatchError(f"{given.name(0)} and those behind it: the tokenizer failed: {error}") from error
+
+
+def _refuse_twice(tokenizer: TextTokenizer, eos: int) -> None:
+    """ValueError if the post-processor appends that token anyway."""
+    with_it, without = (tokenizer.encode([""], special_tokens=special).values for special in (True, False))
+    if len(with_it) > len(without) and with_it[-1] == eos:
+        raise ValueError(
+            f"eos: the tokenizer's post-processor appends token {eos} to every document already; leave eos out, or give "
+            "special_tokens=False"
+        )
+
+
+def _rows(batch: Batch) -> int:
+    return len(next(iter(batch.values()))) if batch else 0
+
+
+def _texts_of(column: Any, first: int, *, is_exact: bool, takes_lists: bool) -> _Texts:
+    """The texts of a column; TypeError if it has something else."""
+    if isinstance(column, Ragged) and column.kind == "text":
+        raw, offsets = column.values[column.offsets[0] : column.offsets[-1]].tobytes(), column.offsets - column.offsets[0]
+        present = None if column.present is None else column.present.tolist()
+        made = _Texts(first, [], is_exact)
+        for place, (low, high) in enumerate(pairwise(offsets.tolist())):
+            try:
+                made.texts.append(None if present is not None and not present[place] else raw[low:high].decode())
+            except UnicodeDecodeError as error:
+                raise SchemaMismatchError(f"{made.name(place)}: expected a text in UTF-8: {error}") from error
+        return made
+    items = list(column) if isinstance(column, list | tuple | np.ndarray) else None
+    made, kinds = _Texts(first, items or [], is_exact), (str, list) if takes_lists else (str,)
+    bad = next((place for place, item in enumerate(made.texts) if not (item is None or isinstance(item, kinds))), None)
+    if items is None or bad is not None:
+        what = type(column).__name__ if bad is None else type(made.texts[bad]).__name__
+        raise TypeError(f"{made.name(bad or 0)}: expected texts to encode, got {what}")
+    return made
+
+
+def _spread(values: npt.NDArray[Any], lengths: IntArray, present: npt.NDArray[np.bool_]) -> Ragged:
+    """Documents at the places where texts were present."""
+    every = np.zeros(len(present) + 1, np.int64)
+    every[1:][present] = lengths
+    return Ragged(values, np.cumsum(every), present=None if present.all() else present)
+
+
+def _is_conversation(text: str) -> bool:
+    if not text.startswith("[{") or len(text) > MOST_LOOKED_AT:
+        return False
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return all(isinstance(one, dict) and {"role", "content"} <= one.keys() for one in found)
+
+
+def _messages(given: Any) -> list[dict[str, Any]]:
+    """A conversation; ValueError if it is none."""
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"expected messages as JSON, found something else ({error})") from error
+    if not isinstance(found, list):
+        raise ValueError(f"expected a list of messages, found a {type(found).__name__}")
+    for number, one in enumerate(found):
+        if not isinstance(one, dict) or not isinstance(one.get("role"), str) or "content" not in one:
+            keys = sorted(map(str, one)) if isinstance(one, dict) else type(one).__name__
+            raise ValueError(f"message {number}: expected a role and a content, found {keys}")
+    return found
