@@ -186,6 +186,13 @@ def test_texts_of_documents_are_those_of_their_spans(run_json: Callable[..., Any
         assert one["text"].replace(" ", "") == spoken(one["document"], one["from"], one["to"]).replace(" ", "")
 
 
+def test_documents_are_listed_by_number_and_span(run: Run, run_json: Callable[..., Any], documents: str) -> None:
+    listed = run("explain", f"{documents}:packs", 0, columns=400).stdout
+    told = [span for sample in run_json("explain", f"{documents}:packs", 0)["documents"] for span in sample]
+    assert told
+    assert all(f"document {document}[{low}:{high}]" in listed for document, low, high in told)
+
+
 def test_a_terminal_sees_documents_with_spans_and_escaped_text(run: Run, documents: str) -> None:
     for job in ("packs", "sequences", "mixture"):
         result = run("explain", f"{documents}:{job}", 0, "--text", "--tokenizer", "tokenizer.json", "--most", 99, columns=200)

@@ -174,11 +174,10 @@ def test_where_follows_blocks_that_are_shuffled(data: Data) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("threads", [0, 2])
-def test_banned_documents_do_not_come(data: Data, kind: str, threads: int) -> None:
+def test_banned_documents_do_not_come(data: Data, kind: str) -> None:
     banned, first = {3, 11, 33}, 2
     plain = pen.Loader(data.stream(kind), SIZE)
-    held = pen.Loader(plain.stream.without(sorted(banned), from_step=first), SIZE, threads=threads)  # type: ignore[attr-defined]
+    held = pen.Loader(plain.stream.without(sorted(banned), from_step=first), SIZE, threads=2)  # type: ignore[attr-defined]
     assert held.stream.plan() != plain.stream.plan()
     for step, batch in enumerate(held):
         told = held.explain(step, documents=True)["documents"]

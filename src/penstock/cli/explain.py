@@ -67,7 +67,7 @@ def explain(
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which records are in the batch of a step: ids, epoch and position, for every rank; of sequences, which documents.
+    """Say which records are in the batch of a step: ids, epoch and position, for every rank; of sequences, tokens or documents.
 
     Nothing is read, unless --show or --text is given. With your own function, the batches are those of its loader.
     """
@@ -117,7 +117,12 @@ class _Sample:
     documents: Sequence[tuple[int, int, int]] | None = None
 
     def __str__(self) -> str:
-        told = " + ".join(f"tokens {low}-{high}" for low, high in self.runs) if self.id is None else str(self.id)
+        if self.id is not None:
+            told = str(self.id)
+        elif self.documents is not None:
+            told = " + ".join(f"document {document}[{low}:{high}]" for document, low, high in self.documents)
+        else:
+            told = " + ".join(f"tokens {low}-{high}" for low, high in self.runs)
         return ":".join([*self.names, told or "padding"])
 
 
