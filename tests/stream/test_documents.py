@@ -235,13 +235,13 @@ def test_where_looks_at_steps_of_a_mixture_that_never_ends(kind: str, options: d
     else:
         streams = {"a": data.stream(kind), "b": data.stream(kind, block=4)}
     loader = pen.Loader(pen.mix(streams, seed=3, stop="forever", **options), SIZE)
-    steps, seen = range(3, 40), defaultdict(list)
+    steps, seen = range(3, 25), defaultdict(list)
     for step in steps:
         for name, part in loader.explain(step)["parts"].items():
             held = part["ids"] if kind == "records" else np.concatenate([spans[:, 0] for spans in part["documents"]])
             for document in np.unique(held).tolist():
                 seen[name, document].append(step)
-    for document in range(12):
+    for document in (1, 6, 11):
         for name in ("a", "b"):
             found = loader.where((name, document), steps=steps)
             assert sorted({one["step"] for one in found}) == seen[name, document]
