@@ -154,7 +154,7 @@ def test_a_map_that_gives_something_else_is_refused_and_nothing_appears(tmp_path
 def test_what_is_no_map_or_makes_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="map must be a function"):
         pen.convert({"number": NUMBERS}, tmp_path / "a.pen", map=3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="make a store"):
+    with pytest.raises(ValueError, match="tokens have one dimension"):
         pen.convert({"number": NUMBERS}, tmp_path / "a.rox", map=same)
     with pytest.raises(ValueError, match="no record to find out"):
         pen.convert({"number": NUMBERS[:0]}, tmp_path / "a.pen", map=same)
