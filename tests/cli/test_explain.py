@@ -216,6 +216,18 @@ def test_texts_and_tokens_of_records_are_shown(run: Run, documents: str) -> None
     assert "cat sat mat <eos>" in blocks.stdout
 
 
+def test_another_tokenizer_than_that_of_the_store_is_noted(run: Run, documents: str) -> None:
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.WordLevel({"ein": 0, "Text": 1, "?": 2}, unk_token="?")).save("other.json")
+    pen.convert("texts.pen", "made.pen", fields=["text"], tokenizer="other.json")
+    same = run("explain", "made.pen", 0, "--text", "--tokenizer", "other.json")
+    assert (same.exit_code, same.stderr) == (0, "")
+    other = run("explain", "made.pen", 0, "--text", "--tokenizer", "tokenizer.json")
+    assert other.exit_code == 0
+    assert "another tokenizer" in other.stderr
+
+
 def test_sequences_without_documents_are_shown_as_runs_of_tokens(run_json: Callable[..., Any], documents: str) -> None:
     found = run_json("explain", f"{documents}:blocks", 0, "--text", "--tokenizer", "tokenizer.json")
     line = [token for one in SPOKEN for token in (*one, 6)]
