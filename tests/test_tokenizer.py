@@ -9,24 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tests.text import TEXTS, trained
+from tokenizers import Tokenizer, pre_tokenizers, processors
 
 from penstock.errors import FormatError, MissingError
 from penstock.tokenizer import TextTokenizer, load_tokenizer
-
-TEXTS = ["the cat sat on the mat", "", "the dog ate the cat, naïve façade", "日本語 🎉 mixed with words\n\n", "x" * 300]
-
-
-def trained(vocab_size: int = 400) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=["<eos>", "<bos>"], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(TEXTS, trainer)
-    return tokenizer
 
 
 @pytest.fixture(scope="module")

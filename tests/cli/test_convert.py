@@ -1,5 +1,6 @@
 """penstock convert: every source to every target, and what an interruption leaves."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.cli.conftest import PATIENCE_S, RECORDS, Run, Seen, finish, pictures, start
+from tests.text import documents, trained
 
 import penstock as pen
 from penstock.cli.convert import parse_codecs
@@ -144,6 +148,107 @@ def test_processes_do_the_work(labels: Path, tmp_path: Path) -> None:
         assert process.pid not in set(data["by"][:].tolist())
 
 
+# Texts
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Texts in a file, and a tokenizer next to it."""
+    trained().save(str(tmp_path / "tokenizer.json"))
+    pq.write_table(pa.table({"text": documents(100), "url": ["x"] * 100}), tmp_path / "corpus.parquet")
+    return tmp_path / "corpus.parquet"
+
+
+def test_texts_become_tokens_with_their_counts(run: Run, run_json: Callable[..., Any], corpus: Path, tmp_path: Path) -> None:
+    words = ["convert", corpus, tmp_path / "a.idx", "--tokenizer", tmp_path / "tokenizer.json", "--field", "text"]
+    found = run_json(*words)
+    expected = [trained().encode(text).ids for text in documents(100)]
+    tokens = sum(map(len, expected))
+    with pen.open(tmp_path / "a.idx") as data:
+        assert [one.tolist() for one in data["tokens"][:]] == expected
+    assert (found["records"], found["documents"], found["tokens"], found["token_bytes"]) == (100, 100, tokens, 2 * tokens)
+    assert found["tokens_per_s"] == pytest.approx(tokens / found["seconds"])
+    assert found["bytes_out"] == (tmp_path / "a.idx").stat().st_size + (tmp_path / "a.bin").stat().st_size
+    words[2] = tmp_path / "b.idx"
+    result = run(*words, "--eos", "<eos>", columns=200)
+    rows = {line.split()[0]: line for line in result.stdout.splitlines()[1:]}
+    assert list(rows) == ["to", "records", "written", "tokens", "read", "time"]
+    assert f"{tokens + 100:,}, " in rows["tokens"]
+    with pen.open(tmp_path / "b.idx") as data:
+        assert [one.tolist() for one in data["tokens"][:]] == [[*one, 0] for one in expected]
+
+
+def test_a_line_of_tokens_is_told_to_have_no_documents(run: Run, corpus: Path, tmp_path: Path) -> None:
+    words = [corpus, "--tokenizer", tmp_path, "--field", "text"]
+    said = run("convert", *words, tmp_path / "a.rox").stderr
+    assert (
+        said == "documents run together in a .rox file: --eos puts a token behind each; .idx and .ds keep them apart\n100 records\n"
+    )
+    assert run("convert", *words, tmp_path / "b.rox", "--eos", "0").stderr == "100 records\n"
+    assert run("convert", *words, tmp_path / "c.pen").stderr == "100 records\n"
+
+
+def test_conversations_become_tokens_with_a_mask(run_json: Callable[..., Any], tmp_path: Path) -> None:
+    trained().save(str(tmp_path / "tokenizer.json"))
+    chat = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]
+    pq.write_table(pa.table({"messages": [chat] * 3}), tmp_path / "chats.parquet")
+    template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}<eos>{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    (tmp_path / "chat.jinja").write_text(template)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    ids = trained().encode("user: the cat<eos>assistant: sat<eos>").ids
+    spoken = len(trained().encode("sat<eos>").ids)
+    for number, options in enumerate((["--chat"], ["--chat-template", tmp_path / "chat.jinja"])):
+        target = tmp_path / f"{number}.ds"
+        found = run_json("convert", tmp_path / "chats.parquet", target, "--tokenizer", tmp_path, *options)
+        assert (found["documents"], found["tokens"], found["loss_tokens"]) == (3, 3 * len(ids), 3 * spoken)
+        with pen.open(target) as data:
+            assert data[2]["tokens"].tolist() == ids
+            assert data[2]["loss_mask"].tolist() == [0] * (len(ids) - spoken) + [1] * spoken
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--eos", "0"], 2, "give --tokenizer too"),
+        (["--chat"], 2, "give --tokenizer too"),
+        (["--tokenizer", "{tmp}/nothing.json"], 3, "nothing.json: expected a tokenizer.json, found nothing"),
+        (["--tokenizer", "{tmp}"], 2, "one field of texts to encode, found ['text', 'url']"),
+        (["--tokenizer", "{tmp}", "--field", "text", "--separator", "3"], 2, "(--eos) instead"),
+        (["--tokenizer", "{tmp}", "--field", "text", "--eos", "<pad>"], 2, "'<pad>', which is not in its vocabulary"),
+        (["--tokenizer", "{tmp}", "--field", "text", "--chat"], 2, "no place for the loss mask"),
+        (["--tokenizer", "{tmp}", "--field", "text", "--no-chat", "--chat-template", "x"], 2, "contradicts --no-chat"),
+        (["--tokenizer", "{tmp}", "--codec", "lz4"], 2, "not compressed"),
+    ],
+)
+def test_what_cannot_be_encoded_is_one_line(
+    run: Run, corpus: Path, tmp_path: Path, words: list[str], code: int, message: str
+) -> None:
+    result = run("convert", corpus, tmp_path / "a.idx", *(word.format(tmp=tmp_path) for word in words))
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (code, "", 1), result.output
+    assert message in result.stderr
+    assert not (tmp_path / "a.idx").exists()
+
+
+def test_an_interrupted_token_file_goes_on(run: Run, corpus: Path, tmp_path: Path) -> None:
+    def tear(records: int, size: int) -> None:
+        raise TornError
+
+    how: dict[str, Any] = {"tokenizer": tmp_path / "tokenizer.json", "fields": ["text"], "chunk_bytes": 4096}
+    texts = [corpus, corpus]
+    with pytest.raises(TornError):
+        pen.convert(texts, tmp_path / "a.ds", progress=tear, **how)
+    words = ["convert", *texts, tmp_path / "a.ds", "--tokenizer", tmp_path / "tokenizer.json", "--field", "text"]
+    result = run(*words, "--chunk-bytes", "4KiB", "--json")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("resumes from record ")
+    found = json.loads(result.stdout)
+    assert (found["documents"], found["tokens_per_s"]) == (200, None)
+    with pen.open(tmp_path / "a.ds") as data:
+        assert [one.tolist() for one in data["tokens"][:]] == [trained().encode(text).ids for text in documents(100) * 2]
+
+
 # Interruption
 
 
@@ -202,10 +307,10 @@ def test_an_interrupted_store_is_begun_anew(run: Run, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_file_leaves_nothing(tmp_path: Path) -> None:
-    pen.convert({"tokens": [[1, 2, 3]] * 200_000}, tmp_path / "a.pen")
-    said = interrupt(["convert", tmp_path / "a.pen", tmp_path / "a.rox"], "200,000 records\n")
+    np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.uint16, (500_000, 4096))  # 4 GB of zeros, which take no space
+    said = interrupt(["convert", tmp_path / "a.npy", tmp_path / "a.rox"], "500,000 records\n")
     assert said == "penstock: interrupted; nothing remains of it, the same command starts over\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.pen"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npy"]
 
 
 STUCK = """

@@ -186,6 +186,13 @@ def test_texts_of_documents_are_those_of_their_spans(run_json: Callable[..., Any
         assert one["text"].replace(" ", "") == spoken(one["document"], one["from"], one["to"]).replace(" ", "")
 
 
+def test_documents_are_listed_by_number_and_span(run: Run, run_json: Callable[..., Any], documents: str) -> None:
+    listed = run("explain", f"{documents}:packs", 0, columns=400).stdout
+    told = [span for sample in run_json("explain", f"{documents}:packs", 0)["documents"] for span in sample]
+    assert told
+    assert all(f"document {document}[{low}:{high}]" in listed for document, low, high in told)
+
+
 def test_a_terminal_sees_documents_with_spans_and_escaped_text(run: Run, documents: str) -> None:
     for job in ("packs", "sequences", "mixture"):
         result = run("explain", f"{documents}:{job}", 0, "--text", "--tokenizer", "tokenizer.json", "--most", 99, columns=200)
@@ -207,6 +214,18 @@ def test_texts_and_tokens_of_records_are_shown(run: Run, documents: str) -> None
     assert "cat sat mat" in decoded.stdout
     blocks = run("explain", "a.rox", 0, "--in-order", "--text", "--tokenizer", ".", columns=300)
     assert "cat sat mat <eos>" in blocks.stdout
+
+
+def test_another_tokenizer_than_that_of_the_store_is_noted(run: Run, documents: str) -> None:
+    from tokenizers import Tokenizer, models
+
+    Tokenizer(models.WordLevel({"ein": 0, "Text": 1, "?": 2}, unk_token="?")).save("other.json")
+    pen.convert("texts.pen", "made.pen", fields=["text"], tokenizer="other.json")
+    same = run("explain", "made.pen", 0, "--text", "--tokenizer", "other.json")
+    assert (same.exit_code, same.stderr) == (0, "")
+    other = run("explain", "made.pen", 0, "--text", "--tokenizer", "tokenizer.json")
+    assert other.exit_code == 0
+    assert "another tokenizer" in other.stderr
 
 
 def test_sequences_without_documents_are_shown_as_runs_of_tokens(run_json: Callable[..., Any], documents: str) -> None:

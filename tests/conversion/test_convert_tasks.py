@@ -27,9 +27,9 @@ import penstock as pen
 from penstock import Field
 from penstock.conversion.reading import plan, rows_of_chunk
 from penstock.conversion.tasks import as_map
-from penstock.errors import NotPublishedError, StoreError
+from penstock.errors import NotPublishedError, SchemaMismatchError, StoreError
 from penstock.formats.array import ArraySource
-from penstock.source import BatchMap
+from penstock.source import BatchMap, Converted
 from penstock.store import stats
 from penstock.store.generation import load_manifest
 
@@ -154,7 +154,7 @@ def test_a_map_that_gives_something_else_is_refused_and_nothing_appears(tmp_path
 def test_what_is_no_map_or_makes_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="map must be a function"):
         pen.convert({"number": NUMBERS}, tmp_path / "a.pen", map=3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="make a store"):
+    with pytest.raises(ValueError, match="tokens have one dimension"):
         pen.convert({"number": NUMBERS}, tmp_path / "a.rox", map=same)
     with pytest.raises(ValueError, match="no record to find out"):
         pen.convert({"number": NUMBERS[:0]}, tmp_path / "a.pen", map=same)
@@ -162,6 +162,69 @@ def test_what_is_no_map_or_makes_no_store_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"."):
             BatchMap(same, **options)
     assert list(tmp_path.iterdir()) == []
+
+
+# Row and token files
+
+
+def tokens_of(batch: Any) -> Any:
+    """As many numbers as a text has letters; none of a text for every tenth."""
+    return {"tokens": [np.arange(len(text), dtype="u2") for text in batch["text"] if len(text) % 10]}
+
+
+def halves(batch: Any) -> Any:
+    return {"row": np.stack([batch["number"] / 2, batch["number"]], axis=1).astype("f4")}
+
+
+@pytest.mark.parametrize("name", ["a.rox", "a.idx", "a.ds", "a.bin", "a.shard"])
+def test_a_map_makes_row_and_token_files(tmp_path: Path, source: Path, processes: Executor, name: str) -> None:
+    function, expected = (halves, {"row": NUMBERS}) if name == "a.shard" else (tokens_of, tokens_of({"text": TEXTS}))
+    options: dict[str, Any] = {} if name == "a.shard" else {"separator": 9}
+    made = pen.convert(source, tmp_path / name, map=BatchMap(function, batch_bytes=3000), **options, **SMALL)
+    (tmp_path / "b").mkdir()
+    pen.convert(source, tmp_path / "b" / name, map=function, executor=processes, **options, **SMALL)
+    assert made == Converted(len(next(iter(expected.values()))))
+    for path in sorted((tmp_path / "b").iterdir()):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+    with pen.open(tmp_path / name, **({"dtype": "u2"} if name == "a.bin" else {})) as data:
+        found = data[next(iter(data.schema))][:]
+    if name == "a.shard":
+        assert np.array_equal(found, halves({"number": NUMBERS})["row"])
+    else:
+        line = [int(token) for tokens in expected["tokens"] for token in [*tokens, 9]]
+        assert [int(token) for tokens in found for token in tokens] == line
+    assert not [path.name for path in tmp_path.iterdir() if "partial" in path.name or path.name.startswith(".")]
+
+
+def test_an_executor_without_a_map_makes_files_too(tmp_path: Path) -> None:
+    rows = np.arange(4000, dtype="u2").reshape(1000, 4)
+    pen.convert({"x": rows}, tmp_path / "a.idx")
+    with ThreadPoolExecutor(2) as pool:
+        assert pen.convert({"x": rows}, tmp_path / "b.idx", executor=pool, **SMALL) == Converted(1000)
+    for end in ("idx", "bin"):
+        assert (tmp_path / f"a.{end}").read_bytes() == (tmp_path / f"b.{end}").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "message"),
+    [
+        ("a.rox", lambda batch: {"x": [[1]], "y": [[2]]}, r"has one field, the source has \['x', 'y'\]"),
+        ("a.shard", lambda batch: {"x": [[1], [1, 2]]}, "rows have one dimension and one width"),
+        ("a.ds", lambda batch: {"x": [np.array([1.5])]}, "tokens of float64 have no place there"),
+        ("a.idx", lambda batch: {"x": [np.array([1], "u4"), None]}, "tokens of uint32 have no place there"),
+    ],
+)
+def test_what_a_map_gives_must_fit_the_file_and_is_looked_at_first(tmp_path: Path, name: str, function: Any, message: str) -> None:
+    seen: list[int] = []
+    with pytest.raises(ValueError, match=message):
+        pen.convert({"number": NUMBERS}, tmp_path / name, map=function, progress=lambda *_: seen.append(1))
+    assert (seen, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_missing_records_of_a_map_are_not_written_as_tokens(tmp_path: Path) -> None:
+    with pytest.raises(SchemaMismatchError, match="missing records, which such a file cannot hold"):
+        pen.convert({"number": NUMBERS}, tmp_path / "a.rox", map=lambda batch: {"x": [np.array([1], "u2"), None]})
+    assert not (tmp_path / "a.rox").exists()
 
 
 # Failures

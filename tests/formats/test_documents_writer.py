@@ -9,9 +9,11 @@ import pytest
 from tests.formats import token_files as made
 
 import penstock as pen
+from penstock import Ragged
+from penstock.errors import SchemaMismatchError
 from penstock.formats import documents_writer
 from penstock.remote.url import url_path
-from penstock.source import write_documents
+from penstock.source import write_documents, write_tokens
 
 RNG = np.random.default_rng(3)
 DOCUMENTS = [RNG.integers(0, 50_000, length).astype("<u2") for length in (9, 1, 0, 40, 17, 0, 3)]
@@ -50,6 +52,42 @@ def test_what_is_written_is_read_again(
     with pen.open(tmp_path / name, **options) as source:
         assert source.dtype == np.dtype(dtype)
         assert [one.tolist() for one in source["tokens"][:]] == [[*one.tolist(), 7] for one in DOCUMENTS]
+
+
+@pytest.mark.parametrize("separator", [None, 7, [7, 8]])
+@pytest.mark.parametrize("name", ["x.idx", "x.ds", "x.npy", "x.bin", "x.rox"])
+def test_several_documents_at_once_are_written_as_one_by_one(tmp_path: Path, name: str, separator: Any) -> None:
+    write: Any = write_tokens if name == "x.rox" else write_documents
+    pieces = [Ragged.from_items(DOCUMENTS[low:high], dtype="u2") for low, high in ((0, 0), (0, 3), (3, 6))]
+    inner = Ragged.from_items(DOCUMENTS, dtype="u2")[6:7]  # whose offsets do not begin at 0
+    (tmp_path / "one").mkdir()
+    (tmp_path / "many").mkdir()
+    done: list[int] = []
+    write(DOCUMENTS, tmp_path / "one" / name, separator=separator)
+    write([*pieces, inner], tmp_path / "many" / name, separator=separator, progress=lambda n, _: done.append(n))
+    assert sum(done) == len(DOCUMENTS)
+    assert names(tmp_path / "one") == names(tmp_path / "many")
+    for one in names(tmp_path / "one"):
+        assert (tmp_path / "one" / one).read_bytes() == (tmp_path / "many" / one).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("second", "kind", "message"),
+    [
+        (
+            Ragged.from_items([[1], None], dtype="u2"),
+            SchemaMismatchError,
+            "document 3: expected a text or numbers, found that it is",
+        ),
+        (Ragged.from_items([[1]], dtype="u4"), TypeError, "document 2: expected uint16 as before, got uint32"),
+        (Ragged.from_items([b"x"], dtype="u1", kind="bytes"), TypeError, "document 2: expected an array"),
+        (Ragged.from_items([np.zeros((2, 2))], dtype="u2", ndim=2), TypeError, "document 2: expected one dimension, got 2"),
+    ],
+)
+def test_several_documents_at_once_must_be_like_those_before(tmp_path: Path, second: Ragged, kind: Any, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        write_documents([Ragged.from_items([[1], [2]], dtype="u2"), second], tmp_path / "x.idx")
+    assert names(tmp_path) == []
 
 
 def test_tables_of_olmo_are_lines_of_start_and_end(tmp_path: Path) -> None:

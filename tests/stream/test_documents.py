@@ -174,11 +174,10 @@ def test_where_follows_blocks_that_are_shuffled(data: Data) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("threads", [0, 2])
-def test_banned_documents_do_not_come(data: Data, kind: str, threads: int) -> None:
+def test_banned_documents_do_not_come(data: Data, kind: str) -> None:
     banned, first = {3, 11, 33}, 2
     plain = pen.Loader(data.stream(kind), SIZE)
-    held = pen.Loader(plain.stream.without(sorted(banned), from_step=first), SIZE, threads=threads)  # type: ignore[attr-defined]
+    held = pen.Loader(plain.stream.without(sorted(banned), from_step=first), SIZE, threads=2)  # type: ignore[attr-defined]
     assert held.stream.plan() != plain.stream.plan()
     for step, batch in enumerate(held):
         told = held.explain(step, documents=True)["documents"]
@@ -236,13 +235,13 @@ def test_where_looks_at_steps_of_a_mixture_that_never_ends(kind: str, options: d
     else:
         streams = {"a": data.stream(kind), "b": data.stream(kind, block=4)}
     loader = pen.Loader(pen.mix(streams, seed=3, stop="forever", **options), SIZE)
-    steps, seen = range(3, 40), defaultdict(list)
+    steps, seen = range(3, 25), defaultdict(list)
     for step in steps:
         for name, part in loader.explain(step)["parts"].items():
             held = part["ids"] if kind == "records" else np.concatenate([spans[:, 0] for spans in part["documents"]])
             for document in np.unique(held).tolist():
                 seen[name, document].append(step)
-    for document in range(12):
+    for document in (1, 6, 11):
         for name in ("a", "b"):
             found = loader.where((name, document), steps=steps)
             assert sorted({one["step"] for one in found}) == seen[name, document]

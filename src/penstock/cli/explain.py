@@ -1,7 +1,7 @@
 """penstock explain and where: which records or documents are in the batch of a step, as text too; when a record is seen."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -67,7 +67,7 @@ def explain(
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which records are in the batch of a step: ids, epoch and position, for every rank; of sequences, which documents.
+    """Say which records are in the batch of a step: ids, epoch and position, for every rank; of sequences, tokens or documents.
 
     Nothing is read, unless --show or --text is given. With your own function, the batches are those of its loader.
     """
@@ -80,6 +80,8 @@ def explain(
     found = loader.explain(wanted, documents=text and _has_documents(loader.stream))
     samples = list(_samples(found))
     ranks = loader.shard.world
+    if made is not None:
+        _compare_tokenizers(loader.stream, made)
     if as_json:
         reader = _Reader(loader.stream, made, name_field, JSON_LETTERS, MOST_PIECES_JSON)
         texts = {"texts": [reader.as_json(*one) for one in _listed(samples, ranks, most)]} if text else {}
@@ -117,7 +119,12 @@ class _Sample:
     documents: Sequence[tuple[int, int, int]] | None = None
 
     def __str__(self) -> str:
-        told = " + ".join(f"tokens {low}-{high}" for low, high in self.runs) if self.id is None else str(self.id)
+        if self.id is not None:
+            told = str(self.id)
+        elif self.documents is not None:
+            told = " + ".join(f"document {document}[{low}:{high}]" for document, low, high in self.documents)
+        else:
+            told = " + ".join(f"tokens {low}-{high}" for low, high in self.runs)
         return ":".join([*self.names, told or "padding"])
 
 
@@ -169,6 +176,17 @@ def _part(stream: Stream, names: Sequence[str]) -> Stream:
 def _has_documents(stream: Stream) -> bool:
     """Whether the documents of all sequences can be told."""
     return all(part.has_documents for part in stream.parts if isinstance(part, SequenceStream))
+
+
+def _compare_tokenizers(stream: Stream, tokenizer: TextTokenizer) -> None:
+    """Say so if data names another tokenizer as the one that made its tokens."""
+    for part in stream.parts:
+        about = part.source.metadata.get("tokenizer")
+        digest = about.get("sha256") if isinstance(about, Mapping) else None
+        if digest not in (None, tokenizer.sha256):
+            found = f"{str(digest)[:12]}, not {tokenizer.sha256[:12]}"
+            say(f"note: the tokens were made by another tokenizer ({found}): texts may be wrong")
+            return
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from functools import wraps
 from itertools import chain
 from pathlib import Path
+from string import Formatter
 from typing import Any, cast
 
 from jinja2 import TemplateError, nodes
@@ -57,6 +58,8 @@ MOST_INDENT = 64
 MOST_BITS = 4096
 """Of numbers that are multiplied."""
 
+NOW = "strftime_now"
+"""A function for today's date that some templates expect."""
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 WRITING = ("capitalize", "e", "escape", "forceescape", "lower", "safe", "string", "title", "trim", "truncate", "upper", "wordcount")
 """Filters that make a text of whatever they are given."""
@@ -205,8 +208,9 @@ class ChatTemplate:
             after = self._apply(messages[: number + 1])
             if not (after.startswith(before) and text.startswith(after)):
                 raise ValueError(
-                    f"what the assistant says in message {number} cannot be told: the chat template writes the messages before it "
-                    "in another way when more follow; put {% generation %} and {% endgeneration %} around it in the template"
+                    f"what the assistant says in message {number} cannot be told: the chat template writes what comes before it, "
+                    "or the generation prompt, in another way when more follows; put {% generation %} and {% endgeneration %} "
+                    "around what the assistant says, in the template"
                 )
             spans.append((len(before), len(after)))
         return text, spans
@@ -224,7 +228,10 @@ class ChatTemplate:
 
 
 def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    why = " ".join(str(error).split())[:300] or type(error).__name__
+    if NOW in why:
+        why += ": tokens must not depend on the day they are made on; write a date into a copy of the template"
+    return why
 
 
 class _Generation(Extension):
@@ -331,15 +338,17 @@ class _Environment(ImmutableSandboxedEnvironment):
         if isinstance(owner, str) and name == "join":
             return self._join(args[0], owner)
         if isinstance(owner, str) and name == "replace":
-            return self._replace(owner, *args, **options)
+            return self._replace(owner, *args)
         made = super().call(context, obj, *args, **options)
         self.charge(_length(made))
         return made
 
     def wrap_str_format(self, value: Any) -> Any:
-        if super().wrap_str_format(value) is not None:
-            raise SecurityError("texts cannot be formatted with format")
-        return None
+        """``format`` of texts, without widths, which can be of any size."""
+        function = super().wrap_str_format(value)
+        if function is not None and any(one[2] for one in Formatter().parse(value.__self__)):
+            raise SecurityError("texts can be formatted only without widths and types")
+        return None if function is None else self._charged(function, writes=True)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         return attr not in GROWING and super().is_safe_attribute(obj, attr, value)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -87,15 +87,26 @@ def as_tokenize(value: TokenizerLike) -> Tokenize:
 
 @dataclass(frozen=True)
 class _Texts:
-    """Texts of records from ``first`` on; None for those that are missing."""
+    """Texts of records from ``first`` on, the first of them item ``skipped`` of what was read; None for those that are missing."""
 
     first: int
     texts: list[Any]
     is_exact: bool
+    skipped: int = 0
 
     def name(self, place: int) -> str:
         """Which record it is; after a map that gave others, only about which."""
-        return f"record {self.first + place}" if self.is_exact else f"item {place} of what the map made of record {self.first} on"
+        item = self.skipped + place
+        return f"record {self.first + item}" if self.is_exact else f"item {item} of what the map made of records {self.first} on"
+
+    def pieces(self, size: int) -> "Iterator[_Texts]":
+        """The same in runs of about ``size`` characters: encoded, a text takes many times its size."""
+        low = total = 0
+        for place, text in enumerate(self.texts):
+            total += len(text) if isinstance(text, str) else 0
+            if total >= size or place + 1 == len(self.texts):
+                yield replace(self, texts=self.texts[low : place + 1], skipped=low)
+                low, total = place + 1, 0
 
 
 @dataclass(frozen=True)
@@ -183,7 +194,8 @@ class TextMap:
             made = batch if self.before is None else self.before(batch)
             if len(made) != 1:
                 raise ValueError(f"expected a map that gives one field of texts to encode, got {list(made)}")
-            yield _texts_of(next(iter(made.values())), first, is_exact=self.before is None, takes_lists=self.chat is not None)
+            found = _texts_of(next(iter(made.values())), first, is_exact=self.before is None, takes_lists=self.chat is not None)
+            yield from found.pieces(self.size)
             first += given
 
     def _encoded(self, given: _Texts) -> Mapping[str, Any]:
