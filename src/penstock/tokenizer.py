@@ -50,7 +50,7 @@ def load_tokenizer(what: TokenizerLike) -> "TextTokenizer":
         text = found.to_str()
     except Exception as error:  # the package has no other
         raise TypeError(f"expected a tokenizer that can be saved as JSON, got one that cannot: {error}") from error
-    return TextTokenizer(text, keeps_special_text=bool(found.encode_special_tokens))
+    return TextTokenizer(library.Tokenizer.from_str(text), keeps_special_text=bool(found.encode_special_tokens))
 
 
 def _from_file(library: Any, path: Path, name: str) -> "TextTokenizer":
@@ -63,22 +63,24 @@ def _from_file(library: Any, path: Path, name: str) -> "TextTokenizer":
     with reading(file):
         raw = file.read_bytes()
     try:
-        return TextTokenizer(library.Tokenizer.from_buffer(raw).to_str(), name=name)
+        tokenizer = library.Tokenizer.from_buffer(raw)
     except Exception as error:  # the package has no other
         raise FormatError(
             f"{file}: expected the JSON of a tokenizer, found something else ({' '.join(str(error).split())})"
         ) from error
+    return TextTokenizer(tokenizer, name=name)
 
 
 class TextTokenizer:
-    """A tokenizer, without the truncation and padding that its JSON may ask for: documents are encoded whole.
+    """A ``tokenizers.Tokenizer`` that nobody else changes. The truncation and padding that its JSON may ask for are not done:
+    documents are encoded whole.
 
     Safe to use from several threads; pickled, it is its JSON. ``keeps_special_text`` is the ``encode_special_tokens`` of the
     package: special tokens that a text spells out are encoded as text. ``name`` is the path that it was loaded from, as given.
     """
 
-    def __init__(self, text: str, *, keeps_special_text: bool = False, name: str | None = None) -> None:
-        self._tokenizer = need("tokenizers", EXTRA).Tokenizer.from_str(text)
+    def __init__(self, tokenizer: Any, *, keeps_special_text: bool = False, name: str | None = None) -> None:
+        self._tokenizer = tokenizer
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = keeps_special_text
@@ -169,4 +171,4 @@ class TextTokenizer:
 
 @lru_cache(maxsize=2)  # a process gets it with every task, and making it can take a second
 def _again(text: str, keeps_special_text: bool, name: str | None) -> TextTokenizer:
-    return TextTokenizer(text, keeps_special_text=keeps_special_text, name=name)
+    return TextTokenizer(need("tokenizers", EXTRA).Tokenizer.from_str(text), keeps_special_text=keeps_special_text, name=name)
