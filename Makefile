@@ -129,6 +129,7 @@ large: setup build
 resume: setup build
 	$(PY) -m tests.loader.campaign --cases 10000
 	$(PY) -m tests.loader.campaign --stress 60
+	$(PY) -m tests.stream.pack_resume
 
 crossing: setup build  # every combination of streams and loaders beside a naive model, and mutants of the library
 	$(PY) -m tests.crossing.campaign --cases 100000

@@ -1,7 +1,7 @@
 """Damaged .npy, .shard and .rox files, and tables of token files: the records they had, other values where values were damaged, or
 an error with the path.
 
-    python -m tests.hostile.mutate_rows --count N [--kind npy|shard|rox|idx|ds.index|csv.gz|bin|json]
+    python -m tests.hostile.mutate_rows --count N [--kind npy|shard|rox|idx|...]
 
 Mutants are made by lot: flipped bytes, cuts, inserted, deleted and zeroed extents, numbers at the edges of their ranges, edits of
 the text of headers. They are opened and read in forked children with a limit of address space and a deadline. None of these
@@ -46,15 +46,26 @@ class Target:
     open: Callable[..., Source] = pen.open
 
 
-KINDS = ("npy", "shard", "rox", "idx", "ds.index", "csv.gz", "bin", "json")
+KINDS = (
+    *("npy", "shard", "rox", "idx", "idx scattered", "idx documents", "idx modes", "llm.c"),
+    *("ds.index", "ds.metadata", "ds.metadata and index", "ds.loss", "csv.gz", "bin", "json"),
+)
 TARGETS = {
     "idx": Target("a.idx", {}, lambda: {"a.bin": tokens_image()}),
+    "idx scattered": Target("a.idx", {"scattered": True}, lambda: {"a.bin": tokens_image()}),
+    "idx documents": Target("a.idx", {"records": "document"}, lambda: {"a.bin": tokens_image()}),
+    "idx modes": Target("a.idx", {}, lambda: {"a.bin": tokens_image()}),  # of multimodal data, which is refused
+    "llm.c": Target("a.bin", {"block_size": 32}),
     "ds.index": Target("a.ds", {}, lambda: {"a.ds": tokens_image()}),
+    "ds.metadata": Target("a.ds", {"block_size": 32}, lambda: {"a.ds": tokens_image()}),
+    "ds.metadata and index": Target("a.ds", {}, lambda: {"a.ds": tokens_image(), "a.ds.index": image("ds.index")}),
+    "ds.loss": Target("a.ds", {}, lambda: {"a.ds": tokens_image(), "a.ds.index": image("ds.index")}),
     "csv.gz": Target("a.npy", {"documents": True, "dtype": "uint16"}, lambda: {"a.npy": tokens_image()}),
     "bin": Target("", {}, lambda: {"index.json": image("json")}),
     "json": Target("", {}, lambda: {"a.bin": image("bin")}, open_litdata),  # a directory without a good one is a folder of files
 }
-NAMES = {"json": "index.json"}
+NAMES = {"json": "index.json", "llm.c": "a.bin", "ds.metadata and index": "a.ds.metadata"}
+NAMES |= {kind: "a.idx" for kind in KINDS if kind.startswith("idx ")}
 CHILD_BYTES = 1 << 30
 """What a child may take of address space beyond what it has; mutants have a few kilobytes."""
 
@@ -98,8 +109,16 @@ def image(kind: str) -> bytes:
     """A good file of 50 records of 16 values, or the table of one."""
     data = file_changer.values(1)[:50]
     documents = list(data.view("<u2"))
-    if kind == "idx":
-        return token_files.megatron_index([16] * 50, np.dtype("<f4"))
+    if kind.startswith("idx"):
+        documents_at = [*range(0, 51, 5), 50] if kind == "idx documents" else None
+        modes = bytes(50) if kind == "idx modes" else b""
+        return token_files.megatron_index([16] * 50, np.dtype("<f4"), documents=documents_at) + modes
+    if kind == "llm.c":
+        return struct.pack("<3i", 20240520, 1, 1600).ljust(1024, b"\0") + data.tobytes()
+    if kind.startswith("ds.metadata"):
+        return b"gpt2|2\n1600\n1.6 KT\n"
+    if kind == "ds.loss":
+        return bytes(number % 3 > 0 for number in range(1600))
     if kind == "ds.index":
         return (np.arange(1, 51) * 32).astype("<u8").tobytes()
     if kind == "csv.gz":
@@ -125,6 +144,7 @@ def structure(kind: str) -> range:
         "shard": range(32),
         "rox": range(len(image("rox")) - 32 - 50 * 8, len(image("rox"))),
         "bin": range(208),
+        "llm.c": range(16),
     }
     return known.get(kind, range(len(image(kind))))
 
@@ -174,6 +194,11 @@ def _word(data: bytearray, at: int, rng: random.Random) -> None:
 MUTATIONS: list[Callable[[bytearray, int, random.Random], None]] = [_flip, _cut, _delete, _insert, _clear, _edge, _word]
 
 
+def expected(kind: str) -> list[bytes]:
+    """The values of the fields of a good file."""
+    return [tokens_image(), image("ds.loss")] if kind == "ds.loss" else [tokens_image()]
+
+
 def outcome(path: Path, data: bytes, io: str, kind: str) -> str:
     """What becomes of a mutant. AssertionError if it is nothing that may be."""
     path.write_bytes(data)
@@ -183,14 +208,15 @@ def outcome(path: Path, data: bytes, io: str, kind: str) -> str:
         (path.parent / name).write_bytes(content)
     try:
         with target.open(path.parent / target.opened, io=io, threads=1, **target.options) as source:
-            found = next(iter(source[:].values()))
-            values = getattr(found, "values", found)
-            for one in [values] if kind not in TARGETS else found:
-                swapped, known = one.byteswap().tobytes(), [data, *others.values()]
-                assert one.nbytes == 0 or any(one.tobytes() in file or swapped in file for file in known), (
-                    "values that are not there"
-                )
-            return "same" if values.tobytes() == tokens_image() else "other values"
+            batch = source[:]
+            for found in batch.values():
+                for one in [getattr(found, "values", found)] if kind not in TARGETS else found:
+                    swapped, known = one.byteswap().tobytes(), [data, *others.values()]
+                    assert one.nbytes == 0 or any(one.tobytes() in file or swapped in file for file in known), (
+                        "values that are not there"
+                    )
+            same = [getattr(found, "values", found).tobytes() for found in batch.values()] == expected(kind)
+            return "same" if same else "other values"
     except PenstockError as error:
         text = str(error)
         assert any(name in text for name in (path.name, *others)) or f"{path.parent}/" in text, f"no path: {text}"
@@ -207,6 +233,8 @@ def _serve(folder: Path, kind: str, seeds: range, out: int) -> None:
         rng = random.Random(f"{kind} {seed}")
         data = mutate(kind, rng)
         try:
+            for name in os.listdir(folder):  # of another kind
+                os.unlink(folder / name)
             text = outcome(folder / NAMES.get(kind, f"a.{kind}"), data, rng.choice(["map", "pread"]), kind)
         except BaseException as error:
             text = f"WRONG {type(error).__name__}: {error}".replace("\n", " ")[:500]
