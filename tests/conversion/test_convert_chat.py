@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,14 @@ def test_a_template_of_the_tokenizer_is_found_next_to_it(tmp_path: Path, tokeniz
     assert converted("other.pen", tmp_path / "other.jinja") == ids
     (tmp_path / "chat_template.jinja").write_text("{% generation %}{{ messages[1].content }}{% endgeneration %}")
     assert converted("own.pen") == tokenizer.encode(" sat").ids
+
+
+def test_without_jinja_the_error_says_how_to_install_it(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match=r"this needs jinja2: pip install 'penstock\[text\]'"):
+        pen.convert({"m": ["[]"]}, tmp_path / "a.pen", tokenizer=Tokenize(tokenizer, chat_template=TAGGED))
 
 
 def test_tokens_do_not_depend_on_the_day() -> None:

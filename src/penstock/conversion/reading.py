@@ -64,7 +64,7 @@ def load(source: Source, low: int, high: int, fields: Sequence[str], *, as_colum
     return batch, sum(c.values.nbytes if isinstance(c, Ragged) else c.nbytes for c in batch.values())
 
 
-def read_spans(source: Source, fields: Sequence[str], ids: range, batch_bytes: int, *, as_columns: bool) -> Iterator[Batch]:
+def read_spans(source: Source, fields: Sequence[str], ids: range, batch_bytes: int, *, as_columns: bool) -> Generator[Batch]:
     """The records of a run of ids, batch by batch."""
     with closing(spans_of(source, fields, ids, batch_bytes)) as spans:
         span = next(spans, None)

@@ -15,8 +15,9 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from itertools import count, takewhile
@@ -74,7 +75,7 @@ class RecordMap(Protocol):
     def metadata(self) -> Mapping[str, Any]:
         """What the new store says of itself, besides what its source says."""
 
-    def over(self, batches: Iterator[Batch], first: int) -> Iterator[Mapping[str, Any]]:
+    def over(self, batches: Iterator[Batch], first: int) -> Generator[Mapping[str, Any]]:
         """What batches become, in their order; ``first`` is the id of their first record."""
 
 
@@ -123,9 +124,9 @@ class BatchMap:
         """Nothing is known."""
         return {}
 
-    def over(self, batches: Iterator[Batch], first: int) -> Iterator[Mapping[str, Any]]:
+    def over(self, batches: Iterator[Batch], first: int) -> Generator[Mapping[str, Any]]:
         """One batch after the other."""
-        return map(self, batches)
+        return (self(batch) for batch in batches)
 
 
 def as_map(value: Callable[[Batch], Mapping[str, Any]] | BatchMap | None) -> BatchMap | None:
@@ -296,7 +297,7 @@ class Input:
     map: RecordMap | None
     first: int = 0
 
-    def batches(self, task: Task) -> Iterator[Mapping[str, Any]]:
+    def batches(self, task: Task) -> Generator[Mapping[str, Any]]:
         """The records of a task as they are to be written."""
         ids = range(task.low - self.first, task.high - self.first)
         if self.map is None:
@@ -331,7 +332,8 @@ class Job:
 
     def __call__(self, task: Task) -> Receipt:
         """Write the fragment of a task."""
-        return write_fragment(self.target, self.input.batches(task), task=task.number, tasks=task.tasks, threads=self.threads)
+        with closing(self.input.batches(task)) as batches:
+            return write_fragment(self.target, batches, task=task.number, tasks=task.tasks, threads=self.threads)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ package: while one takes over the ids of its batch, the other keeps the processo
 import json
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,7 @@ class Tokenize:
     has ``task_records`` records, or as many as fill a chunk.
     """
 
-    tokenizer: TokenizerLike
+    tokenizer: TokenizerLike = field(repr=False)  # some show their whole vocabulary
     eos: str | int | None = None
     special_tokens: bool = True
     chat_template: str | os.PathLike[str] | bool | None = None
@@ -174,7 +174,7 @@ class TextMap:
         about = {**self.tokenizer.about(), "special_tokens": self.special_tokens, "eos": self.eos}
         return {"tokenizer": about if self.chat is None else {**about, "chat_template": self.chat.sha256}}
 
-    def over(self, batches: Iterator[Batch], first: int) -> Iterator[Mapping[str, Any]]:
+    def over(self, batches: Iterator[Batch], first: int) -> Generator[Mapping[str, Any]]:
         """Tokens of batches, in their order."""
         coming: deque[Future[Mapping[str, Any]]] = deque()
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-tokenize") as pool:
