@@ -23,7 +23,7 @@ from penstock.errors import FormatError, MissingError, SchemaMismatchError, Sour
 from penstock.formats.files import File, Files, Names, Neighbours, RemoteFile, bytes_of, find_files
 from penstock.formats.flat_tokens import BLOCK_SIZE, HEAD_BYTES, REMEDY, check_tokens, token_dtype
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
-from penstock.formats.token_line import BlockRuns, Documents, LineOptions, LossMask, MaskedTokens, TokenSource
+from penstock.formats.token_line import BlockRuns, Documents, LineOptions, MaskedTokens, TokenSource
 from penstock.process import map_at_once
 from penstock.records import Recipe
 from penstock.remote.window import RemoteOptions, SharedWindow
@@ -72,7 +72,7 @@ def open_datatrove(
     if masks is None:
         return tokens
     try:
-        return MaskedTokens(tokens, LossMask(masks, tokens))
+        return tokens.with_mask(masks)
     except BaseException:
         tokens.close()
         raise

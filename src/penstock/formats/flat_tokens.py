@@ -38,7 +38,6 @@ from penstock.formats.token_line import (
     BlockRuns,
     Documents,
     LineOptions,
-    LossMask,
     MaskedTokens,
     TokenSource,
     as_elements,
@@ -150,7 +149,7 @@ def open_flat(
     if masks is None:
         return tokens
     try:
-        return MaskedTokens(tokens, LossMask(masks, tokens))
+        return tokens.with_mask(masks)
     except BaseException:
         tokens.close()
         raise

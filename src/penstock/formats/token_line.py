@@ -258,6 +258,14 @@ class TokenSource(RowSource):
     def _name_in_file(self, part: int, number: int) -> str:
         return f"{self._files[part]}[{number}]"
 
+    def with_mask(self, files: Files) -> "MaskedTokens":
+        """These tokens with their loss masks: a file for each of theirs, of a byte for each token. SchemaMismatchError if there are
+        more or fewer.
+        """
+        threads, io, remote = self._options
+        how = LineOptions(LOSS_MASK, np.dtype("u1"), threads, io, remote)
+        return MaskedTokens(self, LossMask(files, self, self._each, (self._counts, self._pieces, how), self._identity()))
+
     def token_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray]:
         """Where on the line of all tokens records begin, and how many tokens they have."""
         return self._pieces.locate(ids)
@@ -327,32 +335,40 @@ class TokenSource(RowSource):
         return array if self._stored.isnative else array.byteswap(inplace=True)
 
 
+_Records = tuple[Sequence[int], BlockRuns | Documents, LineOptions]
+"""How many records the files have, which they are, and how they are read."""
+
+
 class LossMask(TokenSource):
     """For every token of token files whether it counts in the loss: a byte, 0 if it does not. Records are those of the tokens."""
 
-    def __init__(self, files: Files, tokens: TokenSource) -> None:
-        """``files`` have the bytes, one for each file of tokens. SchemaMismatchError unless they are as many as the tokens."""
-        threads, io, remote = tokens._options
-        self._of = tokens
+    def __init__(self, files: Files, of: TokenSource, tokens: Sequence[int], records: _Records, identity: tuple[Any, ...]) -> None:
+        """What :meth:`TokenSource.with_mask` says of the tokens, ``of``: how many each of the files has, their records and which
+        files they are.
+        """
         parts: list[FileRows] = files.once("loss mask", lambda: files.each(_whole_file))
-        if len(parts) != len(tokens._each):
+        if len(parts) != len(tokens):
             raise SchemaMismatchError(
-                f"{files[0]}: expected a loss mask for each of {len(tokens._each)} files of tokens, found {len(parts)}"
+                f"{files[0]}: expected a loss mask for each of {len(tokens)} files of tokens, found {len(parts)}"
             )
-        for file, part, count in zip(files, parts, tokens._each, strict=True):
+        for file, part, count in zip(files, parts, tokens, strict=True):
             if part.size != count:
                 raise SchemaMismatchError(
                     f"{file}: expected a loss mask of {count} bytes, one for each token of its file, found {part.size}; write it "
                     "anew, or leave the masks out with loss=False"
                 )
-        how = LineOptions(LOSS_MASK, np.dtype("u1"), threads, io, remote)
-        super().__init__(files, parts, tokens._counts, tokens._pieces, how)
+        self._of, self._identity_of = of, identity
+        super().__init__(files, parts, *records)
 
     def _identity(self) -> tuple[Any, ...]:
-        return "loss mask", *self._of._identity()
+        return "loss mask", *self._identity_of
 
     def _recipe(self) -> Recipe:
-        return (LossMask, (self._files, self._of))
+        return (_loss_mask, (self._of, self._files))
+
+
+def _loss_mask(tokens: TokenSource, files: Files) -> LossMask:
+    return tokens.with_mask(files).loss_mask
 
 
 def _whole_file(file: File) -> FileRows:

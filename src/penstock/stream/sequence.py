@@ -125,7 +125,7 @@ def mask_of(source: Source, line: "TokenLine", *, is_needed: bool) -> "TokenLine
     """The loss masks of a line of tokens. None if there are none, unless they are needed: then ValueError."""
     if isinstance(line, DocumentLine):
         if line.mask_field in source.schema and line.mask_field != line.field:
-            return MaskLine(line)
+            return MaskLine(source, line)
         remedy = f"give each record a field {line.mask_field!r} of as many bytes as it has tokens"
     else:
         mask: TokenLine | None = getattr(source, LOSS_MASK, None)
@@ -614,6 +614,11 @@ class DocumentLine:
         self._separator = as_elements("separator", [] if separator is None else separator, self._dtype)
 
     @property
+    def separator(self) -> npt.NDArray[Any]:
+        """The tokens behind every document."""
+        return self._separator
+
+    @property
     def mask_field(self) -> str:
         """The field that would have the loss masks: ``loss_mask``, of the same part where there are several."""
         part, dot, _ = self.field.rpartition(".")
@@ -715,15 +720,15 @@ class MaskLine(DocumentLine):
     SchemaMismatchError if a document has more or fewer of them than tokens.
     """
 
-    def __init__(self, tokens: DocumentLine) -> None:
-        field = tokens._source.schema[tokens.mask_field]
+    def __init__(self, source: Source, tokens: DocumentLine) -> None:
+        field = source.schema[tokens.mask_field]
         if not _fits(field) or field.kind != "ragged" or field.dtype.itemsize != 1:
             raise ValueError(
                 f"field {tokens.mask_field!r} is {field!r}; a loss mask is a ragged field of one byte for every token, such as "
                 "uint8: give a field that is no loss mask another name, or leave it out with pick(...)"
             )
-        super().__init__(tokens._source, tokens.mask_field, None)
-        self._dtype, self._separator, self._tokens = np.dtype("u1"), np.ones(tokens._separator.size, np.uint8), tokens
+        super().__init__(source, tokens.mask_field, None)
+        self._dtype, self._separator, self._tokens = np.dtype("u1"), np.ones(tokens.separator.size, np.uint8), tokens
 
     def _bounds(self) -> IntArray:
         found, expected = super()._bounds(), self._tokens.bounds
