@@ -354,37 +354,16 @@ class PackStream(PartStream):
         return Pieces.join(parts), len(positions)  # positions rise, and epochs with them
 
     def _runs(self, pieces: Pieces, count: int, step: int) -> SpanPicks:
-        """Pieces as runs of tokens: what is added in front, of the data, what is added behind, and padding. The sequence is filled
-        up as by one more piece.
+        """Pieces as runs of tokens: what is added in front, of the data, what is added behind, and padding. Banned documents are
+        padding.
         """
-        options, total = self._options, len(pieces.document) + count
-        lines = np.arange(len(pieces.document)) + np.repeat(np.arange(count), np.diff(pieces.first))
-        document = np.full(total, -1)
-        low, high = np.zeros((2, total), np.int64)
-        document[lines], low[lines], high[lines] = pieces.document, pieces.offset, pieces.offset + pieces.count
-        room = -(-(high - low) // options.multiple_of) * options.multiple_of
-        heads = pieces.first[:-1] + np.arange(count)
-        ends = pieces.first[1:] + np.arange(count)
-        before = np.concatenate([[0], np.cumsum(room)])
-        room[ends] = options.length - (before[ends] - before[heads])
-        if self._bans and (banned := self._bans.at(step)).size:
-            out = is_in(document, banned)
-            document[out], high[out] = -1, low[out]
-        bounds = self._document_bounds
-        is_piece = document >= 0
-        begin = np.where(is_piece, bounds[document], 0)
-        front = int(options.bos is not None)
-        behind = front + np.where(is_piece, bounds[document + 1] - begin, 0)
-        edges = np.stack([low, np.clip(front, low, high), np.clip(behind, low, high), high, low + room], axis=1)
-        counts = np.diff(edges, axis=1)
-        starts = np.tile(np.array([BOS, 0, EOS, PADDING]), (total, 1))
-        starts[:, 1] = begin + edges[:, 1] - front
-        inside = np.maximum(edges[:, :4] - front, 0)
-        owner = np.repeat(document, 4).reshape(-1, 4)
-        owner[:, 3] = inside[:, 3] = -1
-        kept = counts > 0
-        first = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])[np.append(heads, total)]
-        return SpanPicks(options.length, starts[kept], counts[kept], first, np.stack([owner[kept], inside[kept]], axis=1))
+        options, banned = self._options, self._bans.at(step) if self._bans else pieces.first[:0]
+        added = options.bos is not None, options.eos is not None, options.multiple_of
+        most = _core.most_pack_runs(pieces.document.size, count, *added, banned.size > 0)
+        columns = pieces.first, pieces.document, pieces.offset, pieces.count
+        first, runs = np.empty(count + 1, np.int64), np.empty((4, most), np.int64)
+        made = _core.make_pack_runs(*columns, self._document_bounds, options.length, *added, banned, first, *runs)
+        return SpanPicks(options.length, runs[0, :made], runs[1, :made], first, runs[2:, :made].T)
 
     def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
         """(epoch, position) of every sequence with tokens of a document in those epochs, bans apart."""
