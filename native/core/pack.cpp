@@ -16,6 +16,7 @@ namespace penstock {
 namespace {
 
 constexpr std::size_t kAtOnce = 4096;  // blocks whose order is computed together
+constexpr std::size_t kAhead = 24;     // documents whose bounds are prefetched
 constexpr std::int32_t kNone = -1;
 constexpr std::uint32_t kCut = ~std::uint32_t{0};  // the place of a piece that has several
 constexpr std::uint64_t kMostPieces = std::numeric_limits<std::int32_t>::max();
@@ -23,10 +24,6 @@ constexpr std::uint64_t kMostPieces = std::numeric_limits<std::int32_t>::max();
 [[noreturn]] void fail() { throw std::invalid_argument("the documents of a group do not fit its sequences"); }
 
 [[noreturn]] void fail_falling() { throw std::invalid_argument("expected bounds of documents that rise"); }
-
-[[noreturn]] void fail_changed() {
-  throw std::invalid_argument("the bounds of documents changed while they were packed: open the data again");
-}
 
 void need_few(std::uint64_t pieces) {
   if (pieces > kMostPieces) throw std::invalid_argument("a group may have at most 2**31 - 1 pieces: use a smaller window");
@@ -44,32 +41,52 @@ std::int64_t rounded(std::int64_t count, std::int64_t multiple) {
   return multiple == 1 ? count : (count + multiple - 1) / multiple * multiple;
 }
 
-// Calls each(document, tokens) for the documents of blocks, which may be all over the data: the bounds of blocks to come are
-// prefetched. False if bounds fall somewhere; tokens are any number there.
-template <class Each>
-bool for_documents(const PackDocuments& documents, std::span<const std::int64_t> blocks, const Each& each) {
-  constexpr std::size_t kLine = 64 / sizeof(std::int64_t);
-  const std::int64_t* const bounds = documents.bounds.data();
-  const std::uint64_t count = documents.count();
-  const auto extra = static_cast<std::uint64_t>(documents.extra);
-  const std::size_t ahead = std::clamp<std::size_t>(128 / documents.block, 1, 24);
-  const std::size_t lines = std::min<std::size_t>(documents.block, 16 * kLine);
-  std::uint64_t all = 0;  // the highest bit is that of a number below 0
+// How many documents blocks have.
+std::size_t count_of(const PackDocuments& documents, std::span<const std::int64_t> blocks) {
+  std::size_t count = 0;
+  for (const std::int64_t block : blocks) {
+    count += std::min(documents.block, documents.count() - static_cast<std::uint64_t>(block) * documents.block);
+  }
+  return count;
+}
+
+// Calls each(document) for the documents of blocks, which may be all over the data, and coming(document) for some of them long
+// before: one of each run of documents whose bounds are in a line of the cache.
+template <class Coming, class Each>
+void for_documents(const PackDocuments& documents, std::span<const std::int64_t> blocks, const Coming& coming, const Each& each) {
+  constexpr std::uint64_t kLine = 64 / sizeof(std::int64_t);
+  if (documents.block == 1) {  // a loop for every document would cost as much as the rest
+    for (std::size_t number = 0; number < blocks.size(); ++number) {
+      coming(static_cast<std::uint64_t>(blocks[std::min(number + kAhead, blocks.size() - 1)]));
+      each(static_cast<std::uint64_t>(blocks[number]));
+    }
+    return;
+  }
+  const std::size_t ahead = std::clamp<std::size_t>(128 / documents.block, 1, kAhead);
   for (std::size_t number = 0; number < blocks.size(); ++number) {
     if (number + ahead < blocks.size()) {
-      const std::int64_t* const coming = bounds + static_cast<std::uint64_t>(blocks[number + ahead]) * documents.block;
-      for (std::size_t i = 0; i <= lines; i += kLine) __builtin_prefetch(coming + i);
+      const std::uint64_t low = static_cast<std::uint64_t>(blocks[number + ahead]) * documents.block;
+      const std::uint64_t high = std::min(documents.count(), low + std::min(documents.block, 16 * kLine));
+      for (std::uint64_t i = low; i < high; i += kLine) coming(i);
     }
     const std::uint64_t low = static_cast<std::uint64_t>(blocks[number]) * documents.block;
-    const std::uint64_t high = std::min(count, low + documents.block);
-    auto begin = static_cast<std::uint64_t>(bounds[low]);
-    for (std::uint64_t i = low; i < high; ++i) {
-      const auto end = static_cast<std::uint64_t>(bounds[i + 1]);
-      all |= end - begin;
-      each(i, end - begin + extra);
-      begin = end;
-    }
+    const std::uint64_t high = std::min(documents.count(), low + documents.block);
+    for (std::uint64_t i = low; i < high; ++i) each(i);
   }
+}
+
+// Calls each(document, tokens). False if bounds fall somewhere; tokens are any number there.
+template <class Each>
+bool for_tokens(const PackDocuments& documents, std::span<const std::int64_t> blocks, const Each& each) {
+  const std::int64_t* const bounds = documents.bounds.data();
+  const auto extra = static_cast<std::uint64_t>(documents.extra);
+  std::uint64_t all = 0;  // the highest bit is that of a number below 0
+  const auto prefetch = [=](std::uint64_t document) { __builtin_prefetch(bounds + document); };
+  for_documents(documents, blocks, prefetch, [&](std::uint64_t document) {
+    const std::uint64_t tokens = static_cast<std::uint64_t>(bounds[document + 1]) - static_cast<std::uint64_t>(bounds[document]);
+    all |= tokens;
+    each(document, tokens + extra);
+  });
   return static_cast<std::int64_t>(all) >= 0;
 }
 
@@ -151,7 +168,7 @@ struct Cut {
 };
 
 void write_cuts(std::span<const Cut> cuts, std::uint32_t number, std::uint64_t multiple, std::uint64_t document,
-                std::uint64_t offset, std::uint64_t tokens, const PooledArray<PackPiece>& out) {
+                std::uint64_t offset, std::uint64_t tokens, PackPiece* out) {
   auto cut = std::lower_bound(cuts.begin(), cuts.end(), number, [](const Cut& one, std::uint32_t k) { return one.piece < k; });
   for (; cut != cuts.end() && cut->piece == number; ++cut) {
     const std::uint64_t low = cut->offset * multiple;
@@ -302,25 +319,33 @@ class Cutter {
   Divider by_multiple_;
 };
 
-// How many pieces there are of every size, in units.
-PooledArray<std::uint32_t> count_sizes(const PackDocuments& documents, std::span<const std::int64_t> blocks,
-                                       const Cutter& cutter) {
-  PooledArray<std::uint32_t> made(cutter.most() + 1, 0);
+// The documents of a group, looked at once: their bounds are all over the memory, or a map of a file.
+struct Measured {
+  PooledArray<std::uint64_t> tokens;  // of every document
+  PooledArray<std::uint32_t> counts;  // how many pieces there are of every size, in units
+};
+
+Measured measure(const PackDocuments& documents, std::span<const std::int64_t> blocks, const Cutter& cutter) {
+  Measured made{PooledArray<std::uint64_t>(count_of(documents, blocks)), PooledArray<std::uint32_t>(cutter.most() + 1, 0)};
   std::uint64_t full_tokens = 0;
   std::uint64_t rests = 0;
   bool is_rising = true;
   reading([&, cutter] {
-    std::uint32_t* const counts = made.data();
+    std::uint64_t* kept = made.tokens.data();
+    std::uint32_t* const counts = made.counts.data();
     const auto full = [&](std::uint64_t tokens) { full_tokens += tokens; };
     const auto rest = [&](std::uint64_t, std::uint64_t tokens) {
       ++counts[cutter.units(tokens)];
       ++rests;
     };
-    is_rising = for_documents(documents, blocks, [&](std::uint64_t, std::uint64_t tokens) { cutter.cut(tokens, full, rest); });
+    is_rising = for_tokens(documents, blocks, [&](std::uint64_t, std::uint64_t tokens) {
+      *kept++ = tokens;
+      cutter.cut(tokens, full, rest);
+    });
   });
   if (!is_rising) fail_falling();
   need_few(full_tokens / cutter.length() + rests);
-  made[cutter.most()] += static_cast<std::uint32_t>(full_tokens / cutter.length());
+  made.counts[cutter.most()] += static_cast<std::uint32_t>(full_tokens / cutter.length());
   return made;
 }
 
@@ -343,38 +368,31 @@ PooledArray<std::uint32_t> put_in_order(std::span<std::uint32_t> held, std::opti
   return first;
 }
 
-// Every piece to its place. `starts` has the number of the first piece of each size.
+// Every piece to its place. `next` has the number of the next piece of each size.
 PooledArray<PackPiece> write_pieces(const PackDocuments& documents, std::span<const std::int64_t> blocks, const Cutter& cutter,
-                                    std::span<const std::uint32_t> starts, std::span<const std::uint32_t> places,
-                                    const std::vector<Cut>& cuts, std::size_t count) {
+                                    std::span<const std::uint64_t> tokens, std::span<std::uint32_t> next,
+                                    std::span<const std::uint32_t> places, std::span<const Cut> cuts, std::size_t count) {
   PooledArray<PackPiece> made(count);
-  const PooledArray<std::uint32_t> next(starts.size());
-  std::copy(starts.begin(), starts.end(), next.begin());
-  reading([&, cutter] {
-    std::uint32_t* const numbers = next.data();
-    PackPiece* const pieces = made.data();
-    std::uint64_t document = 0;
-    const auto rest = [&](std::uint64_t offset, std::uint64_t tokens) {
-      const std::uint32_t number = numbers[cutter.units(tokens)]++;
-      if (number >= places.size()) fail_changed();
-      if (const std::uint32_t place = places[number]; place != kCut) [[likely]] {
-        pieces[place] = PackPiece::of(document, offset, tokens);
-      } else {
-        write_cuts(cuts, number, cutter.multiple(), document, offset, tokens, made);
-      }
-    };
-    const auto full = [&](std::uint64_t end) {
-      for (std::uint64_t offset = 0; offset < end; offset += cutter.length()) rest(offset, cutter.length());
-    };
-    for_documents(documents, blocks, [&](std::uint64_t one, std::uint64_t tokens) {
-      document = one;
-      cutter.cut(tokens, full, rest);
-    });
-  });
-  // Every place was written once if the pieces of each size ended where those of the next one begin.
-  for (std::size_t size = 1; size < starts.size(); ++size) {
-    if (next[size] != (size == 1 ? places.size() : starts[size - 1])) fail_changed();
-  }
+  PackPiece* const pieces = made.data();
+  std::uint64_t document = 0;
+  const auto rest = [&](std::uint64_t offset, std::uint64_t size) {
+    const std::uint32_t number = next[cutter.units(size)]++;
+    if (const std::uint32_t place = places[number]; place != kCut) [[likely]] {
+      pieces[place] = PackPiece::of(document, offset, size);
+    } else {
+      write_cuts(cuts, number, cutter.multiple(), document, offset, size, pieces);
+    }
+  };
+  const auto full = [&](std::uint64_t end) {
+    for (std::uint64_t offset = 0; offset < end; offset += cutter.length()) rest(offset, cutter.length());
+  };
+  const std::uint64_t* size = tokens.data();
+  for_documents(
+      documents, blocks, [](std::uint64_t) {},
+      [&](std::uint64_t one) {
+        document = one;
+        cutter.cut(*size++, full, rest);
+      });
   return made;
 }
 
@@ -382,7 +400,8 @@ template <std::size_t Levels>
 PackPlan fit(const PackDocuments& documents, std::span<const std::int64_t> blocks, const PackRule& rule, std::size_t most,
              std::optional<std::uint64_t> key) {
   const Cutter cutter(rule);
-  const PooledArray<std::uint32_t> counts = count_sizes(documents, blocks, cutter);
+  const Measured measured = measure(documents, blocks, cutter);
+  const PooledArray<std::uint32_t>& counts = measured.counts;
   const std::size_t total = std::accumulate(counts.begin() + 1, counts.end(), std::size_t{0});
   const bool is_whole = rule.split == Split::never;
   const PooledArray<std::uint32_t> places(total);
@@ -402,14 +421,14 @@ PackPlan fit(const PackDocuments& documents, std::span<const std::int64_t> block
   }
   for (Cut& cut : placed.cuts) cut.place = placed.held[cut.place]++;
   const std::size_t count = first[placed.opened];
-  return {std::move(first), write_pieces(documents, blocks, cutter, counts, places, placed.cuts, count)};
+  return {std::move(first), write_pieces(documents, blocks, cutter, measured.tokens, counts, places, placed.cuts, count)};
 }
 
 // The documents one after the other, cut where sequences end.
 PackPlan chunk(const PackDocuments& documents, std::span<const std::int64_t> blocks, const PackRule& rule, std::size_t most,
                std::optional<std::uint64_t> key) {
   const auto length = static_cast<std::uint64_t>(rule.length);
-  const std::size_t limit = blocks.size() * std::min(documents.block, documents.count()) + most;
+  const std::size_t limit = count_of(documents, blocks) + most;
   need_few(limit);
   const PooledArray<PackPiece> pieces(limit);
   const PooledArray<std::uint32_t> sequences(limit);
@@ -419,7 +438,7 @@ PackPlan chunk(const PackDocuments& documents, std::span<const std::int64_t> blo
   reading([&] {
     std::uint64_t left = length;
     std::size_t sequence = 0;
-    is_rising = for_documents(documents, blocks, [&](std::uint64_t document, std::uint64_t tokens) {
+    is_rising = for_tokens(documents, blocks, [&](std::uint64_t document, std::uint64_t tokens) {
       if (static_cast<std::int64_t>(tokens) < 0) fail_falling();
       for (std::uint64_t offset = 0; offset < tokens;) {
         const std::uint64_t count = std::min(left, tokens - offset);
@@ -541,7 +560,7 @@ void pack_block_rooms(const PackDocuments& documents, const PackRule& rule, std:
       if (rule.multiple == 1) continue;
       room = 0;
       const auto number = static_cast<std::int64_t>(block);
-      is_rising &= for_documents(documents, {&number, 1}, [&](std::uint64_t, std::uint64_t one) { room += cutter.units(one); });
+      is_rising &= for_tokens(documents, {&number, 1}, [&](std::uint64_t, std::uint64_t one) { room += cutter.units(one); });
       out[block] = static_cast<std::int64_t>(room * cutter.multiple());
     }
   });
@@ -641,6 +660,9 @@ std::size_t make_pack_runs(const PackedPieces& pieces, std::span<const std::int6
     out.inside[made] = inside;
     ++made;
   };
+  const auto prefetch = [&](std::size_t k) {  // documents are anywhere in the data
+    if (k + kAhead < pieces.document.size()) __builtin_prefetch(&bounds[static_cast<std::size_t>(pieces.document[k + kAhead])]);
+  };
   const auto add_piece = [&](std::int64_t document, std::int64_t low, std::int64_t count) {
     const std::int64_t begin = bounds[static_cast<std::size_t>(document)];
     const std::int64_t tokens = bounds[static_cast<std::size_t>(document) + 1] - begin;
@@ -661,6 +683,7 @@ std::size_t make_pack_runs(const PackedPieces& pieces, std::span<const std::int6
       out.first[sequence] = static_cast<std::int64_t>(made);
       std::int64_t left = length;
       for (const auto end = static_cast<std::size_t>(pieces.first[sequence + 1]); is_good && k < end; ++k) {
+        prefetch(k);
         const std::int64_t room = rounded(pieces.count[k], added.multiple);
         left -= room;
         if (!added.banned.empty() && std::binary_search(added.banned.begin(), added.banned.end(), pieces.document[k])) {

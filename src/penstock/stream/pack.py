@@ -263,7 +263,7 @@ class PackStream(PartStream):
     def seed(self) -> int:
         return int(getattr(self._given, "seed", 0))
 
-    @property
+    @cached_property
     def schema(self) -> Mapping[str, Field]:
         length = self._options.length
         shapes = {"cu_seqlens": (length + 1,), "max_seqlen": ()}
@@ -392,8 +392,8 @@ class PackStream(PartStream):
 
     @property
     def completes(self) -> bool:
-        """Padding and added tokens are not read."""
-        return True
+        """Padding and added tokens are not read: the place of a run that is not is filled with zeros."""
+        return len(self._options.fields) > 1 or bool(self._added.any())
 
     @property
     def completion(self) -> object:
