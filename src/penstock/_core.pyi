@@ -184,6 +184,11 @@ def crc32c(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', 
 def crc32c_spans(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """Fill out with the crc32c of consecutive spans of data."""
 
+def find_bad_page(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], page_bytes: int, crcs: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], pages: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
+    """
+    The first of these pages whose crc32c is not the given one, or -1. The data may be a map of a file.
+    """
+
 class ThreadPool:
     """
     Native threads that share a job. Usable from several threads and after fork.
@@ -295,6 +300,11 @@ class RowReader:
 def row_addresses(ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], bases: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], stride: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
     Fill out with bases[r] + id * stride of every id, r being the first run that ends behind it.
+    """
+
+def find_document_ends(tokens: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], item: int, separator: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], start: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> tuple[int, int]:
+    """
+    Fill out with the places behind separators that begin at token `start` or later, in tokens of `item` bytes. Gives how many, and the first token at which one could begin that these tokens do not show.
     """
 
 def mark_documents(tokens: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], item: int, length: int, separator: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], breaks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], segment: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], position: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')]) -> None:

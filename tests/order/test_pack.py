@@ -270,7 +270,7 @@ def test_runs_of_pieces_that_no_document_has_are_refused():
         ([1, 0], [0, 1], [0, 0], [3, 5]),
         ([1, 2], [0, 1], [0, 0], [3, 5]),
     ):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="expected"):
             runs(first, document, offset, count)
     for number in (-1, 2):
         with pytest.raises(IndexError):

@@ -4,7 +4,8 @@ What the formats of token files share. A format says in which bytes of which fil
 tokens), and how the line is cut into records: blocks (:class:`BlockRuns`) or documents (:class:`Documents`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,18 +16,27 @@ import numpy.typing as npt
 
 from penstock.argument import IntArray, as_ids, check_positions, whole_number
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output
+from penstock.errors import CorruptError
 from penstock.formats.files import MAX_BATCH_BYTES, Files, check_batch
 from penstock.formats.rows_in_files import BLOCK_BYTES, FileRows, Rows, RowSource, reader_of_files, use_pread
+from penstock.formats.sidecar import Subject, Writer, obtain
+from penstock.native import _core
 from penstock.process import map_at_once
 from penstock.records import NOWHERE, Blocks, Extents
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.store.column import make_column
 
-__all__ = ["BlockRuns", "Documents", "LineOptions", "TokenLeaf", "TokenSource", "as_elements", "heads_of_runs"]
+__all__ = ["BlockRuns", "DocumentTable", "Documents", "LineOptions", "TokenLeaf", "TokenSource", "as_elements", "heads_of_runs"]
 
-SCAN_BYTES = 8 << 20
-"""Bytes searched for separators at a time."""
+SCAN_BYTES, SCAN_TOKENS = 8 << 20, 1 << 21
+"""Bytes searched for separators at a time, and the most tokens."""
+
+KEPT_BYTES = 32 << 20
+"""Where documents end is kept in a sidecar of files of at least this many bytes; smaller ones are searched as fast."""
+
+INDEX_BLOCKS = 1 << 20
+"""In as many blocks, all of one size, documents are put where a global order has more of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +134,19 @@ class Documents:
         return starts, self.table[ids + 1] - starts
 
 
+@dataclass(frozen=True, eq=False)
+class DocumentTable:
+    """Document i has the tokens [bounds[i], bounds[i + 1]) of a line; ``block_bounds``, where they are known, are the bounds of
+    every ``block`` documents together. The bounds may be a map of a file: ``need(starts, stops)`` raises CorruptError if some of
+    them are not what was written.
+    """
+
+    bounds: IntArray
+    block: int = 1
+    block_bounds: IntArray | None = None
+    need: Callable[[IntArray, IntArray], None] | None = None
+
+
 @dataclass(frozen=True)
 class LineOptions:
     """How a line is delivered and read: the name of the field, the type of the elements in the files, threads and means."""
@@ -147,6 +170,7 @@ class TokenSource(RowSource):
         """``parts`` are the tokens of the files, ``counts`` how many of the ``pieces``, the records, each of them has."""
         self._name, self._options, self._stored = how.field, (how.threads, how.io, how.remote), how.dtype
         self._pieces, self._num_tokens = pieces, sum(int(np.sum(part.rows)) for part in parts)
+        self._parts = list(parts)
         size, item = pieces.one_size, how.dtype.itemsize
         is_even = size is not None and size * item <= MAX_RECORD_BYTES
         self._field = Field(how.dtype, (size or 0,)) if is_even else Field.ragged(how.dtype)
@@ -251,23 +275,60 @@ class TokenSource(RowSource):
 
         ``separator`` is an element, or a sequence of them. Empty documents count; tokens behind the last separator are a document.
         """
+        bounds, width = self.separated(separator).bounds, as_elements("separator", separator, self.dtype).size
+        ranges = np.stack([bounds[:-1], bounds[1:] - width], axis=1)
+        if len(ranges) and not self._ends_with(separator, int(bounds[-2])):
+            ranges[-1, 1] = bounds[-1]
+        return ranges
+
+    def _ends_with(self, separator: object, begin: int) -> bool:
+        """Whether the last document, which begins at that token, ends with the separator."""
         wanted = self._bits(as_elements("separator", separator, self.dtype))
+        last = self._num_tokens - wanted.size
+        return last >= begin and np.array_equal(self._bits(self.read_tokens([last], wanted.size)[0]), wanted)
+
+    def separated(self, separator: object) -> DocumentTable:
+        """Where documents are that end with the separator: an element, or a sequence of them. It belongs to the document; what is
+        behind the last one is a document, too. Large files are searched once: the result is kept in a sidecar.
+        """
+        wanted = np.ascontiguousarray(self._bits(as_elements("separator", separator, self.dtype)))
         if wanted.size == 0:
             raise ValueError("separator must have at least one element, got none")
-        found = _apart(np.concatenate([np.empty(0, np.int64), *self._matches(wanted)]), wanted.size)
-        starts, stops = np.concatenate([[0], found + wanted.size]), np.concatenate([found, [self._num_tokens]])
-        ranges = np.stack([starts, stops], axis=1)
-        return ranges[:-1] if starts[-1] == self._num_tokens else ranges
+        if self._num_tokens * self._stored.itemsize < KEPT_BYTES:
+            return DocumentTable(np.concatenate(list(self._document_bounds(wanted))))
+        layout = hashlib.sha256(b"".join(np.array([p.offset, p.rows], np.int64).tobytes() for p in self._parts)).hexdigest()
+        files = list({str(part.path): part for part in self._parts}.values())
+        subject = Subject("documents", files, (self._stored.str, layout, wanted.tobytes().hex()))
+        found = obtain(subject, lambda writer: _write_bounds(writer, self._document_bounds(wanted)))
+        bounds = found["bounds"]
+        found.need("bounds", np.array([0, max(0, bounds.size - 1)]), np.array([1, bounds.size]))
+        if bounds.dtype != np.int64 or bounds.size == 0 or bounds[0] != 0 or bounds[-1] != self._num_tokens:
+            raise CorruptError(
+                f"{found.path}: expected documents from token 0 to {self._num_tokens}, found {bounds[:1]} to {bounds[-1:]}: remove "
+                "the file, and it is made again"
+            )
+        blocks = found["blocks"] if len(found["blocks"]) else None
+        block = _index_block(len(bounds) - 1)
+        return DocumentTable(bounds, block, blocks, lambda starts, stops: found.need("bounds", starts, stops))
 
-    def _matches(self, wanted: npt.NDArray[Any]) -> Iterator[IntArray]:
-        """Where the separator is, overlapping or not, piece by piece; pieces overlap so that none is missed between them."""
-        step = SCAN_BYTES // self.dtype.itemsize
-        for low in range(0, self._num_tokens - wanted.size + 1, step):
-            piece = self._bits(self.read_tokens([low], min(step + wanted.size - 1, self._num_tokens - low))[0])
-            places = np.flatnonzero(piece[: piece.size - wanted.size + 1] == wanted[0])
-            for number in range(1, wanted.size):
-                places = places[piece[places + number] == wanted[number]]
-            yield places + low
+    def _document_bounds(self, wanted: npt.NDArray[Any]) -> Iterator[IntArray]:
+        """0, the places behind separators, and where the last document ends, in pieces."""
+        count, item, width = self._num_tokens, wanted.itemsize, wanted.size
+        step = max(1, min(SCAN_TOKENS, SCAN_BYTES // item))
+        out = np.empty(step + width, np.int64)
+        start = last = 0  # where the next separator may begin, and where the last one ended
+        yield np.zeros(1, np.int64)
+        for low in range(0, count - width + 1, step):
+            piece = self._bits(self.read_tokens([low], min(step + width - 1, count - low))[0])
+            found, next_start = _core.find_document_ends(
+                piece.view(np.uint8), item, wanted.view(np.uint8), max(0, start - low), out
+            )
+            start = low + next_start
+            if found:
+                last = low + int(out[found - 1])
+                yield out[:found] + low
+        if last < count:
+            yield np.array([count], np.int64)
 
     def _bits(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Elements as whole numbers, which are equal if the bits are: NaN is itself, and zero is not minus zero."""
@@ -369,13 +430,13 @@ def _is_within(numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
     return numbers.size == 0 or (int(numbers.min()) >= limit.min and int(numbers.max()) <= limit.max)
 
 
-def _apart(places: IntArray, width: int) -> IntArray:
-    """Of the matches those that do not begin inside the one before, from left to right."""
-    if np.all(np.diff(places) >= width):
-        return places
-    kept, free = [], 0
-    for place in places.tolist():
-        if place >= free:
-            kept.append(place)
-            free = place + width
-    return np.array(kept, np.int64)
+def _write_bounds(writer: Writer, pieces: Iterable[IntArray]) -> None:
+    """Bounds of documents and, where there are more of them than blocks of a global order, those of the blocks."""
+    bounds = writer.add("bounds", np.int64, pieces)
+    count = len(bounds) - 1
+    blocks = np.append(bounds[: count : _index_block(count)], bounds[-1:]) if count > INDEX_BLOCKS else bounds[:0]
+    writer.add("blocks", np.int64, [blocks])
+
+
+def _index_block(documents: int) -> int:
+    return max(1, -(-documents // INDEX_BLOCKS))

@@ -117,7 +117,7 @@ class Pack:
     are permuted by ``seed`` (not at all without one). Pieces take room in multiples of ``multiple_of`` tokens.
 
     The bounds may be a map of a file: only those of the groups that are planned are read, and, once, those where blocks begin,
-    unless ``block_bounds`` has them.
+    unless ``block_bounds`` has them. ``need(starts, stops)`` is called before bounds [start, stop) of a group are used.
 
     >>> import numpy as np
     >>> from penstock.order import Pack
@@ -140,6 +140,7 @@ class Pack:
     multiple_of: int = 1
     long: str = "error"
     block_bounds: IntArray | None = field(default=None, repr=False)
+    need: Callable[[IntArray, IntArray], None] | None = field(default=None, repr=False)
     _edges: _Kept = field(default_factory=lambda: _Kept(4), init=False, repr=False)
     _plans: _Kept = field(default_factory=lambda: _Kept(MOST_PLANS), init=False, repr=False)
 
@@ -182,6 +183,8 @@ class Pack:
 
     def _refuse_long(self) -> None:
         for low in range(0, self.num_documents, 1 << 20):
+            if self.need is not None:
+                self.need(np.array([low]), np.array([min(low + (1 << 20), self.num_documents) + 1]))
             lengths = np.diff(self.bounds[low : low + (1 << 20) + 1]) + self.extra
             found = np.flatnonzero(lengths > self.length)
             if found.size:
@@ -241,6 +244,8 @@ class Pack:
             tokens += self.extra * self.block
             tokens[-1] -= self.extra * (self.num_blocks * self.block - self.num_documents)
             return tokens
+        if self.need is not None:
+            self.need(np.zeros(1, np.int64), np.array([self.bounds.size]))
         rooms = np.empty(self.num_blocks, np.int64)
         _core.pack_block_rooms(self.bounds, self.block, self.extra, self.length, self.multiple_of, rooms)
         return rooms
@@ -251,7 +256,7 @@ class Pack:
         return np.array([self._plan_blocks(0, group, 0).num_sequences for group in range(self.num_groups)], np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_rooms"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_rooms", "need")} | {"need": None}
 
     def edges(self, epoch: int) -> IntArray:
         """The first sequence of every group of an epoch, in its order, and behind the last."""
@@ -287,6 +292,9 @@ class Pack:
         order = self._block_order(epoch)
         if order is not None:
             order.run(low, 1, blocks)
+        if self.need is not None:
+            first = blocks * self.block
+            self.need(first, np.minimum(first + self.block, self.num_documents) + 1)
         rule = self.length, self.multiple_of, SPLITS[self.split], self.long == "drop"
         return _core.PackPlan(self.bounds, self.block, self.extra, blocks, *rule, sequences, key)
 

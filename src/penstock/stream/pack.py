@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from penstock.argument import MAX_LENGTH, IntArray, as_ids, set_whole
 from penstock.batch import Batch, Outputs, fixed_output
-from penstock.formats.tokens import as_elements
+from penstock.formats.token_line import DocumentTable, as_elements
 from penstock.native import _core
 from penstock.order import BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle
 from penstock.records import Source
@@ -73,16 +73,28 @@ def make_pack(stream: RecordStream, options: PackOptions, field: str | None, sep
         return PackStream(source, line, stream.order, options, bans=stream.bans)
     if field is not None:
         raise ValueError(f"field is for texts and ragged arrays; the tokens of {source!r} are one line")
-    bounds = _document_bounds(source, separator)
-    if stream.bans and not _are_records(source, bounds):
+    known = _LineDocuments(source, None if separator is None else as_elements("separator", separator, source.dtype))
+    if stream.bans and not _are_records(source, known.table.bounds):
         raise ValueError("records were banned that are not documents: pack first, then ban documents with .without(...)")
-    told = "" if separator is None else str(as_elements("separator", separator, source.dtype).tolist())
-    return PackStream(source, source, stream.order, options, bans=stream.bans, bounds=bounds, separator=told)
+    told = "" if known.separator is None else str(known.separator.tolist())
+    return PackStream(source, source, stream.order, options, bans=stream.bans, bounds=known, separator=told)
 
 
-def _document_bounds(line: Any, separator: Any) -> IntArray:
-    """Document i has the tokens [bounds[i], bounds[i + 1]), the separator that ends it included."""
-    if separator is None:
+@dataclass(frozen=True, eq=False)
+class _LineDocuments:
+    """Where the documents of a token file are, the separator that ends each included. They are found again in a pickled copy."""
+
+    line: Any
+    separator: npt.NDArray[Any] | None
+
+    @cached_property
+    def table(self) -> DocumentTable:
+        line = self.line
+        if self.separator is not None:
+            if not hasattr(line, "separated"):
+                raise TypeError(f"{line!r} cannot be searched for separators: its documents are known, so leave separator out")
+            found: DocumentTable = line.separated(self.separator)
+            return found
         bounds = getattr(line, "document_bounds", None)
         if bounds is None:
             raise ValueError("this token file does not say where documents end: give the separator that ends each, separator=")
@@ -91,11 +103,10 @@ def _document_bounds(line: Any, separator: Any) -> IntArray:
             raise ValueError(
                 f"expected bounds of documents within the {line.num_tokens} tokens of {line!r}, found {bounds[:1]} to {bounds[-1:]}"
             )
-        return bounds
-    if not hasattr(line, "documents"):
-        raise TypeError(f"{line!r} cannot be searched for separators: its documents are known, so leave separator out")
-    starts = line.documents(separator)[:, 0]
-    return np.append(starts, line.num_tokens).astype(np.int64)
+        return DocumentTable(bounds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"line": self.line, "separator": self.separator}
 
 
 def _are_records(source: Any, bounds: IntArray) -> bool:
@@ -134,7 +145,7 @@ class PackStream(PartStream):
         options: PackOptions,
         *,
         bans: Bans | tuple[()] = (),
-        bounds: IntArray | None = None,
+        bounds: "_LineDocuments | None" = None,
         separator: str = "",
         phases: "tuple[_PackPhase, ...] | None" = None,
     ) -> None:
@@ -154,22 +165,25 @@ class PackStream(PartStream):
     @cached_property
     def packing(self) -> Pack:
         """Which documents are in which sequences."""
-        options, bounds = self._options, self._document_bounds
+        options, table = self._options, self._documents
+        block = self._block(len(table.bounds) - 1)
         return Pack(
-            bounds,
+            table.bounds,
             options.length,
             seed=None if isinstance(self._given, Sequential) else self.seed,
-            block=self._block(len(bounds) - 1),
+            block=block,
             window=options.window,
             split=options.split,
             extra=options.extra,
             multiple_of=options.multiple_of,
             long=options.long,
+            block_bounds=table.block_bounds if block == table.block else None,
+            need=table.need,
         )
 
     @property
-    def _document_bounds(self) -> IntArray:
-        return cast(DocumentLine, self._line).bounds if self._bounds is None else self._bounds
+    def _documents(self) -> DocumentTable:
+        return DocumentTable(cast(DocumentLine, self._line).bounds) if self._bounds is None else self._bounds.table
 
     @property
     def _has_records(self) -> bool:
@@ -362,7 +376,7 @@ class PackStream(PartStream):
         most = _core.most_pack_runs(pieces.document.size, count, *added, banned.size > 0)
         columns = pieces.first, pieces.document, pieces.offset, pieces.count
         first, runs = np.empty(count + 1, np.int64), np.empty((4, most), np.int64)
-        made = _core.make_pack_runs(*columns, self._document_bounds, options.length, *added, banned, first, *runs)
+        made = _core.make_pack_runs(*columns, self.packing.bounds, options.length, *added, banned, first, *runs)
         return SpanPicks(options.length, runs[0, :made], runs[1, :made], first, runs[2:, :made].T)
 
     def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
