@@ -4,6 +4,7 @@
 
 #include "bind/array.h"
 #include "core/crc32c.h"
+#include "core/file.h"
 #include "core/thread_pool.h"
 
 namespace penstock::bind {
@@ -49,6 +50,31 @@ void bind_checksum(nb::module_& m) {
         }
       },
       "data"_a.noconvert(), "ends"_a.noconvert(), "out"_a.noconvert(), "Fill out with the crc32c of consecutive spans of data.");
+
+  m.def(
+      "find_bad_page",
+      [](Bytes data, std::size_t page_bytes, Array<const std::uint32_t> crcs, Array<const std::int64_t> pages) {
+        const std::span<const std::byte> all = bytes(data);
+        if (page_bytes == 0) throw std::invalid_argument("expected page_bytes of at least 1, got 0");
+        need_same_length(all.empty() ? 0 : (all.size() - 1) / page_bytes + 1, crcs.size());
+        const nb::gil_scoped_release free;
+        need_below(span(pages), crcs.size());
+        std::int64_t bad = -1;
+        auto look = [&] {
+          for (const std::int64_t page : span(pages)) {
+            const std::size_t begin = static_cast<std::size_t>(page) * page_bytes;
+            if (crc32c(all.subspan(begin, std::min(page_bytes, all.size() - begin))) == crcs.data()[page]) continue;
+            bad = page;
+            return;
+          }
+        };
+        keep_guard();
+        const Fault fault = run_guarded(look);
+        if (fault.happened) fail_in_memory(fault.at);
+        return bad;
+      },
+      "data"_a.noconvert(), "page_bytes"_a, "crcs"_a.noconvert(), "pages"_a.noconvert(),
+      "The first of these pages whose crc32c is not the given one, or -1. The data may be a map of a file.");
 
   nb::class_<ThreadPool>(m, "ThreadPool", "Native threads that share a job. Usable from several threads and after fork.")
       .def(nb::init<std::size_t>(), "threads"_a)

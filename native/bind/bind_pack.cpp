@@ -26,16 +26,20 @@ PackRule rule_of(std::int64_t length, std::int64_t multiple, Split split, bool d
   return {length, multiple, split, drops};
 }
 
-std::int64_t edges(Ints bounds, std::uint64_t block, std::int64_t extra, const Permutation* order, std::uint64_t window,
-                   std::int64_t length, std::int64_t multiple, IntsOut out) {
+void block_rooms(Ints bounds, std::uint64_t block, std::int64_t extra, std::int64_t length, std::int64_t multiple, IntsOut out) {
   const PackDocuments documents = documents_of(bounds, block, extra);
   const PackRule rule = rule_of(length, multiple, Split::fit, false);
-  if (window == 0) throw std::invalid_argument("expected a window of at least 1");
-  const std::uint64_t blocks = documents.blocks();
-  if (order != nullptr) need_same_length(blocks, order->size());
-  need_same_length(blocks / window + (blocks % window != 0) + 1, out.size());
+  need_same_length(documents.blocks(), out.size());
   const nb::gil_scoped_release free;
-  return pack_edges(documents, rule, order, window, span(out));
+  pack_block_rooms(documents, rule, span(out));
+}
+
+void edges(Ints rooms, std::int64_t length, const Permutation* order, std::uint64_t window, IntsOut out) {
+  if (window == 0 || length < 1) throw std::invalid_argument("expected a window and a length of at least 1");
+  if (order != nullptr) need_same_length(rooms.size(), order->size());
+  need_same_length(rooms.size() / window + (rooms.size() % window != 0) + 1, out.size());
+  const nb::gil_scoped_release free;
+  pack_edges(span(rooms), length, order, window, span(out));
 }
 
 void make_plan(PackPlan* self, Ints bounds, std::uint64_t block, std::int64_t extra, Ints blocks, std::int64_t length,
@@ -44,18 +48,55 @@ void make_plan(PackPlan* self, Ints bounds, std::uint64_t block, std::int64_t ex
   const PackRule rule = rule_of(length, multiple, split, drops);
   const nb::gil_scoped_release free;
   need_below(span(blocks), documents.blocks());
-  PackPlan plan = make_pack_plan(documents, span(blocks), rule, sequences);
-  if (key) {
-    std::vector<std::int64_t> order(plan.sequences());
-    Permutation(order.size(), *key).run(0, 1, order);
-    plan = plan.in_order(order);
-  }
-  new (self) PackPlan(std::move(plan));
+  new (self) PackPlan(make_pack_plan(documents, span(blocks), rule, sequences, key));
 }
 
-void copy(const std::vector<std::int64_t>& from, const IntsOut& out) {
-  need_same_length(from.size(), out.size());
-  std::copy(from.begin(), from.end(), out.data());
+std::size_t count_pieces(const PackPlan& self, Ints sequences, IntsOut out) {
+  need_same_length(sequences.size(), out.size());
+  const nb::gil_scoped_release free;
+  need_below(span(sequences), self.sequences());
+  return self.count(span(sequences), span(out));
+}
+
+void write_pieces(const PackPlan& self, Ints sequences, Ints starts, IntsOut document, IntsOut offset, IntsOut count) {
+  need_same_length(sequences.size(), starts.size());
+  need_same_length(document.size(), offset.size());
+  need_same_length(document.size(), count.size());
+  const nb::gil_scoped_release free;
+  need_below(span(sequences), self.sequences());
+  if (!self.has_room(span(sequences), span(starts), document.size())) {
+    throw std::invalid_argument("expected outputs with room for all pieces");
+  }
+  self.write(span(sequences), span(starts), document.data(), offset.data(), count.data());
+}
+
+// How many runs there are is known when they are made: outputs have room for the most.
+std::size_t make_runs(Ints first, Ints document, Ints offset, Ints count, Ints bounds, std::int64_t length, bool before,
+                      bool behind, std::int64_t multiple, Ints banned, IntsOut out_first, IntsOut starts, IntsOut counts,
+                      IntsOut documents, IntsOut inside) {
+  const PackAdded added{before, behind, multiple, span(banned)};
+  if (length < 1 || multiple < 1) throw std::invalid_argument("expected a length and a multiple of at least 1");
+  if (first.size() == 0 || bounds.size() == 0) throw std::invalid_argument("expected the first pieces of sequences, and bounds");
+  need_same_length(document.size(), offset.size());
+  need_same_length(document.size(), count.size());
+  need_same_length(first.size(), out_first.size());
+  const std::size_t most = most_pack_runs(added, document.size(), first.size() - 1);
+  for (const IntsOut* const out : {&starts, &counts, &documents, &inside}) need_same_length(most, out->size());
+  const nb::gil_scoped_release free;
+  need_below(span(document), bounds.size() - 1);
+  std::int64_t last = 0;
+  for (const std::int64_t one : span(first)) {
+    if (one < last || first.data()[0] != 0) throw std::invalid_argument("expected first pieces that rise from 0");
+    last = one;
+  }
+  need_same_length(static_cast<std::size_t>(last), document.size());
+  for (std::size_t i = 0; i < count.size(); ++i) {
+    if (count.data()[i] < 0 || count.data()[i] > length || offset.data()[i] < 0 || offset.data()[i] > INT64_MAX - length) {
+      throw std::invalid_argument("expected pieces of at most a sequence");
+    }
+  }
+  return make_pack_runs({span(first), span(document), span(offset), span(count)}, span(bounds), length, added,
+                        {out_first.data(), starts.data(), counts.data(), documents.data(), inside.data()});
 }
 
 template <class T>
@@ -98,29 +139,41 @@ void bind_pack(nb::module_& m) {
       .value("FIT", Split::fit)
       .value("ALWAYS", Split::always)
       .value("NEVER", Split::never);
-  m.def(
-      "pack_edges", &edges, "bounds"_a.noconvert(), "block"_a, "extra"_a, "order"_a.none(), "window"_a, "length"_a, "multiple"_a,
-      "out"_a.noconvert(),
-      "Fill out with the first sequence of every group of blocks, in the order of a permutation, and behind the last one. Gives "
-      "the room that all documents take.");
+  m.def("pack_block_rooms", &block_rooms, "bounds"_a.noconvert(), "block"_a, "extra"_a, "length"_a, "multiple"_a,
+        "out"_a.noconvert(), "Fill out with the room that the documents of every block take.");
+  m.def("pack_edges", &edges, "rooms"_a.noconvert(), "length"_a, "order"_a.none(), "window"_a, "out"_a.noconvert(),
+        "Fill out with the first sequence of every group of blocks of these rooms, in the order of a permutation, and behind the "
+        "last one.");
   nb::class_<PackPlan>(m, "PackPlan", "Pieces of documents, sequence by sequence. Immutable.")
       .def("__init__", &make_plan, "bounds"_a.noconvert(), "block"_a, "extra"_a, "blocks"_a.noconvert(), "length"_a, "multiple"_a,
            "split"_a, "drops"_a, "sequences"_a, "key"_a.none() = nb::none(),
            "The plan of a group of blocks over that number of sequences (Split.NEVER: as many as it takes), in the order of the "
            "permutation with that key.")
       .def_prop_ro("num_sequences", &PackPlan::sequences)
-      .def_prop_ro("num_pieces", [](const PackPlan& self) { return self.document.size(); })
+      .def_prop_ro("num_pieces", &PackPlan::pieces)
+      .def("count", &count_pieces, "sequences"_a.noconvert(), "out"_a.noconvert(),
+           "Fill out with the number of pieces of each of these sequences. Gives the sum.")
       .def(
-          "write",
-          [](const PackPlan& self, const IntsOut& first, const IntsOut& document, const IntsOut& offset, const IntsOut& count) {
-            copy(self.first, first);
-            copy(self.document, document);
-            copy(self.offset, offset);
-            copy(self.count, count);
-          },
-          "first"_a.noconvert(), "document"_a.noconvert(), "offset"_a.noconvert(), "count"_a.noconvert(),
-          "Fill first with the first piece of every sequence (and behind the last), the others with the document of every piece, "
-          "its place in it, and its tokens.");
+          "write", &write_pieces, "sequences"_a.noconvert(), "starts"_a.noconvert(), "document"_a.noconvert(),
+          "offset"_a.noconvert(), "count"_a.noconvert(),
+          "Fill in the document of every piece of these sequences, its place in it, and its tokens: those of a sequence from its "
+          "start on.");
+  m.def(
+      "make_pack_runs", &make_runs, "first"_a.noconvert(), "document"_a.noconvert(), "offset"_a.noconvert(),
+      "count"_a.noconvert(), "bounds"_a.noconvert(), "length"_a, "before"_a, "behind"_a, "multiple"_a, "banned"_a.noconvert(),
+      "out_first"_a.noconvert(), "starts"_a.noconvert(), "counts"_a.noconvert(), "documents"_a.noconvert(),
+      "inside"_a.noconvert(),
+      "Fill in the runs of tokens that pieces and what is added to them make: where each begins (below 0: -1 padding, -2 before, "
+      "-3 behind a document), its tokens, its document and the place in it; and the first run of every sequence. Gives how "
+      "many.");
+  m.def(
+      "most_pack_runs",
+      [](std::size_t pieces, std::size_t sequences, bool before, bool behind, std::int64_t multiple, bool bans) {
+        const std::int64_t one = 0;
+        const std::span<const std::int64_t> banned(&one, bans ? 1 : 0);
+        return most_pack_runs({before, behind, multiple, banned}, pieces, sequences);
+      },
+      "pieces"_a, "sequences"_a, "before"_a, "behind"_a, "multiple"_a, "bans"_a, "The most runs that make_pack_runs gives.");
   m.def("fill_pack_fields", &fill_fields, "tokens"_a.noconvert(), "item"_a, "is_signed"_a, "added"_a.noconvert(),
         "starts"_a.noconvert(), "counts"_a.noconvert(), "documents"_a.noconvert(), "length"_a, "segments"_a,
         "segment"_a.noconvert().none(), "position"_a.noconvert().none(), "labels"_a.noconvert().none(), "multiple"_a,

@@ -1,4 +1,5 @@
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -184,6 +185,18 @@ void bind_rows(nb::module_& m) {
            "Records that are runs of rows, [bounds[i], bounds[i + 1]), for a ring.");
   m.def("row_addresses", &row_addresses, "ids"_a.noconvert(), "ends"_a.noconvert(), "bases"_a.noconvert(), "stride"_a,
         "out"_a.noconvert(), "Fill out with bases[r] + id * stride of every id, r being the first run that ends behind it.");
+  m.def(
+      "find_document_ends",
+      [](Array<const std::uint8_t> tokens, std::size_t item, Array<const std::uint8_t> separator, std::size_t from, IntsOut out) {
+        const nb::gil_scoped_release free;
+        const std::size_t found =
+            find_document_ends(std::as_bytes(span(tokens)), item, std::as_bytes(span(separator)), from, span(out));
+        return std::pair(found, from);
+      },
+      "tokens"_a.noconvert(), "item"_a, "separator"_a.noconvert(), "start"_a, "out"_a.noconvert(),
+      "Fill out with the places behind separators that begin at token `start` or later, in tokens of `item` bytes. Gives how "
+      "many, "
+      "and the first token at which one could begin that these tokens do not show.");
   m.def("mark_documents", &mark, "tokens"_a.noconvert(), "item"_a, "length"_a, "separator"_a.noconvert(), "breaks"_a.noconvert(),
         "segment"_a.noconvert(), "position"_a.noconvert(),
         "Of sequences of tokens of `item` bytes: the number of each token's document, and its place in it.");

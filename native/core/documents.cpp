@@ -29,16 +29,42 @@ std::size_t find_token(const std::byte* tokens, std::size_t at, std::size_t end,
   return at;
 }
 
+// Where the next separator begins, from `begin` on and before `last`; or `last`.
+template <class T>
+std::size_t find_separator(const std::byte* tokens, std::size_t begin, std::size_t last, std::span<const std::byte> separator) {
+  const auto first = load<T>(separator.data());
+  std::size_t at = begin;
+  for (; (at = find_token<T>(tokens, at, last, first)) < last; ++at) {
+    if (std::memcmp(tokens + at * sizeof(T), separator.data(), separator.size()) == 0) break;
+  }
+  return at;
+}
+
 // Where the document that begins at `begin` ends, its separator included.
 template <class T>
 std::size_t document_end(const std::byte* tokens, std::size_t begin, std::size_t end, std::span<const std::byte> separator) {
   const std::size_t width = separator.size() / sizeof(T);
-  const auto first = load<T>(separator.data());
   const std::size_t last = end - width + 1;  // a separator begins before this
-  for (std::size_t at = begin; (at = find_token<T>(tokens, at, last, first)) < last; ++at) {
-    if (std::memcmp(tokens + at * sizeof(T), separator.data(), separator.size()) == 0) return at + width;
+  const std::size_t at = find_separator<T>(tokens, begin, last, separator);
+  return at < last ? at + width : end;
+}
+
+template <class T>
+std::size_t find_ends(std::span<const std::byte> tokens, std::span<const std::byte> separator, std::size_t& from,
+                      std::span<std::int64_t> out) {
+  const std::size_t width = separator.size() / sizeof(T);
+  const std::size_t count = tokens.size() / sizeof(T);
+  const std::size_t last = count < width ? 0 : count - width + 1;
+  std::size_t found = 0;
+  while (from < last) {
+    const std::size_t at = find_separator<T>(tokens.data(), from, last, separator);
+    from = at;
+    if (at == last) break;
+    if (found == out.size()) throw std::invalid_argument("expected a place for every separator");
+    from += width;
+    out[found++] = static_cast<std::int64_t>(from);
   }
-  return end;
+  return found;
 }
 
 // The documents of neighbouring tokens [begin, end) of a sequence, counted from `number` on; the number behind the last one.
@@ -70,6 +96,20 @@ void mark_all(std::span<const std::byte> tokens, std::size_t length, std::span<c
 }
 
 }  // namespace
+
+std::size_t find_document_ends(std::span<const std::byte> tokens, std::size_t item, std::span<const std::byte> separator,
+                               std::size_t& from, std::span<std::int64_t> out) {
+  if (item == 0 || separator.empty() || separator.size() % item != 0 || tokens.size() % item != 0) {
+    throw std::invalid_argument("expected whole tokens, and a separator of at least one");
+  }
+  switch (item) {
+    case 1: return find_ends<std::uint8_t>(tokens, separator, from, out);
+    case 2: return find_ends<std::uint16_t>(tokens, separator, from, out);
+    case 4: return find_ends<std::uint32_t>(tokens, separator, from, out);
+    case 8: return find_ends<std::uint64_t>(tokens, separator, from, out);
+    default: throw std::invalid_argument("expected tokens of 1, 2, 4 or 8 bytes");
+  }
+}
 
 void mark_documents(std::span<const std::byte> tokens, std::size_t item, std::size_t length, std::span<const std::byte> separator,
                     std::span<const std::int64_t> breaks, std::int32_t* segment, std::int32_t* position) {

@@ -1,4 +1,4 @@
-// Which document each token of a sequence belongs to.
+// Documents in tokens: where separators end them, and which one each token of a sequence belongs to.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +6,13 @@
 #include <span>
 
 namespace penstock {
+
+// The places behind the separators, one or more tokens of the same bits each, in tokens of `item` bytes (1, 2, 4 or 8).
+// Separators do not overlap, the leftmost counts. None begins before token `from`, which becomes the first token at which one
+// could begin that these tokens do not show. `out` must have a place for all of them: as many as there are tokens is enough.
+// Gives how many.
+std::size_t find_document_ends(std::span<const std::byte> tokens, std::size_t item, std::span<const std::byte> separator,
+                               std::size_t& from, std::span<std::int64_t> out);
 
 // Sequences of `length` tokens of `item` bytes (1, 2, 4 or 8), one after the other. A document ends with the separator, one or
 // more tokens of the same bits, which belongs to it; separators do not overlap, the leftmost counts. There may be none. A

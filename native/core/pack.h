@@ -9,9 +9,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "core/buffer_pool.h"
 #include "core/permutation.h"
 
 namespace penstock {
@@ -39,27 +41,101 @@ struct PackRule {
   bool drops;  // with never: documents that are longer are left out, not cut off
 };
 
-// The first sequence of every group, and behind the last one: `out` has one place more than there are groups. Blocks are in the
-// order of the permutation; without one, in their own. Gives the room that all documents take.
-std::int64_t pack_edges(const PackDocuments& documents, const PackRule& rule, const Permutation* order, std::uint64_t window,
-                        std::span<std::int64_t> out);
+// The room that the documents of every block take.
+void pack_block_rooms(const PackDocuments& documents, const PackRule& rule, std::span<std::int64_t> out);
 
-// Pieces of documents, sequence by sequence: sequence b has pieces first[b] up to first[b + 1], in this order.
-struct PackPlan {
-  std::vector<std::int64_t> first;
-  std::vector<std::int64_t> document;
-  std::vector<std::int64_t> offset;  // in the document with what is added
-  std::vector<std::int64_t> count;
+// The first sequence of every group, and behind the last one: `out` has one place more than there are groups. Blocks of these
+// rooms are in the order of the permutation; without one, in their own.
+void pack_edges(std::span<const std::int64_t> rooms, std::int64_t length, const Permutation* order, std::uint64_t window,
+                std::span<std::int64_t> out);
 
-  std::size_t sequences() const { return first.size() - 1; }
-  // The same with the sequences in another order: sequence i is number order[i] of this one. All of them must be there once.
-  PackPlan in_order(std::span<const std::int64_t> order) const;
+// Tokens [offset, offset + count) of a document, what is added to it included. 16 bytes.
+class PackPiece {
+ public:
+  static constexpr unsigned kCountBits = 25;
+  static constexpr std::uint64_t kMaxDocuments = std::uint64_t{1} << (64 - kCountBits);
+
+  static PackPiece of(std::uint64_t document, std::uint64_t offset, std::uint64_t count) {
+    PackPiece made;
+    made.which_ = document << kCountBits | count;
+    made.offset_ = offset;
+    return made;
+  }
+
+  std::int64_t document() const { return static_cast<std::int64_t>(which_ >> kCountBits); }
+  std::int64_t offset() const { return static_cast<std::int64_t>(offset_); }
+  std::int64_t count() const { return static_cast<std::int64_t>(which_ & ((std::uint64_t{1} << kCountBits) - 1)); }
+
+ private:
+  std::uint64_t which_;  // the document and the count
+  std::uint64_t offset_;
+};
+static_assert(kMaxPackLength < std::int64_t{1} << PackPiece::kCountBits);
+
+// Pieces of documents, sequence by sequence. Immutable.
+class PackPlan {
+ public:
+  // Sequence i has the pieces first[i] up to first[i + 1].
+  PackPlan(PooledArray<std::uint32_t> first, PooledArray<PackPiece> pieces)
+      : first_(std::move(first)), pieces_(std::move(pieces)) {}
+
+  std::size_t sequences() const { return first_.size() - 1; }
+  std::size_t pieces() const { return pieces_.size(); }
+
+  // The number of pieces of any sequences, and their sum.
+  std::size_t count(std::span<const std::int64_t> sequences, std::span<std::int64_t> out) const;
+  // Whether all of these are below `size`: the places of sequences whose pieces begin at starts.
+  bool has_room(std::span<const std::int64_t> sequences, std::span<const std::int64_t> starts, std::size_t size) const;
+  // The pieces of sequences[i] go to places from starts[i] on.
+  void write(std::span<const std::int64_t> sequences, std::span<const std::int64_t> starts, std::int64_t* document,
+             std::int64_t* offset, std::int64_t* count) const;
+
+ private:
+  PooledArray<std::uint32_t> first_;
+  PooledArray<PackPiece> pieces_;
 };
 
-// The plan of a group with those blocks, over `sequences` sequences (with never: as many as it takes).
-// std::invalid_argument if the documents do not fit.
+// The plan of a group with those blocks, over `sequences` sequences (with never: as many as it takes), which come in the order of
+// the permutation with that key; without one, as they were made. std::invalid_argument if the documents do not fit.
 PackPlan make_pack_plan(const PackDocuments& documents, std::span<const std::int64_t> blocks, const PackRule& rule,
-                        std::int64_t sequences);
+                        std::int64_t sequences, std::optional<std::uint64_t> key = {});
+
+// Pieces of sequences: sequence i has those from first[i] up to first[i + 1].
+struct PackedPieces {
+  std::span<const std::int64_t> first;
+  std::span<const std::int64_t> document;
+  std::span<const std::int64_t> offset;
+  std::span<const std::int64_t> count;
+};
+
+// What is in sequences next to the data: tokens before and behind every document (one each at most), and padding: up to room in
+// multiples, and in the place of documents that are banned (their numbers rise).
+struct PackAdded {
+  std::int64_t before;
+  std::int64_t behind;
+  std::int64_t multiple;
+  std::span<const std::int64_t> banned;
+};
+
+inline constexpr std::int64_t kPaddingRun = -1;  // what runs of added tokens begin with
+inline constexpr std::int64_t kBeforeRun = -2;
+inline constexpr std::int64_t kBehindRun = -3;
+
+// Runs of tokens that fill sequences: where each begins in the data, its tokens, its document (-1: padding) and its place in
+// that. `first` has one place more than there are sequences, the others most_pack_runs().
+struct PackRunsOut {
+  std::int64_t* first;
+  std::int64_t* starts;
+  std::int64_t* counts;
+  std::int64_t* documents;
+  std::int64_t* inside;
+};
+
+// Pieces as runs of tokens; gives how many. Documents must be below the number of them. std::invalid_argument if pieces are not
+// within documents of these bounds, or do not fit sequences.
+std::size_t most_pack_runs(const PackAdded& added, std::size_t pieces, std::size_t sequences);
+std::size_t make_pack_runs(const PackedPieces& pieces, std::span<const std::int64_t> bounds, std::int64_t length,
+                           const PackAdded& added, const PackRunsOut& out);
 
 // Runs of tokens that fill sequences, one after the other; none crosses the end of one. Runs of the same document in a row are a
 // piece; those that are not of a document (-1) are padding. A run that starts below 0 is of tokens that are not read: token

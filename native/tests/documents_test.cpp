@@ -66,6 +66,46 @@ void all_is_as_the_naive_way_says() {
   }
 }
 
+// Pieces overlap by what a separator may lack at the end of one, as whoever reads a long line does it.
+template <class T>
+void ends_are_the_same_however_tokens_are_cut() {
+  std::mt19937_64 random(6);
+  for (const std::size_t width : {1, 2, 3, 5}) {
+    for (const unsigned kinds : {1, 2, 3, 40}) {
+      std::vector<T> tokens(500);
+      for (T& token : tokens) token = static_cast<T>(random() % kinds);
+      std::vector<T> separator(width);
+      for (T& token : separator) token = static_cast<T>(random() % kinds);
+      std::vector<std::int64_t> expected;
+      for (std::size_t at = 0; at + width <= tokens.size();) {
+        const bool is_one = std::equal(separator.begin(), separator.end(), tokens.begin() + static_cast<std::ptrdiff_t>(at));
+        at += is_one ? width : 1;
+        if (is_one) expected.push_back(static_cast<std::int64_t>(at));
+      }
+      for (const std::size_t step : {1, 7, 64, 499, 500, 1000}) {
+        std::vector<std::int64_t> found;
+        std::vector<std::int64_t> some(tokens.size());
+        std::size_t from = 0;  // in all tokens
+        for (std::size_t low = 0; low < tokens.size(); low += step) {
+          const std::size_t high = std::min(tokens.size(), low + step + width - 1);
+          std::size_t start = from - std::min(from, low);
+          const auto piece = std::as_bytes(std::span(tokens).subspan(low, high - low));
+          const std::size_t count = find_document_ends(piece, sizeof(T), std::as_bytes(std::span(separator)), start, some);
+          for (std::size_t i = 0; i < count; ++i) found.push_back(some[i] + static_cast<std::int64_t>(low));
+          from = low + start;
+        }
+        check(found == expected, say("ends of ", sizeof(T), " bytes, width ", width, ", step ", step));
+      }
+    }
+  }
+  const std::vector<T> tokens(10);
+  std::vector<std::int64_t> few(9);
+  std::size_t from = 0;
+  const auto all = std::as_bytes(std::span(tokens));
+  check_throws<std::invalid_argument>([&] { find_document_ends(all, sizeof(T), all.first(sizeof(T)), from, few); });
+  check_throws<std::invalid_argument>([&] { find_document_ends(all, sizeof(T), {}, from, few); });
+}
+
 void what_does_not_fit_is_refused() {
   const std::vector<std::uint16_t> tokens(10);
   std::vector<std::int32_t> out(20);
@@ -88,6 +128,8 @@ int main() {
   all_is_as_the_naive_way_says<std::uint16_t>();
   all_is_as_the_naive_way_says<std::uint32_t>();
   all_is_as_the_naive_way_says<std::uint64_t>();
+  ends_are_the_same_however_tokens_are_cut<std::uint8_t>();
+  ends_are_the_same_however_tokens_are_cut<std::uint64_t>();
   what_does_not_fit_is_refused();
   return finish();
 }

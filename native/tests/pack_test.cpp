@@ -1,5 +1,6 @@
 #include "core/pack.h"
 
+#include <limits>
 #include <map>
 #include <numeric>
 
@@ -27,10 +28,22 @@ struct Placed {
 using Sequences = std::vector<std::vector<Placed>>;
 
 Sequences sequences_of(const PackPlan& plan) {
-  Sequences made(plan.first.size() - 1);
+  Ids numbers(plan.sequences());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  Ids counts(numbers.size());
+  const std::size_t total = plan.count(numbers, counts);
+  check_equal(total, plan.pieces(), "pieces");
+  Ids starts(numbers.size());
+  std::exclusive_scan(counts.begin(), counts.end(), starts.begin(), std::int64_t{0});
+  Ids document(total);
+  Ids offset(total);
+  Ids count(total);
+  check(plan.has_room(numbers, starts, total), "room for all pieces");
+  plan.write(numbers, starts, document.data(), offset.data(), count.data());
+  Sequences made(numbers.size());
   for (std::size_t i = 0; i < made.size(); ++i) {
-    for (auto k = static_cast<std::size_t>(plan.first[i]); k < static_cast<std::size_t>(plan.first[i + 1]); ++k) {
-      made[i].push_back({plan.document[k], plan.offset[k], plan.count[k]});
+    for (auto k = static_cast<std::size_t>(starts[i]); k < static_cast<std::size_t>(starts[i] + counts[i]); ++k) {
+      made[i].push_back({document[k], offset[k], count[k]});
     }
   }
   return made;
@@ -130,7 +143,7 @@ Ids random_lengths(std::size_t count, std::uint64_t most, std::uint64_t key) {
 
 void plans_are_those_of_loops() {
   std::uint64_t key = 1;
-  for (const std::int64_t length : {1, 2, 7, 64, 100, 4095, 4096, 5000}) {
+  for (const std::int64_t length : {1, 2, 7, 64, 100, 4095, 4096, 5000, 1 << 18, 300'000}) {
     for (const std::int64_t multiple : {1, 2, 5}) {
       if (length % multiple != 0) continue;
       for (const std::uint64_t most :
@@ -174,22 +187,60 @@ void no_sequence_stays_empty_where_another_has_two_pieces() {
   check(found == Sequences{{{0, 0, 4}, {1, 0, 3}}, {{3, 0, 1}}, {{2, 0, 2}}}, "the pieces placed last move");
 }
 
-void sequences_may_be_put_in_another_order() {
+void sequences_come_in_the_order_of_a_permutation() {
+  const Ids bounds = bounds_of(random_lengths(200'000, 30, 5));
+  const Ids all{0};
+  for (const std::int64_t sequences : {60'000, 100'000}) {  // with a table, and without
+    for (const Split split : {Split::fit, Split::always}) {
+      const PackDocuments documents{bounds, bounds.size() - 1, 0};
+      const PackRule rule{64, 1, split, false};
+      const Sequences before = sequences_of(make_pack_plan(documents, all, rule, sequences));
+      const Sequences after = sequences_of(make_pack_plan(documents, all, rule, sequences, 77));
+      const Permutation order(static_cast<std::uint64_t>(sequences), 77);
+      bool is_same = after.size() == before.size();
+      for (std::size_t i = 0; i < after.size(); ++i) is_same &= after[i] == before[order.forward(i)];
+      check(is_same, "sequences in another order");
+    }
+  }
+}
+
+void any_sequences_are_written_anywhere() {
   const Ids bounds = bounds_of({4, 3, 2, 1, 9, 9});
   const Ids all{0};
   const PackPlan plan = make_pack_plan({bounds, 6, 0}, all, {10, 1, Split::fit, false}, 4);
-  const Sequences before = sequences_of(plan);
-  const Sequences after = sequences_of(plan.in_order(Ids{2, 0, 3, 1}));
-  check(after == Sequences{before[2], before[0], before[3], before[1]}, "sequences in another order");
+  const Sequences whole = sequences_of(plan);
+  const Ids numbers{2, 3, 0, 1, 1};
+  Ids counts(5);
+  const std::size_t total = plan.count(numbers, counts);
+  Ids starts(5);
+  for (std::size_t i = 5, end = total; i-- > 0;) {  // the last first
+    starts[4 - i] = static_cast<std::int64_t>(end -= static_cast<std::size_t>(counts[4 - i]));
+  }
+  Ids document(total, -1);
+  Ids offset(total, -1);
+  Ids count(total, -1);
+  check(plan.has_room(numbers, starts, total), "room for all pieces");
+  check(!plan.has_room(numbers, starts, total - 1), "no room for all pieces");
+  plan.write(numbers, starts, document.data(), offset.data(), count.data());
+  for (std::size_t i = 0; i < 5; ++i) {
+    std::vector<Placed> found;
+    for (std::int64_t k = starts[i]; k < starts[i] + counts[i]; ++k) {
+      const auto at = static_cast<std::size_t>(k);
+      found.push_back({document[at], offset[at], count[at]});
+    }
+    check(found == whole[static_cast<std::size_t>(numbers[i])], "a sequence by number");
+  }
 }
 
 void what_is_added_counts() {
   const Ids bounds = bounds_of({0, 3, 0});
   const Ids all{0};
   const PackDocuments documents{bounds, 3, 2};
-  Ids edges(2);
-  check_equal(pack_edges(documents, {4, 1, Split::fit, false}, nullptr, 1, edges), std::int64_t{9}, "room");
-  check_equal(pack_edges(documents, {4, 4, Split::fit, false}, nullptr, 1, edges), std::int64_t{16}, "rounded room");
+  Ids rooms(1);
+  pack_block_rooms(documents, {4, 1, Split::fit, false}, rooms);
+  check_equal(rooms, {9}, "room");
+  pack_block_rooms(documents, {4, 4, Split::fit, false}, rooms);
+  check_equal(rooms, {16}, "rounded room");
   const Sequences found = sequences_of(make_pack_plan(documents, all, {4, 1, Split::always, false}, 3));
   check(found == Sequences{{{0, 0, 2}, {1, 0, 2}}, {{1, 2, 3}, {2, 0, 1}}, {{2, 1, 1}}}, "documents with two more tokens");
 }
@@ -206,7 +257,9 @@ void edges_leave_room_for_every_group() {
       for (const std::uint64_t window : {std::uint64_t{1}, std::uint64_t{30}, blocks}) {
         const std::size_t groups = (blocks + window - 1) / window;
         Ids edges(groups + 1);
-        const std::int64_t room = pack_edges(documents, rule, &order, window, edges);
+        Ids rooms(blocks);
+        pack_block_rooms(documents, rule, rooms);
+        pack_edges(rooms, 64, &order, window, edges);
         std::int64_t before = 0;
         for (std::size_t group = 0; group <= groups; ++group) {
           check_equal(edges[group], (before + 63) / 64 + static_cast<std::int64_t>(group), "edge");
@@ -217,16 +270,15 @@ void edges_leave_room_for_every_group() {
             }
           }
         }
-        check_equal(room, before, "room");
+        check_equal(std::accumulate(rooms.begin(), rooms.end(), std::int64_t{0}), before, "room");
         Ids plain(groups + 1);
-        check_equal(pack_edges(documents, rule, nullptr, window, plain), room, "room in any order");
+        pack_edges(rooms, 64, nullptr, window, plain);
         check_equal(plain.back(), edges.back(), "sequences in any order");
       }
     }
   }
   Ids none(1, 5);
-  const Ids nothing{7};
-  pack_edges({nothing, 2, 1}, {10, 1, Split::fit, false}, nullptr, 3, none);
+  pack_edges({}, 10, nullptr, 3, none);
   check_equal(none, {0});
 }
 
@@ -237,7 +289,51 @@ void what_does_not_fit_is_refused() {
   check_throws<std::invalid_argument>([&] { make_pack_plan({bounds, 2, 0}, all, {10, 1, Split::fit, false}, 1); });
   check_throws<std::invalid_argument>([&] { make_pack_plan({bounds, 2, 0}, all, {10, 1, Split::always, false}, 1); });
   check_throws<std::invalid_argument>([&] { make_pack_plan({bounds, 2, 0}, all, {10, 1, Split::fit, false}, -1); });
-  check_throws<std::invalid_argument>([&] { make_pack_plan({falling, 2, 0}, all, {10, 1, Split::fit, false}, 3); });
+  for (const std::int64_t extra : {0, 3}) {
+    const PackDocuments documents{falling, 2, extra};
+    check_throws<std::invalid_argument>([&] { make_pack_plan(documents, all, {10, 1, Split::fit, false}, 3); });
+    check_throws<std::invalid_argument>([&] { make_pack_plan(documents, all, {10, 1, Split::always, false}, 3); });
+    Ids rooms(1);
+    check_throws<std::invalid_argument>([&] { pack_block_rooms(documents, {10, 2, Split::fit, false}, rooms); });
+  }
+  const Ids giant{0, std::numeric_limits<std::int64_t>::max()};
+  check_throws<std::invalid_argument>([&] { make_pack_plan({giant, 1, 0}, all, {1, 1, Split::fit, false}, 3); });
+  check_throws<std::invalid_argument>([&] { make_pack_plan({giant, 1, 0}, all, {1, 1, Split::always, false}, 3); });
+}
+
+void runs_follow_from_pieces() {
+  // Document 0 has 3 tokens from 10 on, document 1 has 2; each has one more before and one behind. Pieces take room by 2.
+  const Ids bounds{10, 13, 15};
+  const Ids first{0, 2, 2, 3};
+  const Ids document{0, 1, 0};
+  const Ids offset{0, 0, 4};
+  const Ids count{4, 4, 1};
+  const Ids banned{1};
+  for (const bool bans : {false, true}) {
+    const PackAdded added{1, 1, 2, bans ? std::span(banned) : std::span<const std::int64_t>{}};
+    const std::size_t most = most_pack_runs(added, 3, 3);
+    Ids out_first(4);
+    Ids starts(most);
+    Ids counts(most);
+    Ids documents(most);
+    Ids inside(most);
+    const std::size_t made = make_pack_runs({first, document, offset, count}, bounds, 10, added,
+                                            {out_first.data(), starts.data(), counts.data(), documents.data(), inside.data()});
+    for (Ids* const column : {&starts, &counts, &documents, &inside}) column->resize(made);
+    if (bans) {
+      check_equal(out_first, {0, 4, 5, 8}, "first run");
+      check_equal(starts, {-2, 10, -1, -1, -1, -3, -1, -1}, "starts");
+      check_equal(counts, {1, 3, 4, 2, 10, 1, 1, 8}, "counts");
+      check_equal(documents, {0, 0, -1, -1, -1, 0, -1, -1}, "documents");
+      check_equal(inside, {0, 0, -1, -1, -1, 3, -1, -1}, "places in documents");
+    } else {
+      check_equal(out_first, {0, 6, 7, 10}, "first run");
+      check_equal(starts, {-2, 10, -2, 13, -3, -1, -1, -3, -1, -1}, "starts");
+      check_equal(counts, {1, 3, 1, 2, 1, 2, 10, 1, 1, 8}, "counts");
+      check_equal(documents, {0, 0, 1, 1, 1, -1, -1, 0, -1, -1}, "documents");
+      check_equal(inside, {0, 0, 0, 0, 2, -1, -1, 3, -1, -1}, "places in documents");
+    }
+  }
 }
 
 void fields_follow_from_runs() {
@@ -298,10 +394,12 @@ int main() {
   plans_are_those_of_loops();
   whole_documents_are_not_cut();
   no_sequence_stays_empty_where_another_has_two_pieces();
-  sequences_may_be_put_in_another_order();
+  sequences_come_in_the_order_of_a_permutation();
+  any_sequences_are_written_anywhere();
   what_is_added_counts();
   edges_leave_room_for_every_group();
   what_does_not_fit_is_refused();
+  runs_follow_from_pieces();
   fields_follow_from_runs();
   return finish();
 }

@@ -123,9 +123,12 @@ class Split(enum.Enum):
 
     NEVER = 2
 
-def pack_edges(bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], block: int, extra: int, order: Permutation | None, window: int, length: int, multiple: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+def pack_block_rooms(bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], block: int, extra: int, length: int, multiple: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Fill out with the room that the documents of every block take."""
+
+def pack_edges(rooms: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: int, order: Permutation | None, window: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
-    Fill out with the first sequence of every group of blocks, in the order of a permutation, and behind the last one. Gives the room that all documents take.
+    Fill out with the first sequence of every group of blocks of these rooms, in the order of a permutation, and behind the last one.
     """
 
 class PackPlan:
@@ -142,10 +145,23 @@ class PackPlan:
     @property
     def num_pieces(self) -> int: ...
 
-    def write(self, first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], document: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], count: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    def count(self, sequences: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
         """
-        Fill first with the first piece of every sequence (and behind the last), the others with the document of every piece, its place in it, and its tokens.
+        Fill out with the number of pieces of each of these sequences. Gives the sum.
         """
+
+    def write(self, sequences: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], document: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], count: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """
+        Fill in the document of every piece of these sequences, its place in it, and its tokens: those of a sequence from its start on.
+        """
+
+def make_pack_runs(first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], document: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offset: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], count: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], bounds: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: int, before: bool, behind: bool, multiple: int, banned: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out_first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], documents: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], inside: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+    """
+    Fill in the runs of tokens that pieces and what is added to them make: where each begins (below 0: -1 padding, -2 before, -3 behind a document), its tokens, its document and the place in it; and the first run of every sequence. Gives how many.
+    """
+
+def most_pack_runs(pieces: int, sequences: int, before: bool, behind: bool, multiple: int, bans: bool) -> int:
+    """The most runs that make_pack_runs gives."""
 
 def fill_pack_fields(tokens: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], item: int, is_signed: bool, added: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], documents: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], length: int, segments: tuple[int, int], segment: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')] | None, position: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')] | None, labels: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')] | None, multiple: int, cu_seqlens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')] | None, max_seqlen: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')] | None) -> None:
     """
@@ -167,6 +183,11 @@ def crc32c(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', 
 
 def crc32c_spans(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """Fill out with the crc32c of consecutive spans of data."""
+
+def find_bad_page(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], page_bytes: int, crcs: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], pages: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
+    """
+    The first of these pages whose crc32c is not the given one, or -1. The data may be a map of a file.
+    """
 
 class ThreadPool:
     """
@@ -279,6 +300,11 @@ class RowReader:
 def row_addresses(ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], bases: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], stride: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
     Fill out with bases[r] + id * stride of every id, r being the first run that ends behind it.
+    """
+
+def find_document_ends(tokens: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], item: int, separator: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], start: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> tuple[int, int]:
+    """
+    Fill out with the places behind separators that begin at token `start` or later, in tokens of `item` bytes. Gives how many, and the first token at which one could begin that these tokens do not show.
     """
 
 def mark_documents(tokens: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], item: int, length: int, separator: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], breaks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], segment: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], position: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')]) -> None:

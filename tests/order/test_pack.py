@@ -196,17 +196,82 @@ def test_what_cannot_be_is_refused():
         Pack(np.array([0, 5, 2, 9]), 4).pieces(0, [0])
 
 
+def test_blocks_whose_bounds_are_known_are_not_measured_again():
+    lengths = [3, 9, 2, 5, 1, 0, 7, 4, 4, 6]
+    bounds = bounds_of(lengths)
+    pack = Pack(bounds, 8, seed=7, block=3, window=6, extra=2)
+    told = Pack(bounds, 8, seed=7, block=3, window=6, extra=2, block_bounds=bounds[[0, 3, 6, 9, 10]])
+    for epoch in range(3):
+        assert sequences(told, epoch) == sequences(pack, epoch)
+    with pytest.raises(ValueError, match="expected the bounds of 4 blocks, got 3"):
+        Pack(bounds, 8, block=3, block_bounds=bounds[:3])
+    with pytest.raises(ValueError, match="rise"):
+        Pack(bounds, 8, block=3, block_bounds=bounds[[0, 6, 3, 9, 10]]).pieces(0, [0])
+
+
+@pytest.mark.parametrize("split", ["fit", "always"])
+@pytest.mark.parametrize("extra", [0, 2])
+def test_bounds_that_fall_are_refused(split: str, extra: int):
+    pack = Pack(np.array([0, 5, 4, 9]), 4, split=split, extra=extra)
+    with pytest.raises(ValueError, match="rise"):
+        pack.pieces(0, [0])
+
+
 def test_native_outputs_are_never_converted():
     bounds = bounds_of([3, 5])
     plan = _core.PackPlan(bounds, 2, 0, np.zeros(1, np.int64), 8, 1, _core.Split.FIT, False, 1)
-    good = [np.empty(plan.num_sequences + 1, np.int64), *(np.empty(plan.num_pieces, np.int64) for _ in range(3))]
-    for number in range(4):
+    both, good = np.zeros(1, np.int64), [np.empty(plan.num_pieces, np.int64) for _ in range(3)]
+    assert plan.num_sequences == 1
+    for number in range(3):
         arrays = [array.astype(np.int32) if k == number else array for k, array in enumerate(good)]
         with pytest.raises(TypeError):
-            plan.write(*arrays)
+            plan.write(both, both, *arrays)
     with pytest.raises(TypeError):
-        _core.pack_edges(bounds, 1, 0, None, 1, 4, 1, np.empty(3, np.float64))
+        plan.count(both, np.empty(1, np.int32))
     with pytest.raises(ValueError, match="one length"):
-        _core.pack_edges(bounds, 1, 0, None, 1, 4, 1, np.empty(4, np.int64))
+        plan.count(both, np.empty(2, np.int64))
     with pytest.raises(ValueError, match="one length"):
-        plan.write(good[0][:1], *good[1:])
+        plan.write(both, both, good[0][:1], *good[1:])
+    for start in (-1, 1):
+        with pytest.raises(ValueError, match="room for all pieces"):
+            plan.write(both, both + start, *good)
+    for sequence in (-1, 1):
+        with pytest.raises(IndexError):
+            plan.write(both + sequence, both, *good)
+        with pytest.raises(IndexError):
+            plan.count(both + sequence, both.copy())
+    rooms = np.array([3, 5])
+    with pytest.raises(TypeError):
+        _core.pack_edges(rooms, 4, None, 1, np.empty(3, np.float64))
+    with pytest.raises(ValueError, match="one length"):
+        _core.pack_edges(rooms, 4, None, 1, np.empty(4, np.int64))
+    with pytest.raises(ValueError, match="one length"):
+        _core.pack_block_rooms(bounds, 1, 0, 4, 1, np.empty(3, np.int64))
+
+
+def test_runs_of_pieces_that_no_document_has_are_refused():
+    bounds, none = bounds_of([3, 5]), np.empty(0, np.int64)
+
+    def runs(first: list[int], document: list[int], offset: list[int], count: list[int]) -> int:
+        columns = [np.array(column, np.int64) for column in (first, document, offset, count)]
+        outputs = [np.empty(len(document) + len(first) - 1, np.int64) for _ in range(4)]
+        return _core.make_pack_runs(*columns, bounds, 8, False, False, 1, none, np.empty(len(first), np.int64), *outputs)
+
+    assert runs([0, 2], [0, 1], [0, 0], [3, 5]) == 2
+    for first, document, offset, count in (
+        ([0, 2], [0, 1], [0, 0], [3, 6]),
+        ([0, 2], [0, 1], [0, 1], [3, 5]),
+        ([0, 2], [1, 1], [0, 0], [5, 5]),
+        ([0, 2], [0, 1], [-1, 0], [3, 5]),
+        ([0, 2], [0, 1], [0, 2**63 - 1], [3, 5]),
+        ([0, 2], [0, 1], [0, 0], [3, -5]),
+        ([0, 1], [0, 1], [0, 0], [3, 5]),
+        ([0, 3], [0, 1], [0, 0], [3, 5]),
+        ([1, 0], [0, 1], [0, 0], [3, 5]),
+        ([1, 2], [0, 1], [0, 0], [3, 5]),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            runs(first, document, offset, count)
+    for number in (-1, 2):
+        with pytest.raises(IndexError):
+            runs([0, 1], [number], [0], [1])

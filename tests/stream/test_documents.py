@@ -269,15 +269,15 @@ def test_separators_are_searched_only_when_asked(tmp_path: Path, monkeypatch: py
     with data.source:
         loader = pen.Loader(data.stream("sequences"), SIZE)
         with monkeypatch.context() as patched:
-            patched.setattr(type(data.source), "documents", lambda *_: pytest.fail("all tokens were read"))
+            patched.setattr(type(data.source), "separated", lambda *_: pytest.fail("all tokens were read"))
             assert "documents" not in loader.explain(0)
         assert "documents" in loader.explain(0, documents=True)
 
 
 def test_separators_are_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, searches = rox(tmp_path), []
-    search = type(data.source).documents
-    monkeypatch.setattr(type(data.source), "documents", lambda *given: searches.append(1) or search(*given))
+    search = type(data.source).separated
+    monkeypatch.setattr(type(data.source), "separated", lambda *given: searches.append(1) or search(*given))
     with data.source:
         stream = data.stream("sequences").without([1]).without([2], from_step=3)
         phases = [pen.Phase(steps=2, batch_size=2, seq_len=8), pen.Phase(steps=2, batch_size=2, seq_len=16)]

@@ -41,7 +41,7 @@ from penstock.formats.token_line import (
     MaskedTokens,
     TokenSource,
     as_elements,
-    find_separators,
+    document_ends,
 )
 from penstock.records import Recipe, Source
 from penstock.remote.window import RemoteOptions, SharedWindow
@@ -270,8 +270,7 @@ def _scanned_ends(file: File, offset: int, size: int, separator: npt.NDArray[Any
             raise TruncatedError(f"{file}: expected {size} bytes, the file was cut while it was read")
         return np.frombuffer(raw, separator.dtype)
 
-    ends = find_separators(read, tokens, separator) + separator.size
-    return ends if tokens == (ends[-1] if ends.size else 0) else np.append(ends, tokens)
+    return np.concatenate([np.empty(0, np.int64), *document_ends(read, tokens, separator)])
 
 
 def _llm_c_dtype(file: File, head: bytes, size: int) -> np.dtype[Any] | None:

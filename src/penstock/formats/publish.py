@@ -121,6 +121,18 @@ class Staging:
         with contextlib.suppress(OSError):  # all that it held is the lock
             os.close(self._lock)
 
+    def wait_for_others(self) -> None:
+        """Wait until no other writer is at work on the target: to be called before the ``with`` block, by one that can do without
+        its own work once the target is there.
+        """
+        for other in self._leftovers():
+            with contextlib.suppress(OSError):  # it is done, and its directory gone
+                lock = os.open(other / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH)
+                finally:
+                    os.close(lock)
+
     def new_file(self, name: str) -> NewFile:
         """Begin a file, the one before being finished."""
         self._current = NewFile(self._directory / "files" / name)

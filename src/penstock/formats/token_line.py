@@ -5,7 +5,8 @@ tokens), and how the line is cut into records: blocks (:class:`BlockRuns`) or do
 for each of them are :class:`MaskedTokens`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +18,11 @@ import numpy.typing as npt
 from penstock.algebra.view import Aligned
 from penstock.argument import IntArray, as_ids, check_positions, whole_number
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output
-from penstock.errors import SchemaMismatchError
+from penstock.errors import CorruptError, SchemaMismatchError
 from penstock.formats.files import MAX_BATCH_BYTES, File, Files, bytes_of, check_batch
 from penstock.formats.rows_in_files import BLOCK_BYTES, FileRows, Rows, RowSource, reader_of_files, use_pread, version_of
+from penstock.formats.sidecar import Subject, Writer, obtain
+from penstock.native import _core
 from penstock.process import map_at_once
 from penstock.records import NOWHERE, Blocks, Extents, Recipe
 from penstock.remote.window import RemoteFiles, RemoteOptions
@@ -29,6 +32,7 @@ from penstock.store.column import make_column
 __all__ = [
     "LOSS_MASK",
     "BlockRuns",
+    "DocumentBounds",
     "Documents",
     "LineOptions",
     "LossMask",
@@ -36,7 +40,7 @@ __all__ = [
     "TokenLeaf",
     "TokenSource",
     "as_elements",
-    "find_separators",
+    "document_ends",
     "heads_of_runs",
     "is_small",
 ]
@@ -44,8 +48,14 @@ __all__ = [
 LOSS_MASK = "loss_mask"
 """The field that says of every token whether it counts in the loss."""
 
-SCAN_BYTES = 8 << 20
-"""Bytes searched for separators at a time."""
+SCAN_BYTES, SCAN_TOKENS = 8 << 20, 1 << 21
+"""Bytes searched for separators at a time, and the most tokens."""
+
+KEPT_BYTES = 32 << 20
+"""Where documents end is kept in a sidecar of files of at least this many bytes; smaller ones are searched as fast."""
+
+INDEX_BLOCKS = 1 << 20
+"""In as many blocks, all of one size, documents are put where a global order has more of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +175,24 @@ class Documents:
         return starts, self.table[ids + 1] - starts
 
 
+@dataclass(frozen=True, eq=False)
+class DocumentBounds:
+    """Document i has the tokens [bounds[i], bounds[i + 1]) of a line; ``block_bounds``, where they are known, are the bounds of
+    every ``block`` documents together. The bounds may be a map of a file: ``need(starts, stops)`` raises CorruptError if some of
+    them are not what was written.
+    """
+
+    bounds: IntArray
+    block: int = 1
+    block_bounds: IntArray | None = None
+    need: Callable[[IntArray, IntArray], None] | None = None
+
+    def check(self) -> None:
+        """CorruptError if any of them is not what was written."""
+        if self.need is not None:
+            self.need(np.zeros(1, np.int64), np.array([self.bounds.size], np.int64))
+
+
 @dataclass(frozen=True)
 class LineOptions:
     """How a line is delivered and read: the name of the field, the type of the elements in the files, threads and means."""
@@ -188,7 +216,7 @@ class TokenSource(RowSource):
         """``parts`` are the tokens of the files, ``counts`` how many of the ``pieces``, the records, each of them has."""
         self._name, self._options, self._stored = how.field, (how.threads, how.io, how.remote), how.dtype
         self._pieces, self._each = pieces, [int(np.sum(part.rows)) for part in parts]
-        self._num_tokens = sum(self._each)
+        self._num_tokens, self._parts = sum(self._each), list(parts)
         if isinstance(pieces, Documents):
             pieces.load_early()
         size, item = pieces.one_size, how.dtype.itemsize
@@ -308,11 +336,46 @@ class TokenSource(RowSource):
 
         ``separator`` is an element, or a sequence of them. Empty documents count; tokens behind the last separator are a document.
         """
+        bounds, width = self.separated(separator).bounds, as_elements("separator", separator, self.dtype).size
+        ranges = np.stack([bounds[:-1], bounds[1:] - width], axis=1)
+        if len(ranges) and not self._ends_with(separator, int(bounds[-2])):
+            ranges[-1, 1] = bounds[-1]
+        return ranges
+
+    def _ends_with(self, separator: object, begin: int) -> bool:
+        """Whether the last document, which begins at that token, ends with the separator."""
+        wanted = _bits(as_elements("separator", separator, self.dtype))
+        last = self._num_tokens - wanted.size
+        return last >= begin and np.array_equal(_bits(self.read_tokens([last], wanted.size)[0]), wanted)
+
+    def separated(self, separator: object) -> DocumentBounds:
+        """Where documents are that end with the separator: an element, or a sequence of them. It belongs to the document; what is
+        behind the last one is a document, too. Large files are searched once: the result is kept in a sidecar.
+        """
         wanted = as_elements("separator", separator, self.dtype)
-        found = find_separators(lambda low, count: self.read_tokens([low], count)[0], self._num_tokens, wanted)
-        starts, stops = np.concatenate([[0], found + wanted.size]), np.concatenate([found, [self._num_tokens]])
-        ranges = np.stack([starts, stops], axis=1)
-        return ranges[:-1] if starts[-1] == self._num_tokens else ranges
+        if wanted.size == 0:
+            raise ValueError("separator must have at least one element, got none")
+
+        def bounds_in_pieces() -> Iterator[IntArray]:
+            yield np.zeros(1, np.int64)
+            yield from document_ends(lambda low, count: self.read_tokens([low], count)[0], self._num_tokens, wanted)
+
+        if self._num_tokens * self._stored.itemsize < KEPT_BYTES:
+            return DocumentBounds(np.concatenate(list(bounds_in_pieces())))
+        layout = hashlib.sha256(b"".join(np.array([p.offset, p.rows], np.int64).tobytes() for p in self._parts)).hexdigest()
+        files = list({str(part.path): part for part in self._parts}.values())
+        subject = Subject("documents", files, (self._stored.str, layout, wanted.tobytes().hex()))
+        found = obtain(subject, lambda writer: _write_bounds(writer, bounds_in_pieces()))
+        bounds = found["bounds"]
+        found.need("bounds", np.array([0, max(0, bounds.size - 1)]), np.array([1, bounds.size]))
+        if bounds.dtype != np.int64 or bounds.size == 0 or bounds[0] != 0 or bounds[-1] != self._num_tokens:
+            raise CorruptError(
+                f"{found.path}: expected documents from token 0 to {self._num_tokens}, found {bounds[:1]} to {bounds[-1:]}: remove "
+                "the file, and it is made again"
+            )
+        blocks = found["blocks"] if len(found["blocks"]) else None
+        block = _index_block(len(bounds) - 1)
+        return DocumentBounds(bounds, block, blocks, lambda starts, stops: found.need("bounds", starts, stops))
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         if not fields:
@@ -425,6 +488,9 @@ class MaskedTokens(Aligned):
     def documents(self, separator: object) -> IntArray:
         return self._tokens.documents(separator)
 
+    def separated(self, separator: object) -> DocumentBounds:
+        return self._tokens.separated(separator)
+
     def token_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray]:
         return self._tokens.token_ranges(ids)
 
@@ -516,23 +582,24 @@ def _is_within(numbers: npt.NDArray[Any], dtype: np.dtype[Any]) -> bool:
     return numbers.size == 0 or (int(numbers.min()) >= limit.min and int(numbers.max()) <= limit.max)
 
 
-def find_separators(read: Callable[[int, int], npt.NDArray[Any]], num_tokens: int, separator: npt.NDArray[Any]) -> IntArray:
-    """Where a separator of one token or several begins in tokens, of which ``read(low, count)`` gives some; none overlap."""
-    if separator.size == 0:
-        raise ValueError("separator must have at least one element, got none")
-    found = [np.empty(0, np.int64), *_matches(read, num_tokens, _bits(separator))]
-    return _apart(np.concatenate(found), separator.size)
-
-
-def _matches(read: Callable[[int, int], npt.NDArray[Any]], num_tokens: int, wanted: npt.NDArray[Any]) -> Iterator[IntArray]:
-    """Where the separator is, overlapping or not, piece by piece; pieces overlap so that none is missed between them."""
-    step = SCAN_BYTES // wanted.itemsize
-    for low in range(0, num_tokens - wanted.size + 1, step):
-        piece = _bits(read(low, min(step + wanted.size - 1, num_tokens - low)))
-        places = np.flatnonzero(piece[: piece.size - wanted.size + 1] == wanted[0])
-        for number in range(1, wanted.size):
-            places = places[piece[places + number] == wanted[number]]
-        yield places + low
+def document_ends(read: Callable[[int, int], npt.NDArray[Any]], num_tokens: int, separator: npt.NDArray[Any]) -> Iterator[IntArray]:
+    """Where documents end, in pieces: behind each separator of one token or several, and at the last token. ``read(low, count)``
+    gives tokens; separators do not overlap.
+    """
+    wanted = np.ascontiguousarray(_bits(separator))
+    item, width = wanted.itemsize, wanted.size
+    step = max(1, min(SCAN_TOKENS, SCAN_BYTES // item))
+    out = np.empty(step + width, np.int64)
+    start = last = 0  # where the next separator may begin, and where the last one ended
+    for low in range(0, num_tokens - width + 1, step):
+        piece = np.ascontiguousarray(_bits(read(low, min(step + width - 1, num_tokens - low))))
+        found, next_start = _core.find_document_ends(piece.view(np.uint8), item, wanted.view(np.uint8), max(0, start - low), out)
+        start = low + next_start
+        if found:
+            last = low + int(out[found - 1])
+            yield out[:found] + low
+    if last < num_tokens:
+        yield np.array([num_tokens], np.int64)
 
 
 def _bits(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -540,13 +607,13 @@ def _bits(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array.view(f"u{array.itemsize}")
 
 
-def _apart(places: IntArray, width: int) -> IntArray:
-    """Of the matches those that do not begin inside the one before, from left to right."""
-    if np.all(np.diff(places) >= width):
-        return places
-    kept, free = [], 0
-    for place in places.tolist():
-        if place >= free:
-            kept.append(place)
-            free = place + width
-    return np.array(kept, np.int64)
+def _write_bounds(writer: Writer, pieces: Iterable[IntArray]) -> None:
+    """Bounds of documents and, where there are more of them than blocks of a global order, those of the blocks."""
+    bounds = writer.add("bounds", np.int64, pieces)
+    count = len(bounds) - 1
+    blocks = np.append(bounds[: count : _index_block(count)], bounds[-1:]) if count > INDEX_BLOCKS else bounds[:0]
+    writer.add("blocks", np.int64, [blocks])
+
+
+def _index_block(documents: int) -> int:
+    return max(1, -(-documents // INDEX_BLOCKS))

@@ -28,6 +28,9 @@ MOST_PLANS = 8
 LEAST_SEQUENCES = 1024
 """Sequences of a group, about, unless a window is given: one of them is padding."""
 
+MOST_ROOMS = 1 << 22
+"""Blocks whose room is kept between epochs."""
+
 LEAST_DOCUMENTS = 1 << 14
 LEAST_WHOLE_DOCUMENTS = 1 << 16
 """Documents of a group unless a window is given; the second with split="never"."""
@@ -68,6 +71,20 @@ class Pieces:
         return cls(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), *(np.concatenate(one) for one in columns))
 
 
+def _take(parts: Sequence[tuple[_core.PackPlan, IntArray, IntArray | slice]], count: int) -> Pieces:
+    """Sequences of plans by number, each with the places where they come among ``count``."""
+    first, total = np.zeros(count + 1, np.int64), 0
+    for plan, sequences, places in parts:
+        counts = np.empty(sequences.size, np.int64)
+        total += plan.count(sequences, counts)
+        first[1:][places] = counts
+    np.cumsum(first, out=first)
+    document, offset, counts = np.empty((3, total), np.int64)
+    for plan, sequences, places in parts:
+        plan.write(sequences, np.ascontiguousarray(first[:-1][places]), document, offset, counts)
+    return Pieces(first, document, offset, counts)
+
+
 class _Kept:
     """The values that were made last. Safe to use from several threads and after a fork, without a lock: a value may be made twice.
     Starts empty in a pickled copy. It only saves work.
@@ -99,6 +116,9 @@ class Pack:
     The documents of a group, about ``window`` of them, are packed together. Blocks of ``block`` documents stay together; the blocks
     are permuted by ``seed`` (not at all without one). Pieces take room in multiples of ``multiple_of`` tokens.
 
+    The bounds may be a map of a file: only those of the groups that are planned are read, and, once, those where blocks begin,
+    unless ``block_bounds`` has them. ``need(starts, stops)`` is called before bounds [start, stop) of a group are used.
+
     >>> import numpy as np
     >>> from penstock.order import Pack
     >>> pack = Pack(np.cumsum([0, 3, 9, 2, 5, 1]), 8, seed=7)
@@ -119,6 +139,8 @@ class Pack:
     extra: int = 0
     multiple_of: int = 1
     long: str = "error"
+    block_bounds: IntArray | None = field(default=None, repr=False)
+    need: Callable[[IntArray, IntArray], None] | None = field(default=None, repr=False)
     _edges: _Kept = field(default_factory=lambda: _Kept(4), init=False, repr=False)
     _plans: _Kept = field(default_factory=lambda: _Kept(MOST_PLANS), init=False, repr=False)
 
@@ -146,6 +168,8 @@ class Pack:
         if self.window is None:
             object.__setattr__(self, "window", self._default_window())
         set_whole(self, "window", least=1)
+        if self.block_bounds is not None and len(self.block_bounds) != self.num_blocks + 1:
+            raise ValueError(f"expected the bounds of {self.num_blocks} blocks, got {len(self.block_bounds)}")
         if self.num_tokens < 0:
             raise ValueError(f"expected bounds of documents that rise, got {bounds[0]} first and {bounds[-1]} last")
         if self.num_tokens >= MAX_LENGTH:
@@ -159,6 +183,8 @@ class Pack:
 
     def _refuse_long(self) -> None:
         for low in range(0, self.num_documents, 1 << 20):
+            if self.need is not None:
+                self.need(np.array([low]), np.array([min(low + (1 << 20), self.num_documents) + 1]))
             lengths = np.diff(self.bounds[low : low + (1 << 20) + 1]) + self.extra
             found = np.flatnonzero(lengths > self.length)
             if found.size:
@@ -199,18 +225,38 @@ class Pack:
     @cached_property
     def _room(self) -> int:
         """The room that all documents take."""
-        if self.multiple_of == 1 or self.num_groups == 0:
-            return self.num_tokens
-        return self._fill_edges(None, np.empty(self.num_groups + 1, np.int64))
+        return self.num_tokens if self.multiple_of == 1 or self.num_groups == 0 else int(self._block_rooms().sum())
 
-    def _fill_edges(self, order: _core.Permutation | None, edges: IntArray) -> int:
-        window, room = self.group_blocks, self.multiple_of
-        return _core.pack_edges(self.bounds, self.block, self.extra, order, window, self.length, room, edges)
+    def _block_rooms(self) -> IntArray:
+        """The room that the documents of each block take: the same in every epoch."""
+        found: IntArray | None = self.__dict__.get("_rooms")
+        if found is None:
+            found = self._measure_blocks()
+            if found.size <= MOST_ROOMS:
+                self.__dict__["_rooms"] = found
+        return found
+
+    def _measure_blocks(self) -> IntArray:
+        if self.block_bounds is not None and self.multiple_of == 1:
+            tokens = np.diff(self.block_bounds)
+            if tokens.min(initial=0) < 0:
+                raise ValueError("expected bounds of documents that rise")
+            tokens += self.extra * self.block
+            tokens[-1] -= self.extra * (self.num_blocks * self.block - self.num_documents)
+            return tokens
+        if self.need is not None:
+            self.need(np.zeros(1, np.int64), np.array([self.bounds.size]))
+        rooms = np.empty(self.num_blocks, np.int64)
+        _core.pack_block_rooms(self.bounds, self.block, self.extra, self.length, self.multiple_of, rooms)
+        return rooms
 
     @cached_property
     def _counts(self) -> IntArray:
         """With split="never", the sequences of every group: they are counted by planning all of them once."""
         return np.array([self._plan_blocks(0, group, 0).num_sequences for group in range(self.num_groups)], np.int64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_rooms", "need")} | {"need": None}
 
     def edges(self, epoch: int) -> IntArray:
         """The first sequence of every group of an epoch, in its order, and behind the last."""
@@ -222,7 +268,7 @@ class Pack:
         if self.split == "never":
             np.cumsum(self._counts[self._group_order(epoch)], out=edges[1:])
         elif self.num_groups:
-            self._fill_edges(self._block_order(epoch), edges)
+            _core.pack_edges(self._block_rooms(), self.length, self._block_order(epoch), self.group_blocks, edges)
         return edges
 
     def _block_order(self, epoch: int) -> _core.Permutation | None:
@@ -246,42 +292,41 @@ class Pack:
         order = self._block_order(epoch)
         if order is not None:
             order.run(low, 1, blocks)
+        if self.need is not None:
+            first = blocks * self.block
+            self.need(first, np.minimum(first + self.block, self.num_documents) + 1)
         rule = self.length, self.multiple_of, SPLITS[self.split], self.long == "drop"
         return _core.PackPlan(self.bounds, self.block, self.extra, blocks, *rule, sequences, key)
 
     def plan(self, epoch: int, place: int) -> Pieces:
         """The sequences of the group at a place of an epoch, in the order in which they come."""
-        made: Pieces = self._plans.get((epoch, place), lambda: self._make_plan(epoch, place))
+        plan = self._plan(epoch, place)
+        return _take([(plan, np.arange(plan.num_sequences), slice(None))], plan.num_sequences)
+
+    def _plan(self, epoch: int, place: int) -> _core.PackPlan:
+        made: _core.PackPlan = self._plans.get((epoch, place), lambda: self._make_plan(epoch, place))
         return made
 
-    def _make_plan(self, epoch: int, place: int) -> Pieces:
+    def _make_plan(self, epoch: int, place: int) -> _core.PackPlan:
         edges = self.edges(epoch)
         group = int(self._group_order(epoch)[place]) if self.split == "never" else place
-        count = int(edges[place + 1] - edges[place])
         key = None if self.seed is None else derive_key(self.seed, epoch, Purpose.PACK, group)
-        native = self._plan_blocks(epoch, group, count, key)
-        pieces = Pieces(np.empty(count + 1, np.int64), *(np.empty(native.num_pieces, np.int64) for _ in range(3)))
-        native.write(pieces.first, pieces.document, pieces.offset, pieces.count)
-        return pieces
+        return self._plan_blocks(epoch, group, int(edges[place + 1] - edges[place]), key)
 
     def pieces(self, epoch: int, sequences: Any) -> Pieces:
         """What is in any sequences of an epoch."""
         wanted = check_positions("sequences", sequences, len(self))
+        if wanted.size == 0:
+            return _take([], 0)
         edges = self.edges(epoch)
         places = np.searchsorted(edges, wanted, side="right") - 1
-        if wanted.size == 0:
-            none = np.empty(0, np.int64)
-            return Pieces(np.zeros(1, np.int64), none, none, none)
+        first = int(places[0])
+        if np.all(places == first):
+            return _take([(self._plan(epoch, first), wanted - edges[first], slice(None))], wanted.size)
         order = np.argsort(places, kind="stable")
-        parts = []
-        for place in np.unique(places).tolist():
-            mine = wanted[order[np.searchsorted(places[order], place) : np.searchsorted(places[order], place, side="right")]]
-            parts.append(self.plan(epoch, place).take(mine - edges[place]))
-        if len(parts) == 1:
-            return parts[0]
-        back = np.empty(wanted.size, np.int64)
-        back[order] = np.arange(wanted.size)
-        return Pieces.join(parts).take(back)
+        heads = np.flatnonzero(np.diff(places[order], prepend=-1))
+        parts = [(int(places[mine[0]]), mine) for mine in np.split(order, heads[1:])]
+        return _take([(self._plan(epoch, place), wanted[mine] - edges[place], mine) for place, mine in parts], wanted.size)
 
     def places(self, epoch: int, documents: Any) -> IntArray:
         """The places of the groups in which documents are, in the order of an epoch."""

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from penstock.argument import IntArray, whole_number
 from penstock.batch import only
-from penstock.formats.token_line import TokenSource
+from penstock.formats.token_line import DocumentBounds, TokenSource
 from penstock.records import Source
 from penstock.schema import Field
 from penstock.stream.picks import SpanPicks, expanded
@@ -31,9 +31,10 @@ class DocumentTable:
     (3, 'ghi')
     """
 
-    def __init__(self, source: Source, line: Any, bounds: IntArray, *, are_records: bool, added: int = 0) -> None:
-        """Document i has the tokens [bounds[i], bounds[i + 1]) of ``line``; the last ``added`` of them are not the document's."""
-        self._source, self._line, self._bounds, self._added = source, line, bounds, added
+    def __init__(self, source: Source, line: Any, bounds: DocumentBounds, *, are_records: bool, added: int = 0) -> None:
+        """The documents of ``line`` have these bounds; the last ``added`` tokens of each are not the document's."""
+        bounds.check()
+        self._source, self._line, self._bounds, self._added = source, line, bounds.bounds, added
         self.are_records = are_records
 
     def __len__(self) -> int:
@@ -137,8 +138,8 @@ def text_of(tokenizer: TextTokenizer, tokens: npt.NDArray[Any]) -> str:
     )
 
 
-def find_bounds(line: Any, separator: Any) -> IntArray:
-    """Document i has the tokens [bounds[i], bounds[i + 1]) of a line, the separator that ends it included."""
+def find_bounds(line: Any, separator: Any) -> DocumentBounds:
+    """Where the documents of a line are, the separator that ends each included."""
     if separator is None:
         bounds = getattr(line, "document_bounds", None)
         if bounds is None:
@@ -148,11 +149,11 @@ def find_bounds(line: Any, separator: Any) -> IntArray:
             raise ValueError(
                 f"expected bounds of documents within the {line.num_tokens} tokens of {line!r}, found {bounds[:1]} to {bounds[-1:]}"
             )
-        return bounds
-    if not hasattr(line, "documents"):
+        return DocumentBounds(bounds)
+    if not hasattr(line, "separated"):
         raise TypeError(f"{line!r} cannot be searched for separators: its documents are known, so leave separator out")
-    starts = line.documents(separator)[:, 0]
-    return np.append(starts, line.num_tokens).astype(np.int64)
+    found: DocumentBounds = line.separated(separator)
+    return found
 
 
 def are_records(source: Any, bounds: IntArray) -> bool:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from penstock.argument import MAX_LENGTH, IntArray, as_ids, set_whole
 from penstock.batch import Batch, Outputs, fixed_output
-from penstock.formats.token_line import as_elements
+from penstock.formats.token_line import DocumentBounds, as_elements
 from penstock.native import _core
 from penstock.order import BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle
 from penstock.records import Source
@@ -29,7 +29,7 @@ from penstock.stream.sequence import (
     mask_of,
     need_token_field,
 )
-from penstock.stream.stream import Bans, PartStream, RecordStream, describe, is_in
+from penstock.stream.stream import Bans, PartStream, RecordStream, describe
 
 __all__ = ["PackOptions", "PackStream", "make_pack"]
 
@@ -83,11 +83,26 @@ def make_pack(stream: RecordStream, options: PackOptions, field: str | None, sep
         line = DocumentLine(source, field, None)
         return PackStream(source, line, stream.order, options, bans=stream.bans)
     need_token_field(source, field)
-    bounds = find_bounds(source, separator)
-    if stream.bans and not are_records(source, bounds):
+    known = _LineDocuments(source, None if separator is None else as_elements("separator", separator, source.dtype))
+    if stream.bans and not are_records(source, known.found.bounds):
         raise ValueError("records were banned that are not documents: pack first, then ban documents with .without(...)")
-    told = "" if separator is None else str(as_elements("separator", separator, source.dtype).tolist())
-    return PackStream(source, source, stream.order, options, bans=stream.bans, bounds=bounds, separator=told)
+    told = "" if known.separator is None else str(known.separator.tolist())
+    return PackStream(source, source, stream.order, options, bans=stream.bans, bounds=known, separator=told)
+
+
+@dataclass(frozen=True, eq=False)
+class _LineDocuments:
+    """Where the documents of a token file are, the separator that ends each included. They are found again in a pickled copy."""
+
+    line: Any
+    separator: npt.NDArray[Any] | None
+
+    @cached_property
+    def found(self) -> DocumentBounds:
+        return find_bounds(self.line, self.separator)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"line": self.line, "separator": self.separator}
 
 
 class PackStream(PartStream):
@@ -121,7 +136,7 @@ class PackStream(PartStream):
         options: PackOptions,
         *,
         bans: Bans | tuple[()] = (),
-        bounds: IntArray | None = None,
+        bounds: "_LineDocuments | None" = None,
         separator: str = "",
         phases: "tuple[_PackPhase, ...] | None" = None,
     ) -> None:
@@ -146,22 +161,25 @@ class PackStream(PartStream):
     @cached_property
     def packing(self) -> Pack:
         """Which documents are in which sequences."""
-        options, bounds = self._options, self._document_bounds
+        options, found = self._options, self._document_bounds
+        block = self._block(len(found.bounds) - 1)
         return Pack(
-            bounds,
+            found.bounds,
             options.length,
             seed=None if isinstance(self._given, Sequential) else self.seed,
-            block=self._block(len(bounds) - 1),
+            block=block,
             window=options.window,
             split=options.split,
             extra=options.extra,
             multiple_of=options.multiple_of,
             long=options.long,
+            block_bounds=found.block_bounds if block == found.block else None,
+            need=found.need,
         )
 
     @property
-    def _document_bounds(self) -> IntArray:
-        return cast(DocumentLine, self._line).bounds if self._bounds is None else self._bounds
+    def _document_bounds(self) -> DocumentBounds:
+        return DocumentBounds(cast(DocumentLine, self._line).bounds) if self._bounds is None else self._bounds.found
 
     @property
     def _has_records(self) -> bool:
@@ -254,7 +272,7 @@ class PackStream(PartStream):
     def seed(self) -> int:
         return int(getattr(self._given, "seed", 0))
 
-    @property
+    @cached_property
     def schema(self) -> Mapping[str, Field]:
         length = self._options.length
         shapes = {"cu_seqlens": (length + 1,), "max_seqlen": ()}
@@ -345,37 +363,16 @@ class PackStream(PartStream):
         return Pieces.join(parts), len(positions)  # positions rise, and epochs with them
 
     def _runs(self, pieces: Pieces, count: int, step: int) -> SpanPicks:
-        """Pieces as runs of tokens: what is added in front, of the data, what is added behind, and padding. The sequence is filled
-        up as by one more piece.
+        """Pieces as runs of tokens: what is added in front, of the data, what is added behind, and padding. Banned documents are
+        padding.
         """
-        options, total = self._options, len(pieces.document) + count
-        lines = np.arange(len(pieces.document)) + np.repeat(np.arange(count), np.diff(pieces.first))
-        document = np.full(total, -1)
-        low, high = np.zeros((2, total), np.int64)
-        document[lines], low[lines], high[lines] = pieces.document, pieces.offset, pieces.offset + pieces.count
-        room = -(-(high - low) // options.multiple_of) * options.multiple_of
-        heads = pieces.first[:-1] + np.arange(count)
-        ends = pieces.first[1:] + np.arange(count)
-        before = np.concatenate([[0], np.cumsum(room)])
-        room[ends] = options.length - (before[ends] - before[heads])
-        if self._bans and (banned := self._bans.at(step)).size:
-            out = is_in(document, banned)
-            document[out], high[out] = -1, low[out]
-        bounds = self._document_bounds
-        is_piece = document >= 0
-        begin = np.where(is_piece, bounds[document], 0)
-        front = int(options.bos is not None)
-        behind = front + np.where(is_piece, bounds[document + 1] - begin, 0)
-        edges = np.stack([low, np.clip(front, low, high), np.clip(behind, low, high), high, low + room], axis=1)
-        counts = np.diff(edges, axis=1)
-        starts = np.tile(np.array([BOS, 0, EOS, PADDING]), (total, 1))
-        starts[:, 1] = begin + edges[:, 1] - front
-        inside = np.maximum(edges[:, :4] - front, 0)
-        owner = np.repeat(document, 4).reshape(-1, 4)
-        owner[:, 3] = inside[:, 3] = -1
-        kept = counts > 0
-        first = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])[np.append(heads, total)]
-        return SpanPicks(options.length, starts[kept], counts[kept], first, np.stack([owner[kept], inside[kept]], axis=1))
+        options, banned = self._options, self._bans.at(step) if self._bans else pieces.first[:0]
+        added = options.bos is not None, options.eos is not None, options.multiple_of
+        most = _core.most_pack_runs(pieces.document.size, count, *added, banned.size > 0)
+        columns = pieces.first, pieces.document, pieces.offset, pieces.count
+        first, runs = np.empty(count + 1, np.int64), np.empty((4, most), np.int64)
+        made = _core.make_pack_runs(*columns, self.packing.bounds, options.length, *added, banned, first, *runs)
+        return SpanPicks(options.length, runs[0, :made], runs[1, :made], first, runs[2:, :made].T)
 
     def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
         """(epoch, position) of every sequence with tokens of a document in those epochs, bans apart."""
@@ -391,7 +388,7 @@ class PackStream(PartStream):
     @cached_property
     def documents(self) -> DocumentTable:
         """The documents, by the numbers that ``explain``, ``where`` and ``without`` use."""
-        is_record = self._has_records or are_records(self._source, self._document_bounds)
+        is_record = self._has_records or are_records(self._source, self._document_bounds.bounds)
         return DocumentTable(self._source, self._line, self._document_bounds, are_records=is_record)
 
     # Reading
@@ -412,8 +409,8 @@ class PackStream(PartStream):
 
     @property
     def completes(self) -> bool:
-        """Padding and added tokens are not read."""
-        return True
+        """Padding and added tokens are not read: the place of a run that is not is filled with zeros."""
+        return len(self._options.fields) > 1 or bool(self._added.any())
 
     @property
     def completion(self) -> object:

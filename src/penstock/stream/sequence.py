@@ -15,7 +15,7 @@ import numpy.typing as npt
 from penstock.argument import IntArray, as_ids, shown, whole_number
 from penstock.batch import Batch, Outputs, fixed_output
 from penstock.errors import SchemaMismatchError
-from penstock.formats.token_line import LOSS_MASK, as_elements
+from penstock.formats.token_line import LOSS_MASK, DocumentBounds, as_elements
 from penstock.native import _core
 from penstock.order import BlockShuffle, InvertibleOrder, Order, Random, Sequential, Shuffle, Sliding
 from penstock.order.permutation import Purpose, derive_root
@@ -422,7 +422,7 @@ class SequenceStream(PartStream):
 
     @property
     def _can_search(self) -> bool:
-        return self._separator is not None and self._separator.size > 0 and hasattr(self._line, "documents")
+        return self._separator is not None and self._separator.size > 0 and hasattr(self._line, "separated")
 
     @cached_property
     def documents(self) -> DocumentTable:
@@ -431,9 +431,9 @@ class SequenceStream(PartStream):
         """
         line, source = self._line, self._source
         if isinstance(line, DocumentLine):
-            return DocumentTable(source, line, line.bounds, are_records=True, added=line.num_added)
+            return DocumentTable(source, line, DocumentBounds(line.bounds), are_records=True, added=line.num_added)
         bounds = find_bounds(line, self._separator if self._can_search else None)
-        return DocumentTable(source, line, bounds, are_records=not self._can_search and are_records(source, bounds))
+        return DocumentTable(source, line, bounds, are_records=not self._can_search and are_records(source, bounds.bounds))
 
     def explain(self, picks: SpanPicks, *, documents: bool = False) -> dict[str, Any]:
         if documents or self._knows_documents:
