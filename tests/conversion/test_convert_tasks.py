@@ -22,6 +22,7 @@ from tests.cluster.pool import new_pool, running_pool
 from tests.conversion.test_convert import Flaky, StoppedError
 from tests.remote.store_kit import contents, memory_url
 from tests.store.records import assert_store, digest, files, make_records, write
+from tests.text import trained
 
 import penstock as pen
 from penstock import Field
@@ -29,7 +30,7 @@ from penstock.conversion.reading import plan, rows_of_chunk
 from penstock.conversion.tasks import as_map
 from penstock.errors import NotPublishedError, SchemaMismatchError, StoreError
 from penstock.formats.array import ArraySource
-from penstock.source import BatchMap, Converted
+from penstock.source import BatchMap, Converted, Tokenize
 from penstock.store import stats
 from penstock.store.generation import load_manifest
 
@@ -194,6 +195,17 @@ def test_a_map_makes_row_and_token_files(tmp_path: Path, source: Path, processes
         line = [int(token) for tokens in expected["tokens"] for token in [*tokens, 9]]
         assert [int(token) for tokens in found for token in tokens] == line
     assert not [path.name for path in tmp_path.iterdir() if "partial" in path.name or path.name.startswith(".")]
+
+
+def test_processes_make_the_same_tokens_of_texts(tmp_path: Path, source: Path, processes: Executor) -> None:
+    how = Tokenize(trained(), eos=0, batch_bytes=2000)
+    made = [
+        pen.convert(source, tmp_path / "a.idx", tokenizer=how),
+        pen.convert(source, tmp_path / "b.idx", tokenizer=how, executor=processes, **SMALL),
+    ]
+    assert made[0] == made[1] is not None
+    for end in ("idx", "bin"):
+        assert (tmp_path / f"a.{end}").read_bytes() == (tmp_path / f"b.{end}").read_bytes()
 
 
 def test_an_executor_without_a_map_makes_files_too(tmp_path: Path) -> None:
