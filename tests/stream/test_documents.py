@@ -13,6 +13,7 @@ from tests.formats.token_files import write_datatrove, write_litdata, write_mega
 from tokenizers import Tokenizer, decoders, models
 
 import penstock as pen
+from penstock.formats.token_line import DocumentBounds
 from penstock.formats.tokens_writer import write_tokens
 from penstock.stream import DocumentTable
 from penstock.tokenizer import load_tokenizer
@@ -390,6 +391,6 @@ def test_documents_of_token_files_are_named_by_file_and_number(tmp_path: Path) -
 
 
 def test_no_documents_have_no_spans() -> None:
-    table = DocumentTable(pen.open({"ids": [[1], [2, 3]]}), None, np.zeros(1, np.int64), are_records=True)
+    table = DocumentTable(pen.open({"ids": [[1], [2, 3]]}), None, DocumentBounds(np.zeros(1, np.int64)), are_records=True)
     stream = pen.open({"ids": [[1], [2, 3]]}).in_order().sequences(1)
     assert [one.shape for one in table.spans(stream.locate(0, range(2)))] == [(0, 3), (0, 3)]
