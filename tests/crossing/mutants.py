@@ -250,7 +250,11 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "separators do not count",
-        edit("stream.sequence:MaskLine.__init__", "np.ones(", "np.zeros("),
+        edit(
+            "stream.sequence:mask_of",
+            "return MaskLine(source, line)\n",
+            "made = MaskLine(source, line); made._separator[:] = 0; return made\n",
+        ),
     )
     yield (
         "documents of token files are not told apart",
