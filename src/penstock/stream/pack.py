@@ -24,7 +24,6 @@ from penstock.stream.sequence import (
     DocumentLine,
     MaskLine,
     TokenLine,
-    leaf_of,
     mask_of,
     need_token_field,
 )
@@ -229,7 +228,7 @@ class PackStream(PartStream):
 
     def field_tables(self) -> Mapping[str, tuple[RowTable, str]]:
         """Tokens are rows of their own, and so are their masks."""
-        leaves = {name: leaf_of(line) for name, line in self._lines.items()}
+        leaves = {name: line if self._has_records else getattr(line, "token_leaf", None) for name, line in self._lines.items()}
         return {} if None in leaves.values() else {name: (OwnRows(leaf), name) for name, leaf in leaves.items()}
 
     @property
