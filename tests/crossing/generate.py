@@ -107,7 +107,7 @@ class Lot:
             "documents": self.happens(0.5),
             "page": self.one(1, 2, 3, 5, 8, 16, 40) if self.happens(0.25) else None,
             "field": self.one("text", "ids"),
-            "mask": self.happens(0.7 if family == "masked" else 0.02),
+            "mask": self.happens(0.6 if family == "masked" else 0.02),
         }
 
     def single(self) -> Stream:
@@ -155,7 +155,7 @@ class Lot:
             separator=separator,
             documents=recipe["documents"],
             mask=recipe["mask"],
-            labels=recipe["length"] % 3 == 0,
+            labels=recipe["length"] % 3 != 1,
             window=chance.choice([1, 2, 4, 9, 30]),
             split=split,
             long=chance.choice(["error", "truncate", "truncate", "drop"]) if split == "never" else "error",

@@ -242,7 +242,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "labels have the mask of their own token",
-        edit("stream.pack:_apply_mask", "where=mask[1:] == 0", "where=mask[:-1] == 0"),
+        edit("stream.pack:_apply_mask", "mask[1:] != 0", "mask[:-1] != 0"),
     )
     yield (
         "added tokens do not count",
@@ -254,7 +254,11 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "separators do not count",
-        edit("stream.sequence:MaskLine.__init__", "np.ones(", "np.zeros("),
+        edit(
+            "stream.sequence:mask_of",
+            "return MaskLine(source, line)\n",
+            "made = MaskLine(source, line); made._separator[:] = 0; return made\n",
+        ),
     )
     yield (
         "documents of token files are not told apart",

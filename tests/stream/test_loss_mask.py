@@ -68,8 +68,7 @@ def open_store(directory: Path, dtype: str = "u1") -> Any:
 SOURCES: dict[str, Callable[[Path], Any]] = {
     "datatrove": open_datatrove,
     "olmo": open_olmo,
-    "store": open_store,
-    "store of bool": lambda directory: open_store(directory, "?"),
+    "store": lambda directory: open_store(directory, "?"),
     "arrays": lambda _: pen.open({"tokens": texts(DOCUMENTS), "loss_mask": texts(MASKS, "u1")}),
 }
 

@@ -16,7 +16,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     return made
 
 
-@pytest.mark.parametrize("name", every(2, list(RUNS)))
+@pytest.mark.parametrize("name", every(3, list(RUNS)))
 def test_a_packed_stream_resumes_behind_every_step_on_other_ranks(data: Data, name: str) -> None:
     number = list(RUNS).index(name)
     how: dict[str, Any] = {"worlds": SOME[number % len(SOME)], "stride": 3, "rest": 1}

@@ -35,6 +35,7 @@ Save = Annotated[
     "penstock info train.pen --generations",
     "penstock info labels.npy --digest",
     "penstock info 'tokens_*.rox' --json",
+    "penstock info train.bin --option dtype=uint16",
     "penstock info image=images.npy label=labels.npy",
     "penstock info s3://bucket/train.pen --storage region=eu-west-1",
 )

@@ -43,7 +43,6 @@ __all__ = [
     "SequenceStream",
     "TokenLine",
     "as_fields",
-    "leaf_of",
     "make_sequences",
     "mask_of",
     "need_token_field",
@@ -135,11 +134,6 @@ def mask_of(source: Source, line: "TokenLine", *, is_needed: bool) -> "TokenLine
     if is_needed:
         raise ValueError(f"fields: {source!r} has no loss mask: {remedy}, or leave {LOSS_MASK!r} out of fields")
     return None
-
-
-def leaf_of(line: "TokenLine") -> Any:
-    """The tokens of a line as rows; None if it is not known in which files they are."""
-    return line if isinstance(line, DocumentLine) else getattr(line, "token_leaf", None)
 
 
 class SequenceStream(PartStream):
@@ -240,8 +234,12 @@ class SequenceStream(PartStream):
 
     def field_tables(self) -> Mapping[str, tuple[RowTable, str]]:
         """Tokens are rows of their own, and so are their masks."""
-        leaves = {name: leaf_of(line) for name, line in self._lines.items()}
+        leaves = {name: self._leaf(line) for name, line in self._lines.items()}
         return {} if None in leaves.values() else {name: (OwnRows(leaf), name) for name, leaf in leaves.items()}
+
+    def _leaf(self, line: TokenLine) -> Any:
+        """The tokens of a line as rows of files; None if it is not known in which they are."""
+        return getattr(line, "token_leaf", None)
 
     @property
     def _lines(self) -> dict[str, TokenLine]:
@@ -575,6 +573,11 @@ class DocumentBans:
         step, banned = bans[-1]
         return DocumentBans(bans, (*self.ranges, (step, *documents.ranges(banned))))
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Version 1 knew no other fields than those of documents."""
+        fields = (TOKENS, *MARKS) if state.get("_documents") else (TOKENS,)
+        self.__dict__.update({"_fields": fields, "_mask": None} | state)
+
 
 def _page_order(order: Order, pages: int, block_size: int, page: int) -> Order:
     """The order of a stream of token blocks, as one of pages."""
@@ -782,6 +785,10 @@ class DocumentStream(SequenceStream):
 
     def row_tables(self) -> Sequence[RowTable]:
         return self._source.tables()
+
+    def _leaf(self, line: TokenLine) -> Any:
+        """The line itself, which native threads may read."""
+        return line
 
     def units_of(self, picks: SpanPicks) -> IntArray:
         """The documents: every run is one, or a part of one."""
