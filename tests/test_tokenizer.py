@@ -35,6 +35,15 @@ def test_special_tokens_of_the_post_processor_can_be_left_out(tokenizer: Tokeniz
     assert made.encode(["", "cat"], special_tokens=False)[0].tolist() == []
 
 
+def test_ids_that_only_the_post_processor_has_are_refused(tokenizer: Tokenizer) -> None:
+    """They would be other tokens: of 70,003, two bytes have room for 4,467."""
+    adding = Tokenizer.from_str(tokenizer.to_str())
+    adding.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 70_003)])
+    with pytest.raises(ValueError, match=r"expected ids below \d+, .* got 70003, which the post-processor adds"):
+        load_tokenizer(adding).encode(["cat"])
+    assert len(load_tokenizer(adding).encode(["cat"], special_tokens=False).values)
+
+
 def test_truncation_and_padding_that_the_json_asks_for_are_not_done(tokenizer: Tokenizer) -> None:
     cutting = Tokenizer.from_str(tokenizer.to_str())
     cutting.enable_truncation(3)

@@ -149,7 +149,13 @@ class TextTokenizer:
         for one in encodings:
             ids.extend(array("I", one.ids))
             ends.append(len(ids))
-        return Ragged(np.array(ids, np.uint32).astype(self.dtype), np.array(ends, np.int64))
+        found = np.array(ids, np.uint32)
+        if found.size and int(found.max()) >= self.vocab_size:
+            raise ValueError(
+                f"expected ids below {self.vocab_size}, those of the vocabulary, got {found.max()}, which the post-processor adds: "
+                f"correct its ids in the {FILE_NAME}, or leave its tokens out with special_tokens=False"
+            )
+        return Ragged(found.astype(self.dtype), np.array(ends, np.int64))
 
     def decode(self, ids: npt.ArrayLike, *, skip_special_tokens: bool = False) -> str:
         """The text of ids. ValueError for one that is not in the vocabulary, which the package would leave out."""

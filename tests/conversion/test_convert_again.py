@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import penstock as pen
+from penstock.conversion import convert as module
 from penstock.conversion.tasks import Note, as_map
 from penstock.errors import LockedError, StoreError
 from penstock.formats.array import ArraySource
@@ -66,6 +67,32 @@ class Once:
             self.failed = True
             raise OSError("once")
         return batch
+
+
+@pytest.mark.parametrize("name", ["x.pen", "x.idx"])
+def test_what_a_conversion_next_to_it_has_finished_is_not_taken_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The other one begins and finishes after this one has looked whether there is something."""
+    seen = module._check_partial
+    options: dict[str, Any] = {"map": BatchMap(lambda batch: batch, task_records=5)} if name == "x.idx" else {}
+
+    def look(partial: Path, note: Path) -> bool:
+        found = seen(partial, note)
+        monkeypatch.setattr(module, "_check_partial", seen)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(module, "_give_name", interrupt)
+            patch.setattr(module, "Staging", interrupt)
+            pen.convert({"x": [np.arange(3)] * 10}, tmp_path / name, **options)
+        return found
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_check_partial", look)
+    with pytest.raises(StoreError, match="another conversion to the same name has written this"):
+        pen.convert({"x": [np.arange(4)] * 10}, tmp_path / name, **options)
+    assert not (tmp_path / name).exists()
 
 
 def test_other_tasks_are_not_mixed_with_those_that_were_done(tmp_path: Path) -> None:

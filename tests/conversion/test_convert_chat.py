@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.text import trained
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 
 import penstock as pen
 from penstock.conversion.chat import ChatTemplate
@@ -139,7 +139,7 @@ def test_tokens_of_what_the_assistant_says_count(tmp_path: Path, tokenizer: Toke
     ("begin", "end", "mask"),
     [
         (0, 2, [1, 0, 0, 0]),
-        (2, 5, [0, 1, 0, 0]),
+        (2, 5, [0, 1, 1, 0]),
         (1, 3, [1, 1, 0, 0]),  # tokens that are partly in it count
         (5, 9, [0, 0, 0, 1]),
         (3, 3, [0, 0, 0, 0]),
@@ -148,8 +148,22 @@ def test_tokens_of_what_the_assistant_says_count(tmp_path: Path, tokenizer: Toke
 )
 def test_tokens_that_reach_into_a_span_are_marked(begin: int, end: int, mask: list[int]) -> None:
     found = np.zeros(4, np.uint8)
-    mark(found, np.array([[0, 2], [2, 5], [5, 5], [5, 9]]), begin, end)  # the third stands for no character
+    mark(found, np.array([[0, 2], [2, 5], [5, 5], [5, 9]]), begin, end)  # the third is a trimmed space
     assert found.tolist() == mask
+
+
+@pytest.mark.parametrize("trims", [False, True])
+def test_spaces_at_the_end_of_what_the_assistant_says_count(tmp_path: Path, tokenizer: Tokenizer, trims: bool) -> None:
+    """Also where the tokenizer leaves spaces out of its offsets, as that of RoBERTa does."""
+    made = Tokenizer.from_str(tokenizer.to_str())
+    made.post_processor = processors.ByteLevel(trim_offsets=trims)
+    template = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+    template += "{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}"
+    chat = [{"role": "user", "content": "cat  "}, {"role": "assistant", "content": " the  "}]
+    pen.convert({"messages": [json.dumps(chat)]}, tmp_path / "a.pen", tokenizer=Tokenize(made, chat_template=template))
+    record = pen.open(tmp_path / "a.pen")[0]
+    user, assistant = (len(tokenizer.encode(message["content"]).ids) for message in chat)
+    assert record["loss_mask"].tolist() == [0] * (user + 1) + [1] * assistant + [0]
 
 
 def test_masks_go_next_to_the_tokens_of_datatrove_and_olmo(tmp_path: Path, tokenizer: Tokenizer) -> None:

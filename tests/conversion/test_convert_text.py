@@ -143,6 +143,15 @@ def test_special_tokens_are_those_of_the_post_processor_unless_left_out(tmp_path
     assert read(tmp_path / "without.idx") == [[1], [*adding.encode("cat", add_special_tokens=False).ids, 1]]
 
 
+def test_a_token_in_front_of_documents_may_end_them_too(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    made = Tokenizer.from_str(tokenizer.to_str())
+    made.post_processor = processors.TemplateProcessing(single="<eos> $A", special_tokens=[("<eos>", 0)])
+    pen.convert({"text": ["", "cat"]}, tmp_path / "a.idx", tokenizer=Tokenize(made, eos="<eos>"))
+    documents = pen.open(tmp_path / "a.idx")
+    assert documents[0]["tokens"].tolist() == [0, 0]
+    assert documents[1]["tokens"].tolist() == [0, *tokenizer.encode("cat").ids, 0]
+
+
 def test_an_end_that_is_there_already_is_not_written_twice(tmp_path: Path, adding: Tokenizer) -> None:
     with pytest.raises(ValueError, match="appends token 0 to every document already"):
         pen.convert({"text": TEXTS}, tmp_path / "a.rox", tokenizer=Tokenize(adding, eos="<eos>"))

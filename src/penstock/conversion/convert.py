@@ -237,7 +237,7 @@ def _convert(
     }
     was_begun = _check_partial(partial, place)
     note = Note.of(place, about, is_begun=was_begun)
-    if not _is_committed(partial):
+    if not note.is_finished(partial):
         _fill(source, partial, schema, layout, threads, progress, note)
         if was_begun:
             gc(partial, keep=1, keep_hours=0)

@@ -40,7 +40,7 @@ from penstock.remote.url import UrlPath
 from penstock.schema import Field, Schema, field_to_json
 from penstock.store.column import guess_field
 from penstock.store.fragment import AT_ONCE, Receipt, Target, commit_fragments, discarding, is_whole, run_tasks, write_fragment
-from penstock.store.generation import generations
+from penstock.store.generation import generations, load_manifest
 from penstock.store.maintenance import gc
 from penstock.store.storage import IDENTITY, MANIFEST_DIRECTORY, new_identity
 from penstock.store.writer import ChunkLimits, begin_store
@@ -229,6 +229,14 @@ class Note:
         """The name of the store that grows."""
         return self.path.name.removesuffix(".partial.json")
 
+    def is_finished(self, store: Path) -> bool:
+        """Whether the store that grows is complete. StoreError if it is that of another conversion, begun at the same time."""
+        if not (is_directory(store / MANIFEST_DIRECTORY) and generations(store)):
+            return False
+        if load_manifest(store).dataset != self.dataset:
+            raise StoreError(f"{store}: another conversion to the same name has written this; remove it and {self.path.name}")
+        return True
+
     def add(self, receipt: Mapping[str, Any]) -> None:
         """Remember that a task is done."""
         with writing(self.path, "noting what is done"), self.path.open("a") as file:
@@ -373,7 +381,7 @@ class Conversion:
 
     def to_path(self, path: Path, schema: Mapping[str, Field], progress: Progress | bool | None, note: Note) -> None:
         """Write a store in a directory, or finish one that was begun; ``note`` keeps the receipts."""
-        if is_directory(path / MANIFEST_DIRECTORY) and generations(path):
+        if note.is_finished(path):
             return  # only its name was left to do
         with begin_store(path, schema, self.layout, dataset=note.dataset, metadata=self.input.metadata) as writer:
             target = Target.of(writer)

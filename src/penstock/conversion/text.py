@@ -34,6 +34,8 @@ __all__ = ["LOSS_MASK", "TOKENS", "TextMap", "Tokenize", "as_tokenize"]
 TOKENS, LOSS_MASK, MESSAGES = "tokens", "loss_mask", "messages"
 AT_ONCE = 2
 MOST_LOOKED_AT = 1 << 16
+PROBES = ("", "a", "0", ".", "あ")
+"""Texts one of which every tokenizer has tokens for, to see where it adds others."""
 
 
 @dataclass(frozen=True)
@@ -243,11 +245,12 @@ class TextMap:
 
 def mark(mask: npt.NDArray[np.uint8], offsets: IntArray, begin: int, end: int) -> None:
     """Put 1 for the tokens of the characters [begin, end): from the first that reaches behind ``begin`` to the last that begins
-    before ``end``. Tokens between them may stand for no character at all.
+    before ``end``. Tokens between them may stand for no character at all: those of spaces do, where the tokenizer trims offsets,
+    and are where the spaces end.
     """
     if begin < end:
         first, last = np.searchsorted(offsets[:, 1], begin, side="right"), np.searchsorted(offsets[:, 0], end, side="left")
-        mask[first:last] = 1
+        mask[first : max(last, np.searchsorted(offsets[:, 1], end, side="right"))] = 1
 
 
 @contextmanager
@@ -260,9 +263,10 @@ def _telling(given: _Texts) -> Iterator[None]:
 
 
 def _refuse_twice(tokenizer: TextTokenizer, eos: int) -> None:
-    """ValueError if the post-processor appends that token anyway."""
-    with_it, without = (tokenizer.encode([""], special_tokens=special).values for special in (True, False))
-    if len(with_it) > len(without) and with_it[-1] == eos:
+    """ValueError if the post-processor appends that token anyway: behind a text, so that one it puts in front is told from it."""
+    with_it, without = (tokenizer.encode(list(PROBES), special_tokens=special) for special in (True, False))
+    probe = int(np.argmax(without.lengths > 0))  # the empty one, if no other has tokens
+    if len(with_it[probe]) > len(without[probe]) and with_it[probe][-1] == eos:
         raise ValueError(
             f"eos: the tokenizer's post-processor appends token {eos} to every document already; leave eos out, or give "
             "special_tokens=False"
