@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ class Environment:
     """Packages its build needs; with them, the build takes place without isolation."""
     system: tuple[str, ...] = ()
     """Debian packages its build needs."""
+    shared: tuple[str, ...] = ()
+    """Packages that are installed without what they depend on: that is taken from the environment of this program, torch too."""
 
 
 ZSTD, NUMPY = "zstandard==0.25.0", "numpy==2.4.6"
@@ -59,8 +62,13 @@ PINS: dict[str, Environment] = {
         system=("g++", "pkg-config", "libopencv-dev", "libturbojpeg0-dev"),
     ),
     "loaderx": Environment(("loaderx==2.8.19", ZSTD), python="3.13"),
+    "trl": Environment((), shared=("trl==1.16.0",)),
+    "olmo": Environment(
+        ("cached_path==1.8.10", "omegaconf==2.3.1", "msgspec==0.22.0", "importlib_resources==7.1.0"),
+        shared=("ai2-olmo-core==3.0.0", "dataclass-extensions==0.5.0", "bettermap==1.3.1"),
+    ),
 }
-"""By name of the adapter."""
+"""By name of the adapter; the last ones are of bench/pack.py."""
 
 
 def python_of(name: str) -> Path:
@@ -82,7 +90,7 @@ def _is_ready(name: str) -> bool:
 
 
 def _stamp(environment: Environment) -> str:
-    return json.dumps([TORCH if environment.torch else "", *environment.build, *environment.pins])
+    return json.dumps([TORCH if environment.torch else "", *environment.build, *environment.shared, *environment.pins])
 
 
 def make(name: str) -> str | None:
@@ -93,6 +101,9 @@ def make(name: str) -> str | None:
     if interpreter is None:
         return _fail(folder, f"needs Python {environment.python}")
     subprocess.run([interpreter, "-m", "venv", str(folder)], check=True)
+    if environment.shared:
+        own, theirs = (sysconfig.get_path("purelib", vars={"base": str(base)}) for base in (folder, sys.prefix))
+        Path(own, "shared.pth").write_text(theirs + "\n")
     for requirements, options in _steps(environment):
         command = [str(python_of(name)), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *options, *requirements]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -106,6 +117,9 @@ def make(name: str) -> str | None:
 
 def _steps(environment: Environment) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     steps: list[tuple[tuple[str, ...], tuple[str, ...]]] = [((TORCH,), ())] if environment.torch else []
+    if environment.shared:
+        steps.append((environment.shared, ("--no-deps",)))
+        return [*steps, (environment.pins, ())] if environment.pins else steps
     if environment.build:
         return [*steps, (environment.build, ()), (environment.pins[1:], ()), (environment.pins[:1], ("--no-build-isolation",))]
     return [*steps, (environment.pins + ((TORCH,) if environment.torch else ()), ())]
@@ -133,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.list and not _is_ready(name):
             print(f"{name}: being made", flush=True)
             make(name)
-        print(f"{name}: {reason_missing(name) or ', '.join(PINS[name].pins)}", flush=True)
+        print(f"{name}: {reason_missing(name) or ', '.join(PINS[name].shared + PINS[name].pins)}", flush=True)
     return 0
 
 

@@ -65,6 +65,9 @@ DTYPES = frozenset(("<i8", "<u8", "<i4", "<u4", "<u2", "|u1"))
 CHECKED_BYTES = 64 << 20
 """Arrays of up to this many bytes are checked when they are opened; of larger ones each page when it is first needed."""
 
+MOST_ADVICE = 4096
+"""Pages that the system is told of before they are read."""
+
 Array = npt.NDArray[Any]
 
 
@@ -262,6 +265,8 @@ class _Column:
     crcs: npt.NDArray[np.uint32]
     checked: npt.NDArray[np.bool_]
     is_checked: bool
+    content: mmap.mmap | None = None
+    offset: int = 0
 
     @classmethod
     def in_memory(cls, array: Array) -> "_Column":
@@ -270,6 +275,10 @@ class _Column:
     def bad_page(self, pages: IntArray) -> int:
         """The first page that is damaged, or -1. Those that are not will not be looked at again."""
         unchecked = pages[~self.checked[pages]]
+        if self.content is not None and 1 < unchecked.size <= MOST_ADVICE:  # a cold disk reads them side by side
+            for page in unchecked.tolist():
+                start = self.offset + page * PAGE_BYTES
+                self.content.madvise(mmap.MADV_WILLNEED, start, min(PAGE_BYTES, self.offset + self.array.nbytes - start))
         bad = _core.find_bad_page(self.array.view(np.uint8), PAGE_BYTES, self.crcs, unchecked)
         if bad < 0:
             self.checked[unchecked] = True  # by two threads at once: the same
@@ -379,4 +388,4 @@ def _read_column(
     if _core.crc32c(crcs.view(np.uint8)) != crc:
         raise CorruptError(f"{path}: the checksums of an array are not what was written")
     array = np.frombuffer(content, dtype, count, offset) if count else np.empty(0, dtype)
-    return _Column(array, crcs, np.zeros(pages, np.bool_), is_checked=pages == 0)
+    return _Column(array, crcs, np.zeros(pages, np.bool_), pages == 0, content, offset)

@@ -7,6 +7,7 @@ group alone. ``docs/reference/order.md`` has the arithmetic.
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -71,18 +72,33 @@ class Pieces:
         return cls(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), *(np.concatenate(one) for one in columns))
 
 
-def _take(parts: Sequence[tuple[_core.PackPlan, IntArray, IntArray | slice]], count: int) -> Pieces:
+_Places = IntArray | slice
+
+
+def _take(parts: Sequence[tuple[_core.PackPlan, IntArray, _Places]], count: int) -> Pieces:
     """Sequences of plans by number, each with the places where they come among ``count``."""
     first, total = np.zeros(count + 1, np.int64), 0
     for plan, sequences, places in parts:
-        counts = np.empty(sequences.size, np.int64)
+        counts = first[1:][places]  # a copy, unless the places are a slice
         total += plan.count(sequences, counts)
         first[1:][places] = counts
     np.cumsum(first, out=first)
     document, offset, counts = np.empty((3, total), np.int64)
     for plan, sequences, places in parts:
-        plan.write(sequences, np.ascontiguousarray(first[:-1][places]), document, offset, counts)
+        plan.write(sequences, first[:-1][places], document, offset, counts)
     return Pieces(first, document, offset, counts)
+
+
+def _by_group(edges: IntArray, sequences: IntArray) -> list[tuple[int, _Places]]:
+    """The groups in which sequences are, at least one of them, each with the places of its own."""
+    if np.all(sequences[1:] >= sequences[:-1]):
+        low, high = (np.searchsorted(edges, sequences[[0, -1]], side="right") - 1).tolist()
+        cuts = [0, *np.searchsorted(sequences, edges[low + 1 : high + 1]).tolist(), sequences.size]
+        return [(low + number, slice(*cut)) for number, cut in enumerate(pairwise(cuts)) if cut[1] > cut[0]]
+    groups = np.searchsorted(edges, sequences, side="right") - 1
+    order = np.argsort(groups, kind="stable")
+    heads = np.flatnonzero(np.diff(groups[order], prepend=-1))
+    return [(int(groups[mine[0]]), mine) for mine in np.split(order, heads[1:])]
 
 
 class _Kept:
@@ -319,14 +335,8 @@ class Pack:
         if wanted.size == 0:
             return _take([], 0)
         edges = self.edges(epoch)
-        places = np.searchsorted(edges, wanted, side="right") - 1
-        first = int(places[0])
-        if np.all(places == first):
-            return _take([(self._plan(epoch, first), wanted - edges[first], slice(None))], wanted.size)
-        order = np.argsort(places, kind="stable")
-        heads = np.flatnonzero(np.diff(places[order], prepend=-1))
-        parts = [(int(places[mine[0]]), mine) for mine in np.split(order, heads[1:])]
-        return _take([(self._plan(epoch, place), wanted[mine] - edges[place], mine) for place, mine in parts], wanted.size)
+        parts = [(self._plan(epoch, place), wanted[mine] - edges[place], mine) for place, mine in _by_group(edges, wanted)]
+        return _take(parts, wanted.size)
 
     def places(self, epoch: int, documents: Any) -> IntArray:
         """The places of the groups in which documents are, in the order of an epoch."""
