@@ -31,7 +31,7 @@ from penstock.errors import (
 )
 from penstock.formats import sidecar, token_line
 from penstock.formats.rows_in_files import version_of
-from penstock.formats.sidecar import ENTRY, HEAD, PAGE_BYTES, SUFFIX, Sidecar, Subject, Writer, obtain, read_sidecar
+from penstock.formats.sidecar import ENTRY, HEAD, PAGE_BYTES, SUFFIX, Sidecar, SidecarWriter, Subject, obtain, read_sidecar
 from penstock.remote.url import url_path
 
 NUMBERS = np.arange(5000, dtype=np.int64) * 3  # more than two pages
@@ -59,7 +59,7 @@ class Counting:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, writer: Writer) -> None:
+    def __call__(self, writer: SidecarWriter) -> None:
         self.calls += 1
         pieces = np.split(NUMBERS, [1, 1, 2000, 4999])
         assert writer.add("numbers", np.int64, pieces).tolist() == NUMBERS.tolist()
@@ -173,7 +173,7 @@ def test_data_that_is_not_what_was_opened_is_refused(data: Path, cache: Path):
 
 
 def test_data_that_changes_while_it_is_read_leaves_nothing(data: Path, cache: Path):
-    def build(writer: Writer) -> None:
+    def build(writer: SidecarWriter) -> None:
         Counting()(writer)
         os.utime(data, ns=(0, 10**18))
 
@@ -344,15 +344,15 @@ def test_a_killed_builder_leaves_no_half_file(data: Path, cache: Path):
 def test_processes_that_come_second_wait_and_make_nothing(data: Path, cache: Path):
     begun, go = os.pipe(), os.pipe()
 
-    def slow(writer: Writer) -> None:
+    def slow(writer: SidecarWriter) -> None:
         os.write(begun[1], b".")
         os.read(go[0], 1)
         Counting()(writer)
 
-    def never(writer: Writer) -> None:
+    def never(writer: SidecarWriter) -> None:
         raise AssertionError("made a second time")
 
-    def start(build: Callable[[Writer], None]) -> int:
+    def start(build: Callable[[SidecarWriter], None]) -> int:
         child = os.fork()
         if child == 0:
             try:

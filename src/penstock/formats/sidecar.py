@@ -49,7 +49,7 @@ from penstock.native import _core
 from penstock.records import FEW
 from penstock.system import SIZE, file_version, is_settled, reading, writing
 
-__all__ = ["SUFFIX", "Builder", "Described", "Sidecar", "Subject", "Writer", "cache_directory", "obtain", "read_sidecar"]
+__all__ = ["SUFFIX", "Builder", "Described", "Sidecar", "SidecarWriter", "Subject", "cache_directory", "obtain", "read_sidecar"]
 
 MAGIC, VERSION = b"PENSIDE\n", 1
 HEAD = struct.Struct("<8sIIQ16s32sI20x")
@@ -140,14 +140,14 @@ def cache_directory() -> Path | None:
         return None
 
 
-class Writer(Protocol):
+class SidecarWriter(Protocol):
     """Takes the arrays of a sidecar, one after the other."""
 
     def add(self, name: str, dtype: npt.DTypeLike, pieces: Iterable[Array]) -> Array:
         """An array, given in pieces. Gives all of it, as a map."""
 
 
-Builder = Callable[[Writer], None]
+Builder = Callable[[SidecarWriter], None]
 
 
 def obtain(subject: Subject, build: Builder, *, cache: Path | None = None) -> "Sidecar":

@@ -21,7 +21,7 @@ from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output
 from penstock.errors import CorruptError, SchemaMismatchError
 from penstock.formats.files import MAX_BATCH_BYTES, File, Files, bytes_of, check_batch
 from penstock.formats.rows_in_files import BLOCK_BYTES, FileRows, Rows, RowSource, reader_of_files, use_pread, version_of
-from penstock.formats.sidecar import Subject, Writer, obtain
+from penstock.formats.sidecar import SidecarWriter, Subject, obtain
 from penstock.native import _core
 from penstock.process import map_at_once
 from penstock.records import NOWHERE, Blocks, Extents, Recipe
@@ -607,7 +607,7 @@ def _bits(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array.view(f"u{array.itemsize}")
 
 
-def _write_bounds(writer: Writer, pieces: Iterable[IntArray]) -> None:
+def _write_bounds(writer: SidecarWriter, pieces: Iterable[IntArray]) -> None:
     """Bounds of documents and, where there are more of them than blocks of a global order, those of the blocks."""
     bounds = writer.add("bounds", np.int64, pieces)
     count = len(bounds) - 1
