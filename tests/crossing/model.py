@@ -729,7 +729,7 @@ class Packs(Sequences):
             if before and phase.seq_len != before:
                 if sequence == len(
                     self.epoch(epoch, before)
-                ):  # it is over, even if the last groups have no sequence of this length
+                ):  # over, even if the last groups have no sequence of this length
                     epoch, sequence = epoch + 1, 0
                 group = next(g for g, edge in enumerate(self._edges(epoch, before)) if edge >= sequence)
                 sequence = self._edges(epoch, phase.seq_len)[group]
