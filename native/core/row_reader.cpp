@@ -127,7 +127,7 @@ void RowReader::read_tiles(Files& files, std::size_t low, std::size_t high, cons
       }
       tile[i] = locate(files, spans[i].start);
       simple &= tile[i].from != nullptr && spans[i].rows <= tile[i].rows_left;
-      prefetch_span(tile[i].from, spans[i].rows * stride_);
+      if (simple) prefetch_span(tile[i].from, spans[i].rows * stride_);
     }
     if (!simple) {
       read_pieces(files, {spans, size});
