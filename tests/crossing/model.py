@@ -726,10 +726,10 @@ class Packs(Sequences):
         found: list[tuple[int, int]] = []
         epoch = sequence = before = 0
         for phase, steps in zip(self.phases, num_steps(self.phases, self.axis(0)), strict=True):
+            if steps == 0:  # it moves nothing
+                continue
             if before and phase.seq_len != before:
-                if sequence == len(
-                    self.epoch(epoch, before)
-                ):  # over, even if the last groups have no sequence of this length
+                if sequence == len(self.epoch(epoch, before)):  # over, though the last groups may have none of this length
                     epoch, sequence = epoch + 1, 0
                 group = next(g for g, edge in enumerate(self._edges(epoch, before)) if edge >= sequence)
                 sequence = self._edges(epoch, phase.seq_len)[group]
