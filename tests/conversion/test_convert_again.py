@@ -80,10 +80,11 @@ def test_what_a_conversion_next_to_it_has_finished_is_not_taken_for_its_own(
     def look(partial: Path, note: Path) -> bool:
         found = seen(partial, note)
         monkeypatch.setattr(module, "_check_partial", seen)
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(module, "_give_name", interrupt)
             patch.setattr(module, "Staging", interrupt)
-            pen.convert({"x": [np.arange(3)] * 10}, tmp_path / name, **options)
+            with pytest.raises(KeyboardInterrupt):
+                pen.convert({"x": [np.arange(3)] * 10}, tmp_path / name, **options)
         return found
 
     def interrupt(*_: object) -> None:
