@@ -287,6 +287,13 @@ def test_files_without_a_place_for_masks_are_refused(tmp_path: Path, tokenizer: 
 
 
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}"
+TWINS = (
+    "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(99) %}"
+    "{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}"
+)
+"""Two lists that are equal: 2^99 comparisons tell."""
+TUPLES = "{% set ns = namespace(x=(1, 2)) %}{% for i in range(99) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}"
+AGAIN = "{% for i in range(99999) %}"
 BOMBS = {
     "repeat a text": "{{ 'a' * 10**9 }}",
     "repeat a list": "{% set x = [0] * 10**9 %}",
@@ -311,6 +318,19 @@ BOMBS = {
     "the same as a text": "{% set s = 'x' * 10000 %}{{ ([[[s] * 1000] * 1000] * 1000) | string | length }}",
     "recursion": "{% macro f(n) %}{{ f(n - 1) }}{{ f(n - 1) }}{% endmacro %}{{ f(9999) }}",
     "bytes": "{{ (1).to_bytes(10**9, 'big') }}",
+    "compare": f"{TWINS}{{% if ns.x == ns.y %}}{{% endif %}}",
+    "compare in a test": f"{TWINS}{{{{ [ns.x] | select('eq', ns.y) | list }}}}",
+    "sort": f"{TWINS}{{{{ [ns.x, ns.y] | sort | length }}}}",
+    "find in a list": f"{TWINS}{{{{ ns.x in [ns.y] }}}}",
+    "index of a list": f"{TWINS}{{{{ [ns.x].index(ns.y) }}}}",
+    "key of a dict": f"{TUPLES}{{% set x = {{ns.x: 1}} %}}",
+    "key of a message": f"{TUPLES}{{{{ messages[0][ns.x] }}}}",
+    "key of a method": f"{TUPLES}{{{{ messages[0].get(ns.x) }}}}",
+    "slices": f"{{% set s = 'x' * 1000000 %}}{AGAIN}{{% set x = s[1:] %}}{{% endfor %}}",
+    "find in a text": f"{{% set s = 'x' * 1000000 %}}{AGAIN}{{% if 'y' in s %}}{{% endif %}}{{% endfor %}}",
+    "find by a method": f"{{% set s = 'x' * 1000000 %}}{AGAIN}{{% set x = s.find('y') %}}{{% endfor %}}",
+    "add up": f"{AGAIN}{{% set x = range(99999) | sum %}}{{% endfor %}}",
+    "first of many": f"{AGAIN}{{% set x = range(99999) | selectattr('imag') | first %}}{{% endfor %}}",
 }
 REACHES = {
     "classes": "{{ ''.__class__.__mro__ }}",

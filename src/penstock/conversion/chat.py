@@ -38,6 +38,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 from penstock.errors import FormatError, MissingError
 from penstock.system import is_directory, is_there, reading
@@ -54,6 +55,8 @@ PER_CHARACTER = 256
 """A conversation may spend SPARE, and so much for every character that it has."""
 TURN = 16
 """What a turn of a loop costs, besides the text it writes."""
+NESTED = 64
+"""What a list or a mapping costs where it is written or compared, besides its items."""
 MOST_INDENT = 64
 MOST_BITS = 4096
 """Of numbers that are multiplied."""
@@ -67,6 +70,10 @@ FILTERS = (
     *("abs", "attr", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items", "last", "length", "list"),
     *("map", "max", "min", "reject", "rejectattr", "reverse", "round", "select", "selectattr", "sort", "sum", "unique"),
 )
+LAZY = frozenset(("first", "list", "map", "reject", "rejectattr", "select", "selectattr"))
+"""Filters that go over what they are given, item by item."""
+COMPARING = frozenset(("dictsort", "groupby", "max", "min", "sort", "sum", "unique"))
+"""Filters that compare, hash or add up items, with all that is in them."""
 GROWING = frozenset(("center", "encode", "expandtabs", "format", "format_map", "ljust", "rjust", "to_bytes", "translate", "zfill"))
 """Methods that make a lot of a little."""
 
@@ -269,8 +276,10 @@ class _Environment(ImmutableSandboxedEnvironment):
         )
         self._purse, self._nonce = _Purse(), secrets.token_hex(16)
         own = {"indent": self._indent, "join": self._join, "replace": self._replace, "tojson": self._tojson}
-        kept = {name: self._charged(self.filters[name], writes=name in WRITING) for name in (*FILTERS, *WRITING)}
+        kept = {name: self._charged(self.filters[name], writes=name in WRITING) for name in WRITING}
+        kept |= {name: self._charged(self._going_over(name, self.filters[name]), writes=False) for name in FILTERS}
         self.filters = {**kept, **own}
+        self.tests = {name: self._weighed(cast(Callable[..., Any], test)) for name, test in self.tests.items()}
         known = {name: self.globals[name] for name in ("range", "dict", "namespace")}
         self.globals = {**known, "raise_exception": _raise}
         self.has_tag = False
@@ -297,11 +306,11 @@ class _Environment(ImmutableSandboxedEnvironment):
         if isinstance(value, str):
             self.charge(len(value))
         elif isinstance(value, Mapping):
-            self.charge(0)
+            self.charge(NESTED)
             for item in chain(value.keys(), value.values()):
                 self.written(item)
         elif isinstance(value, list | tuple | set | frozenset):
-            self.charge(0)
+            self.charge(NESTED)
             for item in value:
                 self.written(item)
         else:
@@ -318,6 +327,59 @@ class _Environment(ImmutableSandboxedEnvironment):
             return made
 
         return charged
+
+    def _going_over(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter that is charged for the items it takes."""
+        place = 0 if getattr(function, "jinja_pass_arg", None) is None else 1
+
+        @wraps(function)
+        def going_over(*args: Any, **options: Any) -> Any:
+            given = list(args)
+            if name in COMPARING and isinstance(given[place], Iterator | range):
+                given[place] = list(self._each(given[place]))
+            if name in COMPARING:
+                self.written(given[place])
+            elif name in LAZY and isinstance(given[place], Iterator | range | Mapping | list | tuple | str):
+                given[place] = self._each(given[place])
+            return function(*given, **options)
+
+        return going_over
+
+    def _each(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self.charge(TURN)
+            yield item
+
+    def _weighed(self, test: Callable[..., Any]) -> Callable[..., Any]:
+        """A test, charged for what it may compare."""
+
+        @wraps(test)
+        def weighed(*args: Any, **options: Any) -> Any:
+            first, *others = args
+            return test(self.written(first), *map(self.searched, others), **options)
+
+        return weighed
+
+    def searched(self, value: Any) -> Any:
+        """What something is looked for in, charged for all that may be compared; a mapping has its keys at hand."""
+        if isinstance(value, Iterator):
+            return self._each(value)
+        if isinstance(value, range):
+            self.charge(len(value))
+        elif not isinstance(value, Mapping):
+            self.written(value)
+        return value
+
+    def sliced(self, value: Any, start: Any, stop: Any, step: Any) -> Any:
+        """A slice, charged for its size."""
+        made = value[start:stop:step]
+        self.charge(_length(made))
+        return made
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if isinstance(argument, tuple):
+            self.written(argument)  # its hash goes over all that is in it
+        return super().getitem(obj, argument)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "%" and isinstance(left, str):
@@ -339,8 +401,12 @@ class _Environment(ImmutableSandboxedEnvironment):
             return self._join(args[0], owner)
         if isinstance(owner, str) and name == "replace":
             return self._replace(owner, *args)
+        if isinstance(owner, str | list | tuple):  # most methods go over all of it
+            self.written(owner)
+        if isinstance(owner, list | tuple | Mapping):  # they compare or hash what they are given
+            self.written(args)
         made = super().call(context, obj, *args, **options)
-        self.charge(_length(made))
+        self.charge(TURN + _length(made))
         return made
 
     def wrap_str_format(self, value: Any) -> Any:
@@ -394,8 +460,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         return text
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """The tree of a template, in which loops and ``~`` ask before they go on."""
-        tree = super()._parse(source, name, filename)
+        """The tree of a template, in which loops, ``~``, slices and comparisons ask before they go on."""
+        tree = cast(nodes.Template, _Asking(self._hook).visit(super()._parse(source, name, filename)))
         forbidden = next(tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block)), None)
         if forbidden is not None:
             raise SecurityError(f"line {forbidden.lineno}: {type(forbidden).__name__.lower()} has no place in it")
@@ -425,6 +491,32 @@ class _Environment(ImmutableSandboxedEnvironment):
     def split(self, text: str) -> list[str]:
         """Pieces of text; every second one is a marker, < or >."""
         return re.split(rf"\[{self._nonce}([<>])\]", text)
+
+
+class _Asking(NodeTransformer):
+    """Comparisons, slices and keys that ask before they go over what they are given."""
+
+    def __init__(self, hook: Callable[[str, list[nodes.Expr], int], nodes.Expr]) -> None:
+        self._hook = hook
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802 - as Jinja has it
+        self.generic_visit(node)
+        node.expr = self._hook("written", [node.expr], node.lineno)
+        for operand in node.ops:
+            operand.expr = self._hook("searched" if operand.op in ("in", "notin") else "written", [operand.expr], node.lineno)
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Slice):
+            return node
+        bounds = [nodes.Const(None) if one is None else one for one in (node.arg.start, node.arg.stop, node.arg.step)]
+        return self._hook("sliced", [node.node, *bounds], node.lineno)
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.key = self._hook("written", [node.key], node.lineno)
+        return node
 
 
 def _length(value: object) -> int:
