@@ -625,8 +625,7 @@ class Sequences(Stream):
         number, inside = 0, list[int]()
         for i, (token, place, begins) in enumerate(tokens):
             if self.has_pages:
-                ends = place in self.first_places if self.separator is None else self._ends_with_separator(inside)
-                fresh = ends or (i > 0 and place != tokens[i - 1][1] + 1)
+                fresh = place in self.first_places or (i > 0 and place != tokens[i - 1][1] + 1)
             else:
                 fresh = begins or i in joints
             if i > 0 and fresh:
@@ -638,8 +637,8 @@ class Sequences(Stream):
 
     @cached_property
     def first_places(self) -> set[int]:
-        """Where documents begin that a token file knows."""
-        return set(self.starts)
+        """Where documents of a token file begin."""
+        return set(self.first_tokens)
 
     def _ends_with_separator(self, tokens: list[int]) -> bool:
         count = len(self.separators)

@@ -317,3 +317,16 @@ def test_many_bans_are_united_once(tmp_path: Path) -> None:
         assert stream.bans.at(7).tolist() == [1, 2, 90]
         assert stream.bans.at(8) is stream.bans.at(9)
         assert rows(pickle.loads(pickle.dumps(stream)), 1) == rows(stream, 1)
+
+
+@pytest.mark.parametrize("length", [5, 6, 7])
+def test_a_separator_that_a_sequence_cuts_ends_its_document(length: int, tmp_path: Path) -> None:
+    line = np.array([1, 2, 8, 9, 3, 8, 9, 4, 5, 6, 8, 9, 7, 1, 1, 8, 9, 2, 8, 8, 9], np.uint16)
+    write_tokens([line], tmp_path / "a.rox", block_size=4)
+    ends = [i + 2 for i in range(line.size - 1) if line[i] == 8 and line[i + 1] == 9]
+    with pen.open(tmp_path / "a.rox") as data:
+        stream = data.in_order().sequences(length, separator=[8, 9], documents=True)
+        batch = next(iter(pen.Loader(stream, len(stream), tail="keep")))
+    for number, segments in enumerate(batch["segment"].tolist()):
+        places = range(number * length, (number + 1) * length)
+        assert segments == [sum(places.start < end <= place for end in ends) for place in places]

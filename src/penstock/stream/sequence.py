@@ -210,7 +210,13 @@ class SequenceStream(PartStream):
 
     @cached_property
     def _bounds(self) -> IntArray | None:
-        """Where documents begin, and the last one ends, if token files tell and no separator is given."""
+        """Where documents begin, and the last one ends: if token files tell and no separator is given, or if it is several tokens,
+        which a sequence may cut.
+        """
+        if self._documents and self._can_search and self._separator is not None and self._separator.size > 1:
+            found = find_bounds(self._line, self._separator)
+            found.check()
+            return found.bounds
         is_wanted = self._documents and (self._separator is None or self._separator.size == 0)
         bounds: IntArray | None = getattr(self._line, "document_bounds", None) if is_wanted else None
         return bounds
@@ -536,7 +542,7 @@ class SequenceStream(PartStream):
 
     def _splitter(self) -> npt.NDArray[Any]:
         """What ends a document in the tokens themselves."""
-        return np.empty(0, self._line.dtype) if self._separator is None else self._separator
+        return np.empty(0, self._line.dtype) if self._separator is None or self._bounds is not None else self._separator
 
     def _breaks(self, picks: SpanPicks) -> IntArray:
         """Where runs meet that are no neighbours in the data, and where documents end in them, in tokens of the whole batch."""
@@ -557,6 +563,11 @@ class SequenceStream(PartStream):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_page_bans", "_bounds", "documents")}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Version 1 knew no other fields than those of documents."""
+        fields = (TOKENS, *MARKS) if state.get("_documents") else (TOKENS,)
+        self.__dict__.update({"_fields": fields, "_mask": None, "_document_bans": DocumentBans()} | state)
+
 
 NO_BANS = Bans()
 
@@ -572,11 +583,6 @@ class DocumentBans:
         bans = self.ids.with_ids(ids, from_step, len(documents))
         step, banned = bans[-1]
         return DocumentBans(bans, (*self.ranges, (step, *documents.ranges(banned))))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Version 1 knew no other fields than those of documents."""
-        fields = (TOKENS, *MARKS) if state.get("_documents") else (TOKENS,)
-        self.__dict__.update({"_fields": fields, "_mask": None} | state)
 
 
 def _page_order(order: Order, pages: int, block_size: int, page: int) -> Order:
