@@ -3,8 +3,10 @@ sequences that never changes.
 """
 
 import json
+import os
 import pickle
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from tests.golden import make_packs
 from tests.order import reference
 
 from penstock import _core
+from penstock.errors import TruncatedError
 from penstock.order import Pack
 
 GOLDEN: list[dict[str, Any]] = json.loads(make_packs.PATH.read_text())
@@ -215,6 +218,22 @@ def test_bounds_that_fall_are_refused(split: str, extra: int):
     pack = Pack(np.array([0, 5, 4, 9]), 4, split=split, extra=extra)
     with pytest.raises(ValueError, match="rise"):
         pack.pieces(0, [0])
+
+
+def test_bounds_in_a_file_that_is_cut_do_not_end_the_process(tmp_path: Path):
+    path = tmp_path / "bounds"
+    bounds_of([7] * 100_000).tofile(path)
+    packs = [Pack(np.memmap(path, np.int64, "r"), 64, seed=1, block=block, multiple_of=block) for block in (1, 16)]
+    first = packs[0].pieces(0, [0])
+    os.truncate(path, 4096)
+    for pack in packs:
+        with pytest.raises(TruncatedError, match="was cut"):
+            pack.pieces(1, [0, 900])
+    none = np.empty(0, np.int64)
+    outputs = [np.empty(len(first.document) + 1, np.int64) for _ in range(4)]
+    columns = first.first, np.full_like(first.document, 99_999), first.offset, first.count
+    with pytest.raises(TruncatedError, match="was cut"):
+        _core.make_pack_runs(*columns, packs[0].bounds, 64, False, False, 1, none, np.empty(2, np.int64), *outputs)
 
 
 def test_native_outputs_are_never_converted():

@@ -373,7 +373,7 @@ class TokenSource(RowSource):
                 f"{found.path}: expected documents from token 0 to {self._num_tokens}, found {bounds[:1]} to {bounds[-1:]}: remove "
                 "the file, and it is made again"
             )
-        blocks = found["blocks"] if len(found["blocks"]) else None
+        blocks = np.array(found["blocks"]) if len(found["blocks"]) else None
         block = _index_block(len(bounds) - 1)
         return DocumentBounds(bounds, block, blocks, lambda starts, stops: found.need("bounds", starts, stops))
 

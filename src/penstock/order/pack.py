@@ -213,7 +213,7 @@ class Pack:
     def num_documents(self) -> int:
         return self.bounds.size - 1
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
         """Tokens of all documents, with those that are added."""
         return int(self.bounds[-1]) - int(self.bounds[0]) + self.extra * self.num_documents
