@@ -170,7 +170,7 @@ out.close()
 print(len(pen.open(path)))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
+        [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", code, str(path)],  # 3.12 warns of every fork
         capture_output=True,
         text=True,
         check=False,
