@@ -72,7 +72,7 @@ def _from_file(library: Any, path: Path, name: str) -> "TextTokenizer":
 
 
 class TextTokenizer:
-    """A ``tokenizers.Tokenizer`` that nobody else changes. The truncation and padding that its JSON may ask for are not done:
+    """A private copy of a ``tokenizers.Tokenizer``. The truncation and padding that its JSON may ask for are not done:
     documents are encoded whole.
 
     Safe to use from several threads; pickled, it is its JSON. ``keeps_special_text`` is the ``encode_special_tokens`` of the

@@ -558,6 +558,51 @@ def test_documents_of_a_damaged_sidecar_are_not_packed(tmp_path: Path, kept: lis
         tokens_of(stream)
 
 
+def document_ranges(path: Path) -> Any:
+    with pen.open(path, dtype="uint16", check=False) as data:
+        return data.documents(0)
+
+
+def spans(path: Path) -> Any:
+    stream = pen.open(path, dtype="uint16", check=False).in_order().sequences(16, separator=0)
+    return pen.Loader(stream, batch_size=2).explain(0, documents=True)["documents"]
+
+
+@pytest.mark.parametrize("ask", [document_ranges, spans])
+def test_documents_of_a_damaged_sidecar_are_not_told(
+    ask: Callable[[Path], Any], tmp_path: Path, kept: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Sidecar.check, "__defaults__", (0,))
+    path = tmp_path / "a.bin"
+    write_tokens(path, [5] * 10_000)
+    ask(path)
+    (made,) = tmp_path.glob(f".a.bin.*{SUFFIX}")
+    content = bytearray(made.read_bytes())
+    content[4096 + 8 * 5000] ^= 1
+    made.write_bytes(content)
+    with pytest.raises(CorruptError, match="made again"):
+        ask(path)
+
+
+@pytest.mark.parametrize("ask", [document_ranges, spans])
+@pytest.mark.parametrize("bad", [-1, 25, 1 << 60])
+def test_documents_that_a_sidecar_puts_out_of_order_are_refused(
+    ask: Callable[[Path], Any], bad: int, tmp_path: Path, kept: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "a.bin"
+    write_tokens(path, [5] * 100)
+    write = token_line._write_bounds
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            token_line, "_write_bounds", lambda writer, _: write(writer, [np.array([0, 5, bad, *range(15, 501, 5)], np.int64)])
+        )
+        with pytest.raises(CorruptError, match="made again"):
+            ask(path)
+    assert len(list(tmp_path.glob(f".a.bin.*{SUFFIX}"))) == 1
+    with pytest.raises(CorruptError, match="made again"):
+        ask(path)
+
+
 def test_documents_at_a_url_are_kept_in_the_cache_directory(kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     write_tokens(tmp_path / "a.bin", LENGTHS)

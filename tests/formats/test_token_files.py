@@ -37,6 +37,7 @@ from penstock.errors import (
     UnsupportedVersionError,
 )
 from penstock.formats import megatron, token_line
+from penstock.formats.documents_writer import write_documents
 from penstock.formats.tokens_writer import write_tokens
 from penstock.records import Source
 from penstock.remote.url import UrlPath, url_path
@@ -1162,3 +1163,10 @@ def test_a_table_of_half_the_tokens_of_two_bytes_is_not_taken_for_one_of_four(tm
     (tmp_path / "x.npy").write_bytes(wide.tobytes())
     with pen.open(tmp_path / "x.npy", documents=True) as source:
         assert np.array_equal(np.concatenate(list(source["tokens"][:])), wide)
+
+
+@pytest.mark.parametrize("name", ["a.idx", "a.ds", "a.npy"])
+def test_a_type_that_is_none_is_told_with_its_name(name: str, tmp_path: Path) -> None:
+    write_documents([np.arange(5, dtype="u2")], tmp_path / name)
+    with pytest.raises(TypeError, match="dtype: expected a type such as 'uint16', got 'u99'"):
+        pen.open(tmp_path / name, dtype="u99")

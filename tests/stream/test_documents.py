@@ -275,15 +275,19 @@ def test_separators_are_searched_only_when_asked(tmp_path: Path, monkeypatch: py
         assert "documents" in loader.explain(0, documents=True)
 
 
-def test_separators_are_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("separator", [0, [0, 0]])
+@pytest.mark.parametrize("documents", [False, True])
+def test_separators_are_searched_once(documents: bool, separator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, searches = rox(tmp_path), []
     search = type(data.source).separated
     monkeypatch.setattr(type(data.source), "separated", lambda *given: searches.append(1) or search(*given))
     with data.source:
-        stream = data.stream("sequences").without([1]).without([2], from_step=3)
+        stream = data.source.shuffle(seed=7).sequences(8, separator=separator, documents=documents)
+        stream = stream.without([1]).without([2], from_step=3)
         phases = [pen.Phase(steps=2, batch_size=2, seq_len=8), pen.Phase(steps=2, batch_size=2, seq_len=16)]
         loader = pen.Loader(stream, phases=phases)
         assert all("documents" in loader.explain(step, documents=True) for step in range(4))
+        assert len([batch for batch, _ in zip(loader, range(4), strict=False)]) == 4
     assert len(searches) == 1
 
 

@@ -5,13 +5,13 @@ immutable sandbox, with these limits besides:
 
 * no file can be included, imported or extended
 * the only functions, filters and methods are those of the tables here
-* everything that repeats or grows something (loops, calls, filters, operators) is charged for it, and a conversation has only so
-  much to spend: work, memory and output are bounded
+* everything that repeats or grows something (loops, calls, filters, operators) is charged for it, and every conversation has a
+  fixed budget: work, memory and output are bounded
 
-What the assistant says is what ``{% generation %}`` ... ``{% endgeneration %}`` encloses. Markers that nobody can guess are written
-around it, found in the text and removed again; the text must then be the one that the template writes without them. A template
-without that tag is applied to the messages before each message of the assistant and to those up to it: what the latter text has
-more than the former, with its generation prompt, is what the assistant says.
+What the assistant says is what ``{% generation %}`` ... ``{% endgeneration %}`` encloses. Random markers are written around it,
+found in the text and removed again; the text must then be the one that the template writes without them. A template without that
+tag is applied to the messages before each message of the assistant and to those up to it: what the latter text has more than the
+former, with its generation prompt, is what the assistant says.
 
 Imported when it is used, because Jinja may be missing.
 """

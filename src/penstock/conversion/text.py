@@ -217,7 +217,7 @@ class TextMap:
         return {TOKENS: _spread(values, lengths, present)}
 
     def _check(self, given: _Texts, texts: Sequence[str]) -> None:
-        """SchemaMismatchError if these are conversations, of which nobody said so: their JSON would become tokens."""
+        """SchemaMismatchError if these are conversations and no chat option was given: their JSON would become tokens."""
         if texts and not self.takes_messages and _is_conversation(texts[0]):
             raise SchemaMismatchError(
                 f"{given.name(given.texts.index(texts[0]))}: expected a text, found messages with role and content, as JSON: give "

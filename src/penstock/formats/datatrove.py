@@ -21,9 +21,9 @@ import numpy.typing as npt
 from penstock.argument import IntArray, whole_number
 from penstock.errors import FormatError, MissingError, SchemaMismatchError, SourceChangedError, TrailingBytesError, TruncatedError
 from penstock.formats.files import File, Files, Names, Neighbours, RemoteFile, bytes_of, find_files
-from penstock.formats.flat_tokens import BLOCK_SIZE, HEAD_BYTES, REMEDY, check_tokens, token_dtype
+from penstock.formats.flat_tokens import BLOCK_SIZE, HEAD_BYTES, REMEDY, check_tokens
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
-from penstock.formats.token_line import BlockRuns, Documents, LineOptions, MaskedTokens, TokenSource
+from penstock.formats.token_line import BlockRuns, Documents, LineOptions, MaskedTokens, TokenSource, token_dtype
 from penstock.process import map_at_once
 from penstock.records import Recipe
 from penstock.remote.window import RemoteOptions, SharedWindow
@@ -69,13 +69,7 @@ def open_datatrove(
         remote = replace(remote, shared=remote.shared or SharedWindow())
     layout = _Layout(given, index is not None, size, vocabulary, check=bool(check))
     tokens = DatatroveTokens(_with_indices(files, index), layout, field, count, io, remote, near)
-    if masks is None:
-        return tokens
-    try:
-        return tokens.with_mask(masks)
-    except BaseException:
-        tokens.close()
-        raise
+    return tokens if masks is None else tokens.with_mask(masks)
 
 
 def _with_indices(data: Files, index: Files | None) -> Files:

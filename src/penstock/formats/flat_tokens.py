@@ -42,11 +42,12 @@ from penstock.formats.token_line import (
     TokenSource,
     as_elements,
     document_ends,
+    token_dtype,
 )
 from penstock.records import Recipe, Source
 from penstock.remote.window import RemoteOptions, SharedWindow
 
-__all__ = ["BLOCK_SIZE", "TABLE", "FlatTokens", "check_tokens", "open_bin", "open_flat", "open_npy_file", "token_dtype"]
+__all__ = ["BLOCK_SIZE", "TABLE", "FlatTokens", "check_tokens", "open_bin", "open_flat", "open_npy_file"]
 
 BLOCK_SIZE = 4096
 """Tokens of a record where files do not say where documents end."""
@@ -146,13 +147,7 @@ def open_flat(
         None if separator is None else _tokens_of(separator),
     )
     tokens = FlatTokens(files, layout, field, default_threads(threads), io, remote)
-    if masks is None:
-        return tokens
-    try:
-        return tokens.with_mask(masks)
-    except BaseException:
-        tokens.close()
-        raise
+    return tokens if masks is None else tokens.with_mask(masks)
 
 
 def _tokens_of(separator: Any) -> tuple[int, ...]:
@@ -167,14 +162,6 @@ def _find_masks(what: Any) -> Files:
     if isinstance(what, bool):
         raise TypeError("loss: expected the names of the label masks, which flat files do not tell, got True")
     return find_files(what, (".npy", BIN))
-
-
-def token_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """A type that tokens may have."""
-    made = np.dtype(dtype)
-    if made.kind not in "iu":
-        raise ValueError(f"dtype must be a type of whole numbers such as 'uint16', got {made}")
-    return made.newbyteorder("<") if made.byteorder == "=" else made
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from penstock.errors import (
 )
 from penstock.formats.files import File, Files, LocalFile, Names, Neighbours, RemoteFile, bytes_of, find_files, has_pattern
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
-from penstock.formats.token_line import Documents, LineOptions, TokenSource, is_small
+from penstock.formats.token_line import Documents, LineOptions, TokenSource, as_dtype, is_small
 from penstock.process import map_at_once
 from penstock.records import Recipe
 from penstock.remote.window import RemoteOptions
@@ -83,11 +83,11 @@ def open_megatron(
     Sequences follow one another and fill the .bin, as Megatron writes them. With ``scattered=True`` they may be anywhere in it, and
     all of the indices are read at once.
     """
-    files = Files(_pairs(what))
+    files, given = Files(_pairs(what)), None if dtype is None else as_dtype(dtype)
     source = MegatronTokens(files, field, records, bool(scattered), default_threads(threads), io, remote)
-    if dtype is not None and np.dtype(dtype) != source.dtype:
+    if given is not None and given != source.dtype:
         source.close()
-        raise SchemaMismatchError(f"{files[1]}: expected tokens of {np.dtype(dtype)}, found that they are {source.dtype}")
+        raise SchemaMismatchError(f"{files[1]}: expected tokens of {given}, found that they are {source.dtype}")
     return source
 
 

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.algebra.view import Aligned
-from penstock.argument import IntArray, as_ids, check_positions, whole_number
+from penstock.argument import IntArray, as_ids, check_positions, shown, whole_number
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output
 from penstock.errors import CorruptError, SchemaMismatchError
 from penstock.formats.files import MAX_BATCH_BYTES, File, Files, bytes_of, check_batch
@@ -39,10 +40,12 @@ __all__ = [
     "MaskedTokens",
     "TokenLeaf",
     "TokenSource",
+    "as_dtype",
     "as_elements",
     "document_ends",
     "heads_of_runs",
     "is_small",
+    "token_dtype",
 ]
 
 LOSS_MASK = "loss_mask"
@@ -120,7 +123,7 @@ needed.
 
 
 def is_small(documents: int) -> bool:
-    """Whether the tables of files with so many documents are read when they are opened."""
+    """Whether the tables of files with this number of documents are read when they are opened."""
     return documents <= EARLY
 
 
@@ -178,19 +181,23 @@ class Documents:
 @dataclass(frozen=True, eq=False)
 class DocumentBounds:
     """Document i has the tokens [bounds[i], bounds[i + 1]) of a line; ``block_bounds``, where they are known, are the bounds of
-    every ``block`` documents together. The bounds may be a map of a file: ``need(starts, stops)`` raises CorruptError if some of
-    them are not what was written.
+    every ``block`` documents together. The bounds may be a map of the file ``path``: ``need(starts, stops)`` raises CorruptError if
+    some of them are not what was written.
     """
 
     bounds: IntArray
     block: int = 1
     block_bounds: IntArray | None = None
     need: Callable[[IntArray, IntArray], None] | None = None
+    path: Path | None = None
 
-    def check(self) -> None:
-        """CorruptError if any of them is not what was written."""
+    def checked(self) -> IntArray:
+        """All bounds. CorruptError if a file has others than were written, or documents that overlap."""
         if self.need is not None:
             self.need(np.zeros(1, np.int64), np.array([self.bounds.size], np.int64))
+            if np.any(self.bounds[1:] < self.bounds[:-1]):
+                raise CorruptError(f"{self.path}: expected documents in their order: remove the file, and it is made again")
+        return self.bounds
 
 
 @dataclass(frozen=True)
@@ -288,11 +295,15 @@ class TokenSource(RowSource):
 
     def with_mask(self, files: Files) -> "MaskedTokens":
         """These tokens with their loss masks: a file for each of theirs, of a byte for each token. SchemaMismatchError if there are
-        more or fewer.
+        more or fewer; the tokens are closed then.
         """
         threads, io, remote = self._options
         how = LineOptions(LOSS_MASK, np.dtype("u1"), threads, io, remote)
-        return MaskedTokens(self, LossMask(files, self, self._each, (self._counts, self._pieces, how), self._identity()))
+        try:
+            return MaskedTokens(self, LossMask(files, self, self._each, (self._counts, self._pieces, how), self._identity()))
+        except BaseException:
+            self.close()
+            raise
 
     def token_ranges(self, ids: IntArray) -> tuple[IntArray, IntArray]:
         """Where on the line of all tokens records begin, and how many tokens they have."""
@@ -336,7 +347,7 @@ class TokenSource(RowSource):
 
         ``separator`` is an element, or a sequence of them. Empty documents count; tokens behind the last separator are a document.
         """
-        bounds, width = self.separated(separator).bounds, as_elements("separator", separator, self.dtype).size
+        bounds, width = self.separated(separator).checked(), as_elements("separator", separator, self.dtype).size
         ranges = np.stack([bounds[:-1], bounds[1:] - width], axis=1)
         if len(ranges) and not self._ends_with(separator, int(bounds[-2])):
             ranges[-1, 1] = bounds[-1]
@@ -375,7 +386,7 @@ class TokenSource(RowSource):
             )
         blocks = np.array(found["blocks"]) if len(found["blocks"]) else None
         block = _index_block(len(bounds) - 1)
-        return DocumentBounds(bounds, block, blocks, lambda starts, stops: found.need("bounds", starts, stops))
+        return DocumentBounds(bounds, block, blocks, lambda starts, stops: found.need("bounds", starts, stops), found.path)
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         if not fields:
@@ -552,6 +563,22 @@ class TokenLeaf:
     def native_reader(self, field: str) -> tuple[Any, int] | None:
         """A reader of single tokens; None if their byte order is not the machine's."""
         return self.rows.native() if self.stored.isnative else None
+
+
+def as_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """A type that a caller names."""
+    try:
+        return np.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"dtype: expected a type such as 'uint16', got {shown(dtype)}") from error
+
+
+def token_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """A type that tokens may have."""
+    made = as_dtype(dtype)
+    if made.kind not in "iu":
+        raise ValueError(f"dtype must be a type of whole numbers such as 'uint16', got {made}")
+    return made.newbyteorder("<") if made.byteorder == "=" else made
 
 
 def as_elements(name: str, value: object, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -33,8 +33,7 @@ class DocumentTable:
 
     def __init__(self, source: Source, line: Any, bounds: DocumentBounds, *, are_records: bool, added: int = 0) -> None:
         """The documents of ``line`` have these bounds; the last ``added`` tokens of each are not the document's."""
-        bounds.check()
-        self._source, self._line, self._bounds, self._added = source, line, bounds.bounds, added
+        self._source, self._line, self._bounds, self._added = source, line, bounds.checked(), added
         self.are_records = are_records
 
     def __len__(self) -> int:

@@ -54,6 +54,9 @@ MARKS = ("segment", "position")
 FIELDS = (*MARKS, LOSS_MASK)
 """The fields that a sequence may have in addition to its tokens."""
 
+SEARCHED = ("_page_bans", "_bounds", "_found", "documents")
+"""What a stream finds out from the data; a pickled copy does so again."""
+
 MARK = 1024
 """The place of every MARKth document of an epoch is kept; those between are added up when they are needed."""
 
@@ -186,7 +189,7 @@ class SequenceStream(PartStream):
 
     def _lay(self, page: int | None) -> None:
         """Cut the data into pages, and put them in order."""
-        if self._documents and self._bounds is None and (self._separator is None or self._separator.size == 0):
+        if self._documents and (self._separator is None or self._separator.size == 0) and self._bounds is None:
             raise ValueError("documents=True needs the separator that ends every document, of at least one token")
         line, order, self._asked = self._line, self._given, page
         if page is None:
@@ -214,9 +217,7 @@ class SequenceStream(PartStream):
         which a sequence may cut.
         """
         if self._documents and self._can_search and self._separator is not None and self._separator.size > 1:
-            found = find_bounds(self._line, self._separator)
-            found.check()
-            return found.bounds
+            return self._found.checked()
         is_wanted = self._documents and (self._separator is None or self._separator.size == 0)
         bounds: IntArray | None = getattr(self._line, "document_bounds", None) if is_wanted else None
         return bounds
@@ -332,8 +333,7 @@ class SequenceStream(PartStream):
         options: dict[str, Any] = {"separator": self._separator, "fields": self._fields, "version": self._version}
         options |= {"bans": self._bans, "document_bans": self._document_bans}
         made = type(self)(self._source, self._line, self._given, seq_len, **(options | self._layout() | changed))
-        if "documents" in self.__dict__:  # separators are searched once
-            made.__dict__["documents"] = self.documents
+        made.__dict__ |= {name: value for name, value in self.__dict__.items() if name in ("_found", "documents")}  # searched once
         return made
 
     def _layout(self) -> dict[str, Any]:
@@ -436,8 +436,13 @@ class SequenceStream(PartStream):
         line, source = self._line, self._source
         if isinstance(line, DocumentLine):
             return DocumentTable(source, line, DocumentBounds(line.bounds), are_records=True, added=line.num_added)
-        bounds = find_bounds(line, self._separator if self._can_search else None)
-        return DocumentTable(source, line, bounds, are_records=not self._can_search and are_records(source, bounds.bounds))
+        is_record = not self._can_search and are_records(source, self._found.bounds)
+        return DocumentTable(source, line, self._found, are_records=is_record)
+
+    @cached_property
+    def _found(self) -> DocumentBounds:
+        """Where the documents of token files are."""
+        return find_bounds(self._line, self._separator if self._can_search else None)
 
     def explain(self, picks: SpanPicks, *, documents: bool = False) -> dict[str, Any]:
         if documents or self._knows_documents:
@@ -561,7 +566,7 @@ class SequenceStream(PartStream):
         self._source.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_page_bans", "_bounds", "documents")}
+        return {name: value for name, value in self.__dict__.items() if name not in SEARCHED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Version 1 knew no other fields than those of documents."""
