@@ -67,6 +67,17 @@ def test_runs_are_the_rows_of_a_range_of_records(case: tuple[RowTable, list[Plac
         assert sorted(found) == sorted(rows[start:])
 
 
+@given(case=nested(), edges=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=5))
+def test_runs_of_several_ranges_are_the_rows_of_each(case: tuple[RowTable, list[Place]], edges: list[tuple[int, int]]) -> None:
+    table, rows = case
+    ranges = [sorted((a % (len(rows) + 1), b % (len(rows) + 1))) for a, b in edges]
+    runs = table.runs(np.array([low for low, _ in ranges], np.int64), np.array([high for _, high in ranges], np.int64))
+    found = [
+        (leaf, row) for leaf, *ends in runs for a, b in zip(*(each.tolist() for each in ends), strict=True) for row in range(a, b)
+    ]
+    assert sorted(found) == sorted(row for low, high in ranges for row in rows[low:high])
+
+
 @given(cases=st.lists(nested(), min_size=1, max_size=4), seed=st.integers(0, 99))
 def test_the_tables_of_several_streams_are_one_lookup(cases: list[tuple[RowTable, list[Place]]], seed: int) -> None:
     lookup = make_lookup([table for table, _ in cases])

@@ -59,12 +59,45 @@ class RowTable(ABC):
         if self.line is not None and self.line[1] == 1:
             yield self.leaves[0], starts + self.line[0], stops + self.line[0]
             return
+        if self._plain_runs is not None:
+            yield from self._cut(starts, stops, *self._plain_runs)
+            return
         which, rows = self.find(expanded(starts, stops))
         if which is None:
             yield self.leaves[0], *runs_of(rows)
             return
-        for number in np.unique(which).tolist():
+        for number in _each(which):
             yield self.leaves[number], *runs_of(rows[which == number])
+
+    @cached_property
+    def _plain_runs(self) -> tuple[IntArray, IntArray, IntArray] | None:
+        """Ends, bases and leaves of the runs of all records, if the rows of each follow one another; None otherwise."""
+        table = self.table
+        if table is None or any(step != 1 for _, _, step, _ in table):
+            return None
+        ends, bases, _, leaves = np.array(table, np.int64).reshape(-1, 4).T.copy()
+        return ends, bases, leaves
+
+    def _cut(
+        self, starts: IntArray, stops: IntArray, ends: IntArray, bases: IntArray, leaves: IntArray
+    ) -> Iterator[tuple[Any, IntArray, IntArray]]:
+        """Records [start, stop), cut where the runs of the table end: without a look at every record."""
+        some = starts < stops
+        starts, stops = starts[some], stops[some]
+        first, last = np.searchsorted(ends, starts, side="right"), np.searchsorted(ends, stops, side="left")
+        pieces = last - first + 1
+        runs = expanded(first, last + 1)
+        lows = np.maximum(np.repeat(starts, pieces), np.concatenate([[0], ends[:-1]])[runs]) + bases[runs]
+        highs = np.minimum(np.repeat(stops, pieces), ends[runs]) + bases[runs]
+        which = leaves[runs]
+        for number in _each(which):
+            here = which == number
+            yield self.leaves[number], lows[here], highs[here]
+
+
+def _each(which: npt.NDArray[Any]) -> list[int]:
+    """The numbers that are there, in their order."""
+    return [int(number) for number in np.flatnonzero(np.bincount(which))]
 
 
 def make_lookup(tables: Sequence[RowTable]) -> _core.RowLookup | None:

@@ -41,6 +41,8 @@ def load_tokenizer(what: TokenizerLike) -> "TextTokenizer":
     if isinstance(what, TextTokenizer):
         return what
     library = need("tokenizers", EXTRA)
+    if isinstance(what, str) and "://" in what:
+        raise ValueError(f"tokenizer: expected the path of a {FILE_NAME} on this machine, got the URL {what}: copy it to a disk")
     if isinstance(what, str | os.PathLike):
         return _from_file(library, Path(what), os.fspath(what))
     found = getattr(what, "backend_tokenizer", what)

@@ -16,6 +16,7 @@ from tests.text import documents, trained
 from tokenizers import Tokenizer, processors
 
 import penstock as pen
+from penstock.conversion.text import TextMap
 from penstock.errors import EmptySourceError, SchemaMismatchError, StoreError
 from penstock.source import BatchMap, Converted, Tokenize
 
@@ -168,6 +169,32 @@ def test_a_map_comes_before_the_tokenizer(tmp_path: Path, tokenizer: Tokenizer) 
     data = {"text": TEXTS, "number": np.arange(len(TEXTS))}
     pen.convert(data, tmp_path / "a.idx", tokenizer=tokenizer, map=BatchMap(shout, batch_bytes=300), **SMALL)
     assert read(tmp_path / "a.idx") == [tokenizer.encode(text.upper()).ids for text in TEXTS if text]
+
+
+def test_a_map_says_how_many_records_a_task_has(tokenizer: Tokenizer) -> None:
+    assert TextMap.of(Tokenize(tokenizer), BatchMap(shout, task_records=7), None, is_nullable=False).task_records == 7
+    assert (
+        TextMap.of(Tokenize(tokenizer, task_records=9), BatchMap(shout, task_records=7), None, is_nullable=False).task_records == 9
+    )
+
+
+def test_a_separator_that_is_no_token_of_the_type_is_refused_before_anything_is_mapped(tmp_path: Path) -> None:
+    called: list[int] = []
+
+    def tokens(batch: dict[str, Any]) -> dict[str, Any]:
+        called.append(len(batch["x"]))
+        return batch
+
+    data = {"x": np.zeros((2000, 4), np.uint16)}
+    with pytest.raises(ValueError, match="separator"):
+        pen.convert(data, tmp_path / "a.bin", map=BatchMap(tokens, fields={"x": pen.Field("u2", (4,))}), separator=70000)
+    assert called == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tokenizer_at_a_url_is_to_be_copied(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"got the URL s3://bucket/tokenizer\.json: copy it to a disk"):
+        pen.convert({"text": TEXTS}, tmp_path / "a.rox", tokenizer="s3://bucket/tokenizer.json")
 
 
 @pytest.mark.parametrize(

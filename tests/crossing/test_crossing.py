@@ -15,7 +15,7 @@ from tests.remote.seaweed import serving
 
 from penstock.remote.objects import close_all
 
-CASES = 2000
+CASES = 1000
 
 
 @pytest.fixture(autouse=True)

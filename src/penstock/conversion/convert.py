@@ -17,6 +17,7 @@ from penstock.errors import EmptySourceError, StoreError
 from penstock.formats.files import listing
 from penstock.formats.open import has_urls, is_at_url, open_source
 from penstock.formats.publish import Staging, new_file, refuse_existing
+from penstock.formats.token_line import as_elements
 from penstock.progress import Progress, reporting
 from penstock.records import DENSE, Source
 from penstock.remote.url import UrlPath
@@ -177,6 +178,8 @@ def _convert_to_file(work: Conversion, path: Path, separator: object, progress: 
     partial, place = _partial(path)
     fields = work.guess_fields()
     form = FileForm.of(path, fields, work.input.map)
+    if separator is not None:
+        as_elements("separator", separator, form.dtype)  # an error before the work, not behind it
     is_begun = _check_partial(partial, place)
     if not _is_committed(partial):  # else these may be its own files, of a run that was killed while they got their names
         for file in form.files:

@@ -45,8 +45,8 @@ class Tokenize:
     ``eos`` is a token, by name or id, that is appended to every document. ``special_tokens=False`` leaves out those that the
     tokenizer's post-processor adds. With ``chat_template`` records are conversations, lists of messages with role and content: the
     path of a Jinja template, its text, or True for the one that came with the tokenizer; ``False`` takes conversations as the texts
-    they are stored as. A batch of about ``batch_bytes`` is encoded at once; a task, after which an interrupted conversion goes on,
-    has ``task_records`` records, or as many as fill a chunk.
+    they are stored as. A batch of about ``batch_bytes`` is read, given to the map if there is one, and encoded at once; a task,
+    after which an interrupted conversion goes on, has ``task_records`` records, those of the map, or as many as fill a chunk.
     """
 
     tokenizer: TokenizerLike = field(repr=False)  # some show their whole vocabulary
@@ -152,7 +152,7 @@ class TextMap:
             missing,
             is_nullable and missing is None,
             int(how.batch_bytes),
-            how.task_records,
+            before.task_records if how.task_records is None and before is not None else how.task_records,
         )
 
     @property
