@@ -43,7 +43,7 @@ class TestDesign(OrderSuite):
             Design.simple(MOST, size=MOST - 1, seed=3),
             Design.fraction(1000, 0.25, seed=5),
             Design.stratified(97, strata=10, size=33, seed=7),
-            Design.stratified(10**12, strata=4096, size=2000, seed=7),
+            Design.stratified(10**12, strata=4096, size=200, seed=7),
             Design.stratified(97, strata=[40, 0, 50, 7], size=33, seed=7),
             Design.proportional(97, masses=masses, size=33, seed=7),
             Design.proportional(97, masses=[3, 1, 0], strata=[40, 50, 7], size=33, seed=7),
