@@ -20,6 +20,7 @@ from tools.docs.docstring import as_markdown
 
 import penstock
 from penstock import errors
+from penstock.remote.objects import close_all
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -74,7 +75,10 @@ def warm_is_running() -> None:
 @every_page
 def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    run(page.name, snippets(page), {}, str(page))
+    try:
+        run(page.name, snippets(page), {}, str(page))
+    finally:
+        close_all()  # threads that ask a storage for the main thread
 
 
 @every_page

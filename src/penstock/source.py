@@ -1,4 +1,4 @@
-"""Writers of foreign formats, blends, BatchMap and Tokenize. Sources are opened with :func:`penstock.open`."""
+"""Writers of foreign formats, your own storage, blends, BatchMap and Tokenize. Sources are opened with :func:`penstock.open`."""
 
 from penstock.conversion.files import Converted
 from penstock.conversion.tasks import BatchMap
@@ -8,13 +8,17 @@ from penstock.formats.documents_writer import write_documents
 from penstock.formats.megatron import open_blend
 from penstock.formats.rows import encode_rows, write_rows
 from penstock.formats.tokens_writer import write_tokens
+from penstock.remote.backend import Backend, ObjectFacts, storage
 
 __all__ = [
+    "Backend",
     "BatchMap",
     "Converted",
+    "ObjectFacts",
     "Tokenize",
     "encode_rows",
     "open_blend",
+    "storage",
     "write_collection",
     "write_documents",
     "write_rows",

@@ -336,8 +336,8 @@ def _open_unnamed(path: UrlPath, options: Options) -> Source:
 
 
 def _can_list(path: UrlPath) -> bool:
-    """Whether the objects under a URL can be listed: not those of a plain web server."""
-    return path.objects.scheme not in ("http", "https")
+    """Whether the objects under a URL can be listed."""
+    return path.objects.can_list
 
 
 def _open_under(path: UrlPath, options: Options) -> Source:

@@ -282,6 +282,24 @@ class HttpClient:
             exchange.close()
             raise
 
+    def document(self, path: str, query: str, most: int) -> tuple[bytes, Mapping[str, str]]:
+        """All of an answer of at most so many bytes, for a path that is quoted already, and its headers by names in lower case."""
+
+        def whole() -> tuple[bytes, Mapping[str, str]]:
+            exchange = self._exchange("GET", f"{path}?{query}" if query else path, {}, is_quoted=True)
+            try:
+                _check_status(exchange, 200)
+                data = bytearray()
+                while piece := exchange.read(1):
+                    data += piece
+                    if len(data) > most:
+                        raise FailedError(Failure("wrong", f"expected an answer of at most {most} bytes"))
+                return bytes(data), {name.lower(): value for name, value in exchange.response.headers.items()}
+            finally:
+                exchange.close()
+
+        return self._guarded(whole)
+
     def items(self, stream: "Iterator[bytes]") -> Iterator[bytes]:
         while (piece := self._guarded(lambda: next(stream, None))) is not None:
             yield piece
@@ -299,9 +317,10 @@ class HttpClient:
             failure = Failure("again", f"{self._origin}: the answer broke off or is no HTTP ({type(error).__name__})")
         raise FailedError(failure)
 
-    def _exchange(self, method: str, key: str, asked: Mapping[str, Any]) -> "_Exchange":
+    def _exchange(self, method: str, key: str, asked: Mapping[str, Any], *, is_quoted: bool = False) -> "_Exchange":
         """The answer to a request, after its redirects."""
-        url, deadline = f"{self._origin}/{urllib.parse.quote(key)}", time.monotonic() + self._policy.request_s
+        url = f"{self._origin}/{key if is_quoted else urllib.parse.quote(key)}"
+        deadline = time.monotonic() + self._policy.request_s
         for _ in range(MOST_REDIRECTS + 1):
             exchange = self._ask(method, url, asked, deadline)
             if exchange.response.status not in _REDIRECTS or exchange.response.headers.get("Location") is None:

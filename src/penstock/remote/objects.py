@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from penstock.errors import (
     CorruptError,
@@ -80,7 +80,21 @@ CLIENT_OPTIONS = frozenset(
 )
 """Storage options of an HTTP client; everything else configures the store."""
 
-AnyClient = ObstoreClient | HttpClient
+READ_ONLY = ("hf", "storage")
+"""Schemes of places that are only read: the hub, and what users bring with them."""
+
+
+class AnyClient(Protocol):
+    """What reads: an ObstoreClient, an HttpClient, a HubClient or a BackendClient. All but the second have ``pages``, a listing."""
+
+    expired: bool
+
+    def do(self, action: Callable[[], T]) -> T: ...
+    @property
+    def call(self) -> Callable[..., Any]: ...
+    def items(self, stream: Any) -> Iterator[Any]: ...
+    def close(self) -> None: ...
+
 
 _inherited: list[object] = []  # clients of a parent process: to free one would end connections of the parent
 
@@ -98,7 +112,7 @@ class Clients:
 
     def client(self, policy: Policy, *, write: bool = False) -> AnyClient:
         """The client of this process; ValueError if the options are not accepted."""
-        write = write and self.scheme != "memory"
+        write = write and self.scheme not in ("memory", *READ_ONLY)
         known = self._known(policy, write)
         if known is not None:
             return known
@@ -139,6 +153,8 @@ def open_client(scheme: str, host: str, options: Mapping[str, Any], policy: Poli
     """A new client; ValueError if one of the options is unknown or has a bad value."""
     try:
         _check_ours(scheme, options)
+        if scheme in READ_ONLY:
+            return _open_read_only(scheme, host, options, policy)
         config = {name: value for name, value in options.items() if name not in OUR_OPTIONS | CLIENT_OPTIONS}
         if config and scheme in ("memory", *_WEB):
             raise ValueError(f"unknown option {min(config)!r} (a store of this kind has no configuration)")
@@ -149,6 +165,19 @@ def open_client(scheme: str, host: str, options: Mapping[str, Any], policy: Poli
     except Exception as error:
         refused = f"storage_options of {scheme}://{host} were not accepted: {first_line(str(error))}"
     raise ValueError(refused)
+
+
+def _open_read_only(scheme: str, host: str, options: Mapping[str, Any], policy: Policy) -> AnyClient:
+    if scheme == "storage":
+        from penstock.remote.backend import BackendClient
+
+        return BackendClient(options["backend"], host)
+    from penstock.remote.hub import OPTIONS, HubClient
+
+    unknown = set(options) - OUR_OPTIONS - CLIENT_OPTIONS - OPTIONS
+    if unknown:
+        raise ValueError(f"unknown option {min(unknown)!r}")
+    return HubClient(host, options, policy)
 
 
 def _check_ours(scheme: str, options: Mapping[str, Any]) -> None:
@@ -291,11 +320,17 @@ class Objects:
         begin, end = result.range
         return Answer(found.etag, found.modified, found.size, begin, end, encoding, _pieces(client, result, least))
 
+    @property
+    def can_list(self) -> bool:
+        """Whether there is a listing: not of a plain web server, or of a backend without one."""
+        return self.scheme not in _WEB and (self.scheme != "storage" or hasattr(self.options["backend"], "list"))
+
     def list(self, prefix: str) -> list[ObjectInfo]:
         """All objects whose key begins with ``prefix`` and a slash ("": all there are), sorted by the bytes of their keys."""
-        if self.scheme in _WEB:
+        if not self.can_list:
+            what = "a web server" if self.scheme in _WEB else "this backend"
             raise NoMatchError(
-                f"{self.url_of(prefix)}: expected the names of files, because a web server has no listing; name them one by one"
+                f"{self.url_of(prefix)}: expected the names of files, because {what} has no listing; name them one by one"
             )
         found: dict[str, ObjectInfo] = {}
         tries = Tries(self.policy, self.clock, self.account, partial(given_up, f"listing {self.url_of(prefix)}"))
@@ -331,7 +366,8 @@ class Objects:
     def _pages(self, prefix: str, offset: str | None) -> Iterator[Sequence[Any]]:
         self.account.request("LIST", prefix)
         try:
-            yield from self._obstore().pages(self.policy.total_s, prefix or None, offset)
+            client: Any = self._client()
+            yield from client.pages(self.policy.total_s, prefix or None, offset)
         except TimeoutError:
             late = Failure("again", f"no page of the listing came in {self.policy.total_s:g} s")
         else:
@@ -391,6 +427,8 @@ class Objects:
 
     def supports_put_new(self, under: str = "") -> bool:
         """Whether the store honours the condition of ``put_new``: tested once, with a scratch object under a prefix."""
+        if self.scheme in READ_ONLY:
+            raise WriteRefusedError(f"{self.url_of(under)}: nothing can be written there, places of {self.scheme}:// are only read")
         if self._can_put_new is None:
             self._can_put_new = self.scheme not in _WEB and self._try_put_new(under)
         return self._can_put_new
@@ -434,6 +472,8 @@ class Objects:
 
     def _obstore(self, *, write: bool = False) -> ObstoreClient:
         """The client for everything except reads from a web server."""
+        if self.scheme in READ_ONLY:
+            raise FailedError(Failure("refused", f"places of {self.scheme}:// are only read", sent=False))
         client = self._clients.client(self.policy, write=write)
         assert isinstance(client, ObstoreClient)
         return client

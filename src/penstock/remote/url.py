@@ -10,7 +10,7 @@ from penstock.remote.objects import Objects, shared_objects
 
 __all__ = ["SCHEMES", "UrlPath", "is_url", "url_path"]
 
-SCHEMES = ("s3", "gs", "az", "http", "https", "memory")
+SCHEMES = ("s3", "gs", "az", "hf", "http", "https", "memory")
 """The schemes of URLs that are object stores."""
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
@@ -25,8 +25,9 @@ def is_url(text: str) -> bool:
 def url_path(url: str, storage_options: Mapping[str, Any] | None = None) -> "UrlPath":
     """The place that a URL names.
 
-    ``s3://bucket/key``, ``gs://bucket/key``, ``az://container/key``, ``http(s)://host/key`` or ``memory://name/key``. The options
-    are those of obstore; what they leave out comes from the environment. A memory store lasts as long as its process.
+    ``s3://bucket/key``, ``gs://bucket/key``, ``az://container/key``, ``hf://datasets/user/name/path``, ``http(s)://host/key`` or
+    ``memory://name/key``. The options are those of obstore; what they leave out comes from the environment. A memory store lasts as
+    long as its process.
     """
     match = _URL.match(url)
     if match is None or match[1] not in SCHEMES:
