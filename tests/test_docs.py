@@ -71,14 +71,19 @@ def warm_is_running() -> None:
     warm.address()
 
 
+@pytest.fixture
+def threads_end() -> Iterator[None]:
+    """Those that ask a storage for the main thread."""
+    yield
+    close_all()
+
+
+@pytest.mark.usefixtures("threads_end")
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process is what is meant
 @every_page
 def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    try:
-        run(page.name, snippets(page), {}, str(page))
-    finally:
-        close_all()  # threads that ask a storage for the main thread
+    run(page.name, snippets(page), {}, str(page))
 
 
 @every_page
@@ -127,6 +132,7 @@ def run_commands(commands: str, place: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.usefixtures("threads_end")
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name: str) -> None:
     module = importlib.import_module(name)
