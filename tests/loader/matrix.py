@@ -302,7 +302,7 @@ def _ask_at_url(server: Double, parts: Parts, use: str) -> AtUrl | str | None:
             cause = error.__cause__ or error
             if isinstance(cause, WindowTooSmallError):
                 return "needs a larger window"
-            if "cannot be read at a URL" in str(cause):
+            if "cannot be read at a URL" in str(cause) or "needs files" in str(cause):
                 return None
             raise
 

@@ -51,7 +51,7 @@ REFUSED_IN_SMALL_WINDOWS: Holes = {
 FORECAST_TOO_LOW: Holes = {}
 
 NOT_AT_URLS: Holes = {
-    (kind, "*"): "not supported at URLs: to be copied to a disk, or converted"
+    (kind, "*"): "copied to this machine, if a cache is given, or to be converted"
     for kind in KINDS
     if kind.startswith(("HDF5", "Arrow", "ArrayRecord", "folder"))
 }

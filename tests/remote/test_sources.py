@@ -3,12 +3,16 @@
 import io
 import os
 import pickle
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
+import pyarrow as pa
 import pytest
+from tests.array_record import write_array_record
 from tests.golden.make_foreign import rox
 
 import penstock as pen
@@ -515,15 +519,65 @@ def test_check_24_names_that_lead_elsewhere_are_refused(bucket: UrlPath, url: st
 
 
 @pytest.mark.parametrize("name", ["a.h5", "a.arrow", "a.feather", "a.array_record"])
-def test_formats_that_need_a_disk_say_so(bucket: UrlPath, name: str) -> None:
+def test_formats_whose_packages_need_files_say_so(bucket: UrlPath, name: str) -> None:
     put(bucket / name, b"anything")
     for what in (f"{bucket}/{name}", f"{bucket}/a*", [f"{bucket}/{name}"], str(bucket)):
-        with pytest.raises(ValueError, match=r"cannot be read at a URL; copy it to a disk, or convert it"):
+        with pytest.raises(
+            ValueError, match=r"needs files: give cache='a directory' to copy the 8 bytes to this machine, or convert"
+        ):
             pen.open(what)
     put(bucket / "photos/cat/1.jpg", b"a picture")
     put(bucket / "photos/dog/1.jpg", b"a picture")
     with pytest.raises(ValueError, match="a folder of any files cannot be read at a URL"):
         pen.open(f"{bucket}/photos")
+
+
+def _write_hdf5(path: Path, low: int) -> None:
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(low, low + 50)
+
+
+def _write_arrow(path: Path, low: int) -> None:
+    table = pa.table({"x": np.arange(low, low + 50)})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
+        out.write_table(table)
+
+
+def _write_records(path: Path, low: int) -> None:
+    write_array_record(path, [str(number).encode() for number in range(low, low + 50)])
+
+
+COPIED = {"h5": _write_hdf5, "arrow": _write_arrow, "array_record": _write_records}
+
+
+@pytest.mark.parametrize("suffix", COPIED)
+def test_files_for_packages_that_need_them_are_copied_once(bucket: UrlPath, tmp_path: Path, suffix: str) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    for number in range(3):
+        COPIED[suffix](here / f"{number}.{suffix}", 50 * number)
+        put(bucket / f"{number}.{suffix}", (here / f"{number}.{suffix}").read_bytes())
+    counts = bucket.objects.account
+    with pen.open(f"{here}/*.{suffix}") as local, pen.open(f"{bucket}/*.{suffix}", cache=tmp_path / "cache") as copied:
+        field = next(iter(local.schema))
+        assert copied.fingerprint == local.fingerprint
+        assert copied.schema == local.schema
+        ours, theirs = (list(pen.Loader(data.shuffle(seed=1), 16, ids="id")) for data in (local, copied))
+        assert [one["id"].tolist() for one in ours] == [one["id"].tolist() for one in theirs]
+        assert all(list(one[field]) == list(other[field]) for one, other in zip(ours, theirs, strict=True))
+    before = counts.snapshot().bytes
+    with pen.open([f"{bucket}/{number}.{suffix}" for number in range(3)], cache=tmp_path / "cache") as again:
+        assert len(again) == 150
+    assert counts.snapshot().bytes == before
+    COPIED[suffix](here / f"new.{suffix}", 1000)
+    put(bucket / f"0.{suffix}", (here / f"new.{suffix}").read_bytes())
+    with pen.open(f"{bucket}/0.{suffix}", cache=tmp_path / "cache") as new, pen.open(here / f"new.{suffix}") as same:
+        assert list(new[0].values()) == list(same[0].values())
+    shutil.rmtree(tmp_path / "cache-files")
+    with pytest.raises(
+        ValueError, match=r"does not fit into .*cache-files, which may have 10 in all: remove files there, or raise"
+    ):
+        pen.open(f"{bucket}/1.{suffix}", cache=tmp_path / "cache", cache_bytes=10)
 
 
 def test_archives_pickles_and_mixed_formats_are_refused(bucket: UrlPath) -> None:

@@ -19,6 +19,7 @@ from penstock.algebra.view import Aligned
 from penstock.batch import Ragged
 from penstock.errors import EmptyFileError, FormatError, MissingError, SchemaMismatchError, UnsupportedTypeError
 from penstock.formats.array import ArraySource, open_array
+from penstock.formats.copied import copy_files
 from penstock.formats.files import (
     File,
     Files,
@@ -26,6 +27,7 @@ from penstock.formats.files import (
     RemoteFile,
     children,
     expand,
+    find_files,
     has_pattern,
     is_file_there,
     listing,
@@ -56,11 +58,16 @@ class Kind:
     at_urls: bool = False
 
     def open(self, paths: Any, **options: Any) -> Source:
-        """Open files of this kind."""
+        """Open files of this kind. Those at URLs are copied to this machine where its package reads only files."""
         if "remote" in options and not self.at_urls:
-            first = paths[0] if isinstance(paths, Sequence) else paths
-            raise ValueError(
-                f"{first}: {self.name} cannot be read at a URL; copy it to a disk, or convert it to a store and copy that"
+            if not self.suffixes:
+                first = paths[0] if isinstance(paths, Sequence) else paths
+                raise ValueError(
+                    f"{first}: {self.name} cannot be read at a URL; copy it to a disk, or convert it to a store and copy that"
+                )
+            remote = options.pop("remote")
+            paths = copy_files(
+                self.name, [file for file in find_files(paths, self.suffixes) if isinstance(file, RemoteFile)], remote
             )
         module, _, function = self.opener.partition(":")
         opener: Callable[..., Source] = getattr(importlib.import_module(f"penstock.formats.{module}"), function)

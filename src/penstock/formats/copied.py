@@ -1,0 +1,84 @@
+"""Objects at URLs as files on this machine, for formats whose packages read nothing else.
+
+Files are in a directory next to that of the cache, ``<cache>-files/<digest of URL, version and size>/<name>``. Each is fetched
+once, by one process, appears whole, and stays until somebody removes it. All of them together may have ``cache_bytes``.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.argument import byte_size
+from penstock.errors import SourceChangedError
+from penstock.fingerprint import fingerprint_of
+from penstock.formats.files import RemoteFile
+from penstock.formats.publish import Staging
+from penstock.process import map_at_once
+from penstock.progress import reporting
+from penstock.remote.window import RemoteOptions
+from penstock.system import status, writing
+
+__all__ = ["copy_files"]
+
+PIECE_BYTES = 8 << 20
+
+
+def copy_files(what: str, files: Sequence[RemoteFile], remote: RemoteOptions) -> list[Path]:
+    """The files of objects. ValueError without a cache directory, or if they do not fit into it."""
+    first, sizes = files[0], [file.info.size for file in files]
+    if remote.cache is None:
+        raise ValueError(
+            f"{first}: {what} is read by a package that needs files: give cache='a directory' to copy the {sum(sizes):,} bytes to "
+            "this machine, or convert it to a store"
+        )
+    most = byte_size("cache_bytes", remote.cache_bytes, least=1)
+    root = Path(os.path.abspath(remote.cache))
+    root = root.with_name(f"{root.name}-files")
+    targets = [_target(root, file) for file in files]
+    missing = [number for number, target in enumerate(targets) if not _is_there(target, sizes[number])]
+    needed = sum(sizes[number] for number in missing)
+    if missing and _bytes_in(root) + needed > most:
+        raise ValueError(
+            f"{first}: {what} of {needed:,} bytes does not fit into {root}, which may have {most:,} in all: remove files there, or "
+            "raise cache_bytes"
+        )
+    with reporting(needed > 4 * PIECE_BYTES or None, "copy", len(missing)) as report:
+        for size in map_at_once(lambda number: _copy(files[number], targets[number]), missing, are_remote=True):
+            if report is not None:
+                report(1, size)
+    return targets
+
+
+def _target(root: Path, file: RemoteFile) -> Path:
+    info = file.info
+    version = info.etag if info.etag is not None else info.modified
+    return root / fingerprint_of("copied", str(file), version, info.size)[:32] / file.name
+
+
+def _is_there(target: Path, size: int) -> bool:
+    found = status(target, follow=False)
+    return found is not None and found.st_size == size
+
+
+def _bytes_in(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.glob("*/*") if path.is_file()) if root.is_dir() else 0
+
+
+def _copy(file: RemoteFile, target: Path) -> int:
+    """Fetch a file, unless another process is faster; gives its bytes."""
+    with writing(target, "making its directory"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    staging = Staging(target)
+    staging.wait_for_others()
+    size = file.info.size
+    if _is_there(target, size):  # another process was first
+        return size
+    with staging:
+        new = staging.new_file(target.name)
+        for start in range(0, size, PIECE_BYTES):
+            new.write(file.read(start, min(size, start + PIECE_BYTES)))
+        if new.size != size:
+            raise SourceChangedError(f"{file}: expected {size} bytes, found {new.size}; open it anew")
+        new.finish()
+        staging.publish([target], overwrite=True)
+    return size
