@@ -315,7 +315,7 @@ void bind_spans(nb::module_& m) {
            "sidecar. A record has the first byte and the size of each column, -1 for a missing one, then crcs.")
       .def_prop_ro("length", [](const BoundTable& self) { return self.table.length(); })
       .def("extents", &extents, "starts"_a.noconvert(), "stops"_a.noconvert(), "words"_a.noconvert(),
-           "Between which bytes of which files records [start, stop) are: of the columns at words, as many for every file.")
+           "In which bytes of which files records [start, stop) are: of the columns at words, as many for every file.")
       .def("column", &column_of, "rows"_a, "words"_a.noconvert(), "crc_words"_a.noconvert(), "in_memory"_a, "batch_bytes"_a,
            "item_bytes"_a, "is_text"_a,
            "A field: in every file the column at that word (-1: missing), with its crc (-1: none), in the files or in the "
