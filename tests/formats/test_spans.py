@@ -1,5 +1,6 @@
 """Records that are spans of files: a small format of its own, with every kind of field, and the sidecars of its files."""
 
+import errno
 import itertools
 import json
 import os
@@ -321,3 +322,38 @@ def test_many_files_hold_no_descriptors(tmp_path: Path):
     with open_blobs(path) as data:
         assert len(data[:]["name"]) == 40
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.usefixtures("settled")
+def test_where_sidecars_cannot_be_written_they_are_in_the_cache_directory_or_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = write(tmp_path / "data")
+
+    def refuse(target: Any, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(target))
+
+    make = os.mkdir
+    monkeypatch.setattr(os, "mkdir", lambda name, *more: refuse(name) if str(name).startswith(str(path)) else make(name, *more))
+    monkeypatch.setattr("penstock.formats.sidecar.cache_directory", lambda: tmp_path / "cache")
+    for _ in range(2):
+        with open_blobs(path) as data:
+            assert data["name"][:].to_list() == [record["name"] for record in RECORDS]
+        assert len(scanned) == 3
+    assert len(list((tmp_path / "cache").iterdir())) == 3
+    assert len(list(path.iterdir())) == 3
+    monkeypatch.setattr("penstock.formats.sidecar.cache_directory", lambda: None)
+    with open_blobs(path) as data:
+        assert data["name"][:].to_list() == [record["name"] for record in RECORDS]
+    assert len(scanned) == 6
+
+
+@pytest.mark.usefixtures("settled")
+def test_tables_of_objects_are_in_the_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.formats.sidecar.cache_directory", lambda: tmp_path / "cache")
+    place = put(memory_url("data"))
+    for _ in range(2):
+        with open_blobs(place) as data:
+            assert data["name"][:].to_list() == [record["name"] for record in RECORDS]
+        assert len(scanned) == 3
+    assert len(list((tmp_path / "cache").iterdir())) == 3
