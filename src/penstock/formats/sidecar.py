@@ -16,12 +16,12 @@ It is next to the first of the files (``.<name>.<digest>.penstock-index``), or i
 be written. It appears whole or not at all; processes that want the same one wait for the one that makes it.
 """
 
-import mmap
 import os
 import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,10 +46,21 @@ from penstock.formats.files import RemoteFile
 from penstock.formats.publish import NewFile, Staging
 from penstock.formats.rows_in_files import Version
 from penstock.native import _core
-from penstock.records import FEW
+from penstock.records import FEW, Sampling
 from penstock.system import SIZE, file_version, is_settled, reading, writing
 
-__all__ = ["SUFFIX", "Builder", "Described", "Sidecar", "SidecarWriter", "Subject", "cache_directory", "obtain", "read_sidecar"]
+__all__ = [
+    "SUFFIX",
+    "Builder",
+    "Described",
+    "Sidecar",
+    "SidecarWriter",
+    "Subject",
+    "cache_directory",
+    "obtain",
+    "obtain_each",
+    "read_sidecar",
+]
 
 MAGIC, VERSION = b"PENSIDE\n", 1
 HEAD = struct.Struct("<8sIIQ16s32sI20x")
@@ -89,6 +100,8 @@ class Subject:
     kind: str
     files: Sequence[Described]
     options: tuple[object, ...] = ()
+    sampling: Sampling = FEW
+    """The pages of the files that are part of the identity."""
 
     @property
     def paths(self) -> list[Path] | None:
@@ -114,7 +127,7 @@ class Subject:
             if not all(map(is_settled, versions)):
                 return None
             times = [version[3] for version in versions]
-            told = [*_names(paths), *(file.size for file in self.files), *times, digest_files("sidecar", paths, FEW)]
+            told = [*_names(paths), *(file.size for file in self.files), *times, digest_files("sidecar", paths, self.sampling)]
         return bytes.fromhex(fingerprint_of(VERSION, self.kind, self.options, told))
 
     def places(self, cache: Path | None) -> Iterator[Path]:
@@ -129,6 +142,8 @@ class Subject:
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """Names that stay when a directory is moved with all that is in it."""
+    if len(paths) == 1:
+        return [paths[0].name]
     return [os.path.relpath(path, paths[0].parent) for path in paths]
 
 
@@ -150,33 +165,141 @@ class SidecarWriter(Protocol):
 Builder = Callable[[SidecarWriter], None]
 
 
-def obtain(subject: Subject, build: Builder, *, cache: Path | None = None) -> "Sidecar":
+def obtain(subject: Subject, build: Builder, *, cache: Path | None = None, checked_bytes: int | None = None) -> "Sidecar":
     """The arrays that ``build`` adds, from a sidecar if there is a good one; otherwise they are made and kept. Where they cannot be
     kept, they are in memory.
     """
     identity = subject.identity()
-    places = [] if identity is None else list(subject.places(cache_directory() if cache is None else cache))
-    for path in places:
-        found = _read_good(path, subject.kind, identity)
-        if found is not None:
-            return found
+    places = [] if identity is None else _places(subject, cache)
+    if identity is not None and (found := _find(subject, identity, places, checked_bytes)) is not None:
+        return found
     for path in places:
         assert identity is not None
         try:
             return _make(path, subject, identity, build)
         except StoreError:  # it cannot be written there
             continue
+    return _in_memory(build)
+
+
+def _in_memory(build: Builder) -> "Sidecar":
+    """The arrays that ``build`` adds, not kept."""
     made = _InMemory()
     build(made)
     return Sidecar(made.columns, None)
 
 
-def _read_good(path: Path, kind: str, identity: bytes | None) -> "Sidecar | None":
+Each = Callable[[Callable[[int], None], Sequence[int]], None]
+"""Calls a function with every one of some numbers, in threads if it likes."""
+
+
+def obtain_each(
+    subjects: Sequence[Subject | None],
+    build: Callable[[int, SidecarWriter], None],
+    each: Each,
+    *,
+    cache: Path | None = None,
+    checked_bytes: int | None = None,
+) -> "list[Sidecar]":
+    """The sidecars of many subjects, as :func:`obtain` gives them: ``build(number, writer)`` makes those that are missing, ``each``
+    calls it for all of them. They are found and made with one lock for those in one directory; those that were made when one fails,
+    or is interrupted, stay. None stands for a subject whose arrays are not kept.
+    """
+    shelf, home = _Shelf(subjects, build, checked_bytes), cache_directory() if cache is None else cache
+    for choice in range(2):  # next to the data, otherwise in the cache directory
+        for directory, places in shelf.find(choice, home).items():
+            shelf.make(directory, places, each)
+    left = [number for number in range(len(subjects)) if number not in shelf.found]
+
+    def make(number: int) -> None:
+        shelf.found[number] = _in_memory(lambda writer: build(number, writer))
+
+    each(make, left)
+    return [shelf.found[number] for number in range(len(subjects))]
+
+
+class _Shelf:
+    """The sidecars of many subjects, of which some are found and others made."""
+
+    def __init__(
+        self, subjects: Sequence[Subject | None], build: Callable[[int, SidecarWriter], None], checked_bytes: int | None
+    ) -> None:
+        self._subjects, self._build, self._checked_bytes = subjects, build, checked_bytes
+        self._identities = {number: one.identity() for number, one in enumerate(subjects) if one is not None}
+        self.found: dict[int, Sidecar] = {}
+
+    def find(self, choice: int, cache: Path | None) -> dict[Path, dict[int, Path]]:
+        """Map those that are in their best place, or in the second best, and give the others, by their directory there."""
+        places: dict[Path, dict[int, Path]] = {}
+        for number, subject in enumerate(self._subjects):
+            if subject is None or self._identities[number] is None or number in self.found:
+                continue
+            for path in islice(subject.places(cache), choice, choice + 1):
+                self._read(number, path)
+                if number not in self.found:
+                    places.setdefault(path.parent, {})[number] = path
+        return places
+
+    def _read(self, number: int, path: Path) -> None:
+        subject, identity = self._subjects[number], self._identities[number]
+        assert subject is not None
+        assert identity is not None
+        found = _read_good(path, subject.kind, identity, self._checked_bytes)
+        if found is not None:
+            self.found[number] = found
+
+    def make(self, directory: Path, places: Mapping[int, Path], each: Each) -> None:
+        """Make them, unless another process does so, or they cannot be written there."""
+        told = [(one.kind, one.options, [str(file.path) for file in one.files]) for one in self._subjects if one is not None]
+        staging = Staging(directory / fingerprint_of(VERSION, told))
+        try:
+            with writing(directory, "making it"):
+                directory.mkdir(parents=True, exist_ok=True)
+            staging.wait_for_others()
+            for number, path in places.items():
+                self._read(number, path)
+            with staging:
+
+                def make(number: int) -> None:
+                    self._make(number, places[number], staging.path(places[number].name))
+
+                each(make, [number for number in places if number not in self.found])
+        except StoreError:  # the others are made elsewhere
+            return
+
+    def _make(self, number: int, path: Path, temporary: Path) -> None:
+        subject, identity = self._subjects[number], self._identities[number]
+        assert subject is not None
+        assert identity is not None
+        file = NewFile(temporary)
+        try:
+            writer = _FileWriter(file)
+            self._build(number, writer)
+            writer.finish(subject.kind, identity, is_durable=False)
+        finally:
+            file.close()
+        if subject.identity() != identity:
+            raise SourceChangedError(f"{subject.files[0].path}: the data changed while it was read; open it again")
+        with writing(path, "publishing"):
+            os.replace(temporary, path)
+        self.found[number] = read_sidecar(path)
+
+
+def _places(subject: Subject, cache: Path | None) -> list[Path]:
+    return list(subject.places(cache_directory() if cache is None else cache))
+
+
+def _find(subject: Subject, identity: bytes, places: Sequence[Path], checked_bytes: int | None) -> "Sidecar | None":
+    found = (_read_good(path, subject.kind, identity, checked_bytes) for path in places)
+    return next((one for one in found if one is not None), None)
+
+
+def _read_good(path: Path, kind: str, identity: bytes, checked_bytes: int | None = None) -> "Sidecar | None":
     try:
         found = read_sidecar(path)
         if (found.kind, found.identity) != (kind, identity):
             return None
-        found.check()
+        found.check(*(() if checked_bytes is None else (checked_bytes,)))
     except ReadError:
         return None
     return found
@@ -241,12 +364,14 @@ class _FileWriter:
     def _pad(self) -> None:
         self._file.write(bytes(-self._file.size % ALIGNMENT))
 
-    def finish(self, kind: str, identity: bytes) -> None:
+    def finish(self, kind: str, identity: bytes, *, is_durable: bool = True) -> None:
+        """Write the head. What a power cut leaves of a file that is not durable is found damaged, and made again."""
         entries = b"".join(self._entries)
         facts = MAGIC, VERSION, len(self._entries), self._file.size, kind.encode("ascii"), identity
         crc = _core.crc32c(np.frombuffer(HEAD.pack(*facts, 0) + entries, np.uint8))
         self._file.write_at(0, HEAD.pack(*facts, crc) + entries)
-        self._file.finish()
+        if is_durable:
+            self._file.finish()
 
 
 def _crcs(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
@@ -265,7 +390,7 @@ class _Column:
     crcs: npt.NDArray[np.uint32]
     checked: npt.NDArray[np.bool_]
     is_checked: bool
-    content: mmap.mmap | None = None
+    content: npt.NDArray[np.uint8] | None = None
     offset: int = 0
 
     @classmethod
@@ -278,7 +403,7 @@ class _Column:
         if self.content is not None and 1 < unchecked.size <= MOST_ADVICE:  # a cold disk reads them side by side
             for page in unchecked.tolist():
                 start = self.offset + page * PAGE_BYTES
-                self.content.madvise(mmap.MADV_WILLNEED, start, min(PAGE_BYTES, self.offset + self.array.nbytes - start))
+                _core.advise(self.content, start, min(start + PAGE_BYTES, self.offset + self.array.nbytes))
         bad = _core.find_bad_page(self.array.view(np.uint8), PAGE_BYTES, self.crcs, unchecked)
         if bad < 0:
             self.checked[unchecked] = True  # by two threads at once: the same
@@ -297,6 +422,13 @@ class Sidecar:
 
     def __contains__(self, name: str) -> bool:
         return name in self._columns
+
+    def pages(self, name: str) -> tuple[Array, npt.NDArray[np.uint32], npt.NDArray[np.bool_]]:
+        """An array, the crc32c of its pages, none if it is in memory, and flags of those that were found right: for native code
+        that checks them itself.
+        """
+        column = self._columns[name]
+        return column.array, column.crcs, column.checked
 
     def need(self, name: str, starts: IntArray, stops: IntArray) -> None:
         """CorruptError if elements [start, stop) are not what was written."""
@@ -334,7 +466,7 @@ def read_sidecar(path: Path) -> Sidecar:
             info = os.fstat(descriptor)
             if not stat.S_ISREG(info.st_mode) or info.st_size < ALIGNMENT:
                 raise TruncatedError(f"{path}: expected a file of at least {ALIGNMENT} bytes")
-            content = mmap.mmap(descriptor, info.st_size, access=mmap.ACCESS_READ)
+            content = _core.map_file(descriptor, info.st_size)  # without a descriptor, of which a process has few
             first = os.pread(descriptor, ALIGNMENT, 0)
             entries, kind, identity = _read_head(path, first, info.st_size)
             columns = {name: _read_column(path, descriptor, content, *facts) for name, *facts in entries}
@@ -371,12 +503,12 @@ def _text(path: Path, raw: bytes) -> str:
 
 
 def _read_column(
-    path: Path, descriptor: int, content: mmap.mmap, raw: bytes, count: int, offset: int, crcs_at: int, crc: int
+    path: Path, descriptor: int, content: npt.NDArray[np.uint8], raw: bytes, count: int, offset: int, crcs_at: int, crc: int
 ) -> _Column:
     name = _text(path, raw)
     if name not in DTYPES:
         raise UnsupportedTypeError(f"{path}: expected elements of {', '.join(sorted(DTYPES))}, found {raw!r}")
-    dtype, size = np.dtype(name), len(content)
+    dtype, size = np.dtype(name), content.size
     stop = offset + count * dtype.itemsize
     pages = -(-(stop - offset) // PAGE_BYTES)
     if stop > size or crcs_at + 4 * pages > size or offset % ALIGNMENT or crcs_at % ALIGNMENT:
@@ -387,5 +519,5 @@ def _read_column(
     crcs = np.frombuffer(table, "<u4").astype(np.uint32)
     if _core.crc32c(crcs.view(np.uint8)) != crc:
         raise CorruptError(f"{path}: the checksums of an array are not what was written")
-    array = np.frombuffer(content, dtype, count, offset) if count else np.empty(0, dtype)
+    array = content[offset:stop].view(dtype) if count else np.empty(0, dtype)
     return _Column(array, crcs, np.zeros(pages, np.bool_), pages == 0, content, offset)
