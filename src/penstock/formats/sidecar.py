@@ -217,17 +217,17 @@ def _make(path: Path, subject: Subject, identity: bytes, build: Builder) -> "Sid
     with writing(path, "making its directory"):
         path.parent.mkdir(parents=True, exist_ok=True)
     staging = Staging(path)
-    staging.wait_for_others()
-    found = _read_good(path, subject.kind, identity)  # another process has made it meanwhile
-    if found is not None:
-        return found
-    with staging:
-        writer = _FileWriter(staging.new_file(path.name))
-        build(writer)
-        writer.finish(subject.kind, identity)
-        if subject.identity() != identity:
-            raise SourceChangedError(f"{subject.files[0].path}: the data changed while it was read; open it again")
-        staging.publish([path], overwrite=True)
+    with staging.alone():
+        found = _read_good(path, subject.kind, identity)  # another process has made it meanwhile
+        if found is not None:
+            return found
+        with staging:
+            writer = _FileWriter(staging.new_file(path.name))
+            build(writer)
+            writer.finish(subject.kind, identity)
+            if subject.identity() != identity:
+                raise SourceChangedError(f"{subject.files[0].path}: the data changed while it was read; open it again")
+            staging.publish([path], overwrite=True)
     return read_sidecar(path)
 
 
