@@ -8,7 +8,7 @@ import stat
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase, translate
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.errors import (
@@ -62,6 +62,7 @@ __all__ = [
     "need_file",
     "next_to",
     "one_line",
+    "suffix_of",
 ]
 
 MAX_BLOCK_BYTES = 1 << 30
@@ -99,6 +100,17 @@ def has_pattern(path: str) -> bool:
     return glob.has_magic(path)
 
 
+_NUMBERED = re.compile(r"-\d+-of-\d+$")
+
+
+def suffix_of(name: str) -> str:
+    """The suffix of a name, in lower case: of ``train.tfrecord-00000-of-00010`` it is ``.tfrecord``, of a compressed ``a.jsonl.gz``
+    the last two.
+    """
+    path = PurePosixPath(_NUMBERED.sub("", name).lower())
+    return PurePosixPath(path.stem).suffix + path.suffix if path.suffix in (".gz", ".zst") else path.suffix
+
+
 def name_key(path: str | Path) -> list[bytes]:
     """The sorting key of a path: the bytes of its names, level by level. ``s10`` comes before ``s2``."""
     return [os.fsencode(part) for part in Path(path).parts]
@@ -123,7 +135,7 @@ def expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suff
     path = Path(text).absolute()
     if is_directory(path):
         inside = (path / name for name in names_in(path))
-        found = sorted((p for p in inside if p.suffix.lower() in suffixes and is_file(p)), key=name_key)
+        found = sorted((p for p in inside if suffix_of(p.name) in suffixes and is_file(p)), key=name_key)
         if not found:
             raise NoMatchError(
                 f"{path}: expected files named {' or '.join('*' + s for s in suffixes)} in this directory, found none"
@@ -556,10 +568,10 @@ def _find_objects(path: UrlPath, suffixes: tuple[str, ...]) -> Iterator[RemoteFi
             if info is None:
                 raise FormatError(f"{name}: expected an object, found the beginning of the names of others")
             yield RemoteFile(name, info)
-    elif path.suffix.lower() in suffixes:
+    elif suffix_of(path.name) in suffixes:
         yield RemoteFile(path)
     else:
-        found = [(name, info) for name, info in children(path) if name.suffix.lower() in suffixes]
+        found = [(name, info) for name, info in children(path) if suffix_of(name.name) in suffixes]
         if not found:
             wanted = " or ".join(f"*{suffix}" for suffix in suffixes)
             raise NoMatchError(f"{path}: expected objects named {wanted} under this URL, found none")

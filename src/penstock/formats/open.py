@@ -31,6 +31,7 @@ from penstock.formats.files import (
     listing,
     matching_objects,
     next_to,
+    suffix_of,
 )
 from penstock.formats.tokens import numbered_objects
 from penstock.records import Source
@@ -67,6 +68,10 @@ class Kind:
         return opener(paths, **options)
 
 
+def _also_compressed(*suffixes: str) -> tuple[str, ...]:
+    return tuple(f"{suffix}{end}" for end in ("", ".gz", ".zst") for suffix in suffixes)
+
+
 TOKENS = Kind("tokens", (".rox",), "tokens:open_tokens", tail=b"ROXXEL02", at_urls=True)
 MEGATRON = Kind("megatron", (".idx",), "megatron:open_megatron", head=b"MMIDIDX\0\0", at_urls=True)
 BIN = Kind("token arrays", (), "flat_tokens:open_bin", at_urls=True)
@@ -84,6 +89,7 @@ KINDS = (
     TOKENS,
     MEGATRON,
     Kind("datatrove", (".ds",), "datatrove:open_datatrove", at_urls=True),
+    Kind("jsonl", _also_compressed(".jsonl", ".ndjson"), "jsonl:open_jsonl", at_urls=True),
 )
 
 REFUSED = {
@@ -99,7 +105,7 @@ HEAD_BYTES, TAIL_BYTES = 16, 8
 
 def kind_of_suffix(name: str) -> Kind | None:
     """The format that a file says it has."""
-    suffix = PurePosixPath(name).suffix.lower()
+    suffix = suffix_of(name)
     if suffix in REFUSED:
         raise UnsupportedTypeError(f"{name}: {REFUSED[suffix]}")
     return next((kind for kind in KINDS if suffix in kind.suffixes), None)
@@ -107,7 +113,7 @@ def kind_of_suffix(name: str) -> Kind | None:
 
 def is_data_name(text: str) -> bool:
     """Whether a text ends like the name of a file that can be opened."""
-    suffix = PurePosixPath(text).suffix.lower()
+    suffix = suffix_of(text)
     return any(suffix in kind.suffixes for kind in KINDS)
 
 
@@ -360,7 +366,7 @@ def _open_under(path: UrlPath, options: Options) -> Source:
     files = [file for file in files if file.name in kept]
     kinds = {kind_of_suffix(file.name) for file in files if file.path.suffix.lower() not in REFUSED}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:
-        return kind.open(Files(file for file in files if file.path.suffix.lower() in kind.suffixes), **_split(options))
+        return kind.open(Files(file for file in files if suffix_of(file.name) in kind.suffixes), **_split(options))
     known = sorted(kind.name for kind in kinds if kind is not None)
     if len(known) > 1:
         raise SchemaMismatchError(f"{path}: there are objects of several formats ({', '.join(known)}): open them by a pattern")
