@@ -151,8 +151,8 @@ class DelimitedRows:
     def identity(self) -> tuple[Any, ...]:
         return self.delimiter, self.names, self.fields, self.schema
 
-    def observe(self, header: bytes | None, lines: Sequence[bytes], where: Where) -> dict[str, Any]:
-        names = list(self.names) if self.names is not None else _cells(header or b"", self.delimiter, "the first row")
+    def observe(self, path: str, header: bytes | None, lines: Sequence[bytes], where: Where) -> dict[str, Any]:
+        names = list(self.names) if self.names is not None else _cells(header or b"", self.delimiter, f"{path}: the first row")
         columns = [_new() for _ in names]
         for number, line in enumerate(lines):
             cells = _cells(line, self.delimiter, where(number))

@@ -268,7 +268,7 @@ class JsonLines:
     def identity(self) -> tuple[Any, ...]:
         return self.fields, self.schema
 
-    def observe(self, header: bytes | None, lines: Sequence[bytes], where: Where) -> dict[str, Any]:
+    def observe(self, path: str, header: bytes | None, lines: Sequence[bytes], where: Where) -> dict[str, Any]:
         text = np.frombuffer(b"".join(lines), np.uint8)
         offsets = np.concatenate([[0], np.cumsum([len(line) for line in lines], dtype=np.int64)]).astype(np.int64)
         _find(_core.JsonFinder([], False), [], text, offsets, where)

@@ -95,7 +95,7 @@ class LineFormat(Protocol):
     def line_identity(self) -> tuple[Any, ...]:
         """All of that that decides on where lines are, and what they show."""
 
-    def observe(self, header: bytes | None, lines: Sequence[bytes], where: Where) -> dict[str, Any]:
+    def observe(self, path: str, header: bytes | None, lines: Sequence[bytes], where: Where) -> dict[str, Any]:
         """What some lines of a file show of its fields: JSON values, which are kept in the sidecar."""
 
     def choose(self, seen: Seen) -> dict[str, ArrowField]:
@@ -252,7 +252,7 @@ class _Pass:
         """What was seen; ``where`` names the line that begins at a byte."""
         starts = self._sample.starts
         header = self._header if self._how.has_header else None
-        seen = self._how.observe(header, self._sample.lines, lambda line: where(starts[line]))
+        seen = self._how.observe(self._path, header, self._sample.lines, lambda line: where(starts[line]))
         return _Notes(seen, self._num_lines, blocks)
 
 
@@ -401,6 +401,7 @@ def _scan_compressed(file: ScannedFile, how: LineFormat, most: int, limit: int) 
             for piece in text_of(frame.start, frame.stop, None):
                 at += piece.size
                 frame.text_stop = at
+                check_block(str(file), at, frame.stop, limit)
                 yield piece
 
     one = _Pass(str(file), how, most)

@@ -17,9 +17,10 @@ be written. It appears whole or not at all; processes that want the same one wai
 """
 
 import os
+import re
 import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,7 +47,7 @@ from penstock.formats.publish import NewFile, Staging
 from penstock.formats.rows_in_files import Version
 from penstock.native import _core
 from penstock.records import FEW, Sampling
-from penstock.system import SIZE, file_version, is_settled, reading, writing
+from penstock.system import SIZE, file_version, is_directory, is_file, is_settled, names_in, reading, writing
 
 __all__ = [
     "SUFFIX",
@@ -60,13 +61,20 @@ __all__ = [
     "make_in_memory",
     "obtain",
     "read_sidecar",
+    "sidecars_of",
 ]
 
 MAGIC, VERSION = b"PENSIDE\n", 1
+ABOUT = "about"
+"""The array of a sidecar in the cache directory that has the names of its files, a line each."""
+
 HEAD = struct.Struct("<8sIIQ16s32sI20x")
 ENTRY = struct.Struct("<16s8sQQQI12x")
 CRC_AT = HEAD.size - 24
 SUFFIX = ".penstock-index"
+BESIDE = re.compile(rf"\.(.*)\.[0-9a-f]{{16}}{re.escape(SUFFIX)}", re.DOTALL)
+"""The name of a sidecar next to a file, and in it that of the file."""
+
 
 ALIGNMENT = 4096
 PAGE_BYTES = 16 << 10
@@ -153,6 +161,39 @@ def cache_directory() -> Path | None:
         return None
 
 
+def sidecars_of(files: Callable[[str], bool], paths: Iterable[Path], *, cache: Path | None = None) -> list[Path]:
+    """The sidecars of files, whatever they are about: those next to the paths, and those in the cache directory one of whose files,
+    given by its path or URL, is meant.
+    """
+    beside: dict[Path, set[str]] = {}
+    for path in (Path(os.path.realpath(path)) for path in paths):
+        beside.setdefault(path.parent, set()).add(path.name[:100])
+    found = [one for directory, names in beside.items() for one in _beside(directory, names)]
+    place = cache_directory() if cache is None else cache
+    if place is not None and is_directory(place):
+        found += [place / name for name in sorted(names_in(place)) if name.endswith(SUFFIX) and _is_about(place / name, files)]
+    return list(dict.fromkeys(found))
+
+
+def _beside(directory: Path, names: Collection[str]) -> Iterator[Path]:
+    """The sidecars of files of a directory, next to them."""
+    for name in sorted(names_in(directory)) if is_directory(directory) else []:
+        named = BESIDE.fullmatch(name)
+        if named is not None and named[1] in names and is_file(directory / name):
+            yield directory / name
+
+
+def _is_about(path: Path, files: Callable[[str], bool]) -> bool:
+    try:
+        found = read_sidecar(path)
+        if ABOUT not in found:
+            return False
+        found.need(ABOUT, np.zeros(1, np.int64), np.array([found[ABOUT].size], np.int64))
+    except ReadError:
+        return False
+    return any(map(files, found[ABOUT].tobytes().decode("utf-8", "surrogateescape").split("\n")))
+
+
 class SidecarWriter(Protocol):
     """Takes the arrays of a sidecar, one after the other."""
 
@@ -224,6 +265,9 @@ def _make(path: Path, subject: Subject, identity: bytes, build: Builder) -> "Sid
         with staging:
             writer = _FileWriter(staging.new_file(path.name))
             build(writer)
+            if subject.paths is None or path.parent != subject.paths[0].parent:  # nothing else tells what it is about
+                about = "\n".join(str(file.path) for file in subject.files).encode("utf-8", "surrogateescape")
+                writer.add(ABOUT, np.uint8, [np.frombuffer(about, np.uint8)])
             writer.finish(subject.kind, identity)
             if subject.identity() != identity:
                 raise SourceChangedError(f"{subject.files[0].path}: the data changed while it was read; open it again")
