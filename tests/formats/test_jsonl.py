@@ -329,6 +329,60 @@ def test_a_fault_among_the_lines_that_are_looked_at_names_its_line(tmp_path: Pat
         pen.open(write(tmp_path / "a.jsonl", '{"x":1}', "", '{"x":}', '{"x":1}'))
 
 
+NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "é"]), inner, max_size=2),
+    max_leaves=4,
+)
+COLUMNS = [VALUES, st.integers(-5, 5), NUMBERS, st.floats(allow_nan=False), st.lists(st.integers(0, 9), max_size=3), st.booleans()]
+
+
+@st.composite
+def objects(draw: Any) -> list[Record]:
+    """Records whose values of a key are mostly of one kind; some are missing."""
+    kinds = {
+        key: draw(st.sampled_from(COLUMNS)) for key in draw(st.lists(st.sampled_from(["k", "l", "m"]), min_size=1, unique=True))
+    }
+    return draw(st.lists(st.fixed_dictionaries({}, optional=kinds), min_size=1, max_size=6))
+
+
+def is_hollow(value: Any) -> bool:
+    """Whether there is no value in an object, or in those in it."""
+    return value is None or (isinstance(value, dict) and all(map(is_hollow, value.values())))
+
+
+@given(objects())
+def test_every_value_is_the_one_that_python_reads(tmp_path_factory: pytest.TempPathFactory, rows: list[Record]):
+    path = write(tmp_path_factory.mktemp("jsonl") / "a.jsonl", *map(json.dumps, rows))
+    try:
+        source = pen.open(path)
+    except EmptySourceError:
+        assert all(map(is_hollow, rows))
+        return
+    with source:
+        batch = [source[i] for i in range(len(rows))]
+        for name, field in source.schema.items():
+            for row, found in zip(rows, batch, strict=True):
+                value: Any = row
+                for key in name.split("."):
+                    value = None if value is None else value.get(key)
+                if value is None:
+                    assert found[name] is None
+                elif field.kind == "text":
+                    assert (
+                        found[name] == value
+                        if isinstance(value, str) and found[name] == value
+                        else json.loads(found[name]) == value
+                    )
+                else:
+                    one = np.asarray(found[name])
+                    assert one.tolist() == value
+                    assert one.dtype.kind == "f" or not isinstance(value, float)
+        known = {name.split(".")[0] for name in source.schema}
+        assert all(is_hollow(value) or key in known for row in rows for key, value in row.items())
+
+
 def test_what_is_not_wanted_is_not_compared(tmp_path: Path):
     path = write(tmp_path / "a.jsonl", '{"x":1,"y":1}', '{"x":2,"y":"a","z":[]}')
     with pen.open(path, fields=["x"]) as source:

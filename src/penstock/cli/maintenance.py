@@ -180,8 +180,8 @@ def index(
 ) -> None:
     """Build the indexes of data that has none of its own, or remove them.
 
-    Where the records of JSON lines, CSV and other files are is known once all of them was read. That is kept in a small file next to
-    each, or in the cache directory. The first program that opens the data builds it; this does so ahead of time.
+    Where the records of JSON lines, CSV and other files are is known once all of them was read. That is kept in a small file next
+    to each, or in the cache directory. The first program that opens the data builds it; this does so ahead of time.
     """
     check_storage(data, storage)
     before, began = {path: _version(path) for path in indexes_of(data)}, time.monotonic()
