@@ -47,6 +47,7 @@ SAMPLED_LINES, SAMPLED_BYTES = 1024, 8 << 20
 LEAST_SAMPLED = 16
 """So many in any case, however long they are."""
 
+SPAN_BYTES = 64 << 10
 BAR_BYTES = 1 << 30
 """A bar is shown while a file of at least this many bytes is searched, if it is the only one."""
 
@@ -262,18 +263,24 @@ def _scan_plain(file: ScannedFile, how: LineFormat, most: int, *, alone: bool) -
     bar = reporting(True, "index", file.size) if alone and file.size >= BAR_BYTES else nullcontext()
     with bar as advance:
         for spans in one.lines(
-            _pieces(file, advance or (lambda records, size: None)), lambda *range_: file.read(*range_).tobytes()
+            _pieces(file, advance or (lambda records, size: None)), lambda *range_: _read(file, *range_).tobytes()
         ):
             found.append(spans.copy())
     notes = one.notes(lambda start: f"{file}: line {_count_newlines(file, start) + 1}")
     return FileSpans([LINE], np.concatenate(found), notes.to_bytes())
 
 
+def _read(file: ScannedFile, low: int, high: int) -> Texts:
+    """Bytes of a file, in spans of which a small window holds one at a time."""
+    starts = np.arange(low, high, SPAN_BYTES, dtype=np.int64)
+    return file.gather(starts, np.minimum(SPAN_BYTES, high - starts))
+
+
 def _pieces(file: ScannedFile, advance: Callable[[int, int], object], stop: int | None = None) -> Iterator[Texts]:
     """The bytes of a file."""
     end = file.size if stop is None else stop
     for low in range(0, end, 16 * PIECE_BYTES):
-        data = file.read(low, min(end, low + 16 * PIECE_BYTES))
+        data = _read(file, low, min(end, low + 16 * PIECE_BYTES))
         for start in range(0, data.size, PIECE_BYTES):
             piece = data[start : start + PIECE_BYTES]
             yield piece
@@ -439,7 +446,9 @@ def _blocks_of(frames: Sequence[_Frame]) -> Iterator[tuple[int, int, int, int, i
 
 def _part(file: ScannedFile, start: int, stop: int) -> Any:
     """Bytes [start, stop) of a file, as a file; a few megabytes are read at a time."""
-    return io.BufferedReader(RangeFile(stop - start, lambda low, high: file.read(start + low, start + high).tobytes()), PIECE_BYTES)
+    return io.BufferedReader(
+        RangeFile(stop - start, lambda low, high: _read(file, start + low, start + high).tobytes()), PIECE_BYTES
+    )
 
 
 def _zstd_frames(file: ScannedFile) -> list[_Frame]:
