@@ -4,6 +4,7 @@
 namespace penstock::bind {
 void bind_checksum(nanobind::module_& m);
 void bind_landing(nanobind::module_& m);
+void bind_lines(nanobind::module_& m);
 void bind_loader(nanobind::module_& m);
 void bind_order(nanobind::module_& m);
 void bind_pack(nanobind::module_& m);
@@ -21,6 +22,7 @@ NB_MODULE(_core, m) {
   penstock::bind::bind_pack(m);
   penstock::bind::bind_checksum(m);
   penstock::bind::bind_landing(m);
+  penstock::bind::bind_lines(m);
   penstock::bind::bind_rows(m);
   penstock::bind::bind_spans(m);
   penstock::bind::bind_store(m);

@@ -242,6 +242,52 @@ class Landing:
     def resident(self) -> int:
         """Bytes of the pages that are in memory."""
 
+class LineScanner:
+    """
+    The lines of a file that comes in pieces: JSON lines, or rows of a delimiter.
+    """
+
+    def __init__(self, delimiter: str = '\x00', from_start: bool = True) -> None: ...
+
+    def scan(self, piece: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], spans: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """
+        Fill spans with offset and size of the lines that end in the next piece; gives how many.
+        """
+
+    def finish(self, spans: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """The last line, if nothing ended it: 1, or 0."""
+
+    @staticmethod
+    def most_lines(bytes: int) -> int:
+        """Places that a piece of that many bytes may need."""
+
+    @property
+    def newlines(self) -> int: ...
+
+    @property
+    def in_quotes(self) -> bool: ...
+
+def join_lines(text: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Copy lines to out, each followed by a newline."""
+
+class JsonFinder:
+    """
+    Where values are in JSON objects, one a line. Safe to use from several threads.
+    """
+
+    def __init__(self, paths: Sequence[tuple[Sequence[str], int, bool]], strict: bool) -> None:
+        """
+        Of every value its keys, what it must be, and whether it may be missing.
+        """
+
+    @property
+    def num_paths(self) -> int: ...
+
+    def find(self, text: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> tuple[int, int, int, int]:
+        """
+        Fill starts and sizes, a row for each line, with where values are in the text; -1 for those that are missing. Gives (fault, line, place, path) of the first line that is not right; a fault of 0: all are.
+        """
+
 class RowLookup:
     """
     Records of streams as rows of leaves. Immutable; safe to use from several threads.

@@ -29,6 +29,7 @@ WORDS = {
     "explain": "DATA 1 --batch-size 8",
     "where": "DATA 7 --batch-size 8",
     "convert": "DATA NEW.pen",
+    "index": "DATA",
     "rebalance": "DATA",
     "gc": "DATA --keep 1 --keep-hours 0",
     "verify": "DATA",

@@ -372,6 +372,41 @@ def test_processes_that_come_second_wait_and_make_nothing(data: Path, cache: Pat
     assert len(beside(data)) == 1
 
 
+def test_processes_that_come_at_the_same_moment_make_it_once(data: Path, cache: Path, tmp_path: Path):
+    log = tmp_path / "made"
+
+    def build(writer: SidecarWriter) -> None:
+        with log.open("a") as out:
+            out.write("x")
+        Counting()(writer)
+
+    for _ in range(8):
+        ready, go = os.pipe(), os.pipe()
+        children = []
+        for _ in range(4):
+            child = os.fork()
+            if child == 0:
+                os.close(go[1])
+                os.write(ready[1], b".")
+                os.read(go[0], 1)  # ends for all of them at once, when the parent closes it
+                try:
+                    check(obtain(subject_of(data), build, cache=cache))
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            children.append(child)
+        for _ in children:
+            os.read(ready[0], 1)
+        os.close(go[1])
+        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 4
+        for descriptor in (*ready, go[0]):
+            os.close(descriptor)
+        assert log.read_text() == "x"
+        log.unlink()
+        (made,) = beside(data)
+        made.unlink()
+
+
 PROGRAM = """
 import sys
 from pathlib import Path

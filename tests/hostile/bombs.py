@@ -322,6 +322,21 @@ def sparse_file(directory: Path) -> Path:
     return path.parent
 
 
+def jsonl_gzip(directory: Path) -> Path:
+    """2 GiB of zeros in a line."""
+    stream = deflate_zeros(2 * GIB)
+    return _written(directory / "a.jsonl.gz", bytes.fromhex("1f8b08000000000000ff") + stream[2:])
+
+
+def jsonl_zstd(directory: Path) -> Path:
+    """Frames of 64 MiB of zeros."""
+    return _written(directory / "a.jsonl.zst", zstd_zeros(64 << 20) * 64)
+
+
+def csv_zstd(directory: Path) -> Path:
+    return _written(directory / "a.csv.zst", zstd_zeros(4 * GIB))
+
+
 def _folder(directory: Path) -> Path:
     (directory / "folder").mkdir()
     return directory / "folder"
@@ -338,7 +353,7 @@ BOMBS: dict[str, tuple[Maker, dict[str, Any]]] = {
         parquet_runs, parquet_wide, parquet_reserved, parquet_page, parquet_list, parquet_prefixes,
         arrow_file, arrow_stream, arrow_lz4, arrow_dictionary, arrow_columns, arrow_views, arrow_nothing, arrow_laughs,
         hdf5_inflated, hdf5_inflated_parts, hdf5_chunk, hdf5_lzf, hdf5_unwritten,
-        array_record_group, image_png, image_bmp, sparse_file,
+        array_record_group, image_png, image_bmp, sparse_file, jsonl_gzip, jsonl_zstd, csv_zstd,
     )
 }  # fmt: skip
 

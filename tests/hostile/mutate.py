@@ -8,6 +8,8 @@ records; a crash, a hang or another exception is a fault. (Most formats have no 
 
 import argparse
 import collections
+import csv
+import gzip
 import io
 import json
 import random
@@ -92,6 +94,23 @@ def array_record(path: Path) -> None:
     write_array_record(path, [TEXTS[i].encode() * 10 for i in range(N)], "group_size:4")
 
 
+def json_lines() -> bytes:
+    rows = table().select(["x", "t", "l", "f", "b", "s", "j"]).to_pylist()
+    return "".join(json.dumps(row, ensure_ascii=i % 2 == 0) + "\n" for i, row in enumerate(rows)).encode()
+
+
+def zstd_frames(path: Path) -> None:
+    whole, codec = json_lines(), pa.Codec("zstd")
+    path.write_bytes(b"".join(codec.compress(whole[low : low + 900], asbytes=True) for low in range(0, len(whole), 900)))
+
+
+def delimited(path: Path) -> None:
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["x", "t", "f", "b"])
+        rows.writerows([i, f'{text}"\n,' * (i % 2), i / 4, i % 3 == 0] for i, text in enumerate(TEXTS))
+
+
 def image(path: Path) -> None:
     from PIL import Image
 
@@ -103,7 +122,7 @@ def image(path: Path) -> None:
     path.write_bytes(raw.getvalue())
 
 
-Maker = Callable[[Path], None]
+Maker = Callable[[Path], object]
 FORMATS: dict[str, tuple[Maker, str]] = {
     "arrow": (_arrow, ".arrow"),
     "arrow_stream": (lambda path: _arrow(path, stream=True), ".arrow"),
@@ -120,6 +139,10 @@ FORMATS: dict[str, tuple[Maker, str]] = {
     "hdf5_varied": (hdf5_varied, ".h5"),
     "array_record": (array_record, ".array_record"),
     "image": (image, ".png"),
+    "jsonl": (lambda path: path.write_bytes(json_lines()), ".jsonl"),
+    "jsonl_gzip": (lambda path: path.write_bytes(gzip.compress(json_lines())), ".jsonl.gz"),
+    "jsonl_zstd": (zstd_frames, ".jsonl.zst"),
+    "csv": (delimited, ".csv"),
 }
 
 EDGES = [0, 1, 2**7 - 1, 2**8 - 1, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64 - 8]

@@ -4,6 +4,7 @@ Nothing here is known beforehand: files of every kind are written, a loader is m
 counts requests are asked. ``test_matrix.py`` says what the answers must be, ``tools/docs/engines.py`` makes a page of them.
 """
 
+import json
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
@@ -116,6 +117,11 @@ def _parquet(path: Path, ids: range) -> None:
     pq.write_table(table, path, row_group_size=BLOCK)
 
 
+def _jsonl(path: Path, ids: range) -> None:
+    rows = ({**{f"x{k}": round(float(X[n, k]), 3) for k in range(8)}, "text": TEXTS[n]} for n in ids)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def _array_record(path: Path, ids: range) -> None:
     write_array_record(path, [X[number].tobytes() for number in ids])
 
@@ -160,6 +166,7 @@ KINDS = {
     "Arrow, nested": Kind("arrow", _arrow_nested, "turns"),
     "Arrow, compressed": Kind("arrow", _arrow_compressed, "x"),
     "Parquet": Kind("parquet", _parquet, "x"),
+    "JSON lines": Kind("jsonl", _jsonl, "x0"),
     "ArrayRecord": Kind("array_record", _array_record, "data"),
     "TFRecord": Kind("tfrecord", _tfrecord, "data"),
     "WebDataset": Kind("tar", _tar, "x"),

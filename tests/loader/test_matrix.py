@@ -22,6 +22,7 @@ NOT_NATIVE: Holes = {
     ("Arrow, compressed", "*"): COMPRESSED,
     ("Parquet", "*"): COMPRESSED,
     ("ArrayRecord", "*"): COMPRESSED,
+    ("JSON lines", "*"): "parsed by another library",
     ("Arrow, nested", "*"): "values are nested",
     ("Arrow, texts", "*"): "no native reader of offsets of Arrow yet",
     ("folder of files", "*"): "a record is a file, and may be decoded by a function; no native reader yet",
@@ -40,6 +41,7 @@ NOT_PREFETCHED: Holes = {
 NOT_NATIVE_AT_URLS: Holes = {
     ("*", "map"): "a function runs",
     ("Parquet", "*"): COMPRESSED,
+    ("JSON lines", "*"): "parsed by another library",
     ("store", "sequences"): "the native reader of documents is for files on a disk",
     ("TFRecord", "sequences"): "the native reader of documents is for files on a disk",
 }

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from penstock.cli.options import AsJson, Data, Fields, Generation, Storage, examples, extent, open_data
+from penstock.cli.options import AsJson, Data, Fields, Generation, Storage, examples, extent, indexes_of, open_data
 from penstock.cli.record import MOST_BYTES, Record, can_draw, chosen, read_record, save_values, shown, value_as_json
 from penstock.cli.terminal import NAME_WIDTH, console, facts, number, print_json, table, text
 from penstock.records import Blocks, Source
@@ -58,6 +58,8 @@ def info(
         on_disk = extent(data, source)
         if on_disk is not None:
             found["files"] = {"count": on_disk.files, "bytes": on_disk.bytes}
+        if indexes := indexes_of(data):
+            found["index"] = {"count": len(indexes), "bytes": sum(path.stat().st_size for path in indexes)}
         if list_generations:
             found["generations"] = _generations(source)
         if with_digest:
@@ -154,6 +156,9 @@ def _data_rows(found: dict[str, Any]) -> dict[str, object]:
         rows["size"] = f"{size(found['bytes'])}, {size(found['record_bytes'])} a record"
     if "files" in found:
         rows["files"] = f"{number(found['files']['count'])}, {size(found['files']['bytes'])}"
+    if "index" in found:
+        count = found["index"]["count"]
+        rows["index"] = f"{number(count)} {noun(count, 'file')}, {size(found['index']['bytes'])}"
     blocks = found["blocks"]
     least = "" if blocks["least_records"] == blocks["records"] else f"{number(blocks['least_records'])} to "
     how = ", read as a whole" if blocks["read_whole"] else ""

@@ -49,6 +49,7 @@ ENTRIES = (
         "Say when a record is seen, or a document of sequences: epochs, positions, steps and ranks. No record is read.",
     ),
     Entry("Make", "convert", "convert", "Write a new store from anything that can be opened."),
+    Entry("Make", "maintenance", "index", "Build the indexes of data that has none of its own, or remove them."),
     Entry("Make", "maintenance", "rebalance", "Rewrite a store into full chunks."),
     Entry("Make", "maintenance", "gc", "Remove old generations of a store."),
     Entry("Check", "maintenance", "verify", "Read everything and report what is wrong."),

@@ -1,9 +1,10 @@
-"""penstock verify, rebalance and gc: whether data can be read, and keeping a store in shape."""
+"""penstock verify, index, rebalance and gc: whether data can be read, the indexes of files, and keeping a store in shape."""
 
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ from penstock.cli.options import (
     check_storage,
     examples,
     given_options,
+    indexes_of,
     open_data,
     storage_options,
 )
@@ -34,7 +36,7 @@ from penstock.store import verify as verify_store
 from penstock.store.generation import generations, load_manifest
 from penstock.store.reader import Store
 from penstock.store.storage import MANIFEST_DIRECTORY, Location, as_location
-from penstock.system import is_directory
+from penstock.system import is_directory, writing
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,73 @@ def _checked_as_json(checked: Checked, seconds: float) -> dict[str, Any]:
         "bytes": checked.meter.num_bytes,
         "seconds": seconds,
     }
+
+
+@examples(
+    "penstock index 'train-*.jsonl'",
+    "penstock index s3://bucket/train.jsonl --storage region=eu-west-1",
+    "penstock index train.bin --option dtype=uint16 --separator 50256",
+    "penstock index --remove train.jsonl",
+)
+def index(
+    data: Data,
+    separator: Annotated[
+        list[int] | None, typer.Option(help="Of token files: the token that ends a document; several, if it is several.")
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the indexes of these files, and nothing else.")] = False,
+    storage: Storage = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build the indexes of data that has none of its own, or remove them.
+
+    Where the records of JSON lines, CSV and other files are is known once all of them was read. That is kept in a small file next
+    to each, or in the cache directory. The first program that opens the data builds it; this does so ahead of time.
+    """
+    check_storage(data, storage)
+    before, began = {path: _version(path) for path in indexes_of(data)}, time.monotonic()
+    if remove:
+        for path in before:
+            with writing(path, "removing"):
+                os.unlink(path)
+        _print_indexes(
+            {"removed": [str(path) for path in before], "bytes": sum(size for size, *_ in before.values())}, as_json=as_json
+        )
+        return
+    with open_data(data, storage=storage) as source:
+        if separator is not None:
+            if not hasattr(source, "separated"):
+                raise typer.BadParameter(
+                    f"token files have separators, this is a {type(source).__name__}", param_hint="--separator"
+                )
+            source.separated(separator)
+        records = len(source)
+    after = {path: _version(path) for path in indexes_of(data)}
+    built = [str(path) for path, version in after.items() if before.get(path) != version]
+    found = {"records": records, "indexes": [str(path) for path in after], "built": built}
+    found |= {"bytes": sum(size for size, *_ in after.values()), "seconds": time.monotonic() - began}
+    _print_indexes(found, as_json=as_json)
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    info = os.stat(path)
+    return info.st_size, info.st_mtime_ns, info.st_ino
+
+
+def _print_indexes(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    out = console()
+    for path in found["removed" if "removed" in found else "built"]:
+        out.print(text(path), soft_wrap=True)
+    if "removed" in found:
+        count = len(found["removed"])
+        out.print(text(f"removed {number(count)} {noun(count, 'index', 'indexes')}, {size(found['bytes'])}"))
+        return
+    count, built = len(found["indexes"]), len(found["built"])
+    there = f"{number(count)} {noun(count, 'index', 'indexes')}, {size(found['bytes'])}, {number(built)} of them new"
+    records = f"{number(found['records'])} {noun(found['records'], 'record')}"
+    out.print(text(f"{records}: {there if count else 'no index is needed'}, in {found['seconds']:.1f} s"))
 
 
 @examples(

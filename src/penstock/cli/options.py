@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -20,6 +21,7 @@ import typer
 from penstock.cli.terminal import UserCodeError, place_in, say
 from penstock.formats.files import expand, has_pattern
 from penstock.formats.open import companions_of, open_source
+from penstock.formats.sidecar import sidecars_of
 from penstock.formats.tokens import numbered_shards
 from penstock.loader import Loader
 from penstock.order import Shard
@@ -308,6 +310,18 @@ def extent(words: Sequence[str], source: Source) -> Extent | None:
         return Extent(len(source.remote.files), sum(info.size for _, info in source.remote.files))
     paths = places(words)
     return None if any(is_url(path) or path.endswith(".json") for path in paths) else extent_on_disk(paths)
+
+
+def indexes_of(words: Sequence[str]) -> list[Path]:
+    """The sidecars of the files that the words of a command line name, or that are under what they name."""
+    named = places(words)
+    files = list(dict.fromkeys(file for word in named if not is_url(word) for file in _files(word)))
+    known, urls = {os.path.realpath(file) for file in files}, [word.rstrip("/") for word in named if is_url(word)]
+
+    def is_meant(file: str) -> bool:
+        return file in known or any(file == url or file.startswith(f"{url}/") or fnmatchcase(file, url) for url in urls)
+
+    return sidecars_of(is_meant, files)
 
 
 def extent_on_disk(paths: Iterable[str | os.PathLike[str]]) -> Extent:

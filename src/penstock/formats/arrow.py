@@ -71,6 +71,7 @@ __all__ = [
     "open_arrow",
     "open_huggingface",
     "open_table",
+    "sealed_column",
 ]
 
 CACHE_BYTES = 256 << 20
@@ -160,7 +161,7 @@ class GroupSource(Source):
         touched = self._blocks.of(ids)
         numbers = np.unique(touched)
         if numbers.size == 0:
-            return {name: _sealed(name, self._leaves[name], [], str, 0).read(ids, arrays) for name in fields}
+            return {name: sealed_column(name, self._leaves[name], [], str, 0).read(ids, arrays) for name in fields}
         if numbers.size == 1:  # no detour: the group writes into the arrays of the batch
             local, groups = ids - self._groups[numbers[0]].first, numbers.tolist()
             self._fetch(groups, fields)
@@ -230,7 +231,7 @@ class GroupSource(Source):
             for array in arrays:
                 check_block(f"{group.path}: group {group.number}", *expansion(leaf, array), self._decoding.max_block_bytes)
             describe = lambda record: f"{group.path}: record {group.first + record}"  # noqa: E731
-            column = _sealed(name, fitting, arrays, describe, self._decoding.max_block_bytes)
+            column = sealed_column(name, fitting, arrays, describe, self._decoding.max_block_bytes)
         if len(column) != group.rows:
             raise CorruptError(
                 f"{group.path}: expected {group.rows} records in group {group.number}, found {len(column)} of {name!r}"
@@ -240,9 +241,10 @@ class GroupSource(Source):
         return column, sum(array.get_total_buffer_size() for array in arrays)
 
 
-def _sealed(
+def sealed_column(
     name: str, leaf: ArrowField, arrays: Sequence[Any], describe: Callable[[int], str], max_block_bytes: int
 ) -> ArrowColumn:
+    """The column of arrays, ready to be read."""
     memory = BufferMemory(1)
     memory.max_block_bytes = max_block_bytes
     column = make_column(name, leaf, memory, describe)

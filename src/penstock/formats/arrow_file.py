@@ -118,7 +118,9 @@ def choose(schema: Any, fields: Fields | None, where: str) -> dict[str, ArrowFie
         try:
             Schema.make({name: chosen[name].field})
         except ValueError as error:
-            raise SchemaMismatchError(f"{where}: {error}; rename the column: fields={{'new_name': {old!r}, ...}}") from error
+            raise SchemaMismatchError(
+                f"{where}: {error}; rename the column: fields={{'new_name': {one_line(repr(old), 100)}, ...}}"
+            ) from error
     if not chosen:
         raise SchemaMismatchError(f"{where}: expected at least one column, found none")
     return chosen

@@ -69,16 +69,16 @@ def _copy(file: RemoteFile, target: Path) -> int:
     with writing(target, "making its directory"):
         target.parent.mkdir(parents=True, exist_ok=True)
     staging = Staging(target)
-    staging.wait_for_others()
     size = file.info.size
-    if _is_there(target, size):  # another process was first
-        return size
-    with staging:
-        new = staging.new_file(target.name)
-        for start in range(0, size, PIECE_BYTES):
-            new.write(file.read(start, min(size, start + PIECE_BYTES)))
-        if new.size != size:
-            raise SourceChangedError(f"{file}: expected {size} bytes, found {new.size}; open it anew")
-        new.finish()
-        staging.publish([target], overwrite=True)
+    with staging.alone():
+        if _is_there(target, size):  # another process was first
+            return size
+        with staging:
+            new = staging.new_file(target.name)
+            for start in range(0, size, PIECE_BYTES):
+                new.write(file.read(start, min(size, start + PIECE_BYTES)))
+            if new.size != size:
+                raise SourceChangedError(f"{file}: expected {size} bytes, found {new.size}; open it anew")
+            new.finish()
+            staging.publish([target], overwrite=True)
     return size

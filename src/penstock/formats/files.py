@@ -8,7 +8,7 @@ import stat
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase, translate
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.errors import (
@@ -104,9 +104,11 @@ _NUMBERED = re.compile(r"-\d+-of-\d+$")
 
 
 def suffix_of(name: str) -> str:
-    """The suffix of a name, in lower case: of ``train.tfrecord-00000-of-00010`` it is ``.tfrecord``."""
-    stem = _NUMBERED.sub("", name) if "-of-" in name else name
-    return os.path.splitext(stem)[1].lower()
+    """The suffix of a name, in lower case: of ``train.tfrecord-00000-of-00010`` it is ``.tfrecord``, of a compressed ``a.jsonl.gz``
+    the last two.
+    """
+    path = PurePosixPath(_NUMBERED.sub("", name).lower())
+    return PurePosixPath(path.stem).suffix + path.suffix if path.suffix in (".gz", ".zst") else path.suffix
 
 
 def name_key(path: str | Path) -> list[bytes]:

@@ -77,6 +77,10 @@ class Kind:
         return opener(paths, **options)
 
 
+def _also_compressed(*suffixes: str) -> tuple[str, ...]:
+    return tuple(f"{suffix}{end}" for end in ("", ".gz", ".zst") for suffix in suffixes)
+
+
 TOKENS = Kind("tokens", (".rox",), "tokens:open_tokens", tail=b"ROXXEL02", at_urls=True)
 MEGATRON = Kind("megatron", (".idx",), "megatron:open_megatron", head=b"MMIDIDX\0\0", at_urls=True)
 BIN = Kind("token arrays", (), "flat_tokens:open_bin", at_urls=True)
@@ -98,6 +102,8 @@ KINDS = (
     Kind("datatrove", (".ds",), "datatrove:open_datatrove", at_urls=True),
     TFRECORD,
     TAR,
+    Kind("jsonl", _also_compressed(".jsonl", ".ndjson"), "jsonl:open_jsonl", at_urls=True),
+    Kind("csv", _also_compressed(".csv", ".tsv"), "delimited:open_delimited", at_urls=True),
 )
 
 REFUSED = {
@@ -693,15 +699,14 @@ def open(what: object, mode: Literal["r"] = "r", **options: Any) -> Source: ...
 def open(what: Any, mode: str = "r", **options: Any) -> Source | Writer:
     """Open data for reading as a :class:`~penstock.Source`, or a store for writing (``mode="a"``).
 
-    ``what`` is a path (a store, .npy, .h5, .parquet, .arrow, .feather, .array_record, .shard, .rox, token files of Megatron, OLMo,
-    nanoGPT, datatrove and LitData, .tfrecord, .tar of WebDataset, a collection in .json, a folder of files), a pattern or a list of
-    them (one after the other), a dict (fields side by side), arrays or tensors, an Arrow table or a Hugging Face data set. In a
-    dict a text is a path, and a list of texts a field of texts; paths in a list are ``pathlib.Path``. Options depend on what is
-    opened; for a store: ``generation``, ``threads``, ``io``, ``verify``.
+    ``what`` is a path (a store, .npy, .h5, .parquet, .arrow, .feather, .jsonl, .csv, .array_record, .shard, .rox, token files of
+    Megatron, OLMo, nanoGPT, datatrove and LitData, .tfrecord, .tar of WebDataset, a collection in .json, a folder of files), a
+    pattern or a list of them (one after the other), a dict (fields side by side), arrays or tensors, an Arrow table or a Hugging
+    Face data set. In a dict a text is a path, and a list of texts a field of texts; paths in a list are ``pathlib.Path``. Options
+    depend on what is opened; for a store: ``generation``, ``threads``, ``io``, ``verify``.
 
-    Stores, .npy, .parquet, .shard, .tfrecord, .tar, token files and collections open by URL too (``s3://``, ``gs://``, ``az://``, ``https://``),
-    with ``storage_options`` (credentials, region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache`` (a directory)
-    and ``cache_bytes``.
+    All but folders of files open by URL too (``s3://``, ``gs://``, ``az://``, ``hf://``, ``https://``), with ``storage_options``
+    (credentials, region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache`` (a directory) and ``cache_bytes``.
 
     >>> import numpy as np, penstock as pen
     >>> data = pen.open({"x": np.arange(6).reshape(3, 2), "name": ["a", "b", "c"]})

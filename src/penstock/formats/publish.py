@@ -121,17 +121,24 @@ class Staging:
         with contextlib.suppress(OSError):  # all that it held is the lock
             os.close(self._lock)
 
-    def wait_for_others(self) -> None:
-        """Wait until no other writer is at work on the target: to be called before the ``with`` block, by one that can do without
-        its own work once the target is there.
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Entered by one process at a time: the others wait. To be entered before the staging itself, by one that can do without
+        its own work once the target is there. The lock of a killed process is taken, and removed, by the next.
         """
-        for other in self._leftovers():
-            with contextlib.suppress(OSError):  # it is done, and its directory gone
-                lock = os.open(other / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_SH)
-                finally:
-                    os.close(lock)
+        path = self._target.parent / f"{self._prefix}alone.tmp"
+        with writing(self._target, "locking"):
+            lock = _take_lock(path, fcntl.LOCK_EX)
+            while os.fstat(lock).st_nlink == 0:  # the one before has removed it
+                os.close(lock)
+                lock = _take_lock(path, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            fcntl.flock(lock, fcntl.LOCK_UN)  # also for a child that was forked meanwhile
+            os.close(lock)
 
     def new_file(self, name: str) -> NewFile:
         """Begin a file, the one before being finished."""
@@ -200,14 +207,14 @@ class Staging:
             with writing(self._target, "making a directory next to it"):
                 os.mkdir(directory)
             with writing(directory, "locking"), contextlib.suppress(FileNotFoundError):
-                lock = _take_lock(directory, fcntl.LOCK_EX)
+                lock = _take_lock(directory / "lock", fcntl.LOCK_EX)
                 if os.fstat(lock).st_nlink > 0:
                     return directory, lock
                 os.close(lock)
 
 
-def _take_lock(directory: Path, how: int) -> int:
-    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+def _take_lock(path: Path, how: int) -> int:
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     try:
         fcntl.flock(lock, how)
     except BaseException:
@@ -219,7 +226,7 @@ def _take_lock(directory: Path, how: int) -> int:
 def _remove_if_unused(leftover: Path) -> None:
     """Remove what a killed writer left behind. Without the right to do so it stays, and does no harm."""
     with contextlib.suppress(OSError):
-        lock = _take_lock(leftover, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = _take_lock(leftover / "lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(leftover, ignore_errors=True)
         os.close(lock)
 

@@ -17,9 +17,10 @@ be written. It appears whole or not at all; processes that want the same one wai
 """
 
 import os
+import re
 import stat
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -47,7 +48,7 @@ from penstock.formats.publish import NewFile, Staging
 from penstock.formats.rows_in_files import Version
 from penstock.native import _core
 from penstock.records import FEW, Sampling
-from penstock.system import SIZE, file_version, is_settled, reading, writing
+from penstock.system import SIZE, file_version, is_directory, is_file, is_settled, names_in, reading, writing
 
 __all__ = [
     "SUFFIX",
@@ -60,13 +61,20 @@ __all__ = [
     "obtain",
     "obtain_each",
     "read_sidecar",
+    "sidecars_of",
 ]
 
 MAGIC, VERSION = b"PENSIDE\n", 1
+ABOUT = "about"
+"""The array of a sidecar in the cache directory that has the names of its files, a line each."""
+
 HEAD = struct.Struct("<8sIIQ16s32sI20x")
 ENTRY = struct.Struct("<16s8sQQQI12x")
 CRC_AT = HEAD.size - 24
 SUFFIX = ".penstock-index"
+BESIDE = re.compile(rf"\.(.*)\.[0-9a-f]{{16}}{re.escape(SUFFIX)}", re.DOTALL)
+"""The name of a sidecar next to a file, and in it that of the file."""
+
 
 ALIGNMENT = 4096
 PAGE_BYTES = 16 << 10
@@ -153,6 +161,39 @@ def cache_directory() -> Path | None:
         return Path.home() / ".cache" / "penstock" / "index"
     except RuntimeError:
         return None
+
+
+def sidecars_of(files: Callable[[str], bool], paths: Iterable[Path], *, cache: Path | None = None) -> list[Path]:
+    """The sidecars of files, whatever they are about: those next to the paths, and those in the cache directory one of whose files,
+    given by its path or URL, is meant.
+    """
+    beside: dict[Path, set[str]] = {}
+    for path in (Path(os.path.realpath(path)) for path in paths):
+        beside.setdefault(path.parent, set()).add(path.name[:100])
+    found = [one for directory, names in beside.items() for one in _beside(directory, names)]
+    place = cache_directory() if cache is None else cache
+    if place is not None and is_directory(place):
+        found += [place / name for name in sorted(names_in(place)) if name.endswith(SUFFIX) and _is_about(place / name, files)]
+    return list(dict.fromkeys(found))
+
+
+def _beside(directory: Path, names: Collection[str]) -> Iterator[Path]:
+    """The sidecars of files of a directory, next to them."""
+    for name in sorted(names_in(directory)) if is_directory(directory) else []:
+        named = BESIDE.fullmatch(name)
+        if named is not None and named[1] in names and is_file(directory / name):
+            yield directory / name
+
+
+def _is_about(path: Path, files: Callable[[str], bool]) -> bool:
+    try:
+        found = read_sidecar(path)
+        if ABOUT not in found:
+            return False
+        found.need(ABOUT, np.zeros(1, np.int64), np.array([found[ABOUT].size], np.int64))
+    except ReadError:
+        return False
+    return any(map(files, found[ABOUT].tobytes().decode("utf-8", "surrogateescape").split("\n")))
 
 
 class SidecarWriter(Protocol):
@@ -255,15 +296,13 @@ class _Shelf:
         try:
             with writing(directory, "making it"):
                 directory.mkdir(parents=True, exist_ok=True)
-            staging.wait_for_others()
-            for number, path in places.items():
-                self._read(number, path)
-            with staging:
-
-                def make(number: int) -> None:
-                    self._make(number, places[number], staging.path(places[number].name))
-
-                each(make, [number for number in places if number not in self.found])
+            with staging.alone():
+                for number, path in places.items():  # another process has made them meanwhile
+                    self._read(number, path)
+                missing = [number for number in places if number not in self.found]
+                if missing:
+                    with staging:
+                        each(lambda number: self._make(number, places[number], staging.path(places[number].name)), missing)
         except StoreError:  # the others are made elsewhere
             return
 
@@ -275,6 +314,7 @@ class _Shelf:
         try:
             writer = _FileWriter(file)
             self._build(number, writer)
+            _tell_files(writer, path, subject)
             writer.finish(subject.kind, identity, is_durable=False)
         finally:
             file.close()
@@ -309,18 +349,26 @@ def _make(path: Path, subject: Subject, identity: bytes, build: Builder) -> "Sid
     with writing(path, "making its directory"):
         path.parent.mkdir(parents=True, exist_ok=True)
     staging = Staging(path)
-    staging.wait_for_others()
-    found = _read_good(path, subject.kind, identity)  # another process has made it meanwhile
-    if found is not None:
-        return found
-    with staging:
-        writer = _FileWriter(staging.new_file(path.name))
-        build(writer)
-        writer.finish(subject.kind, identity)
-        if subject.identity() != identity:
-            raise SourceChangedError(f"{subject.files[0].path}: the data changed while it was read; open it again")
-        staging.publish([path], overwrite=True)
+    with staging.alone():
+        found = _read_good(path, subject.kind, identity)  # another process has made it meanwhile
+        if found is not None:
+            return found
+        with staging:
+            writer = _FileWriter(staging.new_file(path.name))
+            build(writer)
+            _tell_files(writer, path, subject)
+            writer.finish(subject.kind, identity)
+            if subject.identity() != identity:
+                raise SourceChangedError(f"{subject.files[0].path}: the data changed while it was read; open it again")
+            staging.publish([path], overwrite=True)
     return read_sidecar(path)
+
+
+def _tell_files(writer: SidecarWriter, path: Path, subject: Subject) -> None:
+    """Add the names of the files to a sidecar that is not next to them: nothing else tells what it is about."""
+    if subject.paths is None or path.parent != subject.paths[0].parent:
+        about = "\n".join(str(file.path) for file in subject.files).encode("utf-8", "surrogateescape")
+        writer.add(ABOUT, np.uint8, [np.frombuffer(about, np.uint8)])
 
 
 class _InMemory:
