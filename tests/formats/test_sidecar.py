@@ -639,7 +639,7 @@ def test_documents_that_a_sidecar_puts_out_of_order_are_refused(
 
 
 def test_documents_at_a_url_are_kept_in_the_cache_directory(kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("penstock.formats.sidecar.cache_directory", lambda: tmp_path / "index")
     write_tokens(tmp_path / "a.bin", LENGTHS)
     place = url_path("memory://sidecar/a.bin")
     place.objects.put(place.key, [memoryview((tmp_path / "a.bin").read_bytes())])
@@ -647,7 +647,7 @@ def test_documents_at_a_url_are_kept_in_the_cache_directory(kept: list[int], tmp
     assert sum(kept) == sum(LENGTHS)
     assert tokens_of(packed(str(place))) == first
     assert sum(kept) == sum(LENGTHS)
-    (path,) = (tmp_path / ".cache" / "penstock" / "index").glob(f"*{SUFFIX}")
+    (path,) = (tmp_path / "index").glob(f"*{SUFFIX}")
     assert read_sidecar(path)["bounds"].tolist() == np.cumsum([0, *LENGTHS]).tolist()
     write_tokens(tmp_path / "a.bin", LENGTHS[::-1])
     place.objects.put(place.key, [memoryview((tmp_path / "a.bin").read_bytes())])
