@@ -658,6 +658,26 @@ def in_fraction(number: int, fraction: float) -> bool:
     return absorb(0, number) < floor(Fraction(str(fraction)) * 2**64)
 
 
+# --- parts by a hash ------------------------------------------------------------------------------------------------------------
+
+
+def split_hash(seed: int, value: int | bytes) -> int:
+    """The hash of an id or a whole number, or of a byte string: its length, and its words of 8 bytes."""
+    state = derive_root(seed, 0, 13)
+    if isinstance(value, int):
+        return absorb(state, value % WORD)
+    state = absorb(state, len(value))
+    for start in range(0, len(value), 8):
+        state = absorb(state, int.from_bytes(value[start : start + 8], "little"))
+    return state
+
+
+def split_part(word: int, fractions: Sequence[float | Fraction]) -> int | None:
+    """The number of the part that a hash belongs to; None if it belongs to none."""
+    ends = accumulate(Fraction(str(fraction)) for fraction in fractions)
+    return next((number for number, end in enumerate(ends) if word < floor(end * WORD)), None)
+
+
 # --- controls: vectorised, any number of rounds, no table -----------------------------------------------------------------------
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.golden import make_order
 from tests.order import reference
 
-from penstock import _core
+from penstock import Ragged, _core
+from penstock.conversion.split import bounds_of, hash_values
 from penstock.order import BlockShuffle, Curriculum, Design, Mixture, Phase, Random, Shuffle, Sliding, in_fraction
 from penstock.order.mixture import STOP_POLICIES
 from penstock.order.permutation import Purpose, derive_key, derive_root
@@ -209,6 +210,21 @@ def test_phases_in_epochs_give_the_golden_values(case: dict[str, Any]):
 @pytest.mark.parametrize("case", GOLDEN["in_fraction"], ids=lambda case: str(case["fraction"]))
 def test_in_fraction_gives_the_golden_values(case: dict[str, Any]):
     assert in_fraction(case["positions"], case["fraction"]).tolist() == case["inside"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["split"], ids=lambda case: str(case["seed"]))
+def test_split_gives_the_golden_values(case: dict[str, Any]):
+    hashes = hash_values(derive_root(case["seed"], 0, Purpose.SPLIT), ints(case["positions"]))
+    assert hashes.tolist() == case["hashes"]
+    bounds = bounds_of({str(number): fraction for number, fraction in enumerate(case["fractions"])})
+    parts = np.searchsorted(bounds, hashes, side="right").tolist()
+    assert [part if part < len(case["fractions"]) else None for part in parts] == case["parts"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["split_strings"], ids=lambda case: str(case["seed"]))
+def test_split_hashes_of_texts_are_the_golden_values(case: dict[str, Any]):
+    texts = Ragged.from_items(case["texts"], dtype="u1", kind="text")
+    assert hash_values(derive_root(case["seed"], 0, Purpose.SPLIT), texts).tolist() == case["hashes"]
 
 
 # The references of mixtures and designs against the library, beyond the golden values.
