@@ -378,9 +378,13 @@ class Source(ABC):
         stream: RecordStream = _provided["slide"](self, window, stride)
         return stream
 
-    def sample(self, *, seed: int) -> "RecordStream":
-        """Records drawn at random with replacement: one in three does not come in an epoch."""
-        stream: RecordStream = _provided["sample"](self, seed)
+    def sample(self, *, seed: int, weights: npt.ArrayLike | str | None = None, size: int | None = None) -> "RecordStream":
+        """Records drawn at random with replacement: one in three does not come in an epoch.
+
+        With ``weights``, numbers or the name of a field that has them, a record comes in proportion to its weight, and an epoch has
+        ``size`` samples, as many as records unless given. See :class:`penstock.order.Weighted`.
+        """
+        stream: RecordStream = _provided["sample"](self, seed, weights, size)
         return stream
 
     def design(

@@ -658,6 +658,54 @@ def in_fraction(number: int, fraction: float) -> bool:
     return absorb(0, number) < floor(Fraction(str(fraction)) * 2**64)
 
 
+# --- weighted draws: an alias table ---------------------------------------------------------------------------------------------
+
+
+def alias_shares(weights: Sequence[float]) -> list[int]:
+    """What each record has of n columns of 2^32 units."""
+    n, greatest = len(weights), max(weights)
+    shift = 53 - math.frexp(greatest)[1]
+    whole = [0 if w == 0 else max(1, floor(Fraction(w) * Fraction(2) ** shift)) for w in weights]
+    least = ceil(Fraction(sum(whole), n * (HALF_WORD - 1)))
+    raised = [max(w, least) if w else 0 for w in whole]
+    ends = [total * n * HALF_WORD // sum(raised) for total in accumulate(raised)]
+    return [end - start for start, end in pairwise([0, *ends])]
+
+
+def alias_table(weights: Sequence[float]) -> list[tuple[int, int]]:
+    """(bound, other record) of every column."""
+    shares = alias_shares(weights)
+    table = [(HALF_WORD - 1, i) for i in range(len(shares))]
+    less = iter([i for i, share in enumerate(shares) if share < HALF_WORD])
+    more = iter([i for i, share in enumerate(shares) if share > HALF_WORD])
+    current = next(more, None)
+    left = 0 if current is None else shares[current]
+    while current is not None:
+        if left > HALF_WORD:
+            column = next(less)
+            table[column] = (shares[column], current)
+            left -= HALF_WORD - shares[column]
+        else:
+            after = next(more, None)
+            if after is not None:
+                if left < HALF_WORD:
+                    table[current] = (left, after)
+                left = shares[after] - (HALF_WORD - left)
+            current = after
+    return table
+
+
+def alias_choice(table: Sequence[tuple[int, int]], column: int, word: int) -> int:
+    """The record that a column gives for a word."""
+    bound, other = table[column]
+    return column if word >> 32 < bound else other
+
+
+def weighted_draw(table: Sequence[tuple[int, int]], key: int, position: int) -> int:
+    """The record at a position."""
+    return alias_choice(table, random_draw(len(table), key, position), absorb(absorb(key, position), 0))
+
+
 # --- parts by a hash ------------------------------------------------------------------------------------------------------------
 
 
