@@ -435,6 +435,23 @@ class Source(ABC):
         picked: Source = _provided["pick"](self, fields)
         return picked
 
+    def cast(self, types: Mapping[str, npt.DTypeLike], *, allow: str | None = None) -> "Source":
+        """The same records with some fields as other types: ``data.cast({"x": "f4", "ids": "i4"})``, for fields of numbers, fixed
+        or ragged. Every value is checked when it is read, and one that does not fit is a :class:`~penstock.errors.CastError` that
+        names field and record: beyond the range of the type, a float with a fraction as a whole number, a whole number that a float
+        does not hold. ``allow="round"`` takes the nearest for the last two. Floats are rounded to shorter ones.
+
+        >>> import numpy as np, penstock as pen
+        >>> data = pen.open({"x": np.array([1.0, 2.0, 2.5])})
+        >>> data.cast({"x": "i4"})[:2]["x"], data.cast({"x": "i4"}, allow="round")[2]["x"]
+        (array([1, 2], dtype=int32), np.int32(2))
+        >>> data.cast({"x": "i4"})[2]
+        Traceback (most recent call last):
+        penstock.errors.CastError: field 'x': record 2 has 2.5, which is no i4: cast with allow='round', or to another type
+        """
+        cast: Source = _provided["cast"](self, types, allow)
+        return cast
+
     def map(self, fn: Callable[[dict[str, Any]], Mapping[str, Any]], *, schema: Mapping[str, Field] | None = None) -> "Source":
         """Every record passed through ``fn`` when it is read. ``schema`` says what comes out; it is found out from record 0 if
         left out, so records of other shapes need it.
