@@ -2,7 +2,10 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
+
 #include "bind/array.h"
+#include "core/alias.h"
 #include "core/block_shuffle.h"
 #include "core/mixed_order.h"
 #include "core/mixture.h"
@@ -117,6 +120,62 @@ void bind_mixture(nb::module_& m) {
           "position"_a, "Elements that each data set has given before the period of a position.");
 }
 
+void bind_alias(nb::module_& m) {
+  using Weights = Array<const double>;
+  using Columns = nb::ndarray<const std::uint32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
+  using ColumnsOut = nb::ndarray<std::uint32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
+  static_assert(sizeof(AliasColumn) == 2 * sizeof(std::uint32_t));
+  nb::class_<AliasTable>(m, "AliasTable", "Draws in proportion to weights. Immutable; safe to use from several threads.")
+      .def(
+          "__init__",
+          [](AliasTable* self, Weights weights) {
+            const nb::gil_scoped_release free;
+            new (self) AliasTable(span(weights));
+          },
+          "weights"_a.noconvert())
+      .def_static(
+          "of_columns",
+          [](Columns columns) {
+            const nb::gil_scoped_release free;
+            std::vector<AliasColumn> copy(columns.shape(0));
+            if (!copy.empty()) std::memcpy(copy.data(), columns.data(), copy.size() * sizeof(AliasColumn));
+            return AliasTable(std::span<const AliasColumn>(copy));
+          },
+          "columns"_a.noconvert(), "The table that has these columns.")
+      .def(
+          "copy_columns",
+          [](const AliasTable& self, ColumnsOut out) {
+            need_same_length(self.size(), out.shape(0));
+            const nb::gil_scoped_release free;
+            std::memcpy(out.data(), self.columns().data(), self.size() * sizeof(AliasColumn));
+          },
+          "out"_a.noconvert(), "Fill out with (bound, other id) of every column.")
+      .def(
+          "run",
+          [](const AliasTable& self, std::uint64_t key, std::uint64_t start, std::uint64_t step, IntsOut out) {
+            const nb::gil_scoped_release free;
+            self.run(key, start, step, span(out));
+          },
+          "key"_a, "start"_a, "step"_a, "out"_a.noconvert(), "Fill out with draws for positions start, start + step, ...")
+      .def(
+          "at",
+          [](const AliasTable& self, std::uint64_t key, Ints positions, IntsOut out) {
+            need_same_length(positions.size(), out.size());
+            const nb::gil_scoped_release free;
+            self.at(key, span(positions), span(out));
+          },
+          "key"_a, "positions"_a.noconvert(), "out"_a.noconvert(), "Fill out with draws for positions.")
+      .def("by_word", &AliasTable::by_word, "word"_a, "The id that one word draws.")
+      .def(
+          "mark_drawn",
+          [](const AliasTable& self, Array<std::uint8_t> out) {
+            need_same_length(self.size(), out.size());
+            const nb::gil_scoped_release free;
+            self.mark_drawn(span(out));
+          },
+          "out"_a.noconvert(), "Fill out with 1 for ids that can be drawn, 0 for others.");
+}
+
 // A node of a tree of orders, and the objects it computes with.
 struct BoundOrder {
   std::shared_ptr<const OrderNode> node;
@@ -190,6 +249,7 @@ void bind_order_tree(nb::module_& m) {
 void bind_order(nb::module_& m) {
   bind_block_epoch(m);
   bind_mixture(m);
+  bind_alias(m);
   bind_order_tree(m);
   m.def(
       "random_run",

@@ -23,6 +23,23 @@ void bind_permutation(nb::module_& m) {
 
   m.def("finalize", &finalize, "word"_a, "The SplitMix64 finalizer.");
   m.def("absorb", &absorb, "hash"_a, "word"_a, "Mix one more word into a hash.");
+  m.def(
+      "absorb_strings",
+      [](std::uint64_t hash, Array<const std::uint8_t> values, Ints offsets, Array<std::uint64_t> out) {
+        need_same_length(offsets.size(), out.size() + 1);
+        const std::span<const std::int64_t> ends = span(offsets);
+        const nb::gil_scoped_release free;
+        if (ends[0] < 0 || !std::is_sorted(ends.begin(), ends.end()) || static_cast<std::size_t>(ends.back()) > values.size()) {
+          throw std::invalid_argument("expected offsets that rise from 0 to at most the number of values");
+        }
+        const std::span<const std::byte> bytes = std::as_bytes(span(values));
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          const auto start = static_cast<std::size_t>(ends[i]);
+          out.data()[i] = absorb_bytes(hash, bytes.subspan(start, static_cast<std::size_t>(ends[i + 1]) - start));
+        }
+      },
+      "hash"_a, "values"_a.noconvert(), "offsets"_a.noconvert(), "out"_a.noconvert(),
+      "Fill out with the hash into which string i, values[offsets[i]:offsets[i + 1]], was mixed.");
   m.def("derive_key", &derive_key, "seed"_a, "epoch"_a, "purpose"_a, "number"_a, "The key of one random decision.");
 
   nb::class_<Permutation>(m, "Permutation", "A keyed bijection of [0, n). Immutable; safe to use from several threads.")

@@ -32,6 +32,11 @@ def finalize(word: int) -> int:
 def absorb(hash: int, word: int) -> int:
     """Mix one more word into a hash."""
 
+def absorb_strings(hash: int, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Fill out with the hash into which string i, values[offsets[i]:offsets[i + 1]], was mixed.
+    """
+
 def derive_key(seed: int, epoch: int, purpose: int, number: int) -> int:
     """The key of one random decision."""
 
@@ -79,6 +84,32 @@ class MixtureLine:
 
     def given_before(self, position: int) -> list[int]:
         """Elements that each data set has given before the period of a position."""
+
+class AliasTable:
+    """
+    Draws in proportion to weights. Immutable; safe to use from several threads.
+    """
+
+    def __init__(self, weights: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    @staticmethod
+    def of_columns(columns: Annotated[NDArray[numpy.uint32], dict(shape=(None, 2), order='C', device='cpu', writable=False)]) -> AliasTable:
+        """The table that has these columns."""
+
+    def copy_columns(self, out: Annotated[NDArray[numpy.uint32], dict(shape=(None, 2), order='C', device='cpu')]) -> None:
+        """Fill out with (bound, other id) of every column."""
+
+    def run(self, key: int, start: int, step: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Fill out with draws for positions start, start + step, ..."""
+
+    def at(self, key: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Fill out with draws for positions."""
+
+    def by_word(self, word: int) -> int:
+        """The id that one word draws."""
+
+    def mark_drawn(self, out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Fill out with 1 for ids that can be drawn, 0 for others."""
 
 class OrderNode:
     """

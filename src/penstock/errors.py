@@ -30,6 +30,7 @@
     │   ├── UnsafePathError               (ValueError)  a name that leads out of its directory, or a redirect to another host
     │   ├── UnsafeDataError               (ValueError)  data that would have to be executed to be read (pickle)
     │   ├── UnsupportedTypeError          (TypeError)   an element type that records cannot have
+    │   ├── CastError                     (ValueError)  a value does not fit the type it is cast to; cast to a wider one
     │   ├── SchemaMismatchError           (ValueError)  parts that do not fit together: other fields, types or widths
     │   └── EmptySourceError              (ValueError)  files without a single record, where the format forbids that
     └── StoreError                        (OSError)     writing failed; what was committed is untouched
@@ -52,6 +53,7 @@ __all__ = [
     "BatchError",
     "BatchTooLargeError",
     "CacheTooSmallError",
+    "CastError",
     "ConflictError",
     "CorruptError",
     "DurabilityError",
@@ -201,6 +203,10 @@ class UnsafeDataError(ReadError, ValueError):
 
 class UnsupportedTypeError(ReadError, TypeError):
     """An element type that records cannot have."""
+
+
+class CastError(ReadError, ValueError):
+    """A value that does not fit the type it is cast to."""
 
 
 class SchemaMismatchError(ReadError, ValueError):

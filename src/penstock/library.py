@@ -1,5 +1,6 @@
 """What ``import penstock`` offers, loaded when the first of it is used: numpy and all layers up to the loader."""
 
+import penstock.conversion.split
 import penstock.source  # noqa: F401 - its layer and those below
 from penstock.batch import Ragged
 from penstock.conversion.convert import convert

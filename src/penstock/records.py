@@ -378,9 +378,13 @@ class Source(ABC):
         stream: RecordStream = _provided["slide"](self, window, stride)
         return stream
 
-    def sample(self, *, seed: int) -> "RecordStream":
-        """Records drawn at random with replacement: one in three does not come in an epoch."""
-        stream: RecordStream = _provided["sample"](self, seed)
+    def sample(self, *, seed: int, weights: npt.ArrayLike | str | None = None, size: int | None = None) -> "RecordStream":
+        """Records drawn at random with replacement: one in three does not come in an epoch.
+
+        With ``weights``, numbers or the name of a field that has them, a record comes in proportion to its weight, and an epoch has
+        ``size`` samples, as many as records unless given. See :class:`penstock.order.Weighted`.
+        """
+        stream: RecordStream = _provided["sample"](self, seed, weights, size)
         return stream
 
     def design(
@@ -408,10 +412,45 @@ class Source(ABC):
         selected: Source = _provided["select"](self, ids)
         return selected
 
+    def split(self, parts: Mapping[str, float], *, seed: int, by: str | None = None) -> "dict[str, Source]":
+        """Sources by name, each a fraction of the records, chosen by a hash: a record stays in its part for all time, whatever is
+        appended. Fractions are right on average; what they leave of 1 belongs to no part.
+
+        The hash is of the seed and the record's id, or, with ``by``, of its value of that field (texts, bytes or whole numbers):
+        then equal values are in one part, and the order of the records does not matter; the field is read once. A part depends on
+        its fraction and on those before it in the dict, so name first what must not change: with ``{"val": 0.01, "train": 0.9}``
+        the training data may grow to 0.99 later and no record of ``val`` moves. Needs 8 bytes of memory for each record.
+
+        >>> import numpy as np, penstock as pen
+        >>> data = pen.open({"x": np.arange(1000)})
+        >>> parts = data.split({"val": 0.05, "train": 0.95}, seed=7)
+        >>> len(parts["val"]), len(parts["train"]), parts["val"]["x"][:4].tolist()
+        (58, 942, [1, 8, 11, 37])
+        """
+        made: dict[str, Source] = _provided["split"](self, parts, seed, by)
+        return made
+
     def pick(self, *fields: str) -> "Source":
         """These fields, as a source; the others are not read."""
         picked: Source = _provided["pick"](self, fields)
         return picked
+
+    def cast(self, types: Mapping[str, npt.DTypeLike], *, allow: str | None = None) -> "Source":
+        """The same records with some fields as other types: ``data.cast({"x": "f4", "ids": "i4"})``, for fields of numbers, fixed
+        or ragged. Every value is checked when it is read, and one that does not fit is a :class:`~penstock.errors.CastError` that
+        names field and record: beyond the range of the type, a float with a fraction as a whole number, a whole number that a float
+        does not hold. ``allow="round"`` takes the nearest for the last two. Floats are rounded to shorter ones.
+
+        >>> import numpy as np, penstock as pen
+        >>> data = pen.open({"x": np.array([1.0, 2.0, 2.5])})
+        >>> data.cast({"x": "i4"})[:2]["x"], data.cast({"x": "i4"}, allow="round")[2]["x"]
+        (array([1, 2], dtype=int32), np.int32(2))
+        >>> data.cast({"x": "i4"})[2]
+        Traceback (most recent call last):
+        penstock.errors.CastError: field 'x': record 2 has 2.5, which is no i4: cast with allow='round', or to another type
+        """
+        cast: Source = _provided["cast"](self, types, allow)
+        return cast
 
     def map(self, fn: Callable[[dict[str, Any]], Mapping[str, Any]], *, schema: Mapping[str, Field] | None = None) -> "Source":
         """Every record passed through ``fn`` when it is read. ``schema`` says what comes out; it is found out from record 0 if

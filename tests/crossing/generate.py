@@ -69,6 +69,7 @@ class Lot:
         sequential = self.happens(0.8 if has_tokens else 0.1 if family != "plain" else 0.02)
         self.recipe = self._recipe(family, sequential)
         self.pack_chance = random.Random(f"packs {self.seed}")  # apart, so that cases without packs are what they were
+        self.weight_chance = random.Random(f"weights {self.seed}")
         self.is_packed = sequential and self.pack_chance.random() < 0.35
         self.size = self.one(1, 2, 3, 4, 4, 5, 6, 8)
         self.needs_ragged = (not sequential or self.recipe["change"] != "none") and self.happens(0.97)
@@ -257,13 +258,23 @@ class Lot:
                 "slide", (("window", self.one(1, 2, 3)),) + ((("stride", self.one(1, 2, 4)),) if self.happens(0.5) else ())
             )
         if method == "sample":
-            return Ordered("sample", (("seed", seed),))
+            return self.weighted(table, seed) or Ordered("sample", (("seed", seed),))
         options: dict[str, Any] = {"seed": seed}
         if method == "blocks":
             options |= {"block": self.one(1, 2, 3, 5, 9)} if self.happens(0.8) else {}
             options |= {"window": self.one(1, 2, 4)} if self.happens(0.6) else {}
             options |= {"lanes": self.one(2, 3, 4)} if self.happens(0.4) or len(options) == 1 else {}
         return Ordered("shuffle", tuple(options.items()))
+
+    def weighted(self, table: Table, seed: int) -> Ordered | None:
+        """Drawn by weights, in half of the cases that draw, and in few of sequences, which refuse it."""
+        chance = self.weight_chance
+        if table.length == 0 or chance.random() > (0.04 if self.recipe["sequential"] else 0.5):
+            return None
+        weights = [chance.choice([0.0, 0.0, 1.0, 1.0, 2.5, 7.0, 1e-3]) for _ in range(table.length)]
+        weights[chance.randrange(table.length)] = 3.0
+        size = (("size", chance.choice([1, 5, table.length * 2])),) if chance.random() < 0.4 else ()
+        return Ordered("weighted", (("seed", seed), ("weights", tuple(weights)), *size))
 
     def bans(self, table: Table, share: float = 0.25) -> Any:
         found = []

@@ -17,14 +17,28 @@ from typing import Any
 
 import numpy as np
 from tests.crossing.data import KNOWN, Form, data, doubled, reversed_text
-from tests.order.reference import Line, Packing, Piece, Shape, mixture_line, pack_epoch, stages_by_phase, stages_by_step
+from tests.order.reference import (
+    Line,
+    Packing,
+    Piece,
+    Shape,
+    alias_choice,
+    alias_table,
+    mixture_line,
+    pack_epoch,
+    stages_by_phase,
+    stages_by_step,
+)
 
 from penstock import Phase, _core
-from penstock.order import BlockShuffle, Design, Order, Permutation, Random, Sequential, Shuffle, Sliding
+from penstock.order import BlockShuffle, Design, Order, Permutation, Random, Sequential, Shuffle, Sliding, Weighted
 from penstock.order.permutation import Purpose, derive_root
 
 LONGEST = 100_000  # draws of a period; those with an endless stream within, which is refused, are longer
 FAR = 400  # positions of an endless mixture that are looked at
+
+
+Weights = tuple[float, ...]
 
 
 class NothingLeftError(Exception):
@@ -180,10 +194,18 @@ def _derived(table: Table, code: str, tag: str, **changes: Any) -> Table:
 # Streams
 
 
-def substitute(seed: int, epoch: int, position: int, n: int, banned: Collection[int]) -> int:
+def substitute(seed: int, epoch: int, position: int, n: int, banned: Collection[int], weights: Weights = ()) -> int:
     """The first of a row of random records that is not banned."""
     key = _core.absorb(derive_root(seed, epoch, Purpose.SUBSTITUTE), position)
-    return next(record for attempt in count() if (record := (_core.absorb(key, attempt) * n) >> 64) not in banned)
+    words = (_core.absorb(key, attempt) for attempt in count())
+    columns = ((word, (word * n) >> 64) for word in words)
+    drawn = (alias_choice(_table(weights), column, _core.absorb(word, 0)) if weights else column for word, column in columns)
+    return next(record for record in drawn if record not in banned)
+
+
+@cache
+def _table(weights: Weights) -> list[tuple[int, int]]:
+    return alias_table(weights)
 
 
 Bans = tuple[tuple[int, frozenset[int]], ...]
@@ -223,8 +245,14 @@ class Ordered:
         seed: int = dict(self.options).get("seed", 0)
         return seed
 
+    @property
+    def weights(self) -> Weights:
+        """Those of a weighted order; none of others."""
+        return dict(self.options)["weights"] if self.method == "weighted" else ()
+
     def code(self) -> str:
-        return f"{self.method}({', '.join(f'{name}={value!r}' for name, value in self.options)})"
+        method = "sample" if self.method == "weighted" else self.method
+        return f"{method}({', '.join(f'{name}={value!r}' for name, value in self.options)})"
 
     def make(self, n: int, blocks: tuple[bool, int]) -> Order:
         """The order of n records; ``blocks`` says whether the source is read in blocks, and of which size."""
@@ -233,6 +261,8 @@ class Ordered:
             return Sequential(n)
         if self.method == "sample":
             return Random(n, **given)
+        if self.method == "weighted":
+            return Weighted(given["weights"], seed=given["seed"], size=given.get("size"))
         if self.method == "slide":
             return Sliding(n, **given)
         if self.method == "design":
@@ -359,9 +389,10 @@ class Records(Stream):
         return Sample(values, number, planned=first, original=original)
 
     def _other(self, epoch: int, position: int, banned: frozenset[int], drawn: Draw = None) -> int:
-        if len(banned) >= self.table.length:
+        weights = self.ordered.weights
+        if banned.issuperset(i for i in range(self.table.length) if not weights or weights[i] > 0):
             raise NothingLeftError
-        return substitute(self.seed, *(drawn or (epoch, position)), self.table.length, banned)
+        return substitute(self.seed, *(drawn or (epoch, position)), self.table.length, banned, weights)
 
 
 def bans_code(bans: Bans) -> str:

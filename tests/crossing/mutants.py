@@ -277,6 +277,12 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
         edit("stream.stream:RecordStream.replace_unreadable", "self.banned_at(unreadable.step))", "np.empty(0, np.int64))"),
     )
     yield (
+        "records drawn by weight are replaced by any",
+        edit(
+            "stream.stream:substitute", "order.draw(word) if isinstance(order, Weighted) else (word * n) >> 64", "(word * n) >> 64"
+        ),
+    )
+    yield (
         "weights of phases are ignored without a mixture",
         edit("loader.schedule:PhaseSchedule.of", "phase.weights is not None and not stream.is_mixture", "False"),
     )

@@ -35,6 +35,7 @@ OPERATIONS = {
     "order shuffle": "shuffled, globally unless the source is read in blocks",
     "order block shuffle": "shuffled with block, window or lanes",
     "order sample": "drawn with replacement",
+    "order weighted": "drawn with replacement, by weight",
     "order slide": "windows",
     "order design": "a designed sample",
     "without": "bans on records",
@@ -114,6 +115,7 @@ Pair = tuple[str, set[str], set[str]]
 CANNOT_MEET: tuple[Pair, ...] = (
     ("a sequence is not replaced by another", {"on_error skip", "unreadable"}, SEQUENCES | PACKS),
     ("sequences have no windows and no designs", {"order slide", "order design"}, SEQUENCES | PACKS),
+    ("weights are of records", {"order weighted"}, SEQUENCES | PACKS),
     ("packs draw no document twice", {"order sample"}, PACKS),
     ("the streams of a case are packed, or none is", PACKS, SEQUENCES - {"separator"}),
     ("only designs have weights, so that they are mixed with designs", {"order design"}, ORDERS - {"order design"}),

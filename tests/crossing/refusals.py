@@ -95,6 +95,9 @@ def _all_banned(case: Case) -> bool:
                 return True
         elif bans and len(banned) >= count:
             return True
+        records = stream if isinstance(stream, Records) else stream.records
+        if records.bans and _weightless(records, frozenset[int]().union(*(ids for _, ids in records.bans))):
+            return True
         if (
             bans
             and isinstance(stream, Sequences)
@@ -104,6 +107,12 @@ def _all_banned(case: Case) -> bool:
         ):
             return True
     return False
+
+
+def _weightless(records: Records, gone: frozenset[int]) -> bool:
+    """Whether no record but those has a weight, where they are drawn by weight."""
+    weights = records.ordered.weights
+    return bool(weights) and gone.issuperset(i for i, weight in enumerate(weights) if weight)
 
 
 def _nothing_left(stream: Sequences, banned: frozenset[Any]) -> bool:
@@ -276,10 +285,15 @@ ROWS = (
     Row(
         "page of documents", lambda case: any(s.page is not None and not s.has_pages for s in _sequences(case)), ValueError, "page"
     ),
-    Row("documents by sample", lambda case: _ordered_by(case, "sample", pages=False), ValueError, "number of tokens"),
+    Row(
+        "documents by sample",
+        lambda case: any(_ordered_by(case, method, pages=False) for method in ("sample", "weighted")),
+        ValueError,
+        "number of tokens",
+    ),
     Row(
         "packs by sample",
-        lambda case: any(s.records.ordered.method == "sample" for s in _packs(case)),
+        lambda case: any(s.records.ordered.method in ("sample", "weighted") for s in _packs(case)),
         ValueError,
         "number of tokens",
     ),
@@ -322,6 +336,7 @@ ROWS = (
         sure=False,  # phases may be refused for other reasons
     ),
     Row("sequences by slide", lambda case: _ordered_by(case, "slide"), TypeError, "in the order"),
+    Row("token sequences by weight", lambda case: _ordered_by(case, "weighted", pages=True), TypeError, "in the order"),
     Row("sequences by design", lambda case: _ordered_by(case, "design"), TypeError, "in the order"),
     Row("a mixture within is endless", lambda case: any(m.is_endless for m in _inner(case)), ValueError, "never ends"),
     Row("a mixture within is bound", lambda case: any(m.is_bound for m in _inner(case)), ValueError, "inside another mixture"),
@@ -385,7 +400,8 @@ ROWS = (
     Row(
         "too few records can be read",
         lambda case: any(
-            len(stream.table.bad.union(*(ids for _, ids in stream.bans))) >= stream.table.length > 0
+            len(gone := stream.table.bad.union(*(ids for _, ids in stream.bans))) >= stream.table.length > 0
+            or _weightless(stream, gone)
             for stream in _with_bans(case.stream)
             if isinstance(stream, Records) and stream.table.bad
         ),

@@ -246,6 +246,50 @@ def in_fraction_case(fraction: float) -> dict[str, Any]:
     return {"fraction": fraction, "positions": ids, "inside": [reference.in_fraction(number, fraction) for number in ids]}
 
 
+WEIGHTS: tuple[list[float], ...] = (
+    [1, 2, 3, 4],
+    [0, 0, 5e-324, 0],
+    [0.1] * 70,
+    [1 / (k + 1) for k in range(200)],
+    [float(k % 3) for k in range(99)],
+    [1e300, 1e-300, 0, 3e299, 1, 1],
+    [*([0.1] * 63), 0.1000001],
+)
+
+
+def weighted_case(seed: int, epoch: int, weights: list[float]) -> dict[str, Any]:
+    table = reference.alias_table(weights)
+    key = reference.derive_key(seed, epoch, 14)
+    positions = positions_of(10**12)
+    ids = [reference.weighted_draw(table, key, position) for position in positions]
+    return {"seed": seed, "epoch": epoch, "weights": weights, "table": table, "positions": positions, "ids": ids}
+
+
+STRINGS = [
+    "",
+    "a",
+    "abcdefg",
+    "abcdefgh",
+    "abcdefghi",
+    "Grüße, 世界",
+    "\0",
+    "\0\0",
+    *(f"document {k}" * (k % 7) for k in range(56)),
+]
+
+
+def split_case(seed: int, fractions: list[float]) -> dict[str, Any]:
+    ids = positions_of(2**63 - 1)
+    words = [reference.split_hash(seed, number) for number in ids]
+    parts = [reference.split_part(word, fractions) for word in words]
+    return {"seed": seed, "fractions": fractions, "positions": ids, "hashes": words, "parts": parts}
+
+
+def split_strings_case(seed: int) -> dict[str, Any]:
+    words = [reference.split_hash(seed, text.encode()) for text in STRINGS]
+    return {"seed": seed, "positions": list(range(len(STRINGS))), "texts": STRINGS, "hashes": words}
+
+
 def make() -> dict[str, Any]:
     """All golden values, by algorithm."""
     word = words()
@@ -275,6 +319,9 @@ def make() -> dict[str, Any]:
         "curriculum": [curriculum_case(PHASES), curriculum_case(PHASES[:1])],
         "epochs": [epochs_case(epochs) for epochs in (0, 0.29, 0.7, 1, 2.3, 1e-9)],
         "in_fraction": [in_fraction_case(fraction) for fraction in (0, 0.1, 0.29, 0.5, 1)],
+        "weighted": [weighted_case(number, 5 * number, weights) for number, weights in enumerate(WEIGHTS)],
+        "split": [split_case(0, [0.1, 0.2, 0.3]), split_case(7, [0.01, 0.99]), split_case(MAX_WORD, [0, 1, 0])],
+        "split_strings": [split_strings_case(0), split_strings_case(7)],
     }
 
 

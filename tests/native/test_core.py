@@ -17,6 +17,8 @@ OUTPUTS = {
     "BlockEpoch.inverse": lambda out: _core.BlockEpoch(100, 8, 2, 1, 1, 2).inverse(np.arange(10), out),
     "random_run": lambda out: _core.random_run(100, 1, 0, 1, out),
     "random_at": lambda out: _core.random_at(100, 1, np.arange(10), out),
+    "AliasTable.run": lambda out: _core.AliasTable(np.ones(9)).run(1, 0, 1, out),
+    "AliasTable.at": lambda out: _core.AliasTable(np.ones(9)).at(1, np.arange(10), out),
     "systematic": lambda out: _core.systematic(100, 10, 3, np.arange(10), out),
 }
 

@@ -658,6 +658,74 @@ def in_fraction(number: int, fraction: float) -> bool:
     return absorb(0, number) < floor(Fraction(str(fraction)) * 2**64)
 
 
+# --- weighted draws: an alias table ---------------------------------------------------------------------------------------------
+
+
+def alias_shares(weights: Sequence[float]) -> list[int]:
+    """What each record has of n columns of 2^32 units."""
+    n, greatest = len(weights), max(weights)
+    shift = 53 - math.frexp(greatest)[1]
+    whole = [0 if w == 0 else max(1, floor(Fraction(w) * Fraction(2) ** shift)) for w in weights]
+    least = ceil(Fraction(sum(whole), n * (HALF_WORD - 1)))
+    raised = [max(w, least) if w else 0 for w in whole]
+    ends = [total * n * HALF_WORD // sum(raised) for total in accumulate(raised)]
+    return [end - start for start, end in pairwise([0, *ends])]
+
+
+def alias_table(weights: Sequence[float]) -> list[tuple[int, int]]:
+    """(bound, other record) of every column."""
+    shares = alias_shares(weights)
+    table = [(HALF_WORD - 1, i) for i in range(len(shares))]
+    less = iter([i for i, share in enumerate(shares) if share < HALF_WORD])
+    more = iter([i for i, share in enumerate(shares) if share > HALF_WORD])
+    current = next(more, None)
+    left = 0 if current is None else shares[current]
+    while current is not None:
+        if left > HALF_WORD:
+            column = next(less)
+            table[column] = (shares[column], current)
+            left -= HALF_WORD - shares[column]
+        else:
+            after = next(more, None)
+            if after is not None:
+                if left < HALF_WORD:
+                    table[current] = (left, after)
+                left = shares[after] - (HALF_WORD - left)
+            current = after
+    return table
+
+
+def alias_choice(table: Sequence[tuple[int, int]], column: int, word: int) -> int:
+    """The record that a column gives for a word."""
+    bound, other = table[column]
+    return column if word >> 32 < bound else other
+
+
+def weighted_draw(table: Sequence[tuple[int, int]], key: int, position: int) -> int:
+    """The record at a position."""
+    return alias_choice(table, random_draw(len(table), key, position), absorb(absorb(key, position), 0))
+
+
+# --- parts by a hash ------------------------------------------------------------------------------------------------------------
+
+
+def split_hash(seed: int, value: int | bytes) -> int:
+    """The hash of an id or a whole number, or of a byte string: its length, and its words of 8 bytes."""
+    state = derive_root(seed, 0, 13)
+    if isinstance(value, int):
+        return absorb(state, value % WORD)
+    state = absorb(state, len(value))
+    for start in range(0, len(value), 8):
+        state = absorb(state, int.from_bytes(value[start : start + 8], "little"))
+    return state
+
+
+def split_part(word: int, fractions: Sequence[float | Fraction]) -> int | None:
+    """The number of the part that a hash belongs to; None if it belongs to none."""
+    ends = accumulate(Fraction(str(fraction)) for fraction in fractions)
+    return next((number for number, end in enumerate(ends) if word < floor(end * WORD)), None)
+
+
 # --- controls: vectorised, any number of rounds, no table -----------------------------------------------------------------------
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.golden import make_order
 from tests.order import reference
 
-from penstock import _core
-from penstock.order import BlockShuffle, Curriculum, Design, Mixture, Phase, Random, Shuffle, Sliding, in_fraction
+from penstock import Ragged, _core
+from penstock.conversion.split import bounds_of, hash_values
+from penstock.order import BlockShuffle, Curriculum, Design, Mixture, Phase, Random, Shuffle, Sliding, Weighted, in_fraction
 from penstock.order.mixture import STOP_POLICIES
 from penstock.order.permutation import Purpose, derive_key, derive_root
 from penstock.testing.strategies import mixtures, seeds, weights
@@ -209,6 +210,43 @@ def test_phases_in_epochs_give_the_golden_values(case: dict[str, Any]):
 @pytest.mark.parametrize("case", GOLDEN["in_fraction"], ids=lambda case: str(case["fraction"]))
 def test_in_fraction_gives_the_golden_values(case: dict[str, Any]):
     assert in_fraction(case["positions"], case["fraction"]).tolist() == case["inside"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["weighted"], ids=lambda case: str(case["seed"]))
+def test_weighted_gives_the_golden_values(case: dict[str, Any]):
+    order = Weighted(case["weights"], seed=case["seed"], size=10**12)
+    assert order.at(case["epoch"], case["positions"]).tolist() == case["ids"]
+    assert order.__getstate__()[0].tolist() == case["table"]
+
+
+@given(data=st.data(), seed=seeds(), epoch=st.integers(0, 2**63 - 1))
+def test_weighted_draws_are_those_of_the_reference(data: st.DataObject, seed: int, epoch: int):
+    size = st.floats(0, allow_infinity=False) | st.integers(0, 9).map(float) | st.floats(0.99, 1.01)
+    weights = data.draw(st.lists(size, min_size=1, max_size=40).filter(any))
+    table = reference.alias_table(weights)
+    order = Weighted(weights, seed=seed)
+    assert order.__getstate__()[0].tolist() == [list(column) for column in table]
+    key = reference.derive_key(seed, epoch, 14)
+    drawn = [reference.weighted_draw(table, key, position) for position in range(len(weights))]
+    assert order.indices(epoch, 0, len(weights)).tolist() == drawn
+    assert order.can_come().tolist() == [weight > 0 for weight in weights]
+    word = reference.absorb(seed, epoch)
+    assert order.draw(word) == reference.alias_choice(table, word * len(weights) >> 64, reference.absorb(word, 0))
+
+
+@pytest.mark.parametrize("case", GOLDEN["split"], ids=lambda case: str(case["seed"]))
+def test_split_gives_the_golden_values(case: dict[str, Any]):
+    hashes = hash_values(derive_root(case["seed"], 0, Purpose.SPLIT), ints(case["positions"]))
+    assert hashes.tolist() == case["hashes"]
+    bounds = bounds_of({str(number): fraction for number, fraction in enumerate(case["fractions"])})
+    parts = np.searchsorted(bounds, hashes, side="right").tolist()
+    assert [part if part < len(case["fractions"]) else None for part in parts] == case["parts"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["split_strings"], ids=lambda case: str(case["seed"]))
+def test_split_hashes_of_texts_are_the_golden_values(case: dict[str, Any]):
+    texts = Ragged.from_items(case["texts"], dtype="u1", kind="text")
+    assert hash_values(derive_root(case["seed"], 0, Purpose.SPLIT), texts).tolist() == case["hashes"]
 
 
 # The references of mixtures and designs against the library, beyond the golden values.

@@ -1,20 +1,22 @@
-"""Other views of sources: some records, some fields, records through a function, several sources in parallel."""
+"""Other views of sources: some records, some fields, other types, records through a function, several sources in parallel."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from penstock.argument import IntArray, as_ids
-from penstock.batch import Batch, Outputs, check_told, fixed_output, only
-from penstock.errors import SchemaMismatchError
+from penstock.argument import IntArray, as_ids, shown
+from penstock.batch import Batch, Outputs, Ragged, check_told, fixed_output, only
+from penstock.errors import CastError, SchemaMismatchError
 from penstock.fingerprint import digest_arrays, fingerprint_arrays, fingerprint_of
 from penstock.interrupt import exposed
 from penstock.records import Blocks, Recipe, Sampling, Source, provide
 from penstock.row_table import ChosenRows, RowTable
 from penstock.schema import Field
-from penstock.store.column import as_batch, guess_field, make_column
+from penstock.store.column import as_batch, guess_field, make_column, try_cast
 
 __all__ = ["Aligned", "collect"]
 
@@ -162,6 +164,105 @@ class Picked(_View):
 
     def _recipe(self) -> Recipe:
         return (Picked, (self._source, list(self._schema)))
+
+
+class Cast(_View):
+    """The same records with some fields as other types. Values are checked when they are read: one that does not fit is a
+    CastError. Fields keep their shapes, and what is missing stays so.
+    """
+
+    def __init__(self, source: Source, types: Mapping[str, npt.DTypeLike], allow: str | None = None) -> None:
+        if not isinstance(types, Mapping) or not types:
+            raise TypeError(f"cast takes a dict of element types by field, such as {{'x': 'f4'}}, got {shown(types)}")
+        if allow not in (None, "round"):
+            raise ValueError(f"allow must be None or 'round', got {shown(allow)}")
+        schema = source.schema
+        unknown = [name for name in types if name not in schema]
+        if unknown:
+            raise KeyError(f"unknown fields {unknown}; there are {list(schema)}")
+        self._source, self._allow = source, allow
+        self._types = {name: _cast_field(name, schema[name], dtype) for name, dtype in types.items()}
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        return dict(self._source.schema) | self._types
+
+    @property
+    def fingerprint(self) -> str:
+        return self._digest(self._source.fingerprint)
+
+    def sample_digest(self, sampling: Sampling) -> str | None:
+        found = self._source.sample_digest(sampling)
+        return None if found is None else self._digest(found)
+
+    def _digest(self, source: str) -> str:
+        elements = sorted((name, field.element) for name, field in self._types.items())
+        return fingerprint_of("cast", source, elements, self._allow)
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        batch = self._source.read(ids, fields, {name: array for name, array in out.items() if name not in self._types})
+        for name in fields:
+            if name in self._types:
+                column = batch[name]
+                is_ragged = isinstance(column, Ragged)
+                batch[name] = self._cast_ragged(name, column, ids) if is_ragged else self._cast_fixed(name, column, ids, out)
+        return batch
+
+    def _cast_fixed(self, name: str, column: Any, ids: IntArray, out: Outputs) -> Any:
+        field, mask = self._types[name], np.ma.getmask(column)
+        values = np.ma.getdata(column)
+        if np.any(mask):  # what is in their place has no meaning
+            values = np.where(mask, np.zeros((), values.dtype), values)
+        cast, wrong = self._cast(name, values)
+        if wrong is not None:
+            raise self._misfit(name, int(ids[wrong[0]]), values[wrong])
+        if name in out:
+            array = fixed_output(name, field, ids.size, out)
+            array[...] = cast
+            cast = array
+        return np.ma.MaskedArray(cast, mask=mask) if isinstance(column, np.ma.MaskedArray) else cast
+
+    def _cast_ragged(self, name: str, column: Ragged, ids: IntArray) -> Ragged:
+        offsets = column.offsets - column.offsets[0]
+        values = column.values[column.offsets[0] : column.offsets[-1]]
+        cast, wrong = self._cast(name, values)
+        if wrong is not None:
+            row = int(np.searchsorted(offsets, wrong[0], side="right")) - 1
+            raise self._misfit(name, int(ids[row]), values[wrong])
+        return replace(column, values=cast, offsets=offsets)
+
+    def _cast(self, name: str, values: Any) -> tuple[Any, tuple[int, ...] | None]:
+        """Values as the other type, and the place of the first that does not fit."""
+        cast, fits = try_cast(values, self._types[name].dtype, rounding=self._allow == "round")
+        if fits.all():
+            return cast, None
+        return cast, tuple(map(int, np.unravel_index(int(np.argmin(fits)), fits.shape)))
+
+    def _misfit(self, name: str, record: int, value: Any) -> CastError:
+        element = self._types[name].element
+        could_round = self._allow is None and try_cast(np.asarray(value).reshape(1), self._types[name].dtype, rounding=True)[1][0]
+        remedy = "cast with allow='round', or to another type" if could_round else "cast to a wider type"
+        return CastError(f"field {name!r}: record {record} has {shown(value.item())}, which is no {element}: {remedy}")
+
+    def has_documents(self, field: str) -> bool:
+        return self._source.has_documents(field)
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        return self._source.lengths(field, ids)
+
+    @property
+    def behind(self) -> Source:
+        return self._source
+
+    def _recipe(self) -> Recipe:
+        return (Cast, (self._source, {name: field.element for name, field in self._types.items()}, self._allow))
+
+
+def _cast_field(name: str, field: Field, dtype: npt.DTypeLike) -> Field:
+    if field.kind not in ("fixed", "ragged"):
+        raise TypeError(f"fields of numbers can be cast, field {name!r} is {field!r}")
+    how: dict[str, Any] = {"codec": field.codec, "nullable": field.nullable}
+    return Field(dtype, field.shape, **how) if field.is_fixed else Field.ragged(dtype, field.ndim, **how)
 
 
 Record = dict[str, Any]
@@ -359,4 +460,4 @@ class Aligned(Source):
         return (Aligned, (self._parts,))
 
 
-provide(select=Selection, pick=Picked, map=Mapped)
+provide(select=Selection, pick=Picked, cast=Cast, map=Mapped)

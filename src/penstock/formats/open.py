@@ -5,6 +5,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any, Literal, TypeVar, overload
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.algebra.concat import Concat
 from penstock.algebra.view import Aligned
@@ -695,8 +697,8 @@ def open(what: S, mode: Literal["r"] = "r") -> S: ...
 @overload
 def open(what: str | os.PathLike[str] | UrlPath, mode: Literal["a"], **options: Any) -> Writer: ...
 @overload
-def open(what: object, mode: Literal["r"] = "r", **options: Any) -> Source: ...
-def open(what: Any, mode: str = "r", **options: Any) -> Source | Writer:
+def open(what: object, mode: Literal["r"] = "r", *, cast: Mapping[str, npt.DTypeLike] | None = None, **options: Any) -> Source: ...
+def open(what: Any, mode: str = "r", *, cast: Mapping[str, npt.DTypeLike] | None = None, **options: Any) -> Source | Writer:
     """Open data for reading as a :class:`~penstock.Source`, or a store for writing (``mode="a"``).
 
     ``what`` is a path (a store, .npy, .h5, .parquet, .arrow, .feather, .jsonl, .csv, .array_record, .shard, .rox, token files of
@@ -708,6 +710,8 @@ def open(what: Any, mode: str = "r", **options: Any) -> Source | Writer:
     All but folders of files open by URL too (``s3://``, ``gs://``, ``az://``, ``hf://``, ``https://``), with ``storage_options``
     (credentials, region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache`` (a directory) and ``cache_bytes``.
 
+    ``cast`` gives fields other types, with every value checked: see :meth:`penstock.Source.cast`.
+
     >>> import numpy as np, penstock as pen
     >>> data = pen.open({"x": np.arange(6).reshape(3, 2), "name": ["a", "b", "c"]})
     >>> data[1]
@@ -717,7 +721,17 @@ def open(what: Any, mode: str = "r", **options: Any) -> Source | Writer:
            [0, 1]])
     """
     if mode == "a":
+        if cast is not None:
+            raise TypeError("cast= is for reading; a writer takes values that fit its fields, of any type")
         return append_to(what, **options)
     if mode != "r":
         raise ValueError(f"mode must be 'r' or 'a', got {mode!r}")
-    return open_source(what, **options)
+    source = open_source(what, **options)
+    if cast is None:
+        return source
+    with ExitStack() as if_refused:
+        if source is not what:
+            if_refused.callback(source.close)
+        made = source.cast(cast)
+        if_refused.pop_all()
+    return made

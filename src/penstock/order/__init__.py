@@ -18,6 +18,7 @@ from penstock.order.permutation import Permutation
 from penstock.order.phase import Curriculum, Phase, PhasePlace
 from penstock.order.position import ORDER_VERSION, Cursor, Shard
 from penstock.order.shuffle import BlockShuffle, Random, Shuffle
+from penstock.order.weighted import Weighted
 
 __all__ = [
     "ORDER_VERSION",
@@ -39,6 +40,7 @@ __all__ = [
     "Shard",
     "Shuffle",
     "Sliding",
+    "Weighted",
     "default_budget",
     "designed_sampling_mandatory",
     "fraction_schedule",

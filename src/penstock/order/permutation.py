@@ -32,6 +32,8 @@ class Purpose(IntEnum):
     TRANSFORM = 10
     PACK = 11
     PACK_GROUPS = 12
+    SPLIT = 13
+    WEIGHTED = 14
 
 
 def derive_root(seed: int, epoch: int, purpose: Purpose) -> int:

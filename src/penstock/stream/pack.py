@@ -13,7 +13,7 @@ from penstock.argument import MAX_LENGTH, IntArray, as_ids, set_whole
 from penstock.batch import Batch, Outputs, fixed_output
 from penstock.formats.token_line import DocumentBounds, as_elements
 from penstock.native import _core
-from penstock.order import BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle
+from penstock.order import BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle, Weighted
 from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
@@ -147,7 +147,7 @@ class PackStream(PartStream):
             self._mask = mask_of(source, line, is_needed=LOSS_MASK in options.fields)
         if "labels" in options.fields and not np.can_cast(line.dtype, np.int64):
             raise ValueError(f"labels are whole numbers of 64 bits, and tokens are {line.dtype}: leave labels out of fields")
-        if isinstance(order, Random):
+        if isinstance(order, Random | Weighted):
             raise ValueError("documents drawn with replacement are another number of tokens in every epoch: use shuffle()")
         if not isinstance(order, Sequential | Shuffle | BlockShuffle) or len(order) != len(source):
             raise TypeError(f"documents cannot be packed in the order {order!r}: use in_order() or shuffle()")

@@ -17,7 +17,7 @@ from penstock.batch import Batch, Outputs, fixed_output
 from penstock.errors import SchemaMismatchError
 from penstock.formats.token_line import LOSS_MASK, DocumentBounds, as_elements
 from penstock.native import _core
-from penstock.order import BlockShuffle, InvertibleOrder, Order, Random, Sequential, Shuffle, Sliding
+from penstock.order import BlockShuffle, InvertibleOrder, Order, Random, Sequential, Shuffle, Sliding, Weighted
 from penstock.order.permutation import Purpose, derive_root
 from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
@@ -766,7 +766,7 @@ class DocumentStream(SequenceStream):
 
     def _lay(self, page: int | None) -> None:
         order, source = self._given, self._source
-        if isinstance(order, Random):
+        if isinstance(order, Random | Weighted):
             raise ValueError(
                 "documents drawn with replacement have another number of tokens in every epoch: use in_order() or shuffle()"
             )

@@ -13,7 +13,19 @@ from penstock.batch import Batch, Outputs
 from penstock.errors import BatchError
 from penstock.fingerprint import fingerprint_arrays, fingerprint_of
 from penstock.native import _core
-from penstock.order import BlockShuffle, Design, InvertibleOrder, Mixture, Order, Phase, Random, Sequential, Shuffle, Sliding
+from penstock.order import (
+    BlockShuffle,
+    Design,
+    InvertibleOrder,
+    Mixture,
+    Order,
+    Phase,
+    Random,
+    Sequential,
+    Shuffle,
+    Sliding,
+    Weighted,
+)
 from penstock.order.permutation import Purpose, derive_root
 from penstock.records import Sampling, Source, provide
 from penstock.row_table import RowTable
@@ -40,6 +52,9 @@ __all__ = [
     "sliding",
     "substitute",
 ]
+
+LOOKED_AT = 1000
+"""Draws after which all weights are looked at, to see whether one is left."""
 
 WEIGHT = "weight"
 """The field that a design adds."""
@@ -479,7 +494,10 @@ class RecordStream(PartStream):
         >>> next(iter(pen.Loader(stream.without([2]), batch_size=5)))["x"]
         array([0, 1, 4, 3, 4])
         """
-        return RecordStream(self.source, self.order, bans=self.bans.with_ids(ids, from_step, len(self.source)))
+        bans = self.bans.with_ids(ids, from_step, len(self.source))
+        if isinstance(self.order, Weighted) and not _can_come(self.order, bans[-1][1]):
+            raise ValueError("every record that has a weight is banned, so there is nothing to take instead")
+        return RecordStream(self.source, self.order, bans=bans)
 
     @property
     def has_records(self) -> bool:
@@ -496,12 +514,12 @@ class RecordStream(PartStream):
         failed = unreadable.found.setdefault(id(self), set())
         failed |= {int(ids[place]) for place, _ in bad}
         banned = np.union1d(np.array(sorted(failed), np.int64), self.banned_at(unreadable.step))
-        if banned.size >= len(self.source):
+        if banned.size >= len(self.source) or (isinstance(self.order, Weighted) and not _can_come(self.order, banned)):
             raise BatchError(
                 f"step {unreadable.step}: too few records can be read; records {sorted(failed)[:10]} ... failed"
             ) from bad[0][1]
         for place, _ in bad:
-            ids[place] = substitute(self.seed, *positions[place], len(self.source), banned)
+            ids[place] = self._substitute(*positions[place], banned)
         return RecordPicks(ids, picks.weights)
 
     def _error_of(self, record: int) -> Exception | None:
@@ -522,8 +540,11 @@ class RecordStream(PartStream):
         if banned.size >= len(self.source):
             raise ValueError("every record is banned, so there is nothing to take instead")
         for place in np.flatnonzero(is_in(ids, banned)):
-            ids[place] = substitute(self.seed, epoch, int(positions[place]), len(self.source), banned)
+            ids[place] = self._substitute(epoch, int(positions[place]), banned)
         return ids
+
+    def _substitute(self, epoch: int, position: int, banned: IntArray) -> int:
+        return substitute(self.seed, epoch, position, len(self.source), banned, self.order)
 
     def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
         """(epoch, position) of every time a record comes in those epochs, bans apart. Records that replace banned ones are not
@@ -579,15 +600,27 @@ def is_in(ids: IntArray, banned: IntArray) -> Any:
     return banned[places] == ids
 
 
-def substitute(seed: int, epoch: int, position: int, n: int, banned: IntArray) -> int:
-    """The record that comes instead of a banned one at a position: the first of a row of random records that is not banned."""
+def substitute(seed: int, epoch: int, position: int, n: int, banned: IntArray, order: Order | None = None) -> int:
+    """The record that comes instead of a banned one at a position: the first of a row of random records that is not banned. Of a
+    weighted order they are drawn by their weights.
+    """
     root = _core.absorb(derive_root(seed, epoch, Purpose.SUBSTITUTE), position)
     attempt = 0
     while True:
-        candidate = (_core.absorb(root, attempt) * n) >> 64
+        word = _core.absorb(root, attempt)
+        candidate = order.draw(word) if isinstance(order, Weighted) else (word * n) >> 64
         if not is_in(np.array([candidate]), banned)[0]:
             return int(candidate)
         attempt += 1
+        if attempt == LOOKED_AT and isinstance(order, Weighted) and not _can_come(order, banned):
+            raise ValueError("every record that has a weight is banned, or cannot be read, so there is nothing to take instead")
+
+
+def _can_come(order: Weighted, banned: IntArray) -> bool:
+    """Whether any record but those that are banned has a weight."""
+    can_come = order.can_come()
+    can_come[banned[banned < order.n]] = False
+    return bool(can_come.any())
 
 
 def describe(order: Order) -> str:
@@ -618,8 +651,25 @@ def sliding(source: Source, window: int, stride: int | None) -> RecordStream:
     return RecordStream(source, Sliding(len(source), window=window, stride=stride))
 
 
-def sampled(source: Source, seed: int) -> RecordStream:
-    return RecordStream(source, Random(len(source), seed=seed))
+def sampled(source: Source, seed: int, weights: Any, size: int | None) -> RecordStream:
+    if weights is None:
+        if size is not None:
+            raise ValueError("size= needs weights=: without weights an epoch has as many draws as there are records")
+        return RecordStream(source, Random(len(source), seed=seed))
+    order = Weighted(_weights_of(source, weights) if isinstance(weights, str) else weights, seed=seed, size=size)
+    if order.n != len(source):
+        raise ValueError(f"expected {len(source)} weights, one per record, got {order.n}")
+    return RecordStream(source, order)
+
+
+def _weights_of(source: Source, name: str) -> Any:
+    """The values of a field, which is read."""
+    if name not in source.schema:
+        raise KeyError(f"weights: unknown field {name!r}; there are {list(source.schema)}")
+    field = source.schema[name]
+    if field.kind != "fixed" or field.shape or field.dtype.kind == "c":
+        raise TypeError(f"weights must be one real number per record, field {name!r} is {field!r}")
+    return source[name][:]
 
 
 def designed(

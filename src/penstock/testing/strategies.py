@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from penstock.order import BlockShuffle, Design, Mixture, Order, Random, Sequential, Shuffle, Sliding
+from penstock.order import BlockShuffle, Design, Mixture, Order, Random, Sequential, Shuffle, Sliding, Weighted
 
 __all__ = ["block_shuffles", "designs", "lengths", "mixtures", "orders", "permutations", "seeds", "weights"]
 
@@ -85,6 +85,13 @@ def designs(draw: st.DrawFn, max_length: int = 300) -> Design:
     return Design.proportional(n, masses=masses, size=size, seed=seed)
 
 
+@st.composite
+def weighted(draw: st.DrawFn, max_length: int = 300) -> Weighted:
+    """Weights from 0 to very large ones, in epochs of any size."""
+    weights = draw(st.lists(st.integers(0, 3) | st.floats(0, 1e300), min_size=1, max_size=min(max_length, 60)).filter(any))
+    return Weighted(weights, seed=draw(seeds()), size=draw(st.none() | st.integers(0, max_length)))
+
+
 def orders(max_length: int = 300) -> st.SearchStrategy[Order]:
     return st.one_of(
         permutations(max_length),
@@ -92,4 +99,5 @@ def orders(max_length: int = 300) -> st.SearchStrategy[Order]:
         st.builds(Sliding, lengths(max_length), window=st.integers(1, 50), stride=st.none() | st.integers(1, 50)),
         mixtures(),
         designs(max_length),
+        weighted(max_length),
     )
