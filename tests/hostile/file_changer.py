@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
 from tests.formats import shards
 
 import penstock as pen
