@@ -362,6 +362,10 @@ class SpanSource(RowSource):
     def schema(self) -> Mapping[str, Field]:
         return {name: column.field for name, column in self._columns.items()}
 
+    def _where(self, record: int) -> str:
+        """A record in a message: its file, and its number there."""
+        return self._table.name(record)
+
     @property
     def max_batch_bytes(self) -> int | None:
         return None if all(column.field.is_fixed for column in self._columns.values()) else MAX_BATCH_BYTES
