@@ -357,3 +357,43 @@ def test_tables_of_objects_are_in_the_cache_directory(tmp_path: Path, monkeypatc
             assert data["name"][:].to_list() == [record["name"] for record in RECORDS]
         assert len(scanned) == 3
     assert len(list((tmp_path / "cache").iterdir())) == 3
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_sidecar_whose_arrays_do_not_fit_together_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = write(tmp_path / "data", (0, 40))
+    for change in (
+        lambda facts: facts[:-1],
+        lambda facts: facts + np.eye(1, facts.size, 0, dtype=np.int64)[0],
+        lambda facts: facts + np.eye(1, facts.size, 1, dtype=np.int64)[0],
+        lambda facts: facts + 100 * np.eye(1, facts.size, 2, dtype=np.int64)[0],
+        lambda facts: facts + np.eye(1, facts.size, 3, dtype=np.int64)[0],
+    ):
+        for sidecar in path.glob(f".*{SUFFIX}"):
+            sidecar.unlink()
+        with monkeypatch.context() as patch:
+            patch.setattr(FileSpans, "write", lambda self, writer, change=change: write_changed(self, writer, change))
+            with pytest.raises(CorruptError, match=r"expected where the records of .*0\.blob are: remove the file"):
+                open_blobs(path)
+        with pytest.raises(CorruptError, match="remove the file"):
+            open_blobs(path)
+
+
+original = FileSpans.write
+
+
+def write_changed(found: FileSpans, writer: Any, change: Any) -> None:
+    class Changing:
+        def add(self, name: str, dtype: Any, pieces: Any) -> Any:
+            whole = np.concatenate([np.empty(0, dtype), *pieces])
+            return writer.add(name, dtype, [change(whole) if name == "facts" else whole])
+
+    original(found, Changing())
+
+
+def test_a_scan_that_takes_long_shows_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(spans, "SLOW_S", -1)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the output for a terminal
+    with open_blobs(write(tmp_path / "data", tuple(range(0, 41, 4)))) as data:
+        assert len(data) == 40
+    assert "index" in capsys.readouterr().err

@@ -365,6 +365,17 @@ def test_large_members_at_a_url_are_not_fetched_to_find_the_others():
         assert texts.remote.fetched_bytes < 4 << 20
 
 
+def test_archives_are_scanned_and_read_in_a_window_of_a_few_pages():
+    place = memory_url("data")
+    for number in range(3):
+        place.objects.put(f"{place.key}/{number}.tar", tar(MEMBERS[number::3]))
+    with pen.open(place, window_bytes="64KiB") as data:
+        expected = [record for number in range(3) for record in model(MEMBERS[number::3])]
+        assert data["txt"][:].to_list() == [record.get("txt") for record in expected]
+        assert data.remote is not None
+        assert data.remote.most_bytes <= 64 << 10
+
+
 def test_pickles_carry_no_tables(tmp_path: Path):
     members = list(itertools.chain.from_iterable([(f"{i}.a", b""), (f"{i}.b", b"")] for i in range(2000)))
     with opened(tmp_path, tar(members)) as data:

@@ -5,8 +5,8 @@
     python -m tests.golden.make_shards            say whether the files are what the packages write, change nothing
     python -m tests.golden.make_shards --force    write them anew
 
-It needs an environment with webdataset and tfrecord (and protobuf). The tests read the files, and compare with ``SAMPLES`` and
-``EXAMPLES``.
+It needs an environment with webdataset and tfrecord: ``make token-packages`` makes one. The tests read the files, and compare with
+``SAMPLES`` and ``EXAMPLES``.
 """
 
 import argparse

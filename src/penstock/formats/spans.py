@@ -131,13 +131,14 @@ class ScannedFile:
         if window is None:
             scanner.scan(str(path), *(word % 2**64 for word in self._part.version or (0, 0, 0)))
         else:
-            most = max(LEAST_PIECE, min(MOST_PIECE, window.window_bytes // (4 * REMOTE_SCANS)))
-            piece = LEAST_PIECE
+            least = max(1, min(LEAST_PIECE, window.window_bytes // 4))
+            most = max(least, min(MOST_PIECE, window.window_bytes // (4 * REMOTE_SCANS)))
+            piece = least
             while not scanner.is_done:
                 start = scanner.next
                 stop = min(self.size, start + max(piece, scanner.need))
                 scanner.feed(self.read(start, stop))
-                piece = LEAST_PIECE if scanner.next > stop + MOST_PIECE else min(2 * piece, most)
+                piece = least if scanner.next > stop + MOST_PIECE else min(2 * piece, most)
         columns, table, memory, in_file, has_crcs = scanner.take()
         words = 2 * len(columns) + (in_file if has_crcs else 0)
         return FileSpans(columns, table.reshape(-1, words), memory, in_file, has_crcs)
@@ -169,13 +170,11 @@ class _FileTable:
     @classmethod
     def of(cls, where: object, sidecar: Sidecar) -> "_FileTable":
         """CorruptError if the arrays do not fit together."""
-        facts, names = sidecar["facts"], bytes(sidecar["names"])
-        if (
-            facts.dtype == np.int64
-            and facts.size >= 8
-            and sidecar["spans"].dtype == np.int64
-            and sidecar["memory"].dtype == np.uint8
-        ):
+        kinds = {"facts": np.int64, "names": np.uint8, "spans": np.int64, "memory": np.uint8}
+        if all(name in sidecar and sidecar[name].dtype == kind for name, kind in kinds.items()) and sidecar["facts"].size >= 8:
+            for name in ("facts", "names"):
+                sidecar.need(name, np.zeros(1, np.int64), np.array([sidecar[name].size], np.int64))
+            facts, names = sidecar["facts"], bytes(sidecar["names"])
             (records, words, in_file, has_crcs), rest = facts[:4].tolist(), facts[4:]
             columns = names.decode("utf-8", "replace").split("\n")
             crcs = in_file if has_crcs else 0
@@ -362,6 +361,10 @@ class SpanSource(RowSource):
     @property
     def schema(self) -> Mapping[str, Field]:
         return {name: column.field for name, column in self._columns.items()}
+
+    def _where(self, record: int) -> str:
+        """A record in a message: its file, and its number there."""
+        return self._table.name(record)
 
     @property
     def max_batch_bytes(self) -> int | None:

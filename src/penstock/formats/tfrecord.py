@@ -127,7 +127,7 @@ class DecodedSource(TFRecordSource):
             raise
 
     def _first(self) -> tuple[str, bytes] | None:
-        return (f"{self._files[0]}, record 0", self._stored(np.zeros(1, np.int64))[0]) if len(self) else None
+        return (self._where(0), self._stored(np.zeros(1, np.int64))[0]) if len(self) else None
 
     @property
     def schema(self) -> Mapping[str, Field]:
@@ -145,9 +145,7 @@ class DecodedSource(TFRecordSource):
         if not wanted:
             return {}
         stored, numbers = self._stored(ids), ids.tolist()
-        records = run_each(
-            lambda i: self._decoder(f"{self._files[0]}, record {numbers[i]} of all", stored[i]), ids.size, self._how.threads
-        )
+        records = run_each(lambda i: self._decoder(self._where(numbers[i]), stored[i]), ids.size, self._how.threads)
         return collect(records, wanted, out)
 
     def _identity(self) -> tuple[Any, ...]:
@@ -191,13 +189,12 @@ class ExampleSource(TFRecordSource):
         stored = self._stored(ids)
         for number, record in enumerate(ids.tolist()):
             message = stored.values[stored.offsets[number] : stored.offsets[number + 1]]
-            where = f"{self._files[0]}, record {record} of all"
             try:
                 features = _core.ExampleParser.features(message)
                 for raw, kind, count in features:
                     found.setdefault(raw.decode(), _Feature()).add(number, kind, count)
             except (CorruptError, UnicodeDecodeError) as error:
-                raise CorruptError(f"{where}: {error}") from error
+                raise CorruptError(f"{self._where(record)}: {error}") from error
         return {name: one.field(name, ids.size) for name, one in sorted(found.items())}
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
@@ -262,11 +259,6 @@ class ExampleSource(TFRecordSource):
                 _ = texts[number]
             except UnicodeDecodeError as error:
                 raise CorruptError(f"{self._where(ids[number])}: feature {name!r}: the text is not UTF-8") from error
-
-    def _where(self, record: Any) -> str:
-        """A record in a message."""
-        part = int(np.searchsorted(np.cumsum(self._counts), record, side="right"))
-        return f"{self._files[part]}, record {int(record) - sum(self._counts[:part])}"
 
     def _identity(self) -> tuple[Any, ...]:
         return *super()._identity(), "example", [(name, repr(one.with_nullable(False))) for name, one in self._fields.items()]
