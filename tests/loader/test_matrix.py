@@ -48,6 +48,7 @@ NOT_NATIVE_AT_URLS: Holes = {
 REFUSED_IN_SMALL_WINDOWS: Holes = {
     ("store", "sequences"): "the lengths of all documents are read at once",
     ("Parquet", "sequences"): "documents of a sequence may be in many row groups",
+    ("JSON lines", "sequences"): "the lengths of all documents are read at once",
 }
 
 FORECAST_TOO_LOW: Holes = {}

@@ -650,9 +650,9 @@ def open(what: Any, mode: str = "r", **options: Any) -> Source | Writer:
 
     ``what`` is a path (a store, .npy, .h5, .parquet, .arrow, .feather, .jsonl, .csv, .array_record, .shard, .rox, token files of
     Megatron, OLMo, nanoGPT, datatrove and LitData, a collection in .json, a folder of files), a pattern or a list of them (one
-    after the other), a dict (fields side by side), arrays or tensors, an Arrow table or a Hugging Face data set. In a dict a text is
-    a path, and a list of texts a field of texts; paths in a list are ``pathlib.Path``. Options depend on what is opened; for a store:
-    ``generation``, ``threads``, ``io``, ``verify``.
+    after the other), a dict (fields side by side), arrays or tensors, an Arrow table or a Hugging Face data set. In a dict a text
+    is a path, and a list of texts a field of texts; paths in a list are ``pathlib.Path``. Options depend on what is opened; for a
+    store: ``generation``, ``threads``, ``io``, ``verify``.
 
     Stores, .npy, .parquet, .jsonl, .csv, .shard, token files and collections open by URL too (``s3://``, ``gs://``, ``az://``,
     ``https://``), with ``storage_options`` (credentials, region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache``
