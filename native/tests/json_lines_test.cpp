@@ -1,6 +1,7 @@
 #include "core/json_lines.h"
 
 #include <cstdint>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -148,6 +149,22 @@ void faults_of_values_are_told() {
   }
 }
 
+void hostile_lines_do_no_harm() {
+  const std::string letters = "{}[]\",:\\u0d8c9abtfnrNI-+.eE1 \t\n\x01\xC3\xA9\xFF";
+  const JsonFinder finder(kPaths, true);
+  std::mt19937 random(3);
+  for (int turn = 0; turn < 20000; ++turn) {
+    std::string line = turn % 2 == 0 ? "{\"a\":" : "{\"b\":{\"c\":\"";
+    const std::size_t size = random() % 30;
+    for (std::size_t i = 0; i < size; ++i) line += letters[random() % letters.size()];
+    const std::vector<char> exact(line.begin(), line.end());  // with nothing behind it that could be read
+    const std::vector<std::int64_t> offsets{0, static_cast<std::int64_t>(exact.size())};
+    std::vector<std::int64_t> starts(3), sizes(3);
+    const JsonFinding found = finder.find(std::as_bytes(std::span(exact)), offsets, starts.data(), sizes.data());
+    check(found.place >= 0 && found.place <= offsets[1], say("a place within ", line));
+  }
+}
+
 void paths_do_not_overlap() {
   const auto make = [](std::vector<std::vector<std::string>> keys) {
     std::vector<JsonPath> paths;
@@ -168,6 +185,7 @@ int main() {
   nesting_has_a_limit();
   values_are_found_in_any_order();
   faults_of_values_are_told();
+  hostile_lines_do_no_harm();
   paths_do_not_overlap();
   return finish();
 }

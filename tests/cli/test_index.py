@@ -86,3 +86,18 @@ def test_documents_of_token_files_are_indexed_by_their_separator(run: Run, run_j
 def test_data_that_needs_no_index_says_so(run: Run, store: Path) -> None:
     result = run("index", store)
     assert (result.exit_code, "no index is needed" in result.stdout) == (0, True)
+
+
+def test_every_command_reads_lines(run: Run, run_json: Callable[..., Any], lines: Path, tmp_path: Path) -> None:
+    path = lines / "b.jsonl"
+    assert run_json("info", path)["fields"]["x"]["dtype"] == "int64"
+    assert [one["fields"]["x"] for one in run_json("head", path, "-n", 2)] == [0, 1]
+    assert run_json("show", path, 3)[0]["fields"]["x"] == 3
+    assert run_json("verify", path)["ok"]
+    assert run("convert", path, tmp_path / "new.pen").exit_code == 0
+    assert run_json("info", tmp_path / "new.pen")["records"] == 4
+    path.write_text('{"x": 1}\n' * 2000 + '{"x": "a"}\n' + '{"x": 1}\n' * 2000)
+    os.utime(path, (1, 1))
+    result = run("verify", path, "-o", 'schema={"x": "i8"}')
+    assert result.exit_code == 1
+    assert "line 2001" in result.stdout

@@ -4,6 +4,8 @@ import gzip
 import json
 import os
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +198,63 @@ def test_lines_are_those_of_a_naive_splitter_wherever_pieces_end(text: bytes, pi
     assert [text[start : start + size] for start, size in found] == [
         line.strip(b" \t\r") for line in body.split(b"\n") if line.strip(b" \t\r")
     ]
+
+
+PIECES = st.sampled_from(
+    [
+        "{",
+        "}",
+        "[",
+        "]",
+        '"',
+        ":",
+        ",",
+        " ",
+        "\\",
+        "\\n",
+        "\\u00e9",
+        "\\ud800",
+        "\\udc00",
+        "\\x",
+        "a",
+        "é",
+        "\t",
+        "\x00",
+        "\x7f",
+        "0",
+        "-",
+        "12",
+        "1.5",
+        ".",
+        "e",
+        "+",
+        "1e5",
+        "true",
+        "false",
+        "null",
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "nul",
+        '"a":',
+        '{"a":1}',
+        "[]",
+    ]
+)
+
+
+@given(st.lists(PIECES, max_size=8), st.sampled_from(["{0}", '{{"a":{0}}}', '{{"a":"{0}"}}', '{{"a":[{0}],"b":{{"c":1}}}}']))
+def test_what_is_json_is_what_python_takes_for_it(pieces: list[str], around: str):
+    text = around.format("".join(pieces))
+    try:
+        found = json.loads(text)
+        expected = isinstance(found, dict) and bool(json.dumps(found, ensure_ascii=False).encode())
+    except ValueError:  # a lone half of a surrogate pair is one, too
+        expected = False
+    raw = np.frombuffer(text.encode(), np.uint8)
+    nothing = np.empty(0, np.int64)
+    fault, *_ = _core.JsonFinder([], False).find(raw, np.array([0, raw.size]), nothing, nothing)
+    assert (fault == 0) == expected
 
 
 @pytest.fixture
@@ -493,6 +552,34 @@ def test_compressed_files_that_are_cut_or_bombs_are_refused(tmp_path: Path, name
     (tmp_path / name).write_bytes(content)
     with pytest.raises(error, match=re.escape(name)):
         pen.open(tmp_path / name, max_block_bytes="1MiB")
+
+
+def test_files_of_c4_and_dolma_are_json_lines(tmp_path: Path):
+    (tmp_path / "c4-train.00000-of-00002.json.gz").write_bytes(gzip.compress(b'{"x":1}\n{"x":2}\n'))
+    (tmp_path / "c4-train.00001-of-00002.json.gz").write_bytes(gzip.compress(b'{"x":3}\n'))
+    with pen.open(tmp_path) as source:
+        assert source["x"][:].tolist() == [1, 2, 3]
+    (tmp_path / "a.json").write_text('{"x":1}\n{"x":2}\n')
+    with pytest.raises(FormatError, match=r"a\.json: expected a collection in JSON.*name JSON lines \.jsonl"):
+        pen.open(tmp_path / "a.json")
+
+
+def test_a_bar_counts_the_bytes_of_a_long_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    counted: list[int] = []
+
+    @contextmanager
+    def reporting(progress: bool, title: str, total: int) -> Iterator[Callable[[int, int], None]]:
+        assert (progress, title, total) == (True, "index", len(lines()))
+        yield lambda records, size: counted.append(size)
+
+    monkeypatch.setattr(line_files, "reporting", reporting)
+    monkeypatch.setattr(line_files, "BAR_BYTES", 1)
+    monkeypatch.setattr(line_files, "PIECE_BYTES", 1000)
+    (tmp_path / "a.jsonl").write_bytes(lines())
+    with pen.open(tmp_path / "a.jsonl") as source:
+        assert_batch(source[:], [record(i) for i in range(N)])
+    assert sum(counted) == len(lines())
+    assert len(counted) > 3
 
 
 def test_compressed_and_plain_files_do_not_mix(tmp_path: Path):

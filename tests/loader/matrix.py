@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from tests.array_record import write_array_record
 from tests.formats import shards, token_files
 from tests.remote.double import Double
@@ -263,7 +264,8 @@ class Cell:
 @cache
 def cells() -> dict[tuple[str, str], Cell]:
     """All of them, by kind and combination."""
-    with tempfile.TemporaryDirectory() as place, Double() as server:
+    with tempfile.TemporaryDirectory() as place, Double() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", place)  # where the indexes of objects are
         made = {}
         for number, (name, kind) in enumerate(KINDS.items()):
             directory = Path(place) / str(number)
@@ -272,6 +274,9 @@ def cells() -> dict[tuple[str, str], Cell]:
             for file in directory.rglob("*"):
                 if file.is_file():
                     server.put(f"{number}/{file.relative_to(directory)}", file.read_bytes())
+            if kind.suffix == "jsonl":
+                with closing(Parts(f"{server.base}/{number}", kind, storage_options=server.storage_options)) as parts:
+                    parts.open(parts.names)  # builds their indexes
             for use in USES:
                 made[name, use] = _ask(directory, server, f"{server.base}/{number}", (kind, use))
         return made

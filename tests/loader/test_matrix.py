@@ -54,6 +54,7 @@ REFUSED_IN_SMALL_WINDOWS: Holes = {
         ("WebDataset", use): "records of 128 bytes take a kilobyte in an archive: more than two blocks do not fit"
         for use in ("select a range", "mix", "mix in mix")
     },
+    ("JSON lines", "sequences"): "the lengths of all documents are read at once",
 }
 
 FORECAST_TOO_LOW: Holes = {}

@@ -120,12 +120,12 @@ def _parsed(file: File, most: int) -> Any:
     if size > most:
         raise CorruptError(
             f"{where}: expected a collection of at most {most} bytes, found {size}; if that is right, open it with "
-            f"max_collection_bytes={size} (it may take 25 times that in memory)"
+            f"max_collection_bytes={size} (it may take 25 times that in memory); name JSON lines .jsonl"
         )
     try:
         return json.loads(file.read(0, size).decode())
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{where}: expected a collection in JSON: {_one_line(error)}") from error
+        raise FormatError(f"{where}: expected a collection in JSON: {_one_line(error)}; name JSON lines .jsonl") from error
 
 
 def _field(value: object) -> tuple[str, Field]:

@@ -29,7 +29,7 @@ from penstock.schema import Field
 
 __all__ = ["SUFFIXES", "JsonLeaf", "as_leaf", "as_words", "open_jsonl", "words_of"]
 
-SUFFIXES = tuple(f"{suffix}{end}" for end in ("", ".gz", ".zst") for suffix in (".jsonl", ".ndjson"))
+SUFFIXES = (".jsonl", ".ndjson", *(f"{suffix}{end}" for end in (".gz", ".zst") for suffix in (".jsonl", ".ndjson", ".json")))
 
 ANY, WHOLE, NUMBER, BOOLEAN, TEXT, LIST, NOTHING = range(7)
 """Kinds of values, as the native core numbers them."""
@@ -71,8 +71,8 @@ def open_jsonl(
     max_block_bytes: int | str = MAX_BLOCK_BYTES,
     remote: RemoteOptions | None = None,
 ) -> Source:
-    """JSON lines (.jsonl, .ndjson, also .gz and .zst), one file or many as one source: a list keeps its order, a pattern or a
-    directory gives that of the name bytes.
+    """JSON lines (.jsonl, .ndjson, also .gz and .zst, and .json.gz), one file or many as one source: a list keeps its order, a
+    pattern or a directory gives that of the name bytes.
 
     Members of objects are fields called ``a.b``. ``fields`` are the wanted ones, or a dict of new names and old ones; other keys
     are ignored then. ``schema`` gives types instead of those inferred: a Field, or ``"i8"``, ``"f8"``, ``"bool"``, ``"text"``,

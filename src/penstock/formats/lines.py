@@ -38,8 +38,8 @@ __all__ = ["LineFormat", "LineParser", "Seen", "TextOptions", "Where", "open_lin
 VERSION = 1
 """Of what is kept in sidecars."""
 
-PIECE_BYTES = 4 << 20
-"""Bytes that are searched for lines at a time; 16 times as many are read at once."""
+PIECE_BYTES, PIECES = 4 << 20, 8
+"""Bytes that are searched for lines at a time, and pieces of that size that are read at once."""
 
 SAMPLED_LINES, SAMPLED_BYTES = 1024, 8 << 20
 """Lines of a file that its fields are inferred from, at most: the first of equal runs of bytes."""
@@ -279,8 +279,8 @@ def _read(file: ScannedFile, low: int, high: int) -> Texts:
 def _pieces(file: ScannedFile, advance: Callable[[int, int], object], stop: int | None = None) -> Iterator[Texts]:
     """The bytes of a file."""
     end = file.size if stop is None else stop
-    for low in range(0, end, 16 * PIECE_BYTES):
-        data = _read(file, low, min(end, low + 16 * PIECE_BYTES))
+    for low in range(0, end, PIECES * PIECE_BYTES):
+        data = _read(file, low, min(end, low + PIECES * PIECE_BYTES))
         for start in range(0, data.size, PIECE_BYTES):
             piece = data[start : start + PIECE_BYTES]
             yield piece

@@ -104,7 +104,7 @@ KINDS = (
     Kind("datatrove", (".ds",), "datatrove:open_datatrove", at_urls=True),
     TFRECORD,
     TAR,
-    Kind("jsonl", _also_compressed(".jsonl", ".ndjson"), "jsonl:open_jsonl", at_urls=True),
+    Kind("jsonl", (*_also_compressed(".jsonl", ".ndjson"), ".json.gz", ".json.zst"), "jsonl:open_jsonl", at_urls=True),
     Kind("csv", _also_compressed(".csv", ".tsv"), "delimited:open_delimited", at_urls=True),
 )
 
