@@ -67,7 +67,10 @@ def measure() -> dict[str, tuple[int, int]]:
         return sum(of(module) for module in modules if str(module.path.relative_to(SOURCE)).startswith(under))
 
     return {
-        "modules": (len(modules), 145),  # 130 without packs, token files, wheels, texts and chats: a new idea is a new file
+        "modules": (
+            len(modules),
+            146,
+        ),  # 130 without packs, token files, wheels, texts, chats and more formats: a new idea is a new file
         "lines": (total(lambda module: module.lines), 27_000),
         f"modules under {SMALL_LINES} lines": (total(lambda module: module.lines < SMALL_LINES), 30),
         "isinstance in loader/": (total(lambda module: module.isinstance_calls, "loader/"), 20),

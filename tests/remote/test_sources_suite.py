@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 from tests.golden.make_foreign import rox
 from tests.remote.seaweed import Seaweed
 
@@ -98,6 +99,20 @@ class TestTokens(RemoteSuite):
 
     def records(self) -> list[Record]:
         return [{"tokens": block} for block in self.blocks()]
+
+
+class TestSafetensors(RemoteSuite):
+    """Two fields in three files, in one window."""
+
+    labels = np.arange(31, dtype=np.int16)
+
+    def put(self, place: UrlPath) -> None:
+        for number, rows in enumerate(np.split(np.arange(31), [0, 13])):
+            content = save({"x": ROWS[rows], "label": self.labels[rows]})
+            place.objects.put(f"{place.key}/{number}.safetensors", content)
+
+    def records(self) -> list[Record]:
+        return [{"x": row, "label": label} for row, label in zip(ROWS, self.labels, strict=True)]
 
 
 class TestCollection(RemoteSuite):

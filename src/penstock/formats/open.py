@@ -80,6 +80,7 @@ KINDS = (
     Kind("arrow", (".arrow", ".feather"), "arrow:open_arrow", head=b"ARROW1"),
     Kind("parquet", (".parquet",), "parquet:open_parquet", head=b"PAR1", at_urls=True),
     Kind("array_record", (".array_record", ".arrayrecord", ".ar"), "array_record:open_array_record"),
+    Kind("safetensors", (".safetensors",), "safetensors:open_safetensors", at_urls=True),
     Kind("rows", (".shard",), "rows:open_rows", head=b"GAMSAE01", at_urls=True),
     TOKENS,
     MEGATRON,
