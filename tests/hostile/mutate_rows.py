@@ -1,5 +1,5 @@
-"""Damaged .npy, .shard and .rox files, and tables of token files: the records they had, other values where values were damaged, or
-an error with the path.
+"""Damaged .npy, .shard, .rox and .safetensors files, tables of token files and of saved data sets: the records they had, other
+values where values were damaged, or an error with the path.
 
     python -m tests.hostile.mutate_rows --count N [--kind npy|shard|rox|idx|...]
 
@@ -11,6 +11,7 @@ not penstock's or does not name the file, an allocation beyond reason, or values
 
 import argparse
 import gzip
+import json
 import os
 import random
 import signal
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from safetensors.numpy import save
 from tests.formats import token_files
 from tests.hostile import file_changer
 from tests.sanitized import limit_address_space
@@ -32,6 +35,7 @@ from tests.sanitized import limit_address_space
 import penstock as pen
 from penstock.errors import PenstockError
 from penstock.formats import rows, tokens
+from penstock.formats.huggingface import open_saved
 from penstock.formats.litdata import open_litdata
 from penstock.records import Source
 
@@ -49,6 +53,7 @@ class Target:
 KINDS = (
     *("npy", "shard", "rox", "idx", "idx scattered", "idx documents", "idx modes", "llm.c"),
     *("ds.index", "ds.metadata", "ds.metadata and index", "ds.loss", "csv.gz", "bin", "json"),
+    *("safetensors", "state.json", "indices.arrow"),
 )
 TARGETS = {
     "idx": Target("a.idx", {}, lambda: {"a.bin": tokens_image()}),
@@ -64,7 +69,22 @@ TARGETS = {
     "bin": Target("", {}, lambda: {"index.json": image("json")}),
     "json": Target("", {}, lambda: {"a.bin": image("bin")}, open_litdata),  # a directory without a good one is a folder of files
 }
+
+
+def open_without_io(path: Path, *, io: str, threads: int) -> Source:
+    """What has to be opened by Arrow."""
+    return open_saved(path, threads=threads)
+
+
+TARGETS["state.json"] = Target("", {}, lambda: {"dataset_info.json": b"{}", "a.arrow": stream_image()}, open_without_io)
+TARGETS["indices.arrow"] = Target(
+    "",
+    {},
+    lambda: {"dataset_info.json": b"{}", "a.arrow": stream_image(), "state.json": state_image(indices=True)},
+    open_without_io,
+)
 NAMES = {"json": "index.json", "llm.c": "a.bin", "ds.metadata and index": "a.ds.metadata"}
+NAMES |= {kind: kind for kind in ("state.json", "indices.arrow")}
 NAMES |= {kind: "a.idx" for kind in KINDS if kind.startswith("idx ")}
 CHILD_BYTES = 1 << 30
 """What a child may take of address space beyond what it has; mutants have a few kilobytes."""
@@ -104,6 +124,25 @@ def tokens_image() -> bytes:
     return file_changer.values(1)[:50].tobytes()
 
 
+def stream_image() -> bytes:
+    """The values in an Arrow stream."""
+    data = file_changer.values(1)[:50]
+    return arrow_stream("x", pa.FixedSizeListArray.from_arrays(pa.array(data.reshape(-1)), 16))
+
+
+def arrow_stream(name: str, column: pa.Array) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([(name, column.type)])) as writer:
+        writer.write_batch(pa.record_batch([column], [name]))
+    return bytes(sink.getvalue())
+
+
+def state_image(*, indices: bool = False) -> bytes:
+    """What says which files a saved data set has."""
+    state = {"_data_files": [{"filename": "a.arrow"}], "_split": None, "_format_kwargs": {}}
+    return json.dumps(state | ({"_indices_data_files": [{"filename": "indices.arrow"}]} if indices else {})).encode()
+
+
 @cache
 def image(kind: str) -> bytes:
     """A good file of 50 records of 16 values, or the table of one."""
@@ -127,6 +166,12 @@ def image(kind: str) -> bytes:
         return token_files.litdata_chunk(documents)
     if kind == "json":
         return token_files.litdata_index([documents], "no_header_numpy:5").replace(b"chunk-0-0.bin", b"a.bin")
+    if kind == "safetensors":
+        return save({"x": data, "y": data[:, 0].copy()})
+    if kind == "state.json":
+        return state_image()
+    if kind == "indices.arrow":
+        return arrow_stream("indices", pa.array(np.arange(50, dtype=np.uint64)))
     if kind == "shard":
         return rows.HEADER.pack(rows.MAGIC, 50, 16, 0, 0) + data.tobytes()
     if kind == "rox":
@@ -145,6 +190,7 @@ def structure(kind: str) -> range:
         "rox": range(len(image("rox")) - 32 - 50 * 8, len(image("rox"))),
         "bin": range(208),
         "llm.c": range(16),
+        "safetensors": range(160),
     }
     return known.get(kind, range(len(image(kind))))
 
@@ -196,7 +242,17 @@ MUTATIONS: list[Callable[[bytearray, int, random.Random], None]] = [_flip, _cut,
 
 def expected(kind: str) -> list[bytes]:
     """The values of the fields of a good file."""
+    if kind == "safetensors":
+        return [tokens_image(), file_changer.values(1)[:50, 0].tobytes()]
     return [tokens_image(), image("ds.loss")] if kind == "ds.loss" else [tokens_image()]
+
+
+def is_in(value: Any, files: list[bytes]) -> bool:
+    """Whether the bytes of a value, in either order, are in a file."""
+    if isinstance(value, str | bytes):
+        value = np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
+    swapped = value.byteswap().tobytes()
+    return value.nbytes == 0 or any(value.tobytes() in file or swapped in file for file in files)
 
 
 def outcome(path: Path, data: bytes, io: str, kind: str) -> str:
@@ -211,10 +267,7 @@ def outcome(path: Path, data: bytes, io: str, kind: str) -> str:
             batch = source[:]
             for found in batch.values():
                 for one in [getattr(found, "values", found)] if kind not in TARGETS else found:
-                    swapped, known = one.byteswap().tobytes(), [data, *others.values()]
-                    assert one.nbytes == 0 or any(one.tobytes() in file or swapped in file for file in known), (
-                        "values that are not there"
-                    )
+                    assert is_in(one, [data, *others.values()]), "values that are not there"
             same = [getattr(found, "values", found).tobytes() for found in batch.values()] == expected(kind)
             return "same" if same else "other values"
     except PenstockError as error:
