@@ -11,6 +11,7 @@
 #include "bind/array.h"
 #include "bind/buffer.h"
 #include "bind/rows.h"
+#include "bind/spans.h"
 #include "bind/varying.h"
 #include "core/batch_ring.h"
 #include "core/fork_local.h"
@@ -183,6 +184,10 @@ class BoundRing {
           const std::span<const std::int64_t> bounds = span(documents.bounds);
           bound(source, bounds.empty() ? 0 : static_cast<std::uint64_t>(bounds.back()));
           made.back().sources.push_back(of_documents(*documents.line));
+        } else if (nb::isinstance<BoundSpans>(reader)) {
+          const auto& spans = nb::cast<const BoundSpans&>(reader);
+          bound(source, spans.column->length());
+          made.back().sources.push_back(of_spans(*spans.reader, stride));
         } else if (number >= 0) {
           const auto& store = nb::cast<const StoreReader&>(reader);
           bound(source, store.length());
@@ -232,6 +237,12 @@ class BoundRing {
       } else if (!read.ids.empty()) {
         throw std::logic_error("the tokens of documents are read in runs");
       }
+    };
+  }
+  RingFill of_spans(const RunReader& reader, std::uint64_t stride) {
+    return [this, &reader, stride](const RingRead& read) {
+      if (!read.offsets.empty()) throw std::logic_error("records anywhere in files are not read in runs");
+      reader.read_fixed(read.ids, stride, read.out, read.present, alone_, read.places);
     };
   }
   RingFill of_rows(const RowReader& reader) {

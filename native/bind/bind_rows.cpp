@@ -92,8 +92,9 @@ void read_spans(const BoundRows& self, Ints starts, Ints offsets, Array<std::uin
 // A reader of runs, and the array that says where they are.
 struct BoundRuns {
   BoundRuns(const RowReader& rows, Ints places, std::uint64_t batch_bytes)
-      : bounds(std::move(places)), reader(rows, span(bounds), batch_bytes) {}
+      : bounds(std::move(places)), table(span(bounds), rows.length()), reader(rows, table, RunChecks{batch_bytes}) {}
   Ints bounds;
+  RisingBounds table;
   RunReader reader;
 };
 

@@ -47,6 +47,8 @@ void translate(const std::exception_ptr& error, void*) {
     std::rethrow_exception(error);
   } catch (const TruncatedError& e) {
     raise_as("TruncatedError", e.what());
+  } catch (const FormatError& e) {
+    raise_as("FormatError", e.what());
   } catch (const CorruptError& e) {
     raise_as("CorruptError", e.what());
   } catch (const ChangedError& e) {

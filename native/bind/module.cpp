@@ -9,6 +9,7 @@ void bind_order(nanobind::module_& m);
 void bind_pack(nanobind::module_& m);
 void bind_permutation(nanobind::module_& m);
 void bind_rows(nanobind::module_& m);
+void bind_spans(nanobind::module_& m);
 void bind_store(nanobind::module_& m);
 }  // namespace penstock::bind
 
@@ -21,6 +22,7 @@ NB_MODULE(_core, m) {
   penstock::bind::bind_checksum(m);
   penstock::bind::bind_landing(m);
   penstock::bind::bind_rows(m);
+  penstock::bind::bind_spans(m);
   penstock::bind::bind_store(m);
   penstock::bind::bind_loader(m);
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace penstock {
 
@@ -19,6 +20,13 @@ inline const char* remedy(int code) {
     case EIO: return "; the disk failed: look at the log of the system, and restore the file";
     default: return "";
   }
+}
+
+// A name found in data, for a message: printable, and not long.
+inline std::string shown(std::string_view name) {
+  std::string made;
+  for (const char letter : name.substr(0, 100)) made += letter >= ' ' && letter <= '~' ? letter : '?';
+  return "'" + made + (name.size() > 100 ? "...'" : "'");
 }
 
 // The system refused a call: errno, the path it was about, and what failed and may help, in words.
@@ -42,6 +50,12 @@ class CorruptError : public std::runtime_error {
 
 // A file became shorter while it was being read.
 class TruncatedError : public CorruptError {
+ public:
+  using CorruptError::CorruptError;
+};
+
+// A file is not of the kind it was taken for.
+class FormatError : public CorruptError {
  public:
   using CorruptError::CorruptError;
 };

@@ -28,7 +28,8 @@ const std::vector<std::int64_t> kBounds{5, 5, 38, 43, 43, 99, 100};
 
 void records_are_runs_of_rows() {
   const Rows rows;
-  const RunReader reader(*rows.reader, kBounds, 12345);
+  const RisingBounds bounds(kBounds, kRows);
+  const RunReader reader(*rows.reader, bounds, {12345});
   check_equal(reader.batch_bytes(), std::uint64_t{12345}, "the limit of a batch");
   const std::vector<std::int64_t> ids{5, 2, 0, 4, 1, 2, 3};
   std::vector<std::int64_t> sizes(ids.size()), starts(ids.size());
@@ -50,7 +51,8 @@ void records_are_runs_of_rows() {
 
 void parts_of_records_are_read() {
   const Rows rows;
-  const RunReader reader(*rows.reader, kBounds, 1 << 20);
+  const RisingBounds bounds(kBounds, kRows);
+  const RunReader reader(*rows.reader, bounds, {1 << 20});
   std::vector<std::byte> out(9);
   const std::vector<RecordPart> parts{{2, 15, 3, 6, 0}, {4, 168, 165, 3, 6}};
   reader.read_parts(parts, out.data());
@@ -61,9 +63,10 @@ void parts_of_records_are_read() {
 void what_cannot_be_is_refused() {
   const Rows rows;
   for (const std::vector<std::int64_t>& bounds : std::vector<std::vector<std::int64_t>>{{}, {-1, 3}, {0, 101}, {0, 5, 4}}) {
-    check_throws<std::invalid_argument>([&] { RunReader(*rows.reader, bounds, 1); });
+    check_throws<std::invalid_argument>([&] { RisingBounds(bounds, kRows); });
   }
-  const RunReader reader(*rows.reader, kBounds, 1);
+  const RisingBounds bounds(kBounds, kRows);
+  const RunReader reader(*rows.reader, bounds, {1});
   std::vector<std::byte> out(99);
   const std::vector<RecordPart> other{{2, 12, 0, 12, 0}};
   check_throws<std::logic_error>([&] { reader.read_parts(other, out.data()); });

@@ -320,6 +320,121 @@ def empty(rows: int, stride: int) -> Annotated[NDArray[numpy.uint8], dict(shape=
 def kept_buffer_bytes() -> int:
     """Bytes kept for the next arrays of empty()."""
 
+class SpanScanner:
+    """
+    Where the records of a file are, found by reading it once. For one thread.
+    """
+
+    @property
+    def is_done(self) -> bool: ...
+
+    @property
+    def next(self) -> int:
+        """The next byte that it wants."""
+
+    @property
+    def need(self) -> int:
+        """
+        How many bytes from there on it wants at least; the file may end before.
+        """
+
+    def feed(self, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Bytes of the file from next on: need of them or more, or all up to its end.
+        """
+
+    def scan(self, path: str, device: int, inode: int, written_ns: int) -> None:
+        """Read the file, which must be that version; 0 0 0: any."""
+
+    def take(self) -> tuple[list[str], NDArray[numpy.int64], NDArray[numpy.uint8], int, bool]:
+        """
+        When it is done: the columns, the words of all records, bytes in memory, columns in the file, whether there are crcs.
+        """
+
+class TFRecordScanner(SpanScanner):
+    """TFRecord files: one column, with crcs."""
+
+    def __init__(self, name: str, bytes: int) -> None: ...
+
+class TarScanner(SpanScanner):
+    """tar archives: samples as WebDataset groups them, keys in memory."""
+
+    def __init__(self, name: str, bytes: int) -> None: ...
+
+class SpanTable:
+    """
+    Where the fields of records are in files, one table a file. Safe to use from several threads.
+    """
+
+    def __init__(self, parts: list[tuple[str, int, int, tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]], tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]], str]], page_bytes: int) -> None:
+        """
+        Of every file: name, bytes, words of a record, (table, crcs of its pages, flags), (memory, crcs, flags), name of the sidecar. A record has the first byte and the size of each column, -1 for a missing one, then crcs.
+        """
+
+    @property
+    def length(self) -> int: ...
+
+    def extents(self, starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], stops: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], words: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,))], Annotated[NDArray[numpy.int64], dict(shape=(None,))], Annotated[NDArray[numpy.int64], dict(shape=(None,))]]:
+        """
+        Between which bytes of which files records [start, stop) are: of the columns at words, as many for every file.
+        """
+
+    def column(self, rows: RowReader, words: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], crc_words: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], in_memory: bool, batch_bytes: int, item_bytes: int, is_text: bool) -> SpanReader:
+        """
+        A field: in every file the column at that word (-1: missing), with its crc (-1: none), in the files or in the memories, whose bytes are the rows.
+        """
+
+class SpanReader:
+    """
+    A field of records anywhere in files. Safe to use from several threads.
+    """
+
+    def sizes(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Fill out with the bytes of records; -1: missing."""
+
+    def read(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
+        """
+        Fill out with records, each from its start on; the sizes are those of sizes().
+        """
+
+    def read_fixed(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], stride: int, out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], present: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
+        """
+        Fill out with records of one size, zeros for those that are missing, and present.
+        """
+
+    @property
+    def varying(self) -> VaryingReader: ...
+
+class ExampleParser:
+    """
+    tf.Example messages as columns. Immutable; safe to use from several threads.
+    """
+
+    def __init__(self, names: Sequence[str], kinds: Sequence[int]) -> None:
+        """
+        The features, and their kinds: 1 byte strings, 2 floats, 3 whole numbers.
+        """
+
+    def measure(self, table: SpanTable, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu')], pool: ThreadPool) -> None:
+        """
+        Fill out with the values of every feature in messages, one after the other: bytes of a byte string, -1: missing.
+        """
+
+    def read(self, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu')], items: Sequence[int], outs: Sequence[tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]] | None], pool: ThreadPool) -> None:
+        """
+        Fill the outs, (starts, bytes) of each feature or None, with values of that many bytes each.
+        """
+
+    @staticmethod
+    def features(message: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list[tuple[bytes, int, int]]:
+        """Name, kind and number of values of every feature of a message."""
+
+def map_file(descriptor: int, bytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
+    """The first bytes of an open file, mapped; it may be closed then."""
+
+def advise(map: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], start: int, stop: int) -> None:
+    """Tell the system that a range of a map will be read."""
+
 class StoreReader:
     """
     One generation of a store. Safe to use from several threads and after fork.

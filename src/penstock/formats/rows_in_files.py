@@ -64,6 +64,14 @@ class FileRows:
         path = file if isinstance(file, RemoteFile) else Path(os.path.realpath(file.path))
         return cls(path, size, offset, rows, version)
 
+    @classmethod
+    def whole(cls, file: File) -> "FileRows":
+        """All bytes of a file, which may have none, as rows of one."""
+        if isinstance(file, RemoteFile):
+            return cls(file, file.info.size, 0, file.info.size)
+        info = need_file(file.path)
+        return cls.of(file, info.st_size, 0, info.st_size, (info.st_dev, info.st_ino, info.st_mtime_ns))
+
 
 def default_threads(threads: int | None) -> int:
     """How many threads read, unless the user says so."""
@@ -114,6 +122,13 @@ class Rows:
     def native_runs(self, bounds: IntArray, batch_bytes: int) -> tuple[_core.VaryingReader, int] | None:
         """The native reader of records that are runs of rows, [bounds[i], bounds[i + 1])."""
         return None if self._reader is None else (self._reader.runs(bounds, batch_bytes), -1)
+
+    @property
+    def pool(self) -> _core.ThreadPool:
+        """The threads. ValueError if the source is closed."""
+        if self._closed:
+            raise ValueError("the source is closed")
+        return self._pool
 
     def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[np.generic]) -> None:
         """Fill ``out`` with rows [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
@@ -279,7 +294,9 @@ def extents_of_all(fields: Sequence[Rows], starts: IntArray, stops: IntArray) ->
 
 
 class RowSource(FileSource):
-    """A source whose records are in files, one file after the other: ``counts`` of them, each of at most ``record_bytes``."""
+    """A source whose records are in files, one file after the other: ``counts`` of them, of about ``record_bytes``, which is the
+    most if they have one size.
+    """
 
     def __init__(self, files: Files, counts: Sequence[int], record_bytes: int, rows: Rows) -> None:
         self._files, self._counts, self._record_bytes, self._rows = files, counts, record_bytes, rows

@@ -16,7 +16,6 @@ It is next to the first of the files (``.<name>.<digest>.penstock-index``), or i
 be written. It appears whole or not at all; processes that want the same one wait for the one that makes it.
 """
 
-import mmap
 import os
 import stat
 import struct
@@ -46,10 +45,22 @@ from penstock.formats.files import RemoteFile
 from penstock.formats.publish import NewFile, Staging
 from penstock.formats.rows_in_files import Version
 from penstock.native import _core
-from penstock.records import FEW
+from penstock.records import FEW, Sampling
 from penstock.system import SIZE, file_version, is_settled, reading, writing
 
-__all__ = ["SUFFIX", "Builder", "Described", "Sidecar", "SidecarWriter", "Subject", "cache_directory", "obtain", "read_sidecar"]
+__all__ = [
+    "SUFFIX",
+    "Builder",
+    "Described",
+    "Sidecar",
+    "SidecarWriter",
+    "Subject",
+    "cache_directory",
+    "look_up",
+    "make_in_memory",
+    "obtain",
+    "read_sidecar",
+]
 
 MAGIC, VERSION = b"PENSIDE\n", 1
 HEAD = struct.Struct("<8sIIQ16s32sI20x")
@@ -89,6 +100,8 @@ class Subject:
     kind: str
     files: Sequence[Described]
     options: tuple[object, ...] = ()
+    sampling: Sampling = FEW
+    """The pages of the files that are part of the identity."""
 
     @property
     def paths(self) -> list[Path] | None:
@@ -114,7 +127,7 @@ class Subject:
             if not all(map(is_settled, versions)):
                 return None
             times = [version[3] for version in versions]
-            told = [*_names(paths), *(file.size for file in self.files), *times, digest_files("sidecar", paths, FEW)]
+            told = [*_names(paths), *(file.size for file in self.files), *times, digest_files("sidecar", paths, self.sampling)]
         return bytes.fromhex(fingerprint_of(VERSION, self.kind, self.options, told))
 
     def places(self, cache: Path | None) -> Iterator[Path]:
@@ -150,33 +163,51 @@ class SidecarWriter(Protocol):
 Builder = Callable[[SidecarWriter], None]
 
 
-def obtain(subject: Subject, build: Builder, *, cache: Path | None = None) -> "Sidecar":
+def look_up(subject: Subject, *, cache: Path | None = None, checked_bytes: int | None = None) -> "Sidecar | None":
+    """The sidecar of a subject, if there is a good one. Its arrays of at most ``checked_bytes`` (64 MiB) are checked."""
+    identity = subject.identity()
+    return None if identity is None else _find(subject, identity, _places(subject, cache), checked_bytes)
+
+
+def obtain(subject: Subject, build: Builder, *, cache: Path | None = None, checked_bytes: int | None = None) -> "Sidecar":
     """The arrays that ``build`` adds, from a sidecar if there is a good one; otherwise they are made and kept. Where they cannot be
     kept, they are in memory.
     """
     identity = subject.identity()
-    places = [] if identity is None else list(subject.places(cache_directory() if cache is None else cache))
-    for path in places:
-        found = _read_good(path, subject.kind, identity)
-        if found is not None:
-            return found
+    places = [] if identity is None else _places(subject, cache)
+    if identity is not None and (found := _find(subject, identity, places, checked_bytes)) is not None:
+        return found
     for path in places:
         assert identity is not None
         try:
             return _make(path, subject, identity, build)
         except StoreError:  # it cannot be written there
             continue
+    return make_in_memory(build)
+
+
+def make_in_memory(build: Builder) -> "Sidecar":
+    """The arrays that ``build`` adds, not kept."""
     made = _InMemory()
     build(made)
     return Sidecar(made.columns, None)
 
 
-def _read_good(path: Path, kind: str, identity: bytes | None) -> "Sidecar | None":
+def _places(subject: Subject, cache: Path | None) -> list[Path]:
+    return list(subject.places(cache_directory() if cache is None else cache))
+
+
+def _find(subject: Subject, identity: bytes, places: Sequence[Path], checked_bytes: int | None) -> "Sidecar | None":
+    found = (_read_good(path, subject.kind, identity, checked_bytes) for path in places)
+    return next((one for one in found if one is not None), None)
+
+
+def _read_good(path: Path, kind: str, identity: bytes, checked_bytes: int | None = None) -> "Sidecar | None":
     try:
         found = read_sidecar(path)
         if (found.kind, found.identity) != (kind, identity):
             return None
-        found.check()
+        found.check(*(() if checked_bytes is None else (checked_bytes,)))
     except ReadError:
         return None
     return found
@@ -265,7 +296,7 @@ class _Column:
     crcs: npt.NDArray[np.uint32]
     checked: npt.NDArray[np.bool_]
     is_checked: bool
-    content: mmap.mmap | None = None
+    content: npt.NDArray[np.uint8] | None = None
     offset: int = 0
 
     @classmethod
@@ -278,7 +309,7 @@ class _Column:
         if self.content is not None and 1 < unchecked.size <= MOST_ADVICE:  # a cold disk reads them side by side
             for page in unchecked.tolist():
                 start = self.offset + page * PAGE_BYTES
-                self.content.madvise(mmap.MADV_WILLNEED, start, min(PAGE_BYTES, self.offset + self.array.nbytes - start))
+                _core.advise(self.content, start, min(start + PAGE_BYTES, self.offset + self.array.nbytes))
         bad = _core.find_bad_page(self.array.view(np.uint8), PAGE_BYTES, self.crcs, unchecked)
         if bad < 0:
             self.checked[unchecked] = True  # by two threads at once: the same
@@ -297,6 +328,13 @@ class Sidecar:
 
     def __contains__(self, name: str) -> bool:
         return name in self._columns
+
+    def pages(self, name: str) -> tuple[Array, npt.NDArray[np.uint32], npt.NDArray[np.bool_]]:
+        """An array, the crc32c of its pages, none if it is in memory, and flags of those that were found right: for native code
+        that checks them itself.
+        """
+        column = self._columns[name]
+        return column.array, column.crcs, column.checked
 
     def need(self, name: str, starts: IntArray, stops: IntArray) -> None:
         """CorruptError if elements [start, stop) are not what was written."""
@@ -334,7 +372,7 @@ def read_sidecar(path: Path) -> Sidecar:
             info = os.fstat(descriptor)
             if not stat.S_ISREG(info.st_mode) or info.st_size < ALIGNMENT:
                 raise TruncatedError(f"{path}: expected a file of at least {ALIGNMENT} bytes")
-            content = mmap.mmap(descriptor, info.st_size, access=mmap.ACCESS_READ)
+            content = _core.map_file(descriptor, info.st_size)  # without a descriptor, of which a process has few
             first = os.pread(descriptor, ALIGNMENT, 0)
             entries, kind, identity = _read_head(path, first, info.st_size)
             columns = {name: _read_column(path, descriptor, content, *facts) for name, *facts in entries}
@@ -371,12 +409,12 @@ def _text(path: Path, raw: bytes) -> str:
 
 
 def _read_column(
-    path: Path, descriptor: int, content: mmap.mmap, raw: bytes, count: int, offset: int, crcs_at: int, crc: int
+    path: Path, descriptor: int, content: npt.NDArray[np.uint8], raw: bytes, count: int, offset: int, crcs_at: int, crc: int
 ) -> _Column:
     name = _text(path, raw)
     if name not in DTYPES:
         raise UnsupportedTypeError(f"{path}: expected elements of {', '.join(sorted(DTYPES))}, found {raw!r}")
-    dtype, size = np.dtype(name), len(content)
+    dtype, size = np.dtype(name), content.size
     stop = offset + count * dtype.itemsize
     pages = -(-(stop - offset) // PAGE_BYTES)
     if stop > size or crcs_at + 4 * pages > size or offset % ALIGNMENT or crcs_at % ALIGNMENT:
@@ -387,5 +425,5 @@ def _read_column(
     crcs = np.frombuffer(table, "<u4").astype(np.uint32)
     if _core.crc32c(crcs.view(np.uint8)) != crc:
         raise CorruptError(f"{path}: the checksums of an array are not what was written")
-    array = np.frombuffer(content, dtype, count, offset) if count else np.empty(0, dtype)
+    array = content[offset:stop].view(dtype) if count else np.empty(0, dtype)
     return _Column(array, crcs, np.zeros(pages, np.bool_), pages == 0, content, offset)

@@ -20,8 +20,8 @@ from penstock.algebra.view import Aligned
 from penstock.argument import IntArray, as_ids, check_positions, shown, whole_number
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output
 from penstock.errors import CorruptError, SchemaMismatchError
-from penstock.formats.files import MAX_BATCH_BYTES, File, Files, bytes_of, check_batch
-from penstock.formats.rows_in_files import BLOCK_BYTES, FileRows, Rows, RowSource, reader_of_files, use_pread, version_of
+from penstock.formats.files import MAX_BATCH_BYTES, Files, check_batch
+from penstock.formats.rows_in_files import BLOCK_BYTES, FileRows, Rows, RowSource, reader_of_files, use_pread
 from penstock.formats.sidecar import SidecarWriter, Subject, obtain
 from penstock.native import _core
 from penstock.process import map_at_once
@@ -420,7 +420,7 @@ class LossMask(TokenSource):
         """What :meth:`TokenSource.with_mask` says of the tokens, ``of``: how many each of the files has, their records and which
         files they are.
         """
-        parts: list[FileRows] = files.once("loss mask", lambda: files.each(_whole_file))
+        parts: list[FileRows] = files.once("loss mask", lambda: files.each(FileRows.whole))
         if len(parts) != len(tokens):
             raise SchemaMismatchError(
                 f"{files[0]}: expected a loss mask for each of {len(tokens)} files of tokens, found {len(parts)}"
@@ -443,11 +443,6 @@ class LossMask(TokenSource):
 
 def _loss_mask(tokens: TokenSource, files: Files) -> LossMask:
     return tokens.with_mask(files).loss_mask
-
-
-def _whole_file(file: File) -> FileRows:
-    version, size = version_of(file), bytes_of(file)
-    return FileRows.of(file, size, 0, size, version)
 
 
 class MaskedTokens(Aligned):
