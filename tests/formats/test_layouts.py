@@ -12,22 +12,8 @@ import penstock as pen
 from penstock.errors import FormatError
 from penstock.remote.url import url_path
 
-MDS_SHARD = {"format": "mds", "version": 2, "column_names": ["x"], "column_encodings": ["int"], "column_sizes": [8], "samples": 1}
-LITDATA = {
-    "chunks": [{"filename": "chunk-0-0.bin", "chunk_bytes": 20, "chunk_size": 1, "dim": None}],
-    "config": {"compression": None},
-}
-
 # What the directories look like: files and their content; the last parts are what the message must say.
 LAYOUTS: dict[str, tuple[dict[str, bytes], list[str]]] = {
-    "mds": (
-        {"index.json": json.dumps({"version": 2, "shards": [MDS_SHARD]}).encode(), "shard.00000.mds": b"\1\0\0\0"},
-        ["MosaicML MDS", "streaming.StreamingDataset(local="],
-    ),
-    "litdata": (
-        {"index.json": json.dumps(LITDATA).encode(), "chunk-0-0.bin": b"\1\0\0\0"},
-        ["LitData", "litdata.StreamingDataset("],
-    ),
     "zarr3": ({"zarr.json": b'{"zarr_format": 3, "node_type": "group"}', "x/zarr.json": b"{}", "x/c/0": b"abc"}, ["zarr.open("]),
     "zarr2": ({".zgroup": b'{"zarr_format": 2}', "x/.zarray": b"{}", "x/0": b"abc"}, ["zarr group", "zarr.open("]),
     "zarr2 array": ({".zarray": b'{"zarr_format": 2}', "0": b"abc"}, ["zarr array", "zarr.open("]),
@@ -104,6 +90,7 @@ def test_splits_in_directories_are_named(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_files_themselves_are_had_by_their_suffix(tmp_path: Path) -> None:
     write(tmp_path / "mds", {"index.json": json.dumps({"version": 2, "shards": []}).encode(), "shard.00000.mds": b"\1\0\0\0"})
     assert pen.open(tmp_path / "mds", suffixes=[".mds"])["path"][:].to_list() == ["shard.00000.mds"]
+    assert f"(mds, MosaicML MDS shards): open {tmp_path}/mds" in refusal(tmp_path)
 
 
 def test_a_tar_file_among_others_is_a_file_as_any_other(tmp_path: Path) -> None:

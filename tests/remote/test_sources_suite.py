@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 from tests.golden.make_foreign import rox
+from tests.golden.make_packed_files import FEW, N, item, sample
+from tests.golden.make_token_files import DIRECTORY as GOLDEN
 from tests.remote.seaweed import Seaweed
 
 import penstock as pen
@@ -113,6 +115,40 @@ class TestSafetensors(RemoteSuite):
 
     def records(self) -> list[Record]:
         return [{"x": row, "label": label} for row, label in zip(ROWS, self.labels, strict=True)]
+
+
+def put_all(place: UrlPath, folder: Path) -> None:
+    """The files of a directory as objects."""
+    for path in sorted(folder.iterdir()):
+        place.objects.put(f"{place.key}/{path.name}", path.read_bytes())
+
+
+class TestMds(RemoteSuite):
+    """All encodings, in several shards."""
+
+    def put(self, place: UrlPath) -> None:
+        put_all(place, GOLDEN / "mds/plain")
+
+    def records(self) -> list[Record]:
+        return [sample(i) for i in range(N)]
+
+
+class TestCompressedMds(RemoteSuite):
+    def put(self, place: UrlPath) -> None:
+        put_all(place, GOLDEN / "mds/zstd")
+
+    def records(self) -> list[Record]:
+        return [sample(i) for i in range(FEW)]
+
+
+class TestItems(RemoteSuite):
+    """Items of LitData, in compressed chunks."""
+
+    def put(self, place: UrlPath) -> None:
+        put_all(place, GOLDEN / "items/zstd")
+
+    def records(self) -> list[Record]:
+        return [item(i) for i in range(N)]
 
 
 class TestCollection(RemoteSuite):

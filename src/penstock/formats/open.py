@@ -70,7 +70,8 @@ class Kind:
 TOKENS = Kind("tokens", (".rox",), "tokens:open_tokens", tail=b"ROXXEL02", at_urls=True)
 MEGATRON = Kind("megatron", (".idx",), "megatron:open_megatron", head=b"MMIDIDX\0\0", at_urls=True)
 BIN = Kind("token arrays", (), "flat_tokens:open_bin", at_urls=True)
-LITDATA = Kind("token chunks of LitData", (), "litdata:open_litdata", at_urls=True)
+LITDATA = Kind("LitData chunks", (), "litdata:open_litdata", at_urls=True)
+MDS = Kind("MosaicML MDS shards", (), "mds:open_mds", at_urls=True)
 SAVED = Kind("a saved Hugging Face data set", (), "huggingface:open_saved")
 COLLECTION = Kind("collection", (), "collection:open_collection", at_urls=True)
 FOLDER = Kind("a folder of any files", (), "folder:open_directory")
@@ -185,8 +186,8 @@ _BESIDE_TAR = (".*", "*.tar", "*.idx", "*.json", "*.md", "*.txt", "*.yaml")
 LAYOUTS = (
     Layout("a Hugging Face data set", ("dataset_info.json", "state.json"), (), SAVED),
     Layout("Hugging Face splits", ("dataset_dict.json",), (), SAVED),
-    Layout("MosaicML MDS shards", (_INDEX,), ("shards",), f"read it with streaming.StreamingDataset(local={{path!r}}) {_WRITE}"),
-    Layout("LitData chunks", (_INDEX,), ("chunks", "config"), f"read it with litdata.StreamingDataset({{path!r}}) {_WRITE}"),
+    Layout("MosaicML MDS shards", (_INDEX,), ("shards",), MDS),
+    Layout("LitData chunks", (_INDEX,), ("chunks", "config"), LITDATA),
     Layout("zarr", ("zarr.json",), (), _ZARR),
     Layout("a zarr group", (".zgroup",), (), _ZARR),
     Layout("a zarr array", (".zarray",), (), "open zarr.open({path!r}, mode='r')[:], the array"),
@@ -201,26 +202,16 @@ def kind_of_layout(where: object, names: Collection[str], read: Callable[[str], 
 
     ``names`` are those of everything right in it; ``read`` gives the first bytes of one, at most :data:`INDEX_BYTES`.
     """
-    raw = read(_INDEX) if _INDEX in names else b""
-    keys = _keys_of(raw)
+    keys = _keys_of(read(_INDEX)) if _INDEX in names else set()
     layout = next((one for one in LAYOUTS if _has_names(one, names) and set(one.keys) <= keys), None)
     if layout is None:
         return None
-    if layout.name == "LitData chunks" and _has_tokens(raw):
-        return LITDATA.name, LITDATA
     if isinstance(layout.reader, Kind):
         return layout.name, layout.reader
     raise FormatError(
         f"{where}: expected data that penstock reads, found {layout.name} ({', '.join(layout.signs)}): "
         f"{layout.reader.format(path=str(where))}; for the files as they are, choose them with suffixes=[...]"
     )
-
-
-def _has_tokens(raw: bytes) -> bool:
-    """Whether a directory of LitData is one that is read."""
-    from penstock.formats.litdata import is_token_index
-
-    return is_token_index(raw)
 
 
 def _has_names(layout: Layout, names: Collection[str]) -> bool:
