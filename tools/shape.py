@@ -69,7 +69,7 @@ def measure() -> dict[str, tuple[int, int]]:
     return {
         "modules": (
             len(modules),
-            150,
+            152,
         ),  # 130 without packs, token files, wheels, texts, chats and more formats: a new idea is a new file
         "lines": (total(lambda module: module.lines), 27_000),
         f"modules under {SMALL_LINES} lines": (total(lambda module: module.lines < SMALL_LINES), 30),

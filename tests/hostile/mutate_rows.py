@@ -14,10 +14,13 @@ import gzip
 import json
 import os
 import random
+import shutil
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -37,8 +40,10 @@ import penstock as pen
 from penstock.errors import PenstockError
 from penstock.formats import rows, tokens
 from penstock.formats.huggingface import open_saved
+from penstock.formats.lance import open_lance
 from penstock.formats.litdata import open_litdata
 from penstock.formats.mds import open_mds
+from penstock.formats.zarr import open_zarr
 from penstock.records import Source
 
 
@@ -57,6 +62,7 @@ KINDS = (
     *("ds.index", "ds.metadata", "ds.metadata and index", "ds.loss", "csv.gz", "bin", "json"),
     *("safetensors", "state.json", "indices.arrow"),
     *("mds", "mds index", "mds zstd", "items", "items index", "items zstd"),
+    *("zarray", "zarr chunk", "lance"),
 )
 TARGETS = {
     "idx": Target("a.idx", {}, lambda: {"a.bin": tokens_image()}),
@@ -86,18 +92,50 @@ TARGETS["indices.arrow"] = Target(
     lambda: {"dataset_info.json": b"{}", "a.arrow": stream_image(), "state.json": state_image(indices=True)},
     open_without_io,
 )
+
+
+def open_zarr_plain(path: Path, *, io: str, threads: int) -> Source:
+    """What has to be opened by tensorstore."""
+    return open_zarr(path, threads=threads)
+
+
+def open_lance_around(path: Path, *, io: str, threads: int) -> Source:
+    """A data set with a data file that is damaged."""
+    place = path / "data"
+    for name, content in lance_images().items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes((path / "a.lance").read_bytes() if name.endswith(".lance") else content)
+    return open_lance(place, threads=threads)
+
+
+@cache
+def lance_images() -> dict[str, bytes]:
+    """The files of a data set, made by another process: this one forks."""
+    code = "import sys, lance, pyarrow as pa; lance.write_dataset(pa.ipc.open_stream(sys.stdin.buffer).read_all(), sys.argv[1])"
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-c", code, f"{folder}/a"], input=stream_image(), check=True)
+        return {str(path.relative_to(f"{folder}/a")): path.read_bytes() for path in Path(folder, "a").rglob("*") if path.is_file()}
+
+
 TARGETS["mds"] = Target("", {}, lambda: {"index.json": image("mds index")})
 TARGETS["mds index"] = Target("", {}, lambda: {"a.mds": image("mds")}, open_mds)
 TARGETS["mds zstd"] = Target("", {}, lambda: {"index.json": mds_images(True)["index.json"]})
 TARGETS["items"] = Target("", {}, lambda: {"index.json": image("items index")})
 TARGETS["items index"] = Target("", {}, lambda: {"a.bin": image("items")}, open_litdata)
 TARGETS["items zstd"] = Target("", {}, lambda: {"index.json": items_index(LEAVES, {"a.bin": 50}, compression="zstd")})
-NAMES = {"mds": "a.mds", "mds index": "index.json", "mds zstd": "a.mds.zstd"}
+TARGETS["zarray"] = Target("", {}, lambda: {"0.0": image("zarr chunk")}, open_zarr_plain)
+TARGETS["zarr chunk"] = Target("", {}, lambda: {".zarray": image("zarray")}, open_zarr_plain)
+TARGETS["lance"] = Target("", {}, dict, open_lance_around)
+NAMES = {"zarray": ".zarray", "zarr chunk": "0.0"}
+NAMES |= {"mds": "a.mds", "mds index": "index.json", "mds zstd": "a.mds.zstd"}
 NAMES |= {"items": "a.bin", "items index": "index.json", "items zstd": "a.bin"}
 NAMES |= {"json": "index.json", "llm.c": "a.bin", "ds.metadata and index": "a.ds.metadata"}
 NAMES |= {kind: kind for kind in ("state.json", "indices.arrow")}
 NAMES |= {kind: "a.idx" for kind in KINDS if kind.startswith("idx ")}
-UNSEEN = ("mds zstd", "items zstd")
+FRESH = ("zarray", "zarr chunk", "lance")
+"""Kinds that are read by packages that a forked process cannot use if its parent has."""
+
+UNSEEN = ("mds zstd", "items zstd", "zarray", "zarr chunk", "lance")
 """Kinds whose values are not in the files as they are read."""
 
 CHILD_BYTES = 1 << 30
@@ -209,6 +247,13 @@ def image(kind: str) -> bytes:
         return token_files.litdata_chunk(documents)
     if kind == "json":
         return token_files.litdata_index([documents], "no_header_numpy:5").replace(b"chunk-0-0.bin", b"a.bin")
+    if kind == "zarray":
+        about = {"shape": [50, 16], "chunks": [50, 16], "dtype": "<f4", "fill_value": 0, "order": "C", "filters": None}
+        return json.dumps(about | {"compressor": {"id": "zlib", "level": 1}, "zarr_format": 2}).encode()
+    if kind == "zarr chunk":
+        return zlib.compress(data.tobytes())
+    if kind == "lance":
+        return next(content for name, content in lance_images().items() if name.endswith(".lance"))
     if kind.startswith("mds"):
         return mds_images(kind == "mds zstd")["index.json" if kind == "mds index" else "shard"]
     if kind == "items index":
@@ -340,10 +385,10 @@ def _serve(folder: Path, kind: str, seeds: range, out: int) -> None:
     for seed in seeds:
         signal.alarm(DEADLINE_S)
         rng = random.Random(f"{kind} {seed}")
-        data = mutate(kind, rng)
+        data = mutate(kind, rng) if seed >= 0 else image(kind)
         try:
             for name in os.listdir(folder):  # of another kind
-                os.unlink(folder / name)
+                shutil.rmtree(folder / name) if (folder / name).is_dir() else os.unlink(folder / name)
             text = outcome(folder / NAMES.get(kind, f"a.{kind}"), data, rng.choice(["map", "pread"]), kind)
         except BaseException as error:
             text = f"WRONG {type(error).__name__}: {error}".replace("\n", " ")[:500]
@@ -383,7 +428,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--kind", choices=KINDS)
-    parser.add_argument("--seed", type=int, default=0, help="the first mutant")
+    parser.add_argument("--seed", type=int, default=0, help="the first mutant; -1: the good file")
     given = parser.parse_args()
     failed = False
     for kind in [given.kind] if given.kind else KINDS:

@@ -72,6 +72,8 @@ MEGATRON = Kind("megatron", (".idx",), "megatron:open_megatron", head=b"MMIDIDX\
 BIN = Kind("token arrays", (), "flat_tokens:open_bin", at_urls=True)
 LITDATA = Kind("LitData chunks", (), "litdata:open_litdata", at_urls=True)
 MDS = Kind("MosaicML MDS shards", (), "mds:open_mds", at_urls=True)
+LANCE = Kind("Lance", (), "lance:open_lance")
+ZARR = Kind("zarr", (), "zarr:open_zarr")
 SAVED = Kind("a saved Hugging Face data set", (), "huggingface:open_saved")
 COLLECTION = Kind("collection", (), "collection:open_collection", at_urls=True)
 FOLDER = Kind("a folder of any files", (), "folder:open_directory")
@@ -179,7 +181,6 @@ class Layout:
 
 _INDEX = "index.json"
 INDEX_BYTES = 256 << 20
-_ZARR = "open the arrays of zarr.open({path!r}, mode='r'), as a dict"
 _WRITE = "and write its samples with penstock.create"
 _BESIDE_TAR = (".*", "*.tar", "*.idx", "*.json", "*.md", "*.txt", "*.yaml")
 
@@ -188,10 +189,10 @@ LAYOUTS = (
     Layout("Hugging Face splits", ("dataset_dict.json",), (), SAVED),
     Layout("MosaicML MDS shards", (_INDEX,), ("shards",), MDS),
     Layout("LitData chunks", (_INDEX,), ("chunks", "config"), LITDATA),
-    Layout("zarr", ("zarr.json",), (), _ZARR),
-    Layout("a zarr group", (".zgroup",), (), _ZARR),
-    Layout("a zarr array", (".zarray",), (), "open zarr.open({path!r}, mode='r')[:], the array"),
-    Layout("Lance", ("_versions", "data"), (), "open lance.dataset({path!r}).to_table(), an Arrow table"),
+    Layout("zarr", ("zarr.json",), (), ZARR),
+    Layout("a zarr group", (".zgroup",), (), ZARR),
+    Layout("a zarr array", (".zarray",), (), ZARR),
+    Layout("Lance", ("_versions", "data"), (), LANCE),
     Layout("WebDataset shards", ("*.tar",), (), f"unpack them, or read it with webdataset.WebDataset {_WRITE}", _BESIDE_TAR),
 )
 
@@ -636,14 +637,14 @@ def open(what: Any, mode: str = "r", **options: Any) -> Source | Writer:
     """Open data for reading as a :class:`~penstock.Source`, or a store for writing (``mode="a"``).
 
     ``what`` is a path (a store, .npy, .h5, .parquet, .arrow, .feather, .safetensors, .array_record, .shard, .rox, token files of
-    Megatron, OLMo, nanoGPT, datatrove and LitData, a saved Hugging Face data set, a collection in .json, a folder of files), a
-    pattern or a list of them (one after the other), a dict (fields side by side), arrays or tensors, an Arrow table or a Hugging
-    Face data set. In a dict a text is a path, and a list of texts a field of texts; paths in a list are ``pathlib.Path``. Options
-    depend on what is opened; for a store: ``generation``, ``threads``, ``io``, ``verify``.
+    Megatron, OLMo, nanoGPT, datatrove and LitData, a directory of MDS, LitData, zarr, Lance or a saved Hugging Face data set, a
+    collection in .json, a folder of files), a pattern or a list of them (one after the other), a dict (fields side by side), arrays
+    or tensors, an Arrow table or a Hugging Face data set. In a dict a text is a path, and a list of texts a field of texts; paths
+    in a list are ``pathlib.Path``. Options depend on what is opened; for a store: ``generation``, ``threads``, ``io``, ``verify``.
 
-    Stores, .npy, .parquet, .safetensors, .shard, token files and collections open by URL too (``s3://``, ``gs://``, ``az://``,
-    ``https://``), with ``storage_options`` (credentials, region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache``
-    (a directory) and ``cache_bytes``.
+    Stores, .npy, .parquet, .safetensors, .shard, token files, MDS, LitData and collections open by URL too (``s3://``, ``gs://``,
+    ``az://``, ``https://``), with ``storage_options`` (credentials, region, endpoint), ``window_bytes`` (the most bytes in memory),
+    ``cache`` (a directory) and ``cache_bytes``.
 
     >>> import numpy as np, penstock as pen
     >>> data = pen.open({"x": np.arange(6).reshape(3, 2), "name": ["a", "b", "c"]})
