@@ -132,6 +132,16 @@ class TestMds(RemoteSuite):
     def records(self) -> list[Record]:
         return [sample(i) for i in range(N)]
 
+    def test_loaders_read_natively_what_was_planned(self, source: Source, expected: list[Record]) -> None:
+        with pen.Loader(source.shuffle(seed=1), 5, tail="keep", ids="id") as loader:
+            forecast = loader.forecast()
+            for batch in loader:
+                ids = batch.pop("id").tolist()
+                assert_batch(batch, [expected[i] for i in ids])
+            network = loader.stats().network
+            assert loader.engine == "native"
+        assert (network.bytes, network.requests) == (forecast.bytes, forecast.requests)
+
 
 class TestCompressedMds(RemoteSuite):
     def put(self, place: UrlPath) -> None:

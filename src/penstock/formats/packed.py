@@ -167,6 +167,7 @@ class PackedReader:
 
     records: _core.PackedRecords
     layout: PackedLayout
+    where: str
     _fields: dict[str, _core.SpanReader] = field(default_factory=dict)
 
     @classmethod
@@ -177,7 +178,8 @@ class PackedReader:
         facts[:, 0], facts[:, 1] = np.cumsum(sizes) - sizes, sizes
         facts[:, 2], facts[:, 3] = [one.records for one in files], TABLE
         columns = np.array([(one.value_bytes, one.is_told) for one in layout.columns], np.int64)
-        return cls(_core.PackedRecords(rows, [str(one.file) for one in files], facts, list(offsets), columns), layout)
+        names = [str(one.file) for one in files]
+        return cls(_core.PackedRecords(rows, names, facts, list(offsets), columns), layout, names[0])
 
     def field(self, name: str) -> _core.SpanReader:
         """The native reader of a field."""
@@ -212,7 +214,7 @@ class PackedReader:
         shapes = np.empty((ids.size, one.ndim), np.uint32) if one.ndim > 1 else None
         reader.sizes(ids, sizes, shapes)
         ends = np.concatenate([[0], np.cumsum(sizes)])
-        check_batch(name, int(ends[-1]))
+        check_batch(self.where, int(ends[-1]))
         values = empty((int(ends[-1]) // one.dtype.itemsize,), one.dtype)
         reader.read(ids, ends[:-1], sizes, values.view(np.uint8), pool)
         return Ragged(values, ends // one.dtype.itemsize, "array" if one.kind == "ragged" else one.kind, shapes)
@@ -305,8 +307,10 @@ class PackedSource(RowSource):
         low, high = np.maximum(starts[run], begin), np.minimum(stops[run], self._ends[number])
         there = high > low
         number, low, high = number[there], low[there], high[there]
-        below, above = self._reader.find(low), self._reader.find(high - 1)
-        return number, below[:, 0] - self._bases[number], above.sum(axis=1) - self._bases[number]
+        below, above = self._reader.find(low)[:, 0], self._reader.find(high - 1).sum(axis=1)
+        there = above > below  # tables on disk may have records in any order: those say nothing
+        number = number[there]
+        return number, below[there] - self._bases[number], above[there] - self._bases[number]
 
     def close(self) -> None:
         super().close()
