@@ -13,8 +13,9 @@ namespace {
 
 template <class T>
 void append(std::vector<std::byte>& to, T value) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-  to.insert(to.end(), bytes, bytes + sizeof value);
+  const std::size_t at = to.size();
+  to.resize(at + sizeof value);
+  std::memcpy(to.data() + at, &value, sizeof value);
 }
 
 // A file of records with three columns: bytes of any number, a u16, and an array of u16 with its shape before it.
@@ -25,7 +26,7 @@ std::vector<std::byte> file_of(std::uint32_t records, std::uint32_t first) {
     const std::uint32_t number = first + i;
     append(body, number % 5);                         // the size of the first column
     append(body, std::uint32_t{3 + 2 * number % 8});  // of the last one
-    body.insert(body.end(), number % 5, std::byte{0x61});
+    body.resize(body.size() + number % 5, std::byte{0x61});
     append(body, static_cast<std::uint16_t>(number));
     append(body, std::uint8_t{2 << 2});
     append(body, std::uint8_t{1});
