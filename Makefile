@@ -208,13 +208,15 @@ golden: setup build
 	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 	  > $$(.token-packages/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dev.pth
 	.token-packages/bin/python -m pip install --quiet --no-deps megatron-core ai2-olmo-core dolma datatrove litdata dataclass-extensions bettermap
-	.token-packages/bin/python -m pip install --quiet --no-deps webdataset braceexpand tfrecord
-	.token-packages/bin/python -m pip install --quiet loguru humanize msgspec smart_open boto3 cached_path omegaconf crc32c protobuf
+	.token-packages/bin/python -m pip install --quiet --no-deps mosaicml-streaming webdataset braceexpand tfrecord
+	.token-packages/bin/python -m pip install --quiet loguru humanize msgspec smart_open boto3 cached_path omegaconf crc32c protobuf \
+	  zstd Brotli python-snappy xxhash catalogue
 	touch $@
 
 token-packages: setup build .token-packages/.ready
 	.token-packages/bin/python -W ignore -m tests.golden.make_token_files
 	.token-packages/bin/python -W ignore -m tests.golden.make_shards
+	.token-packages/bin/python -W ignore -m tests.golden.make_packed_files
 	$(PY) -m tests.golden.read_token_files write out/token-files
 	.token-packages/bin/python -W ignore -m tests.golden.read_token_files read out/token-files
 	rm -rf out/token-files

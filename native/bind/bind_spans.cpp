@@ -97,11 +97,16 @@ Extents extents(const BoundTable& self, Ints starts, Ints stops, const Words& wo
           as_array<std::int64_t>(std::move(columns[2]), found.size())};
 }
 
-void sizes(const BoundSpans& self, Ints ids, IntsOut out) {
+using Shapes = nb::ndarray<std::uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void sizes(const BoundSpans& self, Ints ids, IntsOut out, const std::optional<Shapes>& shapes) {
   need_same_length(ids.size(), out.size());
+  if (shapes) need_same_length(ids.size(), shapes->shape(0));
+  if (shapes && shapes->shape(1) > UINT8_MAX) throw std::invalid_argument("expected fewer dimensions");
+  const auto ndim = static_cast<std::uint8_t>(shapes ? shapes->shape(1) : 0);
   const nb::gil_scoped_release free;
   need_below(span(ids), self.column->length());
-  self.reader->sizes(span(ids), 0, out.data(), nullptr);
+  self.reader->sizes(span(ids), ndim, out.data(), shapes ? shapes->data() : nullptr);
 }
 
 void read(const BoundSpans& self, Ints ids, Ints starts, Ints sizes, Array<std::uint8_t> out, ThreadPool& pool) {
@@ -328,7 +333,8 @@ void bind_spans(nb::module_& m) {
            "A field: in every file the column at that word (-1: missing), with its crc (-1: none), in the files or in the "
            "memories, whose bytes are the rows.");
   nb::class_<BoundSpans>(m, "SpanReader", "A field of records anywhere in files. Safe to use from several threads.")
-      .def("sizes", &sizes, "ids"_a.noconvert(), "out"_a.noconvert(), "Fill out with the bytes of records; -1: missing.")
+      .def("sizes", &sizes, "ids"_a.noconvert(), "out"_a.noconvert(), "shapes"_a.noconvert().none() = nb::none(),
+           "Fill out with the bytes of records; -1: missing. Of arrays with several dimensions, fill shapes, too.")
       .def("read", &read, "ids"_a.noconvert(), "starts"_a.noconvert(), "sizes"_a.noconvert(), "out"_a.noconvert(), "pool"_a,
            "Fill out with records, each from its start on; the sizes are those of sizes().")
       .def("read_fixed", &read_fixed, "ids"_a.noconvert(), "stride"_a, "out"_a.noconvert(), "present"_a.noconvert(), "pool"_a,

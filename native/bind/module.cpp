@@ -8,6 +8,7 @@ void bind_lines(nanobind::module_& m);
 void bind_loader(nanobind::module_& m);
 void bind_order(nanobind::module_& m);
 void bind_pack(nanobind::module_& m);
+void bind_packed(nanobind::module_& m);
 void bind_permutation(nanobind::module_& m);
 void bind_rows(nanobind::module_& m);
 void bind_spans(nanobind::module_& m);
@@ -25,6 +26,7 @@ NB_MODULE(_core, m) {
   penstock::bind::bind_lines(m);
   penstock::bind::bind_rows(m);
   penstock::bind::bind_spans(m);
+  penstock::bind::bind_packed(m);
   penstock::bind::bind_store(m);
   penstock::bind::bind_loader(m);
 }

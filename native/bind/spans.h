@@ -19,7 +19,7 @@ struct BoundTable {
 struct BoundSpans {
   nb::object table;
   nb::object rows;
-  std::shared_ptr<const SpanColumn> column;
+  std::shared_ptr<const RunTable> column;
   std::shared_ptr<const RunReader> reader;
 };
 

@@ -177,4 +177,16 @@ bool Decoder::decode(Codec codec, const Dictionary* dictionary, std::span<const 
   return false;
 }
 
+bool decompress_zstd(std::span<const std::byte> stored, std::span<std::byte> out) noexcept {
+  const std::size_t done = ZSTD_decompress(out.data(), out.size(), stored.data(), stored.size());
+  return ZSTD_isError(done) == 0 && done == out.size();
+}
+
+std::int64_t zstd_content_bytes(std::span<const std::byte> head) noexcept {
+  const unsigned long long found = ZSTD_getFrameContentSize(head.data(), head.size());
+  return found == ZSTD_CONTENTSIZE_ERROR || found == ZSTD_CONTENTSIZE_UNKNOWN || found > INT64_MAX
+             ? -1
+             : static_cast<std::int64_t>(found);
+}
+
 }  // namespace penstock

@@ -76,4 +76,10 @@ class Decoder {
   std::unique_ptr<Context> context_;
 };
 
+// Decompresses zstd frames, one behind the other, that fill out exactly; returns false if they do not.
+bool decompress_zstd(std::span<const std::byte> stored, std::span<std::byte> out) noexcept;
+
+// The bytes that a zstd frame with this header has, decompressed; -1 if it does not say, or is none.
+std::int64_t zstd_content_bytes(std::span<const std::byte> head) noexcept;
+
 }  // namespace penstock

@@ -12,6 +12,11 @@
 
 namespace penstock {
 
+void RunTable::find_shaped(std::span<const std::int64_t> records, std::uint8_t ndim, Run* out, std::uint32_t*) const {
+  if (ndim != 0) throw std::logic_error("runs of rows have no shapes");
+  find(records, out);
+}
+
 RisingBounds::RisingBounds(std::span<const std::int64_t> bounds, std::uint64_t rows) : bounds_(bounds) {
   if (bounds.empty() || bounds.front() < 0 || static_cast<std::uint64_t>(bounds.back()) > rows ||
       !std::is_sorted(bounds.begin(), bounds.end())) {
@@ -48,12 +53,11 @@ void RunReader::check(std::int64_t row, std::span<const std::byte> content, std:
   if (checks_.is_text && !is_utf8(content)) throw CorruptError(table_.name(row) + ": the text is not UTF-8");
 }
 
-void RunReader::sizes(std::span<const std::int64_t> rows, std::uint8_t ndim, std::int64_t* sizes, std::uint32_t*) const {
-  if (ndim != 0) throw std::logic_error("runs of rows have no shapes");
+void RunReader::sizes(std::span<const std::int64_t> rows, std::uint8_t ndim, std::int64_t* sizes, std::uint32_t* dims) const {
   const auto stride = static_cast<std::int64_t>(rows_.stride());
   const auto item = static_cast<std::int64_t>(checks_.item_bytes);
   std::vector<Run> runs(rows.size());
-  table_.find(rows, runs.data());
+  table_.find_shaped(rows, ndim, runs.data(), dims);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     sizes[i] = runs[i].rows < 0 ? -1 : runs[i].rows * stride;
     if (item > 1 && sizes[i] > 0 && sizes[i] % item != 0) {

@@ -27,6 +27,8 @@ class RunTable {
   virtual std::uint64_t length() const = 0;
   // The runs of records, which exist. Throws CorruptError for one that is not on the line.
   virtual void find(std::span<const std::int64_t> records, Run* out) const = 0;
+  // The same of arrays with ndim dimensions, whose shapes go to dims, ndim numbers each; with ndim 0 it is find.
+  virtual void find_shaped(std::span<const std::int64_t> records, std::uint8_t ndim, Run* out, std::uint32_t* dims) const;
   // Whether the crc32c of the bytes of every record is known; and those of records that are not missing.
   virtual bool has_crcs() const { return false; }
   virtual void find_crcs(std::span<const std::int64_t>, std::uint32_t*) const {}

@@ -469,8 +469,10 @@ class SpanReader:
     A field of records anywhere in files. Safe to use from several threads.
     """
 
-    def sizes(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
-        """Fill out with the bytes of records; -1: missing."""
+    def sizes(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], shapes: Annotated[NDArray[numpy.uint32], dict(shape=(None, None), order='C', device='cpu')] | None = None) -> None:
+        """
+        Fill out with the bytes of records; -1: missing. Of arrays with several dimensions, fill shapes, too.
+        """
 
     def read(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
         """
@@ -514,6 +516,37 @@ def map_file(descriptor: int, bytes: int) -> Annotated[NDArray[numpy.uint8], dic
 
 def advise(map: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], start: int, stop: int) -> None:
     """Tell the system that a range of a map will be read."""
+
+class PackedRecords:
+    """
+    Records in files that begin with a table of them, whose columns are packed: sizes of some, then the bytes of all. Safe to use from several threads.
+    """
+
+    def __init__(self, rows: RowReader, names: Sequence[str], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, 4), order='C', device='cpu', writable=False)], offsets: Sequence[Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]], columns: Annotated[NDArray[numpy.int64], dict(shape=(None, 2), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Of a line of bytes: names of files, and of each where it begins there, its bytes, its records and where its table begins; the tables, or none of them, to read them from the files; and of each column the bytes of a value, or -1, and whether records have its size.
+        """
+
+    @property
+    def length(self) -> int: ...
+
+    def find(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None, 2), order='C', device='cpu')]) -> None:
+        """Fill out with where whole records begin on the line, and their bytes."""
+
+    def field(self, column: int, form: int, code: int, ndim: int, item_bytes: int, is_text: bool, batch_bytes: int) -> SpanReader:
+        """
+        A column as a field. Form: 0 plain bytes, 1 and 2 arrays of MDS (2: with their types), 3 arrays of LitData.
+        """
+
+def decompress_zstd(stored: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> bool:
+    """
+    Fill out with what zstd frames have; False if that is not as many bytes.
+    """
+
+def zstd_content_bytes(head: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
+    """
+    The bytes that a zstd frame has, decompressed; -1 if its header does not say.
+    """
 
 class StoreReader:
     """

@@ -22,7 +22,7 @@ from penstock.interrupt import HEARD_S, check, exposed, shielded
 __all__ = ["FewOpen", "ForkAware", "Recent", "end_threads", "first_of", "in_thread", "interruptible", "map_at_once", "need"]
 
 AT_ONCE = 32
-PACKAGES = {"PIL": "pillow"}
+PACKAGES = {"PIL": "pillow", "lance": "pylance"}
 """Modules that come in packages of other names."""
 
 K = TypeVar("K", bound=Hashable)

@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
+from safetensors.numpy import save_file
 
 import penstock as pen
 from penstock.errors import PenstockError
@@ -63,7 +64,14 @@ def arrow_table(_: Path) -> Source:
     return pen.open(pa.concat_tables([table().slice(0, 333), table().slice(333)]))
 
 
-PLAIN: list[Callable[[Path], Source]] = [tokens, token_shards, hdf5, hdf5_files, arrow, arrow_table]
+def tensors(directory: Path) -> Source:
+    for number in range(2):
+        part = slice(number * 400, number * 400 + 400)
+        save_file({"x": ROWS[part], "y": ROWS[part, 0].astype(np.uint8)}, directory / f"{number}.safetensors")
+    return pen.open(directory / "*.safetensors")
+
+
+PLAIN: list[Callable[[Path], Source]] = [tokens, token_shards, hdf5, hdf5_files, arrow, arrow_table, tensors]
 
 
 @pytest.mark.parametrize("make", PLAIN)

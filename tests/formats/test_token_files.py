@@ -909,7 +909,7 @@ LITDATA: dict[str, tuple[Callable[[dict[str, Any]], Any], type[Exception], str]]
     "encryption": (lambda index: index["config"].update(encryption={"algorithm": "fernet"}), UnsupportedTypeError, "encryption"),
     "type": (lambda index: index["config"].update(data_format=["no_header_numpy:99"]), UnsupportedTypeError, "data_format"),
     "pickle": (lambda index: index["config"].update(data_format=["pickle"]), FormatError, "LitData"),
-    "another loader": (lambda index: index["config"].update(item_loader="PyTreeLoader"), FormatError, "LitData"),
+    "another loader": (lambda index: index["config"].update(item_loader="PyTreeLoader"), CorruptError, "the sizes of 1 columns"),
     "2^60 items": (lambda index: index["chunks"][0].update(chunk_size=HUGE), TruncatedError, "chunk-0-0.bin"),
     "2^60 tokens": (lambda index: index["chunks"][0].update(dim=HUGE), TruncatedError, "chunk-0-0.bin"),
     "a negative count": (lambda index: index["chunks"][0].update(dim=-1), FormatError, "dim"),

@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ def megatron(folder: Path) -> None:
     build("merged", np.uint16, merge)
 
 
-def _bare(name: str) -> None:
+def bare(name: str) -> None:
     """A package without what it imports, which would be half of the world; its modules are found as always."""
     found = importlib.util.find_spec(name)
     assert found is not None
@@ -89,7 +89,7 @@ def _bare(name: str) -> None:
 def olmo(folder: Path) -> None:
     """An array and its table by dolma, and one whose table olmo-core makes from the ends of texts."""
     for package in ("dolma", "dolma.core", "dolma.tokenizer"):
-        _bare(package)
+        bare(package)
     from dolma.tokenizer.data_types import TokenizerOutput
     from dolma.tokenizer.memmap_writer import MemmapWriter
     from olmo_core.data.utils import write_document_indices
@@ -144,12 +144,12 @@ def content(path: Path) -> bytes:
     return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
 
 
-def main() -> None:
-    """Compare, or write."""
+def compare(writers: Mapping[str, Callable[[Path], None]]) -> None:
+    """The command line: compare what packages write with the files that are there, or write them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--force", action="store_true")
     force = parser.parse_args().force
-    for name, write in WRITERS.items():
+    for name, write in writers.items():
         with tempfile.TemporaryDirectory() as place:
             write(Path(place))
             made = {str(path.relative_to(place)): content(path) for path in Path(place).rglob("*") if path.is_file()}
@@ -162,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    compare(WRITERS)

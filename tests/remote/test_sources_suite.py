@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 from tests.formats.shards import example, tfrecord
 from tests.golden.make_foreign import rox
+from tests.golden.make_packed_files import FEW, N, item, sample
 from tests.golden.make_shards import DIRECTORY, SAMPLES
+from tests.golden.make_token_files import DIRECTORY as GOLDEN
 from tests.remote.seaweed import Seaweed
 
 import penstock as pen
@@ -143,6 +146,64 @@ class TestTar(RemoteSuite):
 
     def records(self) -> list[Record]:
         return [{name: one.get(name) for name in ("__key__", "cls", "jpg", "json", "seg.png")} for one in SAMPLES]
+
+
+class TestSafetensors(RemoteSuite):
+    """Two fields in three files, in one window."""
+
+    labels = np.arange(31, dtype=np.int16)
+
+    def put(self, place: UrlPath) -> None:
+        for number, rows in enumerate(np.split(np.arange(31), [0, 13])):
+            content = save({"x": ROWS[rows], "label": self.labels[rows]})
+            place.objects.put(f"{place.key}/{number}.safetensors", content)
+
+    def records(self) -> list[Record]:
+        return [{"x": row, "label": label} for row, label in zip(ROWS, self.labels, strict=True)]
+
+
+def put_all(place: UrlPath, folder: Path) -> None:
+    """The files of a directory as objects."""
+    for path in sorted(folder.iterdir()):
+        place.objects.put(f"{place.key}/{path.name}", path.read_bytes())
+
+
+class TestMds(RemoteSuite):
+    """All encodings, in several shards."""
+
+    def put(self, place: UrlPath) -> None:
+        put_all(place, GOLDEN / "mds/plain")
+
+    def records(self) -> list[Record]:
+        return [sample(i) for i in range(N)]
+
+    def test_loaders_read_natively_what_was_planned(self, source: Source, expected: list[Record]) -> None:
+        with pen.Loader(source.shuffle(seed=1), 5, tail="keep", ids="id") as loader:
+            forecast = loader.forecast()
+            for batch in loader:
+                ids = batch.pop("id").tolist()
+                assert_batch(batch, [expected[i] for i in ids])
+            network = loader.stats().network
+            assert loader.engine == "native"
+        assert (network.bytes, network.requests) == (forecast.bytes, forecast.requests)
+
+
+class TestCompressedMds(RemoteSuite):
+    def put(self, place: UrlPath) -> None:
+        put_all(place, GOLDEN / "mds/zstd")
+
+    def records(self) -> list[Record]:
+        return [sample(i) for i in range(FEW)]
+
+
+class TestItems(RemoteSuite):
+    """Items of LitData, in compressed chunks."""
+
+    def put(self, place: UrlPath) -> None:
+        put_all(place, GOLDEN / "items/zstd")
+
+    def records(self) -> list[Record]:
+        return [item(i) for i in range(N)]
 
 
 class TestCollection(RemoteSuite):

@@ -86,7 +86,11 @@ def _also_compressed(*suffixes: str) -> tuple[str, ...]:
 TOKENS = Kind("tokens", (".rox",), "tokens:open_tokens", tail=b"ROXXEL02", at_urls=True)
 MEGATRON = Kind("megatron", (".idx",), "megatron:open_megatron", head=b"MMIDIDX\0\0", at_urls=True)
 BIN = Kind("token arrays", (), "flat_tokens:open_bin", at_urls=True)
-LITDATA = Kind("token chunks of LitData", (), "litdata:open_litdata", at_urls=True)
+LITDATA = Kind("LitData chunks", (), "litdata:open_litdata", at_urls=True)
+MDS = Kind("MosaicML MDS shards", (), "mds:open_mds", at_urls=True)
+LANCE = Kind("Lance", (), "lance:open_lance")
+ZARR = Kind("zarr", (), "zarr:open_zarr")
+SAVED = Kind("a saved Hugging Face data set", (), "huggingface:open_saved")
 TFRECORD = Kind("tfrecord", (".tfrecord", ".tfrecords"), "tfrecord:open_tfrecord", at_urls=True)
 TAR = Kind("tar", (".tar",), "webdataset:open_tar", head=b"ustar", at_urls=True, head_at=257)
 COLLECTION = Kind("collection", (), "collection:open_collection", at_urls=True)
@@ -98,6 +102,7 @@ KINDS = (
     Kind("arrow", (".arrow", ".feather"), "arrow:open_arrow", head=b"ARROW1"),
     Kind("parquet", (".parquet",), "parquet:open_parquet", head=b"PAR1", at_urls=True),
     Kind("array_record", (".array_record", ".arrayrecord", ".ar"), "array_record:open_array_record"),
+    Kind("safetensors", (".safetensors",), "safetensors:open_safetensors", at_urls=True),
     Kind("rows", (".shard",), "rows:open_rows", head=b"GAMSAE01", at_urls=True),
     TOKENS,
     MEGATRON,
@@ -198,29 +203,26 @@ def companions_of(name: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Layout:
-    """A directory of another tool: names of which each must be there, keys of its index.json, and what to do with it."""
+    """A directory of another tool: names of which each must be there, keys of its index.json, and what reads it."""
 
     name: str
     signs: tuple[str, ...]
     keys: tuple[str, ...]
-    remedy: str
+    reader: Kind
 
 
 _INDEX = "index.json"
-INDEX_BYTES = 64 << 20
-_HF = "datasets.load_from_disk({path!r})"
-_ZARR = "open the arrays of zarr.open({path!r}, mode='r'), as a dict"
-_WRITE = "and write its samples with penstock.create"
+INDEX_BYTES = 256 << 20
 
 LAYOUTS = (
-    Layout("a Hugging Face data set", ("dataset_info.json", "state.json"), (), f"open {_HF}, the Dataset"),
-    Layout("Hugging Face splits", ("dataset_dict.json",), (), f"open {_HF}[split], a Dataset"),
-    Layout("MosaicML MDS shards", (_INDEX,), ("shards",), f"read it with streaming.StreamingDataset(local={{path!r}}) {_WRITE}"),
-    Layout("LitData chunks", (_INDEX,), ("chunks", "config"), f"read it with litdata.StreamingDataset({{path!r}}) {_WRITE}"),
-    Layout("zarr", ("zarr.json",), (), _ZARR),
-    Layout("a zarr group", (".zgroup",), (), _ZARR),
-    Layout("a zarr array", (".zarray",), (), "open zarr.open({path!r}, mode='r')[:], the array"),
-    Layout("Lance", ("_versions", "data"), (), "open lance.dataset({path!r}).to_table(), an Arrow table"),
+    Layout("a Hugging Face data set", ("dataset_info.json", "state.json"), (), SAVED),
+    Layout("Hugging Face splits", ("dataset_dict.json",), (), SAVED),
+    Layout("MosaicML MDS shards", (_INDEX,), ("shards",), MDS),
+    Layout("LitData chunks", (_INDEX,), ("chunks", "config"), LITDATA),
+    Layout("zarr", ("zarr.json",), (), ZARR),
+    Layout("a zarr group", (".zgroup",), (), ZARR),
+    Layout("a zarr array", (".zarray",), (), ZARR),
+    Layout("Lance", ("_versions", "data"), (), LANCE),
 )
 
 NOTES = (".*", "*.tar.idx", "*.json", "*.md", "*.txt", "*.yaml")
@@ -237,41 +239,27 @@ def _shards_in(names: Collection[str]) -> Kind | None:
     return kinds.pop() if len(kinds) == 1 else None
 
 
-def refuse_layout(where: object, names: Collection[str], read: Callable[[str], bytes]) -> None:
-    """FormatError that says what a directory is and what to do with it, if it was laid out by another tool.
+def kind_of_layout(names: Collection[str], read: Callable[[str], bytes]) -> tuple[str, Kind] | None:
+    """What a directory was laid out as by another tool, and the format that reads it; None if it was not.
 
     ``names`` are those of everything right in it; ``read`` gives the first bytes of one, at most :data:`INDEX_BYTES`.
     """
-    for layout in LAYOUTS:
-        if _has_names(layout, names) and _has_keys(layout, read):
-            remedy = layout.remedy.format(path=str(where))
-            raise FormatError(
-                f"{where}: expected data that penstock reads, found {layout.name} ({', '.join(layout.signs)}): {remedy}; "
-                "for the files as they are, choose them with suffixes=[...]"
-            )
-
-
-def _has_token_chunks(names: Collection[str], read: Callable[[str], bytes]) -> bool:
-    """Whether a directory of LitData is one that is read."""
-    if _INDEX not in names:
-        return False
-    from penstock.formats.litdata import is_token_index
-
-    return is_token_index(read(_INDEX))
+    keys = _keys_of(read(_INDEX)) if _INDEX in names else set()
+    layout = next((one for one in LAYOUTS if _has_names(one, names) and set(one.keys) <= keys), None)
+    return None if layout is None else (layout.name, layout.reader)
 
 
 def _has_names(layout: Layout, names: Collection[str]) -> bool:
     return all(any(fnmatchcase(name, sign) for name in names) for sign in layout.signs)
 
 
-def _has_keys(layout: Layout, read: Callable[[str], bytes]) -> bool:
-    if not layout.keys:
-        return True
+def _keys_of(raw: bytes) -> set[str]:
+    """The names in an index.json."""
     try:
-        content = json.loads(read(_INDEX))
+        content = json.loads(raw)
     except (ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and set(layout.keys) <= set(content)
+        return set()
+    return set(content) if isinstance(content, dict) else set()
 
 
 REMOTE_OPTIONS = ("storage_options", "window_bytes", "cache", "cache_bytes", "shared")
@@ -393,9 +381,9 @@ def _open_under(path: UrlPath, options: Options) -> Source:
     if names <= set(DIRECTORIES):
         return open_store(path, **_split(options))
     if "suffixes" not in options:
-        if _has_token_chunks(names, lambda name: RemoteFile(path / name).first(INDEX_BYTES)):
-            return LITDATA.open(path, **_split(options))
-        refuse_layout(path, names, lambda name: RemoteFile(path / name).first(INDEX_BYTES))
+        found = kind_of_layout(names, lambda name: RemoteFile(path / name).first(INDEX_BYTES))
+        if found is not None:
+            return found[1].open(path, **_split(options))
         if (kind := _shards_in(names)) is not None:
             return kind.open(Files(_objects_of(kind, path, listed)), **_split(options))
     files = [RemoteFile(name, info) for name, info in children(path, listed) if not name.name.startswith(".")]
@@ -635,11 +623,12 @@ def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
     if _is_store(inside) or "generation" in options:
         return open_store(path, **options)
     if "suffixes" not in options:
-        if _has_token_chunks(inside, partial(_read_inside, path)):
-            return LITDATA.open(path, **options)
-        _refuse_layouts(path, inside)
+        found = kind_of_layout(inside, partial(_read_inside, path))
+        if found is not None:
+            return found[1].open(path, **options)
         if (kind := _shards_in(inside)) is not None:
             return kind.open(path, **options)
+        _refuse_layouts_inside(path, inside)
     names = without_companions(name for name in inside if not name.startswith(".") and is_file(path / name))
     if "dtype" in options and names and all(name.endswith(".bin") for name in names):
         return BIN.open(path, **options)
@@ -654,18 +643,15 @@ def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
     return FOLDER.open(path, **options)
 
 
-def _refuse_layouts(path: Path, inside: Sequence[str]) -> None:
-    """FormatError for a directory of another tool, or one with a few of them, such as train and test, in it."""
-    refuse_layout(path, inside, partial(_read_inside, path))
+def _refuse_layouts_inside(path: Path, inside: Sequence[str]) -> None:
+    """FormatError for a directory with a few of another tool, such as train and test, in it."""
     if len(inside) <= FEW_SPLITS:
         for inner in (path / name for name in sorted(inside) if is_directory(path / name)):
-            if _has_token_chunks(names_in(inner), partial(_read_inside, inner)):
-                raise FormatError(
-                    f"{path}: expected data, found directories of it ({inner.name}, token chunks of LitData): open {inner}"
-                )
+            found = kind_of_layout(names_in(inner), partial(_read_inside, inner))
+            if found is not None:
+                raise FormatError(f"{path}: expected data, found directories of it ({inner.name}, {found[0]}): open {inner}")
             if (kind := _shards_in(names_in(inner))) is not None:
                 raise FormatError(f"{path}: expected data, found directories of it ({inner.name}, {kind.name} files): open {inner}")
-            refuse_layout(inner, names_in(inner), partial(_read_inside, inner))
 
 
 def _read_inside(directory: Path, name: str) -> bytes:
@@ -701,14 +687,16 @@ def open(what: object, mode: Literal["r"] = "r", *, cast: Mapping[str, npt.DType
 def open(what: Any, mode: str = "r", *, cast: Mapping[str, npt.DTypeLike] | None = None, **options: Any) -> Source | Writer:
     """Open data for reading as a :class:`~penstock.Source`, or a store for writing (``mode="a"``).
 
-    ``what`` is a path (a store, .npy, .h5, .parquet, .arrow, .feather, .jsonl, .csv, .array_record, .shard, .rox, token files of
-    Megatron, OLMo, nanoGPT, datatrove and LitData, .tfrecord, .tar of WebDataset, a collection in .json, a folder of files), a
-    pattern or a list of them (one after the other), a dict (fields side by side), arrays or tensors, an Arrow table or a Hugging
-    Face data set. In a dict a text is a path, and a list of texts a field of texts; paths in a list are ``pathlib.Path``. Options
-    depend on what is opened; for a store: ``generation``, ``threads``, ``io``, ``verify``.
+    ``what`` is a path (a store, .npy, .h5, .parquet, .arrow, .feather, .jsonl, .csv, .safetensors, .array_record, .tfrecord, .tar
+    of WebDataset, .shard, .rox, token files of Megatron, OLMo, nanoGPT, datatrove and LitData, a directory of MDS, LitData, zarr,
+    Lance or a saved Hugging Face data set, a collection in .json, a folder of files), a pattern or a list of them (one after the
+    other), a dict (fields side by side), arrays or tensors, an Arrow table or a Hugging Face data set. In a dict a text is a path,
+    and a list of texts a field of texts; paths in a list are ``pathlib.Path``. Options depend on what is opened; for a store:
+    ``generation``, ``threads``, ``io``, ``verify``.
 
-    All but folders of files open by URL too (``s3://``, ``gs://``, ``az://``, ``hf://``, ``https://``), with ``storage_options``
-    (credentials, region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache`` (a directory) and ``cache_bytes``.
+    All but saved data sets, zarr, Lance and folders of files open by URL too (``s3://``, ``gs://``, ``az://``, ``hf://``,
+    ``https://``), with ``storage_options`` (credentials, region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache``
+    (a directory) and ``cache_bytes``.
 
     ``cast`` gives fields other types, with every value checked: see :meth:`penstock.Source.cast`.
 

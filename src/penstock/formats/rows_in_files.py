@@ -28,6 +28,7 @@ __all__ = [
     "reader_of_memory",
     "use_pread",
     "version_of",
+    "window_on",
 ]
 
 BLOCK_BYTES = 8 << 20
@@ -244,15 +245,27 @@ def _facts(files: Sequence[FileRows], run: int = 1) -> npt.NDArray[np.uint64]:
     return facts
 
 
+def window_on(files: Sequence[File], remote: RemoteOptions | None) -> RemoteFiles | None:
+    """Files at URLs in one window, for several readers of them; None if they are on disk."""
+    objects = [file for file in files if isinstance(file, RemoteFile)]
+    return _open_window(objects, remote) if objects else None
+
+
+def _open_window(objects: Sequence[RemoteFile], remote: RemoteOptions | None) -> RemoteFiles:
+    return (remote or RemoteOptions()).open_files([(one.path, one.info) for one in objects])
+
+
 def reader_of_files(
-    files: Sequence[FileRows], stride: int, *, pread: bool, threads: int, remote: RemoteOptions | None = None
+    files: Sequence[FileRows], stride: int, *, pread: bool, threads: int, remote: RemoteOptions | RemoteFiles | None = None
 ) -> Rows:
-    """Rows in files, one after the other. Nothing is opened before the first read. ``remote`` says how files at URLs are read."""
+    """Rows in files, one after the other. Nothing is opened before the first read. ``remote`` says how files at URLs are read, or
+    is a window on these files, one for each of ``files``, which is closed with the rows.
+    """
     if stride == 0:
         return Rows(None, threads)
-    objects = [(one.path.path, one.path.info) for one in files if isinstance(one.path, RemoteFile)]
+    objects = [one.path for one in files if isinstance(one.path, RemoteFile)]
     if objects:
-        return RemoteRows(files, stride, (remote or RemoteOptions()).open_files(objects), threads)
+        return RemoteRows(files, stride, remote if isinstance(remote, RemoteFiles) else _open_window(objects, remote), threads)
     files = [
         one if one.version or isinstance(one.path, RemoteFile) else replace(one, version=version_of(one.path)) for one in files
     ]

@@ -1,0 +1,311 @@
+"""MosaicML's MDS shards: what ``streaming.MDSWriter`` writes.
+
+::
+
+    index.json = {"version": 2, "shards": [{"format": "mds", "version": 2, "column_names": [...], "column_encodings": [...],
+                  "column_sizes": [bytes, or null if they vary], "compression": null | "zstd:3" | ..., "samples": n,
+                  "raw_data": {"basename", "bytes", ...}, "zip_data": null | {"basename", "bytes", ...}, ...}, ...]}
+    shard      = n u32 | offsets in the shard u32 x (n + 1) | JSON | samples
+    sample     = bytes u32 of every column whose size varies | the columns
+
+A column is a field. Numbers are numbers; texts, JSON and numbers written as texts are texts; images, and lists of them, are the
+bytes that are stored. Arrays whose shape varies are ragged, of the type and number of dimensions that the first sample has.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from penstock.argument import byte_size
+from penstock.errors import (
+    EmptySourceError,
+    FormatError,
+    SchemaMismatchError,
+    SourceChangedError,
+    TrailingBytesError,
+    TruncatedError,
+    UnsafePathError,
+    UnsupportedTypeError,
+    UnsupportedVersionError,
+)
+from penstock.formats.arrow_file import Fields, plain_fields
+from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, LocalFile, RemoteFile, is_file_there
+from penstock.formats.packed import (
+    CODECS,
+    KEPT_BYTES,
+    OFFSET,
+    TABLE,
+    ArrayForm,
+    Decompression,
+    PackedBlocks,
+    PackedColumn,
+    PackedFile,
+    PackedOrigin,
+    PackedSource,
+    choose,
+    first_values,
+)
+from penstock.formats.rows_in_files import default_threads, version_of
+from penstock.process import map_at_once
+from penstock.remote.url import UrlPath
+from penstock.remote.window import RemoteOptions
+from penstock.schema import Field
+from penstock.store.storage import as_location
+
+__all__ = ["open_mds"]
+
+INDEX = "index.json"
+INDEX_BYTES = 256 << 20
+
+NUMBERS = {"int": "int64"}
+NUMBERS |= {name: name for name in ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")}
+NUMBERS |= {name: name for name in ("float16", "float32", "float64")}
+TEXTS = ("str", "str_int", "str_float", "str_decimal", "json")
+BYTES = ("bytes", "jpeg", "png", "pil", "jpeg_array", "jpegarray", "list[pil]", "list[jpeg]", "list[png]")
+TYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32"}
+TYPES |= {64: "uint64", 65: "int64", 66: "float64"}
+"""Element types of arrays by their numbers."""
+
+
+def open_mds(
+    what: Any,
+    *,
+    fields: Fields | None = None,
+    threads: int | None = None,
+    io: str = "auto",
+    max_block_bytes: int | str = MAX_BLOCK_BYTES,
+    kept_bytes: int | str = KEPT_BYTES,
+    remote: RemoteOptions | None = None,
+) -> PackedSource | PackedBlocks:
+    """A directory of MDS shards, or the objects under a URL, in the order of its index.
+
+    ``fields`` are the wanted columns, or a dict of new names and columns. A shard that is compressed is decompressed when one of
+    its samples is read: one that claims to be more than ``max_block_bytes`` is refused, unless it is stored in a 64th of its bytes
+    or more; ``kept_bytes`` of them are kept. ``remote`` says how shards at URLs are read.
+    """
+    where = as_location(what) if isinstance(what, str) else what
+    index: File = RemoteFile(where / INDEX) if isinstance(where, UrlPath) else LocalFile(Path(where) / INDEX)
+    limits = byte_size("max_block_bytes", max_block_bytes), byte_size("kept_bytes", kept_bytes)
+    return _open(_files(index), plain_fields(fields), (default_threads(threads), io, remote), limits)
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """What the index says of a shard: names and bytes of its file, and of the compressed one, if there is one."""
+
+    samples: int
+    compression: str | None
+    raw: tuple[str, int]
+    zipped: tuple[str, int] | None
+
+
+@dataclass(frozen=True)
+class _Index:
+    """An index, checked."""
+
+    columns: Sequence[tuple[str, str, int | None]]
+    shards: Sequence[_Shard]
+
+
+def _files(index: File) -> Files:
+    """The index, and the shards that it names: compressed ones, unless all of them were decompressed before."""
+    shards = _read_index(index).shards
+    raw = [_next_to(index, shard.raw[0]) for shard in shards]
+    if all(shard.zipped is None for shard in shards) or (isinstance(index, LocalFile) and all(map(is_file_there, raw))):
+        return Files([index, *raw])
+    return Files([index, *(_next_to(index, (shard.zipped or shard.raw)[0]) for shard in shards)])
+
+
+def _next_to(index: File, name: str) -> File:
+    return RemoteFile(index.path.parent / name) if isinstance(index, RemoteFile) else LocalFile(index.path.parent / name)
+
+
+# The index
+
+
+def _read_index(index: File) -> _Index:
+    size = index.size
+    if size > INDEX_BYTES:
+        raise FormatError(f"{index}: expected an index of at most {INDEX_BYTES} bytes, found {size}")
+    try:
+        content = json.loads(index.read(0, size))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{index}: expected JSON, found something else") from error
+    listed = content.get("shards") if isinstance(content, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(shard, dict) for shard in listed):
+        raise FormatError(f"{index}: expected the index of MDS shards, with a list of them")
+    if not listed:
+        raise EmptySourceError(f"{index}: expected at least one shard, found none")
+    columns = _columns(index, listed[0])
+    for number, shard in enumerate(listed):
+        if _columns(index, shard) != columns:
+            raise SchemaMismatchError(
+                f"{index}: expected the columns of the first shard in all of them, found others in number {number}"
+            )
+    return _Index(columns, [_shard(index, shard) for shard in listed])
+
+
+def _columns(index: File, shard: dict[str, Any]) -> list[tuple[str, str, int | None]]:
+    if shard.get("format") != "mds":
+        raise UnsupportedTypeError(
+            f"{index}: expected shards of the format 'mds', found {ascii(shard.get('format'))[:100]}: write them as MDS"
+        )
+    if shard.get("version") != 2:
+        raise UnsupportedVersionError(f"{index}: expected shards of version 2, found {ascii(shard.get('version'))[:100]}")
+    names, encodings, sizes = (shard.get(f"column_{what}") for what in ("names", "encodings", "sizes"))
+    if (
+        not isinstance(names, list)
+        or not isinstance(encodings, list)
+        or not isinstance(sizes, list)
+        or not len(names) == len(encodings) == len(sizes)
+        or not all(isinstance(one, str) for one in [*names, *encodings])
+        or not all(one is None or (type(one) is int and 0 <= one < 2**32) for one in sizes)
+        or len(set(names)) < len(names)
+    ):
+        raise FormatError(
+            f"{index}: expected names, encodings and sizes of columns, found {ascii([names, encodings, sizes])[:300]}"
+        )
+    return [(name, encoding, size or None) for name, encoding, size in zip(names, encodings, sizes, strict=True)]
+
+
+def _shard(index: File, shard: dict[str, Any]) -> _Shard:
+    compression, samples, zipped = shard.get("compression"), shard.get("samples"), shard.get("zip_data")
+    if type(samples) is not int or not 0 <= samples < 2**32 or not isinstance(compression, str | None):
+        raise FormatError(f"{index}: expected samples and compression of a shard, found {ascii([samples, compression])[:200]}")
+    if (compression is None) != (zipped is None):
+        raise FormatError(f"{index}: expected zip_data of shards with compression, and of no others")
+    return _Shard(samples, compression, _file(index, shard.get("raw_data")), None if zipped is None else _file(index, zipped))
+
+
+def _file(index: File, described: Any) -> tuple[str, int]:
+    name, size = (described.get("basename"), described.get("bytes")) if isinstance(described, dict) else (None, None)
+    if not isinstance(name, str) or type(size) is not int or not 0 <= size < 2**62:
+        raise FormatError(f"{index}: expected basename and bytes of a shard, found {ascii(described)[:200]}")
+    if any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name or "\0" in name:
+        raise UnsafePathError(f"{index}: expected the name of a shard below it, found {ascii(name)[:100]}")
+    return name, size
+
+
+# Columns as fields
+
+
+def _column(index: File, name: str, encoding: str, size: int | None) -> PackedColumn:
+    """A column; arrays whose shape varies have no field yet."""
+    kind, _, options = encoding.partition(":")
+    field: Field | None = None
+    expected: int | None = None
+    if encoding in NUMBERS:
+        field = Field(NUMBERS[encoding])
+    elif encoding in TEXTS:
+        field = Field.text()
+    elif encoding in BYTES:
+        field = Field.bytes()
+    elif kind == "ndarray" and options.count(":") == 1:
+        field = _fixed_array(index, name, encoding)
+    elif not (kind == "ndarray" and (not options or options in TYPES.values())):
+        return PackedColumn(name, encoding, -1 if size is None else size, size is None, None)
+    expected = field.stride if field is not None and field.is_fixed else None
+    if size != expected:
+        raise FormatError(
+            f"{index}: expected {expected} as the size of column {ascii(name)[:100]} of {encoding[:100]}, found {size}"
+        )
+    form = ArrayForm.PLAIN if kind != "ndarray" or field is not None else ArrayForm.MDS if options else ArrayForm.MDS_TYPED
+    return PackedColumn(name, encoding, -1 if size is None else size, size is None, field, form)
+
+
+def _fixed_array(index: File, name: str, encoding: str) -> Field:
+    _, element, shape = encoding.split(":")
+    sizes = [int(one) if one.isdecimal() and one.isascii() and len(one) < 19 else 0 for one in shape.split(",")]
+    if element not in TYPES.values() or len(sizes) > 32 or min(sizes) < 1 or math.prod(sizes) >= 2**32:
+        raise FormatError(
+            f"{index}: expected type and shape of arrays in column {ascii(name)[:100]}, found {ascii(encoding)[:100]}"
+        )
+    return Field(element, tuple(sizes))
+
+
+def _with_type(index: File, column: PackedColumn, heads: Mapping[str, bytes], wanted: Sequence[str]) -> PackedColumn:
+    """A column of arrays whose shape varies, as the first sample has it."""
+    if column.form == ArrayForm.PLAIN or column.name not in wanted:
+        return column
+    if column.name not in heads:
+        raise EmptySourceError(
+            f"{index}: expected a sample, which says what arrays column {ascii(column.name)[:100]} has, found none"
+        )
+    start = list(heads[column.name])
+    code = start.pop(0) if start and column.form == ArrayForm.MDS_TYPED else 0
+    element = TYPES.get(code) if column.form == ArrayForm.MDS_TYPED else column.encoding.partition(":")[2]
+    ndim = start[0] >> 2 if start else 0
+    if element is None or not 1 <= ndim <= 32:
+        raise UnsupportedTypeError(
+            f"{index}: expected arrays of a known type with 1 to 32 dimensions in column {ascii(column.name)[:100]}, found type "
+            f"{code} with {ndim} in the first sample; choose the other columns: fields=[...]"
+        )
+    return replace(column, field=Field.ragged(element, ndim), code=code)
+
+
+# Opening
+
+
+def _open(
+    files: Files, fields: Fields | None, options: tuple[int, str, RemoteOptions | None], limits: tuple[int, int]
+) -> PackedSource | PackedBlocks:
+    index = files[0]
+    found, parts, codec = files.once("mds", lambda: _look(files))
+    columns = [_column(index, *column) for column in found.columns]
+    decompression = None if codec is None else Decompression(codec, *limits)
+    wanted = (
+        [column.name for column in columns] if fields is None else list(fields.values() if isinstance(fields, dict) else fields)
+    )
+    if any(column.form != ArrayForm.PLAIN and column.name in wanted for column in columns):
+        heads = files.once("arrays", lambda: first_values(parts, columns, 2, decompression))
+        columns = [_with_type(index, column, heads, wanted) for column in columns]
+    layout = choose(index, columns, fields)
+    origin = PackedOrigin(options, ("mds", fields), (_open, (files, fields, options, limits)))
+    if decompression is None:
+        return PackedSource(files, parts, layout, origin)
+    return PackedBlocks(files, parts, layout, origin, decompression)
+
+
+def _look(files: Files) -> tuple[_Index, list[PackedFile], str | None]:
+    """The index, the shards, and how they are compressed."""
+    index, *shards = files
+    found = _read_index(index)
+    if len(found.shards) != len(shards):
+        raise SourceChangedError(f"{index}: the file was changed while it was read; open it anew")
+    are_zipped = [
+        shard.zipped is not None and file.name == shard.zipped[0].rpartition("/")[2]
+        for shard, file in zip(found.shards, shards, strict=True)
+    ]
+    codecs = {
+        str(shard.compression).partition(":")[0] for shard, is_zipped in zip(found.shards, are_zipped, strict=True) if is_zipped
+    }
+    if len(codecs) > 1 or (codecs and not all(are_zipped)):
+        raise UnsupportedTypeError(
+            f"{index}: expected shards with one compression, found several: open them by directories of each"
+        )
+    codec = codecs.pop() if codecs else None
+    if codec is not None and codec not in CODECS:
+        raise UnsupportedTypeError(
+            f"{index}: shards are compressed with {ascii(codec)[:100]}, which is not read; write them with one of "
+            f"{', '.join(CODECS)}"
+        )
+    told = list(zip(shards, found.shards, strict=True))
+    return found, list(map_at_once(lambda one: _look_at(*one, codec is not None), told, are_remote=files.is_remote)), codec
+
+
+def _look_at(file: File, shard: _Shard, is_zipped: bool) -> PackedFile:
+    version, head = version_of(file), file.first(TABLE + OFFSET.itemsize)
+    size = file.size
+    expected = shard.raw[1] if shard.zipped is None or not is_zipped else shard.zipped[1]
+    if size != expected:
+        kind = TruncatedError if size < expected else TrailingBytesError
+        raise kind(f"{file}: expected {expected} bytes, as {INDEX} says, found {size}")
+    part = PackedFile(file, shard.raw[1], version, shard.samples, size)
+    if not is_zipped:
+        part.check(head)
+    if not is_zipped and isinstance(file, LocalFile):  # at URLs with the rest of the table, when it is needed
+        part.check_end(file.read(*part.last_offset))
+    return part

@@ -1,0 +1,175 @@
+"""Writes tests/golden/foreign/{mds,items}: small shards of MosaicML Streaming and chunks of LitData, written by these packages.
+
+::
+
+    python -m tests.golden.make_packed_files            say whether the files are what the packages write, change nothing
+    python -m tests.golden.make_packed_files --force    write them anew
+
+It needs an environment with mosaicml-streaming and litdata, of which only the writers are used: ``make token-packages`` makes one.
+The tests read the files, and compare with :func:`sample` and :func:`item`.
+"""
+
+import decimal
+import json
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.golden.make_token_files import bare, compare
+
+N = 23
+FEW = 7
+"""Samples of the compressed ones."""
+
+ENCODINGS = {
+    "array": "ndarray",
+    "bytes": "bytes",
+    "decimal": "str_decimal",
+    "digits": "str_int",
+    "f2": "float16",
+    "f4": "float32",
+    "f8": "float64",
+    "float": "str_float",
+    "grid": "ndarray:float32:2,3",
+    "i1": "int8",
+    "i2": "int16",
+    "i4": "int32",
+    "i8": "int64",
+    "int": "int",
+    "jpeg": "jpeg",
+    "json": "json",
+    "pil": "pil",
+    "png": "png",
+    "text": "str",
+    "tokens": "ndarray:uint16",
+    "u1": "uint8",
+    "u2": "uint16",
+    "u4": "uint32",
+    "u8": "uint64",
+}
+
+
+def pixels(i: int) -> np.ndarray:
+    """Of a small picture."""
+    return np.random.default_rng(i).integers(0, 256, (3 + i % 4, 5, 3), np.uint8)
+
+
+def sample(i: int) -> dict[str, Any]:
+    """What a record of the MDS shards has, as penstock gives it."""
+    picture = pixels(i)
+    height, width = picture.shape[:2]
+    numbers = {f"{kind}{size}": np.dtype(f"{kind}{size}").type(i) for kind in "iu" for size in (1, 2, 4, 8)}
+    numbers |= {f"f{size}": np.dtype(f"f{size}").type(i + 0.25) for size in (2, 4, 8)}
+    values = {
+        "array": np.arange((1 + i % 3) * 300, dtype=np.int32).reshape(1 + i % 3, 300) - i,
+        "bytes": bytes(range(i)),
+        "decimal": f"{i}.50",
+        "digits": str(10**i),
+        "float": str(i / 8),
+        "grid": np.arange(6, dtype=np.float32).reshape(2, 3) * i,
+        "int": np.int64(-i),
+        "jpeg": b"\xff\xd8" + bytes(i % 5),
+        "json": json.dumps({"i": i, "list": [i, None]}),
+        "pil": struct.pack("<3I", width, height, 3) + b"RGB" + picture.tobytes(),
+        "png": b"\x89PNG" + bytes(i % 3),
+        "text": "é" * (i % 6) + str(i),
+        "tokens": np.arange(1 + 17 * i, dtype=np.uint16),
+        **numbers,
+    }
+    return {name: values[name] for name in ENCODINGS}
+
+
+def written(i: int) -> dict[str, Any]:
+    """The same, as the writer takes it."""
+    from PIL import Image
+
+    made = sample(i)
+    made |= {"decimal": decimal.Decimal(made["decimal"]), "digits": int(made["digits"]), "float": float(made["float"])}
+    return made | {"int": -i, "json": json.loads(made["json"]), "pil": Image.fromarray(pixels(i))}
+
+
+def mds(folder: Path) -> None:
+    """Shards of all encodings, the same few samples with every compression, two directories merged, and a column of pickles."""
+    bare("streaming")
+    bare("streaming.base")
+    sys.modules["streaming.base"].MDSWriter = None  # type: ignore[attr-defined]
+    from streaming.base.format.mds.writer import MDSWriter
+
+    def write(name: str, columns: dict[str, str], samples: Any, **options: Any) -> None:
+        with MDSWriter(out=str(folder / name), columns=columns, **options) as writer:
+            for one in samples:
+                writer.write(one)
+
+    write("plain", ENCODINGS, (written(i) for i in range(N)), size_limit=20_000)
+    for compression in ("zstd:7", "gz", "bz2", "br", "snappy"):
+        name = compression.partition(":")[0]
+        hashes = ["sha1"] if name == "zstd" else []  # those of gz depend on the time
+        write(name, ENCODINGS, (written(i) for i in range(FEW)), size_limit=8_000, compression=compression, hashes=hashes)
+    write("pickle", {"x": "int", "y": "pkl"}, ({"x": i, "y": [i]} for i in range(3)))
+    write("fixed", {"x": "int", "y": "ndarray:int16:4"}, ({"x": i, "y": np.arange(4, dtype=np.int16) + i} for i in range(N)))
+
+
+def item(i: int) -> dict[str, Any]:
+    """What a record of the LitData chunks has, as penstock gives it."""
+    return {
+        "bytes": bytes(range(i)),
+        "nested.flag": np.bool_(i % 2 == 0),
+        "nested.float": np.float64(i / 8),
+        "nested.number": np.int64(i),
+        "nested.text": "é" * (i % 6),
+        "array": np.arange(2 * i, dtype=np.float32).reshape(2, i),
+        "row": np.arange(i, dtype=np.int16),
+        "scalar": np.float32(i),
+        "tensor": np.arange(3 * i, dtype=np.int64).reshape(i, 1, 3),
+        "vector": np.arange(i, dtype=np.float64),
+    }
+
+
+def yielded(i: int) -> dict[str, Any]:
+    """The same, as the function of a user yields it."""
+    import torch
+
+    made = item(i)
+    return {
+        "bytes": made["bytes"],
+        "nested": {
+            "flag": bool(made["nested.flag"]),
+            "float": float(made["nested.float"]),
+            "number": int(made["nested.number"]),
+            "text": made["nested.text"],
+        },
+        "array": made["array"],
+        "row": made["row"],
+        "scalar": torch.tensor(made["scalar"]),
+        "tensor": torch.from_numpy(made["tensor"]),
+        "vector": torch.from_numpy(made["vector"]),
+    }
+
+
+def items(folder: Path) -> None:
+    """Chunks of nested items, the same compressed as a whole and in batches, single leaves, rows and pickles."""
+    from litdata.streaming.writer import BinaryWriter
+
+    def write(name: str, some: Any, **options: Any) -> None:
+        writer = BinaryWriter(str(folder / name), **options)
+        for number, one in enumerate(some):
+            writer[number] = one
+        writer.done()
+        writer.merge()
+
+    write("plain", map(yielded, range(N)), chunk_bytes=3_000)
+    write("zstd", map(yielded, range(N)), chunk_bytes=3_000, compression="zstd", compression_level="chunk")
+    write("batches", map(yielded, range(FEW)), chunk_bytes=3_000, compression="zstd")
+    write("rows", ({"text": "x" * i, "id": i} for i in range(FEW)), chunk_size=3)
+    write("texts", (f"text {i}" for i in range(FEW)), chunk_size=3)
+    write("pickle", ({"x": i, "y": {i}} for i in range(3)), chunk_size=3)
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {"mds": mds, "items": items}
+
+
+if __name__ == "__main__":
+    compare(WRITERS)
