@@ -407,6 +407,8 @@ def expected(kind: str) -> list[bytes]:
 
 def is_in(value: Any, files: list[bytes]) -> bool:
     """Whether the bytes of a value, in either order, are in a file."""
+    if value is None:
+        return True
     if isinstance(value, str | bytes):
         value = np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
     swapped = value.byteswap().tobytes()
