@@ -82,14 +82,25 @@ class Mistaken(ShuffleCandidate):
         return np.where(positions == 0, self.walk, 1)
 
 
-# All orders of at most 5 records, and a fifth of the seeds for the tables of bits. In a campaign, all of the plan.
+def fewer(sizes: Sequence[Size], part: int) -> tuple[Size, ...]:
+    """A part of the seeds, at least 20 where there are as many."""
+    return tuple(Size(size.n, max(min(20, size.seeds), size.seeds // part)) for size in sizes)
+
+
+# All orders of at most 5 records, a fifth of the seeds for the tables of bits, a third for places, steps, ranks, descents and
+# coincidences. In a campaign, all of the plan.
 PLAN = (
     CI_PLAN
     if is_campaign()
     else dataclasses.replace(
         CI_PLAN,
         orders=tuple(size for size in CI_PLAN.orders if size.n <= 5),
-        tables=tuple(Size(size.n, size.seeds // 5) for size in CI_PLAN.tables),
+        tables=fewer(CI_PLAN.tables, 5),
+        places=fewer(CI_PLAN.places, 3),
+        steps=fewer(CI_PLAN.steps, 3),
+        ranks=fewer(CI_PLAN.ranks, 3),
+        descents=fewer(CI_PLAN.descents, 3),
+        coincidences=fewer(CI_PLAN.coincidences, 3),
     )
 )
 
