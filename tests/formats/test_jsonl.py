@@ -290,6 +290,16 @@ def test_a_file_is_searched_once_and_again_when_it_changes(tmp_path: Path, scans
     assert scans[2:] == [str(paths[1])]
 
 
+def test_an_index_does_not_depend_on_the_files_that_it_was_built_with(tmp_path: Path, scans: list[str]):
+    paths = [tmp_path / f"{number:02d}.jsonl" for number in range(20)]
+    for path in paths:
+        path.write_bytes(lines())
+    for what in (paths[3], paths[:18], paths):
+        with pen.open(what) as source:
+            assert_batch(source[:N], [record(i) for i in range(N)])
+    assert sorted(scans) == [str(path) for path in paths]
+
+
 def test_two_ranks_and_fifty_starts_search_a_file_once(tmp_path: Path, scans: list[str]):
     (tmp_path / "a.jsonl").write_bytes(lines())
 

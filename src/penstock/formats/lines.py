@@ -19,6 +19,7 @@ import numpy.typing as npt
 from penstock.argument import IntArray
 from penstock.batch import Batch, Outputs, empty
 from penstock.errors import CorruptError, FormatError, SchemaMismatchError, SizeOverflowError, TruncatedError
+from penstock.formats import spans as span_files
 from penstock.formats.arrow import Decoding, Group, GroupSource, sealed_column
 from penstock.formats.arrow_file import ArrowField, translated
 from penstock.formats.files import Files, FileSource, check_block
@@ -44,6 +45,7 @@ PIECE_BYTES, PIECES = 4 << 20, 8
 SAMPLED_LINES, SAMPLED_BYTES = 1024, 8 << 20
 """Lines of a file that its fields are inferred from, at most: the first of equal runs of bytes."""
 
+FEW_FILES = 16
 LEAST_SAMPLED = 16
 """So many in any case, however long they are."""
 
@@ -257,10 +259,10 @@ class _Pass:
         return _Notes(seen, self._num_lines, blocks)
 
 
-def _scan_plain(file: ScannedFile, how: LineFormat, most: int, *, alone: bool) -> FileSpans:
+def _scan_plain(file: ScannedFile, how: LineFormat, num_files: int) -> FileSpans:
     """Where the lines of a plain file are."""
-    found, one = list[IntArray](), _Pass(str(file), how, most)
-    bar = reporting(True, "index", file.size) if alone and file.size >= BAR_BYTES else nullcontext()
+    found, one = list[IntArray](), _Pass(str(file), how, _sampled(file, num_files))
+    bar = reporting(True, "index", file.size) if num_files == 1 and file.size >= BAR_BYTES else nullcontext()
     with bar as advance:
         for spans in one.lines(
             _pieces(file, advance or (lambda records, size: None)), lambda *range_: _read(file, *range_).tobytes()
@@ -291,9 +293,13 @@ def _count_newlines(file: ScannedFile, stop: int) -> int:
     return sum(int(np.count_nonzero(piece == 10)) for piece in _pieces(file, lambda records, size: None, stop))
 
 
-def _sampled(num_files: int) -> int:
-    """Lines of each file that are looked at."""
-    return SAMPLED_LINES if num_files <= 16 else max(64, 16 * SAMPLED_LINES // num_files)
+def _sampled(file: ScannedFile, num_files: int) -> int:
+    """Lines of a file that are looked at. What is kept in its sidecar does not depend on the files that it is opened with; of many
+    that have none, fewer are.
+    """
+    if file.size >= span_files.KEPT_BYTES or num_files <= FEW_FILES:
+        return SAMPLED_LINES
+    return max(64, FEW_FILES * SAMPLED_LINES // num_files)
 
 
 # Plain files
@@ -304,9 +310,8 @@ class PlainLines(SpanSource):
 
     def __init__(self, files: Files, how: LineFormat, options: TextOptions) -> None:
         self._how, self._options = how, options
-        most = _sampled(len(files))
-        scan = partial(_scan_plain, how=how, most=most, alone=len(files) == 1)
-        index = SpanIndex(f"{how.name} lines", files, scan, options.spans, (VERSION, most, *how.line_identity))
+        scan = partial(_scan_plain, how=how, num_files=len(files))
+        index = SpanIndex(f"{how.name} lines", files, scan, options.spans, (VERSION, *how.line_identity))
         super().__init__(index, {LINE: SpanField(Field.text() if options.raw else Field.bytes())})
 
     def _identity(self) -> tuple[Any, ...]:
@@ -386,7 +391,7 @@ class _Frame:
     last: int = 0
 
 
-def _scan_compressed(file: ScannedFile, how: LineFormat, most: int, limit: int) -> FileSpans:
+def _scan_compressed(file: ScannedFile, how: LineFormat, num_files: int, limit: int) -> FileSpans:
     """Where the blocks of a compressed file are, none of which may be larger than the limit and than is plausible."""
     codec = _codec(str(file)) or ""
     frames = _zstd_frames(file) if codec == "zstd" else [_Frame(0, file.size)] if file.size else []
@@ -411,7 +416,7 @@ def _scan_compressed(file: ScannedFile, how: LineFormat, most: int, limit: int) 
                 check_block(str(file), at, frame.stop, limit)
                 yield piece
 
-    one = _Pass(str(file), how, most)
+    one = _Pass(str(file), how, _sampled(file, num_files))
     for spans in one.lines(pieces(), read):
         which = np.searchsorted(edges, spans[:, 0], side="right") - 1
         for number in np.unique(which).tolist():
@@ -505,9 +510,9 @@ class _StoredBlocks(SpanSource):
     """The blocks of compressed files as they are stored."""
 
     def __init__(self, files: Files, how: LineFormat, options: TextOptions) -> None:
-        self._how, self._options, most = how, options, _sampled(len(files))
-        scan = partial(_scan_compressed, how=how, most=most, limit=options.decoding.max_block_bytes)
-        index = SpanIndex(f"{how.name} blocks", files, scan, options.spans, (VERSION, most, *how.line_identity))
+        self._how, self._options = how, options
+        scan = partial(_scan_compressed, how=how, num_files=len(files), limit=options.decoding.max_block_bytes)
+        index = SpanIndex(f"{how.name} blocks", files, scan, options.spans, (VERSION, *how.line_identity))
         super().__init__(index, {LINE: SpanField(Field.bytes())})
         self.notes = [_Notes.of(str(file), memory) for file, memory in zip(files, index.memories, strict=True)]
         for file, count, note in zip(files, index.counts, self.notes, strict=True):
