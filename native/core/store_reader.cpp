@@ -303,25 +303,46 @@ StoreReader::~StoreReader() = default;
 std::string StoreReader::where() const { return path_ + ": "; }
 
 void StoreReader::set_redirects(std::uint32_t field, std::span<const Redirect> redirects) {
-  auto& of_field = redirects_[field];
-  of_field.reserve(redirects.size());
-  for (const Redirect& r : redirects) {
-    if (r.id >= length_ || r.chunk >= chunks_.size() || r.row >= chunks_[r.chunk].rows) {
-      throw CorruptError(where() + "a redirect names record " + std::to_string(r.id) + " or a row that does not exist");
+  constexpr std::size_t kRun = 16;  // fewer are single: a hash map finds them faster than a search does
+  Redirects of_field;
+  const auto follows = [](const Redirect& a, const Redirect& b) {
+    return b.id == a.id + 1 && b.chunk == a.chunk && b.row == a.row + 1;
+  };
+  for (std::size_t low = 0; low < redirects.size();) {
+    std::size_t high = low + 1;
+    while (high < redirects.size() && follows(redirects[high - 1], redirects[high])) ++high;
+    for (std::size_t i = low; i < high; ++i) {
+      const Redirect& r = redirects[i];
+      if (r.id >= length_ || r.chunk >= chunks_.size() || r.row >= chunks_[r.chunk].rows) {
+        throw CorruptError(where() + "a redirect names record " + std::to_string(r.id) + " or a row that does not exist");
+      }
+      if (i > 0 && redirects[i - 1].id >= r.id) throw CorruptError(where() + "the ids of redirects do not rise");
+      if (high - low < kRun) of_field.single[r.id] = {r.chunk, r.row};
     }
-    of_field[r.id] = {r.chunk, r.row};
+    const Redirect& first = redirects[low];
+    if (high - low >= kRun) of_field.runs.push_back({first.id, first.id + (high - low), {first.chunk, first.row}});
+    low = high;
   }
+  redirects_[field] = std::move(of_field);
+}
+
+const StoreReader::RedirectRun* StoreReader::Redirects::find_run(std::uint64_t id) const {
+  const auto after =
+      std::upper_bound(runs.begin(), runs.end(), id, [](std::uint64_t x, const RedirectRun& run) { return x < run.first_id; });
+  return after == runs.begin() || id >= (after - 1)->stop_id ? nullptr : &*(after - 1);
 }
 
 const StoreReader::Redirects* StoreReader::redirects(std::uint32_t field) const {
   const auto found = redirects_.find(field);
-  return found == redirects_.end() || found->second.empty() ? nullptr : &found->second;
+  return found == redirects_.end() || (found->second.runs.empty() && found->second.single.empty()) ? nullptr : &found->second;
 }
 
 StoreReader::Place StoreReader::locate(const Redirects* redirects, std::uint64_t id) const {
   if (redirects != nullptr) {
-    const auto found = redirects->find(id);
-    if (found != redirects->end()) return found->second;
+    if (const Place* const single = redirects->find_single(id); single != nullptr) return *single;
+    if (const RedirectRun* const run = redirects->find_run(id); run != nullptr) {
+      return {run->first.chunk, static_cast<std::uint32_t>(run->first.row + (id - run->first_id))};
+    }
   }
   const Segment* segment = nullptr;
   if (even_count_) {

@@ -53,7 +53,7 @@ class StoreReader {
               DatasetId dataset, FileAccess access, StoreLimits limits, FieldNames names = {});
   ~StoreReader();
 
-  // Later redirects win. To be called before the first read, with ids in rising order.
+  // All redirects of a field. To be called before the first read, with ids in rising order.
   void set_redirects(std::uint32_t field, std::span<const Redirect> redirects);
 
   std::uint64_t length() const { return length_; }
@@ -99,7 +99,22 @@ class StoreReader {
   class Session;
   class OneStore;
   class ManyStores;
-  using Redirects = std::unordered_map<std::uint64_t, Place>;
+  // Consecutive records in consecutive rows of a chunk, as a field has them that was added later.
+  struct RedirectRun {
+    std::uint64_t first_id;
+    std::uint64_t stop_id;
+    Place first;
+  };
+  // A record is in one of both. Runs are in rising order.
+  struct Redirects {
+    std::vector<RedirectRun> runs;
+    std::unordered_map<std::uint64_t, Place> single;
+    const Place* find_single(std::uint64_t id) const {
+      const auto found = single.find(id);
+      return found == single.end() ? nullptr : &found->second;
+    }
+    const RedirectRun* find_run(std::uint64_t id) const;
+  };
 
   template <class Stores>
   static std::size_t read_plain(const Stores& stores, std::uint64_t stride, std::span<const std::int64_t> ids, std::size_t low,

@@ -30,7 +30,11 @@ void every_order_of_ids_is_kept() {
 void redirects_lead_elsewhere_for_their_field_only() {
   const Files files;
   StoreReader reader("store", kLength, files.facts(), kSegments, {}, FileAccess::map, {});
-  const std::vector<Redirect> moves{{0, 2, 99}, {31, 0, 0}, {118, 1, 8}};
+  std::vector<Redirect> moves{{0, 2, 99}, {31, 0, 0}};
+  for (std::uint32_t i = 0; i < 40; ++i) moves.push_back({50 + i, 2, 10 + i});  // a run,
+  for (std::uint32_t i = 0; i < 16; ++i) moves.push_back({90 + i, 2, 80 + i});  // another one right behind it,
+  for (std::uint32_t i = 0; i < 8; ++i) moves.push_back({107 + i, 0, i});       // and too few for one
+  moves.push_back({118, 1, 8});
   for (const std::uint32_t field : {0U, 1U}) reader.set_redirects(field, moves);
   ThreadPool pool(2);
   check_reads(reader, scattered(500), pool, [&](std::int64_t id) {
@@ -44,6 +48,7 @@ void redirects_lead_elsewhere_for_their_field_only() {
        std::vector<Redirect>{{kLength, 0, 0}, {0, 3, 0}, {0, 0, 40}, {~0ULL, 0, 0}, {0, ~0U, 0}, {0, 0, ~0U}}) {
     check_throws<CorruptError>([&] { reader.set_redirects(0, {&bad, 1}); });
   }
+  check_throws<CorruptError>([&] { reader.set_redirects(0, std::vector<Redirect>{{3, 0, 0}, {3, 0, 1}}); });
 }
 
 void segments_that_do_not_cover_are_refused() {

@@ -3,7 +3,7 @@
 The public surface is small; see the reference for the whole of it:
 
 * ``open``              anything that holds records, as a ``Source``; a store for writing
-* ``create``, ``convert``, ``rebalance``, ``verify``, ``gc``   the record store; ``penstock.store`` has the writer and ``stats``
+* ``create``, ``convert``, ``add_field``, ``rebalance``, ``verify``, ``gc``   the record store; more of it in ``penstock.store``
 * ``Source``, ``Stream``, ``Loader``, ``mix``    records, records in an order, batches; ``penstock.stream`` has the kinds of streams
 * ``penstock.order``    pure arithmetic: (seed, epoch, position) -> record id
 * ``penstock.errors``   everything penstock raises that is not a plain ValueError, TypeError or IndexError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Source,
         Stream,
         Zstd,
+        add_field,
         convert,
         create,
         gc,
@@ -57,6 +58,7 @@ __all__ = [
     "Source",
     "Stream",
     "Zstd",
+    "add_field",
     "convert",
     "create",
     "gc",

@@ -9,7 +9,7 @@ from penstock.formats.open import open
 from penstock.loader import Loader, verify_resume
 from penstock.order import Phase, Shard
 from penstock.records import Source
-from penstock.store import LZ4, Deflate, Field, Raw, Zstd, create, gc, rebalance, train_dictionary, verify
+from penstock.store import LZ4, Deflate, Field, Raw, Zstd, add_field, create, gc, rebalance, train_dictionary, verify
 from penstock.stream import Stream, mix
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Source",
     "Stream",
     "Zstd",
+    "add_field",
     "convert",
     "create",
     "gc",

@@ -44,19 +44,26 @@ def record(serial: int) -> Record:
     }
 
 
+def grown(count: int) -> list[object]:
+    """The values of a field that is added."""
+    return [None if i % 5 == 3 else 7 * i for i in range(count)]
+
+
 class Model:
     """A store as a list of dicts."""
 
     def __init__(self) -> None:
         self.published: list[State | None] = [None]
         self.records: State = []
+        self.added: list[str] = []
         self.changed = True
 
     def run(self, step: Step) -> None:
         getattr(self, "_" + step.kind.replace("-", "_"))(step)
 
     def _extend(self, step: Step) -> None:
-        self.records = [*self.records, *(record(step.first + i) for i in range(step.count))]
+        missing = dict.fromkeys(self.added)
+        self.records = [*self.records, *(record(step.first + i) | missing for i in range(step.count))]
         self.changed |= step.count > 0
 
     def _update(self, step: Step) -> None:
@@ -93,6 +100,13 @@ class Model:
         self._abort(step)
         self.published.append(self.records)
 
+    def _grow(self, step: Step) -> None:
+        """A commit of its own: ``names`` has the one field that is added."""
+        self._abort(step)
+        self.records = [old | {step.names[0]: value} for old, value in zip(self.records, grown(len(self.records)), strict=True)]
+        self.added.append(step.names[0])
+        self.published.append(self.records)
+
     def _gc(self, step: Step) -> None:
         self._abort(step)
 
@@ -126,6 +140,10 @@ def _update(ids: tuple[int, ...], first: int, names: tuple[str, ...] = NAMES) ->
 
 def _delete(*ids: int) -> Step:
     return Step("delete", ids=ids)
+
+
+def _grow(name: str) -> Step:
+    return Step("grow", names=(name,))
 
 
 def _gc(keep: int) -> Step:
@@ -165,6 +183,8 @@ NAMED: dict[str, Plan] = {
     "rebalance": Plan((_extend(0, 9), COMMIT, _update((2, 5), 40), _delete(0), COMMIT, REBALANCE), chunk_records=3),
     "rebalance-append": Plan((_extend(0, 6), COMMIT, _delete(1), COMMIT, REBALANCE, REOPEN, _extend(30, 2), COMMIT)),
     "rebalance-empty": Plan((_extend(0, 3), COMMIT, _delete(0, 1, 2), COMMIT, REBALANCE, REOPEN, _extend(30, 2), COMMIT)),
+    "grow": Plan((_extend(0, 7), COMMIT, _grow("one"), REOPEN, _extend(20, 2), _delete(1), COMMIT, _grow("two")), chunk_records=3),
+    "grow-rebalance": Plan((_extend(0, 5), COMMIT, _update((2,), 40), COMMIT, _grow("one"), REBALANCE, _gc(1)), threads=2),
     "gc": Plan((_extend(0, 4), COMMIT, _update((0, 1), 40), COMMIT, _delete(0), COMMIT, _gc(1))),
     "gc-keep": Plan((_extend(0, 4), COMMIT, _update((0,), 40), COMMIT, _delete(0), COMMIT, REBALANCE, _gc(2))),
     "rebalance-gc": Plan((_extend(0, 6), COMMIT, _update((0, 2), 40), COMMIT, REBALANCE, _gc(1), REOPEN, _extend(60, 2), COMMIT)),

@@ -35,8 +35,8 @@ def made(first: int, count: int, names: Sequence[str] = NAMES) -> dict[str, Any]
 def contents(store: Any) -> State:
     """All records, as :func:`tests.crash.plan.record` makes them."""
     columns = store.read(slice(None))
-    values = {name: _plain(columns[name]) for name in NAMES}
-    return [{name: values[name][i] for name in NAMES} for i in range(len(store))]
+    values = {name: _plain(column) for name, column in columns.items()}
+    return [{name: values[name][i] for name in values} for i in range(len(store))]
 
 
 def _plain(column: Any) -> list[Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash import mutant
-from tests.crash.plan import Plan, Step, named
+from tests.crash.plan import Plan, Step, grown, named
 from tests.crash.subject import FIELDS, made
 
 import penstock as pen
@@ -102,6 +102,14 @@ class Workload:
         self._close()
         self._start()
         pen.rebalance(self._path, threads=self._plan.threads)
+        self._ack()
+
+    def _grow(self, step: Step) -> None:
+        self._close()
+        self._start()
+        with pen.open(self._path, threads=1) as store:
+            there = len(store)
+        pen.add_field(self._path, step.names[0], pen.Field("i4"), grown(there), threads=self._plan.threads)
         self._ack()
 
     def _gc(self, step: Step) -> None:

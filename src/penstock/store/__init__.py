@@ -2,7 +2,7 @@
 
 from penstock.schema import LZ4, Codec, Deflate, Field, Raw, Zstd, train_dictionary
 from penstock.store.fragment import Receipt, Target, commit_fragments, write_fragment
-from penstock.store.maintenance import Collected, Problem, Rebalanced, gc, rebalance, stats, verify
+from penstock.store.maintenance import Collected, Problem, Rebalanced, add_field, gc, rebalance, stats, verify
 from penstock.store.maintenance import StoreStats as Stats
 from penstock.store.reader import Store, ZeroCopy, open_store
 from penstock.store.writer import Progress, Writer, append_to, create
@@ -24,6 +24,7 @@ __all__ = [
     "Writer",
     "ZeroCopy",
     "Zstd",
+    "add_field",
     "append_to",
     "commit_fragments",
     "create",

@@ -1,8 +1,8 @@
-"""What keeps a store in shape: stats (how full it is), gc, rebalance (live records into full chunks), verify (all bytes)."""
+"""What keeps a store in shape: stats (how full it is), gc, rebalance (live records into full chunks), one more field, verify."""
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from itertools import islice, pairwise, starmap
@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from penstock.argument import IntArray, whole_number
+from penstock.argument import IntArray, shown, whole_number
+from penstock.batch import Batch
 from penstock.errors import ConflictError, ReadError
+from penstock.records import FieldView, Source
 from penstock.remote.url import UrlPath
-from penstock.store.column import Column
+from penstock.schema import Field
+from penstock.store.column import Column, make_column
 from penstock.store.fragment import Receipt, Target, commit_fragments, discarding, run_tasks, write_fragment
 from penstock.store.generation import generations, load_manifest, load_redirects, storage_of
 from penstock.store.reader import Store, open_store
@@ -29,9 +32,9 @@ from penstock.store.storage import (
     is_data_name,
     is_temporary_name,
 )
-from penstock.store.writer import Progress, Writer, append_to
+from penstock.store.writer import Progress, Writer, append_to, grow_store
 
-__all__ = ["Collected", "Problem", "Rebalanced", "StoreStats", "gc", "rebalance", "stats", "verify"]
+__all__ = ["Collected", "Problem", "Rebalanced", "StoreStats", "add_field", "gc", "rebalance", "stats", "verify"]
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,88 @@ def rebalance(
         done = writer.commit()
     with open_store(location, generation=done) as store:
         return Rebalanced(before, stats(store))
+
+
+# Adding a field
+
+FIRST_RECORDS = 1024
+"""Records of a field of varying length that are taken at a time."""
+
+
+def add_field(
+    path: str | os.PathLike[str] | UrlPath,
+    name: str,
+    field: Field,
+    values: Any = None,
+    *,
+    fields: Sequence[str] | None = None,
+    threads: int = 2,
+    progress: Progress | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    single_writer: bool = False,
+) -> int:
+    """Add a field to a store, as one new generation, whose number is returned. Other fields are not written again.
+
+    ``values`` has the value of every record: an array, a list, a Ragged, a field of a source (``other["x"]``) or a source of one
+    field. Or it is a function, called with one batch of records after another, of the ``fields`` named (all if left out), that
+    gives a column of as many values. Without ``values`` all records so far miss the field.
+
+    Older generations, and their readers, stay as they are; a failure publishes nothing. The values are in chunks of their own, and
+    the store needs 16 bytes more for each record to find them, until :func:`rebalance` puts them into the chunks of the others.
+
+    >>> import tempfile, numpy as np, penstock as pen
+    >>> path = tempfile.mkdtemp() + "/x.pen"
+    >>> pen.convert({"x": np.arange(5)}, path)
+    >>> pen.add_field(path, "square", pen.Field("i8"), lambda batch: batch["x"] ** 2)
+    2
+    >>> pen.open(path)[3]
+    {'x': np.int64(3), 'square': np.int64(9)}
+    """
+    location = as_location(path, storage_options)
+    if not isinstance(field, Field):
+        raise TypeError(f"expected a Field, got {shown(field)}")
+    if fields is not None and not callable(values):
+        raise TypeError("fields= names what a function of records gets, and values is none")
+    writer = grow_store(location, {name: field}, threads=threads, progress=progress, single_writer=single_writer)
+    with writer, open_store(location, generation=writer.generation) as store:
+        writer.fill(name, None if values is None else _values(store, name, field, values, fields))
+        return writer.commit()
+
+
+def _values(store: Store, name: str, field: Field, values: Any, fields: Sequence[str] | None) -> Iterator[Column]:
+    """The values of all records, some at a time."""
+    rows = max(1, READ_BYTES // max(1, field.stride)) if field.is_fixed else FIRST_RECORDS
+    if callable(values):
+        names = list(store.schema) if fields is None else list(fields)
+        read = sum(stats(store).field_bytes.get(one, 0) for one in names)
+        rows = min(rows, max(1, READ_BYTES * len(store) // max(1, read)))
+        take = _computed(store, values, names)
+    else:
+        given = _one_field(values) if isinstance(values, Source) else values
+        if not hasattr(given, "__len__") or isinstance(given, str | bytes | Mapping) or len(given) != len(store):
+            what = f"{len(given)} of them" if isinstance(given, Sized) else type(given).__name__
+            raise ValueError(f"expected {len(store)} values, one per record, got {what}")
+        take = _sliced(given)
+    for low in range(0, len(store), rows):
+        high = min(len(store), low + rows)
+        column = make_column(name, field, take(low, high))
+        if column.rows != high - low:
+            raise ValueError(f"field {name!r}: expected {high - low} values for records {low} to {high - 1}, got {column.rows}")
+        yield column
+
+
+def _computed(store: Store, fn: Callable[[Batch], Any], names: Sequence[str]) -> Callable[[int, int], Any]:
+    return lambda low, high: fn(store.read(np.arange(low, high), names))
+
+
+def _sliced(values: Any) -> Callable[[int, int], Any]:
+    return lambda low, high: values[low:high]
+
+
+def _one_field(source: Source) -> FieldView:
+    if len(source.schema) != 1:
+        raise ValueError(f"expected a source of one field, got {list(source.schema)}: pass source[field]")
+    return FieldView(source, next(iter(source.schema)))
 
 
 def _columns(store: Store, ids: range, rows: int) -> Iterator[dict[str, Column]]:

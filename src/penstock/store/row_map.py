@@ -81,6 +81,9 @@ def decode_redirects(data: bytes, dataset: str, where: str) -> dict[int, Table]:
 
 def merge(older: Table, newer: Table, *, drop_nowhere: bool) -> Table:
     """One table in which the newer one wins."""
+    if not older.size or not newer.size:  # as of a field of all records: nothing to sort
+        either = newer if newer.size else older
+        return either[either["chunk"] != NOWHERE] if drop_nowhere else either
     kept = older[~np.isin(older["id"], newer["id"])]
     both = np.concatenate([kept, newer])
     both = both[np.argsort(both["id"], kind="stable")]
@@ -95,6 +98,7 @@ class RowMap:
         self.segments = list(segments)
         self._base = dict(redirects)
         self.changes: dict[int, dict[int, tuple[int, int]]] = {}
+        self._filled: set[int] = set()
         self._arrays: tuple[IntArray, IntArray, IntArray] | None = None
 
     def append(self, placements: Iterable[Placement]) -> range:
@@ -115,6 +119,16 @@ class RowMap:
         rows = [(p.chunk, p.first_row + i) for p in placements for i in range(p.count)]
         for number in numbers:
             self.changes.setdefault(number, {}).update(zip(ids.tolist(), rows, strict=True))
+
+    def fill(self, number: int, placements: Iterable[Placement]) -> None:
+        """Let a field of all records, which has no redirects yet, point to freshly placed rows, in the order of the ids."""
+        runs = [(np.full(p.count, p.chunk, np.uint32), np.arange(p.first_row, p.first_row + p.count)) for p in placements]
+        table = np.empty(self.length, ENTRY)
+        table["id"] = np.arange(self.length)
+        table["chunk"] = np.concatenate([np.empty(0, np.uint32), *(chunks for chunks, _ in runs)])
+        table["row"] = np.concatenate([np.empty(0, np.int64), *(rows for _, rows in runs)])
+        self._base[number] = table
+        self._filled.add(number)
 
     def delete(self, ids: IntArray, numbers: Iterable[int]) -> dict[int, int]:
         """Remove records; the last ones take their ids. Returns {old id: new id} of the records that moved."""
@@ -158,13 +172,16 @@ class RowMap:
 
     def changed_tables(self) -> dict[int, Table]:
         """The changes as tables, for a redirect file of their own."""
-        return {number: _table_of(changes) for number, changes in sorted(self.changes.items()) if changes}
+        changed = {number: _table_of(changes) for number, changes in self.changes.items() if changes}
+        filled = {number: merge(self._base[number], changed.get(number, _EMPTY), drop_nowhere=True) for number in self._filled}
+        return {number: table for number, table in sorted((changed | filled).items()) if table.size}
 
     def whole_tables(self) -> dict[int, Table]:
         """Base and changes together, for a redirect file that replaces all before it."""
         changed = self.changed_tables()
         numbers = sorted({*self._base, *changed})
-        tables = {n: merge(self._base.get(n, _EMPTY), changed.get(n, _EMPTY), drop_nowhere=True) for n in numbers}
+        older = {n: _EMPTY if n in self._filled else self._base.get(n, _EMPTY) for n in numbers}
+        tables = {n: merge(older[n], changed.get(n, _EMPTY), drop_nowhere=True) for n in numbers}
         return {number: table for number, table in tables.items() if table.size}
 
     def _cut(self, length: int) -> None:

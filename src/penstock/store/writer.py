@@ -54,10 +54,11 @@ from penstock.store.storage import (
     redirect_file,
 )
 
-__all__ = ["ChunkLimits", "Progress", "Writer", "append_to", "begin_store", "create"]
+__all__ = ["ChunkLimits", "Progress", "Writer", "append_to", "begin_store", "create", "grow_store"]
 
 MAX_REDIRECT_FILES = 8
 MAX_REBASES = 100
+MAX_FIELDS = 4096
 
 
 class Writer:
@@ -71,9 +72,18 @@ class Writer:
     """
 
     def __init__(
-        self, files: Storage, base: Manifest, claim: Claim, *, threads: int, progress: Progress | None = None, is_new: bool = False
+        self,
+        files: Storage,
+        base: Manifest,
+        claim: Claim,
+        *,
+        threads: int,
+        progress: Progress | None = None,
+        is_new: bool = False,
+        added: frozenset[int] = frozenset(),
     ) -> None:
-        self._files, self._base, self._claim = files, base, claim
+        """``added`` are the numbers of fields of ``base`` that no generation has yet."""
+        self._files, self._base, self._claim, self._added = files, base, claim, added
         whole_number("threads", threads, least=1, most=256)
         self._chunks = ChunkWriter(files, base, threads=threads, progress=progress)
         self._is_new = is_new
@@ -161,6 +171,18 @@ class Writer:
         if rows:
             self._row_map.redirect(columns, wanted, self._place(dict(sorted(columns.items()))))
             self._changed, self._only_appends = True, False
+
+    def fill(self, name: str, columns: Iterable[Column] | None) -> None:
+        """Give all records their values of a field that was added, in the order of their ids; None: all of them miss it."""
+        self._check()
+        number, placements = self._base.numbers[name], list[Placement]()
+        for column in columns or ():
+            placements += self._place({number: _without_needless_presence(column)})
+        if columns is None:
+            self._missing |= {number} if len(self) else set()
+        else:
+            self._row_map.fill(number, placements)
+        self._changed, self._only_appends = True, False
 
     def delete(self, ids: npt.ArrayLike) -> dict[int, int]:
         """Remove records. The last records take the free ids, so that ids stay dense: returns {old id: new id} of those."""
@@ -353,7 +375,7 @@ class Writer:
         self._files.settle((CHUNK_DIRECTORY, REDIRECT_DIRECTORY), is_new=self._is_new)
         if not self._files.is_current(self.generation, self._base.digest):
             raise ConflictError(f"{self._files.location}: another writer committed generation {self.generation + 1} meanwhile")
-        before = frozenset[int]() if self._rewrites else nullable_numbers(self._files, self._base)
+        before = frozenset[int]() if self._rewrites else nullable_numbers(self._files, self._base) - self._added
         manifest = Manifest(
             dataset=self._base.dataset,
             generation=self.generation + 1,
@@ -388,7 +410,7 @@ class Writer:
             raise
         self._base = draft.manifest
         self._last_range = range(appended, self._base.length) if self._only_appends else None
-        self._is_new = False
+        self._is_new, self._added = False, frozenset()
         self._redirects = in_force
         self._begin()
 
@@ -548,12 +570,44 @@ def append_to(
     single_writer: bool = False,
 ) -> Writer:
     """A writer on the newest generation of a store; ``storage_options`` and ``single_writer`` are those of :func:`create`."""
-    location = as_location(path, storage_options)
+    return grow_store(as_location(path, storage_options), {}, threads=threads, progress=progress, single_writer=single_writer)
+
+
+def grow_store(
+    location: Location,
+    fields: Mapping[str, Field],
+    *,
+    threads: int = 2,
+    progress: Progress | None = None,
+    single_writer: bool = False,
+) -> Writer:
+    """A writer on the newest generation of a store, to which its next commit adds fields, if it changes anything."""
     storage = storage_of(location)
     storage.names(MANIFEST_DIRECTORY)  # raises where there is no store, before a lock is made there
     claim = storage.claim(single_writer=single_writer)
     try:
-        return Writer(storage, load_manifest(storage), claim, threads=threads, progress=progress)
+        base, added = _with_fields(location, load_manifest(storage), fields)
+        return Writer(storage, base, claim, threads=threads, progress=progress, added=added)
     except BaseException:
         claim.close()
         raise
+
+
+def _with_fields(location: Location, base: Manifest, fields: Mapping[str, Field]) -> tuple[Manifest, frozenset[int]]:
+    """A generation as if it had more fields, and the numbers of those. Its chunks have none of them."""
+    if not fields:
+        return base, frozenset()
+    there = [name for name in fields if name in base.fields]
+    if there:
+        raise ValueError(f"{location}: there is a field {there[0]!r} already; open(path, 'a') and update() changes values")
+    Schema.make({**base.fields, **fields})
+    first = max(base.numbers.values()) + 1
+    numbers = {name: number for number, name in enumerate(fields, first)}
+    if first + len(fields) > MAX_FIELDS:
+        raise ValueError(f"{location}: fields have numbers below {MAX_FIELDS}, and the last one has {first - 1}: convert the store")
+    declared = frozenset(numbers[name] for name, field in fields.items() if field.nullable)
+    plain = {name: field.with_nullable(False) for name, field in fields.items()}
+    grown = replace(
+        base, fields=base.fields | plain, numbers=base.numbers | numbers, declared_nullable=base.declared_nullable | declared
+    )
+    return grown, frozenset(numbers.values())
