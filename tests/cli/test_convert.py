@@ -132,7 +132,7 @@ def test_a_map_that_fails_in_a_worker_is_told_with_its_line(labels: Path, tmp_pa
     done = finish(*words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.startswith("penstock: mine:tag raised ValueError: cannot reshape array")
-    assert done.stderr.endswith(" (mine.py:4)\n")
+    assert done.stderr.splitlines()[0].endswith(" (mine.py:4)")  # a pool that ends may complain behind it
 
 
 def test_processes_do_the_work(labels: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.array_record import write_array_record
+from tests.effort import is_campaign
 from tests.formats import shards, token_files
 from tests.remote.double import Double
 
@@ -225,6 +226,8 @@ USES: dict[str, Callable[[Parts], Stream]] = {
     "sequences": lambda parts: parts.one().shuffle(**HOW).sequences(100),
     "map": lambda parts: (data := parts.one()).map(_same, schema=data.schema).shuffle(**HOW),
 }
+ASKED = tuple(use for use in USES if is_campaign() or use in ("plain", "select ids", "list", "mix in mix", "sequences"))
+"""A half of them; in a campaign all, as for the page of the reference."""
 
 
 # The questions
@@ -262,8 +265,8 @@ class Cell:
 
 
 @cache
-def cells() -> dict[tuple[str, str], Cell]:
-    """All of them, by kind and combination."""
+def cells(uses: tuple[str, ...]) -> dict[tuple[str, str], Cell]:
+    """Of all kinds in some combinations."""
     with tempfile.TemporaryDirectory() as place, Double() as server, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", place)  # where the indexes of objects are
         made = {}
@@ -277,7 +280,7 @@ def cells() -> dict[tuple[str, str], Cell]:
             if kind.suffix == "jsonl":
                 with closing(Parts(f"{server.base}/{number}", kind, storage_options=server.storage_options)) as parts:
                     parts.open(parts.names)  # builds their indexes
-            for use in USES:
+            for use in uses:
                 made[name, use] = _ask(directory, server, f"{server.base}/{number}", (kind, use))
         return made
 

@@ -41,19 +41,26 @@ of requests and bytes is *exact*, a *bound* (no more than that is fetched), or *
 """
 
 
-def page() -> str:
-    """The page."""
-    parts = [HEAD, ON_DISK, *_table(KINDS, _on_disk)]
-    kinds = [kind for kind in KINDS if cells()[kind, "plain"].fits is not None]
-    parts += [AT_URLS, "\nWhere all data fits into the window:\n", *_table(kinds, lambda cell: _at_url(cell, cell.fits))]
-    parts += ["\nWhere it does not:\n", *_table(kinds, lambda cell: _at_url(cell, cell.larger))]
+def page(uses: tuple[str, ...] = tuple(USES)) -> str:
+    """The page, with columns for some combinations."""
+    parts = [HEAD, ON_DISK, *_table(uses, KINDS, _on_disk)]
+    kinds = [kind for kind in KINDS if cells(uses)[kind, "plain"].fits is not None]
+    parts += [AT_URLS, "\nWhere all data fits into the window:\n", *_table(uses, kinds, lambda cell: _at_url(cell, cell.fits))]
+    parts += ["\nWhere it does not:\n", *_table(uses, kinds, lambda cell: _at_url(cell, cell.larger))]
     return "".join(parts)
 
 
-def _table(kinds: Iterable[str], show: Callable[[Cell], str]) -> Iterator[str]:
-    yield "\n" + _line(["", *USES]) + _line(["---"] * (len(USES) + 1))
+def _table(uses: tuple[str, ...], kinds: Iterable[str], show: Callable[[Cell], str]) -> Iterator[str]:
+    yield "\n" + _line(["", *uses]) + _line(["---"] * (len(uses) + 1))
     for kind in kinds:
-        yield _line([kind, *(show(cells()[kind, use]) for use in USES)])
+        yield _line([kind, *(show(cells(uses)[kind, use]) for use in uses)])
+
+
+def columns(text: str, uses: tuple[str, ...]) -> str:
+    """A page with no other columns in its tables than these."""
+    kept = [0, *(1 + number for number, use in enumerate(USES) if use in uses)]
+    lines = text.splitlines(keepends=True)
+    return "".join(_line([line[2:-3].split(" | ")[n] for n in kept]) if line.startswith("| ") else line for line in lines)
 
 
 def _line(words: list[str]) -> str:
