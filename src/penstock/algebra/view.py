@@ -233,6 +233,8 @@ class Cast(_View):
 
     def _cast(self, name: str, values: Any) -> tuple[Any, tuple[int, ...] | None]:
         """Values as the other type, and the place of the first that does not fit."""
+        if values.dtype == self._types[name].dtype:
+            return values, None
         cast, fits = try_cast(values, self._types[name].dtype, rounding=self._allow == "round")
         if fits.all():
             return cast, None

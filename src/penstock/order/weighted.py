@@ -30,20 +30,22 @@ class Weighted:
     array([2, 0, 2, 0, 2, 2, 2, 2])
     """
 
-    __slots__ = ("_digest", "_seed", "_size", "_table", "n")
-
-    n: int
-    """Records, one for each weight."""
+    __slots__ = ("_digest", "_n", "_seed", "_size", "_table")
 
     def __init__(self, weights: npt.ArrayLike, *, seed: int, size: int | None = None) -> None:
         checked = _check_weights(weights)
         self._fill(_core.AliasTable(checked) if checked.size else None, checked.size, seed, size)
 
     def _fill(self, table: _core.AliasTable | None, n: int, seed: int, size: int | None) -> None:
-        self.n, self._table = n, table
+        self._n, self._table = n, table
         self._seed = whole_number("seed", seed, most=MAX_SEED)
         self._size = n if size is None else whole_number("size", size, most=MAX_LENGTH if n else 0)
         self._digest = hashlib.sha256(self._columns().data).hexdigest()
+
+    @property
+    def n(self) -> int:
+        """Records, one for each weight."""
+        return self._n
 
     @property
     def seed(self) -> int:
