@@ -208,11 +208,13 @@ golden: setup build
 	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 	  > $$(.token-packages/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dev.pth
 	.token-packages/bin/python -m pip install --quiet --no-deps megatron-core ai2-olmo-core dolma datatrove litdata dataclass-extensions bettermap
-	.token-packages/bin/python -m pip install --quiet loguru humanize msgspec smart_open boto3 cached_path omegaconf
+	.token-packages/bin/python -m pip install --quiet --no-deps webdataset braceexpand tfrecord
+	.token-packages/bin/python -m pip install --quiet loguru humanize msgspec smart_open boto3 cached_path omegaconf crc32c protobuf
 	touch $@
 
 token-packages: setup build .token-packages/.ready
 	.token-packages/bin/python -W ignore -m tests.golden.make_token_files
+	.token-packages/bin/python -W ignore -m tests.golden.make_shards
 	$(PY) -m tests.golden.read_token_files write out/token-files
 	.token-packages/bin/python -W ignore -m tests.golden.read_token_files read out/token-files
 	rm -rf out/token-files

@@ -53,6 +53,14 @@ def csv_was_read() -> None:
     csv.read_csv(BufferReader(b"x\n1\n"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def sidecars_are_not_in_the_home_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    directory = tmp_path_factory.mktemp("index")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.formats.sidecar.cache_directory", lambda: directory)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def leak_fence(obstore_is_running: None) -> Iterator[None]:
     """Threads and descriptors are the same after every test as before it."""

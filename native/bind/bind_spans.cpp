@@ -314,8 +314,15 @@ void bind_spans(nb::module_& m) {
            "Of every file: name, bytes, words of a record, (table, crcs of its pages, flags), (memory, crcs, flags), name of the "
            "sidecar. A record has the first byte and the size of each column, -1 for a missing one, then crcs.")
       .def_prop_ro("length", [](const BoundTable& self) { return self.table.length(); })
+      .def(
+          "name",
+          [](const BoundTable& self, std::int64_t record) {
+            need_below({&record, 1}, self.table.length());
+            return self.table.name(record);
+          },
+          "record"_a, "A record in a message: its file, and its number there.")
       .def("extents", &extents, "starts"_a.noconvert(), "stops"_a.noconvert(), "words"_a.noconvert(),
-           "Between which bytes of which files records [start, stop) are: of the columns at words, as many for every file.")
+           "In which bytes of which files records [start, stop) are: of the columns at words, as many for every file.")
       .def("column", &column_of, "rows"_a, "words"_a.noconvert(), "crc_words"_a.noconvert(), "in_memory"_a, "batch_bytes"_a,
            "item_bytes"_a, "is_text"_a,
            "A field: in every file the column at that word (-1: missing), with its crc (-1: none), in the files or in the "

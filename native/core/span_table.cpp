@@ -12,6 +12,7 @@ namespace penstock {
 namespace {
 
 constexpr std::size_t kTile = 64;
+constexpr std::int64_t kGap = 1 << 20;  // bytes between spans that are not worth an extent of their own
 constexpr std::size_t kWord = sizeof(std::int64_t);
 
 std::int64_t word_at(const std::byte* row, std::int32_t word) {
@@ -90,51 +91,59 @@ std::vector<SpanTable::Extent> SpanTable::extents(std::span<const std::int64_t> 
   const std::size_t columns = parts_.empty() ? 0 : words.size() / parts_.size();
   keep_guard();
   for (std::size_t i = 0; i < starts.size(); ++i) {
-    auto at = static_cast<std::uint64_t>(starts[i]);
     const auto stop = static_cast<std::uint64_t>(stops[i]);
-    while (at < stop) {
-      const std::size_t number = part_of(at);
-      const SpanPart& part = parts_[number];
-      const std::uint64_t end = std::min(stop, firsts_[number + 1]);
-      const std::uint64_t row_bytes = std::uint64_t{part.words} * kWord;
-      const std::uint64_t first = at - firsts_[number];
-      const std::uint64_t last = end - firsts_[number];
-      const std::int32_t* const own = words.data() + number * columns;
-      std::int64_t bad_page = -1;
-      std::int64_t low = INT64_MAX;
-      std::int64_t high = 0;
-      std::int64_t bad[3] = {-1, 0, 0};  // a record whose place is not in the file
-      auto look = [&] {
-        bad_page = part.table.bad_page(first * row_bytes, last * row_bytes);
-        for (std::uint64_t record = first; bad_page < 0 && record < last; ++record) {
-          const std::byte* const row = part.table.bytes.data() + record * row_bytes;
-          for (std::size_t c = 0; c < columns; ++c) {
-            if (own[c] < 0) continue;
-            const std::int64_t start = word_at(row, own[c]);
-            const std::int64_t size = word_at(row, own[c] + 1);
-            if (size == -1 || size == 0) continue;
-            if (!is_within(start, size, part.file_bytes)) {
-              bad[0] = static_cast<std::int64_t>(record);
-              bad[1] = start;
-              bad[2] = size;
-              return;
-            }
-            low = std::min(low, start);
-            high = std::max(high, start + size);
-          }
-        }
-      };
-      const Fault fault = run_guarded(look);
-      if (fault.happened) fail_in_memory(fault.at);
-      if (bad_page >= 0) fail_page(part, part.table, bad_page);
-      if (bad[0] >= 0) {
-        need_span(*this, part, static_cast<std::int64_t>(firsts_[number]) + bad[0], bad[1], bad[2], part.file_bytes);
-      }
-      if (high > low) found.push_back({static_cast<std::int64_t>(number), low, high});
+    for (auto at = static_cast<std::uint64_t>(starts[i]); at < stop;) {
+      const std::size_t part = part_of(at);
+      const std::uint64_t end = std::min(stop, firsts_[part + 1]);
+      add_extents(part, at - firsts_[part], end - firsts_[part], words.subspan(part * columns, columns), found);
       at = end;
     }
   }
   return found;
+}
+
+// Of records [first, last) of a part, a tile at a time: what is read under guard may not take memory.
+void SpanTable::add_extents(std::size_t number, std::uint64_t first, std::uint64_t last, std::span<const std::int32_t> words,
+                            std::vector<Extent>& found) const {
+  const SpanPart& part = parts_[number];
+  const std::uint64_t row_bytes = std::uint64_t{part.words} * kWord;
+  Extent extent{static_cast<std::int64_t>(number), 0, 0};
+  const std::size_t most = std::max<std::size_t>(1, kTile / std::max<std::size_t>(1, words.size()));
+  std::vector<Run> spans(most * words.size());
+  for (std::uint64_t at = first; at < last;) {
+    const std::uint64_t end = std::min(last, at + most);
+    std::int64_t bad_page = -1;
+    auto look = [&] {
+      bad_page = part.table.bad_page(at * row_bytes, end * row_bytes);
+      if (bad_page >= 0) return;
+      for (std::uint64_t record = at; record < end; ++record) {
+        const std::byte* const row = part.table.bytes.data() + record * row_bytes;
+        Run* const out = spans.data() + (record - at) * words.size();
+        for (std::size_t c = 0; c < words.size(); ++c) {
+          out[c] = words[c] < 0 ? Run{0, -1} : Run{word_at(row, words[c]), word_at(row, words[c] + 1)};
+        }
+      }
+    };
+    const Fault fault = run_guarded(look);
+    if (fault.happened) fail_in_memory(fault.at);
+    if (bad_page >= 0) fail_page(part, part.table, bad_page);
+    for (std::size_t i = 0; i < (end - at) * words.size(); ++i) {
+      const auto [start, size] = spans[i];
+      if (size == -1 || size == 0) continue;
+      const auto record = static_cast<std::int64_t>(firsts_[number] + at + i / words.size());
+      need_span(*this, part, record, start, size, part.file_bytes);
+      if (extent.high > extent.low && start <= extent.high + kGap && start + size + kGap >= extent.low) {
+        extent.low = std::min(extent.low, start);
+        extent.high = std::max(extent.high, start + size);
+      } else {
+        if (extent.high > extent.low) found.push_back(extent);
+        extent.low = start;
+        extent.high = start + size;
+      }
+    }
+    at = end;
+  }
+  if (extent.high > extent.low) found.push_back(extent);
 }
 
 // The numbers of a record in its table; null where the field is missing in the whole part.

@@ -58,6 +58,9 @@ class SpanTable {
                               std::span<const std::int32_t> words) const;
 
  private:
+  void add_extents(std::size_t number, std::uint64_t first, std::uint64_t last, std::span<const std::int32_t> words,
+                   std::vector<Extent>& found) const;
+
   std::vector<SpanPart> parts_;
   std::vector<std::uint64_t> firsts_;  // the first record of each part, and the number of all
 };

@@ -420,9 +420,12 @@ class SpanTable:
     @property
     def length(self) -> int: ...
 
+    def name(self, record: int) -> str:
+        """A record in a message: its file, and its number there."""
+
     def extents(self, starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], stops: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], words: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,))], Annotated[NDArray[numpy.int64], dict(shape=(None,))], Annotated[NDArray[numpy.int64], dict(shape=(None,))]]:
         """
-        Between which bytes of which files records [start, stop) are: of the columns at words, as many for every file.
+        In which bytes of which files records [start, stop) are: of the columns at words, as many for every file.
         """
 
     def column(self, rows: RowReader, words: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], crc_words: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], in_memory: bool, batch_bytes: int, item_bytes: int, is_text: bool) -> SpanReader:

@@ -1,8 +1,6 @@
 """Directories of other tools are told what they are, and are not taken for folders of files."""
 
 import json
-import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -67,22 +65,6 @@ def test_the_same_at_a_url(name: str) -> None:
         root.objects.put(f"{root.key}/{file}", content)
     message = refusal(str(root))
     assert all(word in message for word in [*words, str(root)])
-
-
-def test_a_webdataset_directory_and_a_tar_file_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "1.txt").write_text("hello")
-    (tmp_path / "data").mkdir()
-    for shard in ("000000.tar", "000001.tar"):
-        with tarfile.open(tmp_path / "data" / shard, "w") as tar:
-            tar.add(tmp_path / "1.txt", "1.txt")
-    assert "WebDataset" in refusal(tmp_path / "data")
-    shutil.copytree(tmp_path / "data", tmp_path / "splits/train")
-    shutil.copytree(tmp_path / "data", tmp_path / "splits/val")
-    assert f"{tmp_path}/splits/train: " in refusal(tmp_path / "splits")
-    assert len(pen.open(tmp_path / "splits", suffixes=[".tar"])) == 4
-    for what in (tmp_path / "data/000000.tar", f"{tmp_path}/data/*.tar"):
-        with pytest.raises(TypeError, match="tar archives are not read: unpack it, or read it with webdataset"):
-            pen.open(what)
 
 
 def test_a_hugging_face_directory_is_refused_and_its_dataset_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -639,7 +639,7 @@ def test_documents_that_a_sidecar_puts_out_of_order_are_refused(
 
 
 def test_documents_at_a_url_are_kept_in_the_cache_directory(kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sidecar, "cache_directory", lambda: tmp_path / ".cache" / "penstock" / "index")
     write_tokens(tmp_path / "a.bin", LENGTHS)
     place = url_path("memory://sidecar/a.bin")
     place.objects.put(place.key, [memoryview((tmp_path / "a.bin").read_bytes())])

@@ -1,5 +1,6 @@
 """Records that are spans of files: a small format of its own, with every kind of field, and the sidecars of its files."""
 
+import errno
 import itertools
 import json
 import os
@@ -321,3 +322,78 @@ def test_many_files_hold_no_descriptors(tmp_path: Path):
     with open_blobs(path) as data:
         assert len(data[:]["name"]) == 40
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.usefixtures("settled")
+def test_where_sidecars_cannot_be_written_they_are_in_the_cache_directory_or_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = write(tmp_path / "data")
+
+    def refuse(target: Any, *_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(target))
+
+    make = os.mkdir
+    monkeypatch.setattr(os, "mkdir", lambda name, *more: refuse(name) if str(name).startswith(str(path)) else make(name, *more))
+    monkeypatch.setattr("penstock.formats.sidecar.cache_directory", lambda: tmp_path / "cache")
+    for _ in range(2):
+        with open_blobs(path) as data:
+            assert data["name"][:].to_list() == [record["name"] for record in RECORDS]
+        assert len(scanned) == 3
+    assert len(list((tmp_path / "cache").iterdir())) == 3
+    assert len(list(path.iterdir())) == 3
+    monkeypatch.setattr("penstock.formats.sidecar.cache_directory", lambda: None)
+    with open_blobs(path) as data:
+        assert data["name"][:].to_list() == [record["name"] for record in RECORDS]
+    assert len(scanned) == 6
+
+
+@pytest.mark.usefixtures("settled")
+def test_tables_of_objects_are_in_the_cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.formats.sidecar.cache_directory", lambda: tmp_path / "cache")
+    place = put(memory_url("data"))
+    for _ in range(2):
+        with open_blobs(place) as data:
+            assert data["name"][:].to_list() == [record["name"] for record in RECORDS]
+        assert len(scanned) == 3
+    assert len(list((tmp_path / "cache").iterdir())) == 3
+
+
+@pytest.mark.usefixtures("settled")
+def test_a_sidecar_whose_arrays_do_not_fit_together_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = write(tmp_path / "data", (0, 40))
+    for change in (
+        lambda facts: facts[:-1],
+        lambda facts: facts + np.eye(1, facts.size, 0, dtype=np.int64)[0],
+        lambda facts: facts + np.eye(1, facts.size, 1, dtype=np.int64)[0],
+        lambda facts: facts + 100 * np.eye(1, facts.size, 2, dtype=np.int64)[0],
+        lambda facts: facts + np.eye(1, facts.size, 3, dtype=np.int64)[0],
+    ):
+        for sidecar in path.glob(f".*{SUFFIX}"):
+            sidecar.unlink()
+        with monkeypatch.context() as patch:
+            patch.setattr(FileSpans, "write", lambda self, writer, change=change: write_changed(self, writer, change))
+            with pytest.raises(CorruptError, match=r"expected where the records of .*0\.blob are: remove the file"):
+                open_blobs(path)
+        with pytest.raises(CorruptError, match="remove the file"):
+            open_blobs(path)
+
+
+original = FileSpans.write
+
+
+def write_changed(found: FileSpans, writer: Any, change: Any) -> None:
+    class Changing:
+        def add(self, name: str, dtype: Any, pieces: Any) -> Any:
+            whole = np.concatenate([np.empty(0, dtype), *pieces])
+            return writer.add(name, dtype, [change(whole) if name == "facts" else whole])
+
+    original(found, Changing())
+
+
+def test_a_scan_that_takes_long_shows_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(spans, "SLOW_S", -1)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the output for a terminal
+    with open_blobs(write(tmp_path / "data", tuple(range(0, 41, 4)))) as data:
+        assert len(data) == 40
+    assert "index" in capsys.readouterr().err

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tests.formats import shards
 
 import penstock as pen
 from penstock.errors import CorruptError, MissingError, PenstockError, SourceChangedError, TruncatedError
@@ -35,7 +36,7 @@ WIDTH = 16
 ROWS = 2_000
 BATCHES_AFTER = 30
 DEADLINE_S = 300
-FORMATS = ("npy", "shard", "rox", "arrow", "h5", "store")
+FORMATS = ("npy", "shard", "rox", "arrow", "h5", "tfrecord", "tar", "store")
 CHANGES = ("rename", "replace", "remove", "append", "cut", "rewrite", "patch")
 HARMLESS = frozenset({"rename", "replace", "remove", "append"})
 TRUE: dict[str, tuple[type[PenstockError], ...]] = {
@@ -47,7 +48,9 @@ TRUE: dict[str, tuple[type[PenstockError], ...]] = {
     "rewrite": (SourceChangedError, TruncatedError),
     "patch": (SourceChangedError,),
 }
-"""The errors that say the truth. Of a store they may also say that it is corrupt, because it has checksums."""
+"""The errors that say the truth. Of formats with checksums they may also say that the data is corrupt."""
+
+CHECKED = ("store", "tfrecord")
 
 
 def values(version: int) -> npt.NDArray[np.float32]:
@@ -64,6 +67,10 @@ def image(kind: str, version: int) -> bytes:
     if kind == "rox":
         ends = (np.arange(1, ROWS + 1) * WIDTH * 4).astype("<i8")
         return data.tobytes() + ends.tobytes() + tokens.encode_footer(ROWS, data.nbytes, data.dtype)
+    if kind == "tfrecord":
+        return shards.tfrecord(row.tobytes() for row in data)
+    if kind == "tar":
+        return shards.tar((f"{number:04}.x", row.tobytes()) for number, row in enumerate(data))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"a.{kind}")
         {"npy": np.save, "arrow": _write_arrow, "h5": _write_hdf5}[kind](path, data)
@@ -127,9 +134,11 @@ class Trial:
         for file in files:
             os.utime(file, (1e9, 1e9))  # files are older than the clock of their filesystem is fine
         options: dict[str, Any] = {} if self.kind == "arrow" else {"io": self.io}
+        if self.kind == "tar":
+            options["fields"] = ["x"]
         with pen.open(path, **options) as source:
             if self.touched:
-                check(next(iter(source[:].values())))
+                check(rows_of(source[:]))
             changer = threading.Thread(target=self.apply, args=(files, others))
             try:
                 return self._read(source, changer)
@@ -147,7 +156,7 @@ class Trial:
             if not self.in_thread:
                 changer.join()
             for number, batch in enumerate(batches):
-                check(next(iter(batch.values())), new_too=is_patch and self.io == "map")
+                check(rows_of(batch), new_too=is_patch and self.io == "map")
                 if number >= BATCHES_AFTER and not changer.is_alive() and not (is_patch and time.monotonic() < deadline):
                     break
         assert not is_patch, "the patch was never noticed"
@@ -156,7 +165,7 @@ class Trial:
     def _judge(self, error: PenstockError, files: list[Path]) -> str:
         found = error.__cause__ if isinstance(error, pen.errors.BatchError) and error.__cause__ else error
         text = f"{self}: {type(found).__name__}: {found}"
-        true = (*TRUE[self.change], *((CorruptError,) if self.kind == "store" else ()))
+        true = (*TRUE[self.change], *((CorruptError,) if self.kind in CHECKED else ()))
         assert isinstance(found, true), text
         assert not (self.touched and self.change in HARMLESS), text
         assert any(str(file) in str(found) for file in files), text
@@ -190,6 +199,12 @@ class Trial:
     def _patch(self, file: Path, other: bytes) -> None:
         with file.open("r+b") as out:
             out.write(other)
+
+
+def rows_of(batch: dict[str, Any]) -> npt.NDArray[np.float32]:
+    """The only field, which may be one of byte strings."""
+    (found,) = batch.values()
+    return found.values.view(np.float32).reshape(-1, WIDTH) if isinstance(found, pen.Ragged) else found
 
 
 def check(found: npt.NDArray[np.float32], *, new_too: bool = False) -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.array_record import write_array_record
-from tests.formats import token_files
+from tests.formats import shards, token_files
 from tests.remote.double import Double
 
 import penstock as pen
@@ -127,6 +127,14 @@ def _array_record(path: Path, ids: range) -> None:
     write_array_record(path, [X[number].tobytes() for number in ids])
 
 
+def _tfrecord(path: Path, ids: range) -> None:
+    path.write_bytes(shards.tfrecord([X[number].tobytes() for number in ids]))
+
+
+def _tar(path: Path, ids: range) -> None:
+    path.write_bytes(shards.tar((f"{number:04}.x", X[number].tobytes()) for number in ids))
+
+
 def _folder(path: Path, ids: range) -> None:
     for number in ids:
         file = path / f"{number % 2}" / f"{number:04d}.txt"
@@ -161,6 +169,8 @@ KINDS = {
     "Parquet": Kind("parquet", _parquet, "x"),
     "JSON lines": Kind("jsonl", _jsonl, "x0"),
     "ArrayRecord": Kind("array_record", _array_record, "data"),
+    "TFRecord": Kind("tfrecord", _tfrecord, "data"),
+    "WebDataset": Kind("tar", _tar, "x"),
     "folder of files": Kind("d", _folder, "data"),
 }
 
@@ -308,6 +318,8 @@ def _prefetched(loader: pen.Loader) -> float:
 def _ask_at_url(server: Double, parts: Parts, use: str) -> AtUrl | str | None:
     with closing(parts):
         try:
+            for part in range(2):  # the first process that opens an archive reads all of it
+                parts.one(part).close()
             with pen.Loader(USES[use](parts), BATCH) as loader:
                 return _run(server, loader)
         except (PenstockError, ValueError) as error:

@@ -43,12 +43,18 @@ NOT_NATIVE_AT_URLS: Holes = {
     ("Parquet", "*"): COMPRESSED,
     ("JSON lines", "*"): "parsed by another library",
     ("store", "sequences"): "the native reader of documents is for files on a disk",
+    ("TFRecord", "sequences"): "the native reader of documents is for files on a disk",
 }
 
 REFUSED_IN_SMALL_WINDOWS: Holes = {
     ("store", "sequences"): "the lengths of all documents are read at once",
     ("Parquet", "sequences"): "documents of a sequence may be in many row groups",
     ("JSON lines", "sequences"): "the lengths of all documents are read at once",
+    ("TFRecord", "sequences"): "documents of a batch of sequences may be in many blocks",
+    **{
+        ("WebDataset", use): "records of 128 bytes take a kilobyte in an archive: more than two blocks do not fit"
+        for use in ("select a range", "mix", "mix in mix")
+    },
 }
 
 FORECAST_TOO_LOW: Holes = {}

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.formats.shards import example, tfrecord
 from tests.golden.make_foreign import rox
+from tests.golden.make_shards import DIRECTORY, SAMPLES
 from tests.remote.seaweed import Seaweed
 
 import penstock as pen
@@ -98,6 +100,49 @@ class TestTokens(RemoteSuite):
 
     def records(self) -> list[Record]:
         return [{"tokens": block} for block in self.blocks()]
+
+
+class TestTFRecord(RemoteSuite):
+    """By a directory, with a shard of no records."""
+
+    cuts = (0, 13, 13, 31)
+
+    def put(self, place: UrlPath) -> None:
+        for number, (low, high) in enumerate(itertools.pairwise(self.cuts)):
+            content = tfrecord([row.tobytes() for row in ROWS[low:high]])
+            place.objects.put(f"{place.key}/train.tfrecord-{number:05}-of-00003", content)
+
+    def records(self) -> list[Record]:
+        return [{"data": row.tobytes()} for row in ROWS]
+
+
+class TestExamples(TestTFRecord):
+    def put(self, place: UrlPath) -> None:
+        messages = [example({"x": row, "n": np.int64(n)}) for n, row in enumerate(ROWS)]
+        place.objects.put(f"{place.key}/a.tfrecord", tfrecord(messages))
+
+    def open(self, place: UrlPath) -> Source:
+        source: Source = pen.open(place / "a.tfrecord", decode="example")
+        return source
+
+    def records(self) -> list[Record]:
+        return [{"n": np.int64(n), "x": row} for n, row in enumerate(ROWS)]
+
+
+class TestTar(RemoteSuite):
+    """Files of the package, next to notes, in a window of a few pages."""
+
+    def put(self, place: UrlPath) -> None:
+        for path in sorted((DIRECTORY / "webdataset").iterdir()):
+            place.objects.put(f"{place.key}/{path.name}", path.read_bytes())
+        place.objects.put(f"{place.key}/README.md", b"shards")
+
+    def open(self, place: UrlPath) -> Source:
+        source: Source = pen.open(place, window_bytes="1MiB")
+        return source
+
+    def records(self) -> list[Record]:
+        return [{name: one.get(name) for name in ("__key__", "cls", "jpg", "json", "seg.png")} for one in SAMPLES]
 
 
 class TestCollection(RemoteSuite):

@@ -8,7 +8,7 @@ import stat
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase, translate
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.errors import (
@@ -107,8 +107,8 @@ def suffix_of(name: str) -> str:
     """The suffix of a name, in lower case: of ``train.tfrecord-00000-of-00010`` it is ``.tfrecord``, of a compressed ``a.jsonl.gz``
     the last two.
     """
-    path = PurePosixPath(_NUMBERED.sub("", name).lower())
-    return PurePosixPath(path.stem).suffix + path.suffix if path.suffix in (".gz", ".zst") else path.suffix
+    stem, last = os.path.splitext((_NUMBERED.sub("", name) if "-of-" in name else name).lower())
+    return os.path.splitext(stem)[1] + last if last in (".gz", ".zst") else last
 
 
 def name_key(path: str | Path) -> list[bytes]:
@@ -134,8 +134,8 @@ def expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suff
         return [path.absolute() for path in found]
     path = Path(text).absolute()
     if is_directory(path):
-        inside = (path / name for name in names_in(path))
-        found = sorted((p for p in inside if suffix_of(p.name) in suffixes and is_file(p)), key=name_key)
+        names = sorted((name for name in names_in(path) if suffix_of(name) in suffixes), key=os.fsencode)
+        found = [inside for inside in (path / name for name in names) if is_file(inside)]
         if not found:
             raise NoMatchError(
                 f"{path}: expected files named {' or '.join('*' + s for s in suffixes)} in this directory, found none"

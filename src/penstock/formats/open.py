@@ -35,6 +35,7 @@ from penstock.formats.files import (
 )
 from penstock.formats.tokens import numbered_objects
 from penstock.records import Source
+from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import SCHEMES, UrlPath, is_url, url_path
 from penstock.remote.window import RemoteOptions, SharedWindow
 from penstock.store.reader import open_store
@@ -55,6 +56,7 @@ class Kind:
     head: bytes | None = None
     tail: bytes | None = None
     at_urls: bool = False
+    head_at: int = 0
 
     def open(self, paths: Any, **options: Any) -> Source:
         """Open files of this kind."""
@@ -76,6 +78,8 @@ TOKENS = Kind("tokens", (".rox",), "tokens:open_tokens", tail=b"ROXXEL02", at_ur
 MEGATRON = Kind("megatron", (".idx",), "megatron:open_megatron", head=b"MMIDIDX\0\0", at_urls=True)
 BIN = Kind("token arrays", (), "flat_tokens:open_bin", at_urls=True)
 LITDATA = Kind("token chunks of LitData", (), "litdata:open_litdata", at_urls=True)
+TFRECORD = Kind("tfrecord", (".tfrecord", ".tfrecords"), "tfrecord:open_tfrecord", at_urls=True)
+TAR = Kind("tar", (".tar",), "webdataset:open_tar", head=b"ustar", at_urls=True, head_at=257)
 COLLECTION = Kind("collection", (), "collection:open_collection", at_urls=True)
 FOLDER = Kind("a folder of any files", (), "folder:open_directory")
 
@@ -91,6 +95,8 @@ KINDS = (
     Kind("datatrove", (".ds",), "datatrove:open_datatrove", at_urls=True),
     Kind("jsonl", (*_also_compressed(".jsonl", ".ndjson"), ".json.gz", ".json.zst"), "jsonl:open_jsonl", at_urls=True),
     Kind("csv", _also_compressed(".csv", ".tsv"), "delimited:open_delimited", at_urls=True),
+    TFRECORD,
+    TAR,
 )
 
 REFUSED = {
@@ -98,18 +104,27 @@ REFUSED = {
     ".pkl": "a pickle would have to be executed to be read",
     ".pickle": "a pickle would have to be executed to be read",
     ".pt": "a torch file is a pickle, which would have to be executed to be read: save its tensors as .npy files",
-    ".tar": "tar archives are not read: unpack it, or read it with webdataset and write a store with penstock.create",
+    **dict.fromkeys(
+        (".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4"),
+        "no file in an archive that is compressed as a whole can be read by itself: decompress it to a .tar",
+    ),
 }
 
-HEAD_BYTES, TAIL_BYTES = 16, 8
+HEAD_BYTES, TAIL_BYTES = 512, 8
 
 
 def kind_of_suffix(name: str) -> Kind | None:
     """The format that a file says it has."""
+    if (words := _refusal(name)) is not None:
+        raise UnsupportedTypeError(f"{name}: {words}")
     suffix = suffix_of(name)
-    if suffix in REFUSED:
-        raise UnsupportedTypeError(f"{name}: {REFUSED[suffix]}")
     return next((kind for kind in KINDS if suffix in kind.suffixes), None)
+
+
+def _refusal(name: str) -> str | None:
+    """Why a file of that name is not read; None if it may be."""
+    lower = name.lower()
+    return next((words for end, words in REFUSED.items() if lower.endswith(end)), None)
 
 
 def is_data_name(text: str) -> bool:
@@ -132,8 +147,10 @@ def kind_of_file(file: File) -> Kind:
     head = file.first(HEAD_BYTES)
     tail = file.last(TAIL_BYTES) if file.size > HEAD_BYTES else head[-TAIL_BYTES:]
     for kind in KINDS:
-        if (kind.head is not None and head.startswith(kind.head)) or (kind.tail is not None and tail == kind.tail):
+        if (kind.head is not None and head.startswith(kind.head, kind.head_at)) or (kind.tail is not None and tail == kind.tail):
             return kind
+    if is_tfrecord(head):
+        return TFRECORD
     if suffix == ".bin":
         return BIN
     known = " ".join(suffix for kind in KINDS for suffix in kind.suffixes)
@@ -149,7 +166,9 @@ def without_companions(names: Iterable[str]) -> list[str]:
 
 def _opened_by(name: str) -> Iterator[str]:
     """The names of files that are opened together with this one."""
-    if name.endswith(".bin"):
+    if name.endswith(".tar.idx"):
+        yield name.removesuffix(".idx")
+    elif name.endswith(".bin"):
         yield name.removesuffix(".bin") + ".idx"
     elif name.endswith(".csv.gz"):
         yield from (name.removesuffix(".csv.gz") + suffix for suffix in (".npy", ".bin"))
@@ -170,15 +189,12 @@ def companions_of(name: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Layout:
-    """A directory of another tool: names of which each must be there, keys of its index.json, what to do with it, and if these
-    are all that tells it, the names of everything that it may have.
-    """
+    """A directory of another tool: names of which each must be there, keys of its index.json, and what to do with it."""
 
     name: str
     signs: tuple[str, ...]
     keys: tuple[str, ...]
     remedy: str
-    only: tuple[str, ...] = ("*",)
 
 
 _INDEX = "index.json"
@@ -186,7 +202,6 @@ INDEX_BYTES = 64 << 20
 _HF = "datasets.load_from_disk({path!r})"
 _ZARR = "open the arrays of zarr.open({path!r}, mode='r'), as a dict"
 _WRITE = "and write its samples with penstock.create"
-_BESIDE_TAR = (".*", "*.tar", "*.idx", "*.json", "*.md", "*.txt", "*.yaml")
 
 LAYOUTS = (
     Layout("a Hugging Face data set", ("dataset_info.json", "state.json"), (), f"open {_HF}, the Dataset"),
@@ -197,8 +212,20 @@ LAYOUTS = (
     Layout("a zarr group", (".zgroup",), (), _ZARR),
     Layout("a zarr array", (".zarray",), (), "open zarr.open({path!r}, mode='r')[:], the array"),
     Layout("Lance", ("_versions", "data"), (), "open lance.dataset({path!r}).to_table(), an Arrow table"),
-    Layout("WebDataset shards", ("*.tar",), (), f"unpack them, or read it with webdataset.WebDataset {_WRITE}", _BESIDE_TAR),
 )
+
+NOTES = (".*", "*.tar.idx", "*.json", "*.md", "*.txt", "*.yaml")
+"""What is often next to shards, and says something of them."""
+
+
+def _shards_in(names: Collection[str]) -> Kind | None:
+    """The format of the shards in a directory that has nothing else but notes of them."""
+    kinds = {
+        next((kind for kind in (TAR, TFRECORD) if suffix_of(name) in kind.suffixes), None)
+        for name in names
+        if not any(fnmatchcase(name, sign) for sign in NOTES)
+    }
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def refuse_layout(where: object, names: Collection[str], read: Callable[[str], bytes]) -> None:
@@ -225,9 +252,7 @@ def _has_token_chunks(names: Collection[str], read: Callable[[str], bytes]) -> b
 
 
 def _has_names(layout: Layout, names: Collection[str]) -> bool:
-    if not all(any(fnmatchcase(name, sign) for name in names) for sign in layout.signs):
-        return False
-    return all(any(fnmatchcase(name, sign) for sign in layout.only) for name in names)
+    return all(any(fnmatchcase(name, sign) for name in names) for sign in layout.signs)
 
 
 def _has_keys(layout: Layout, read: Callable[[str], bytes]) -> bool:
@@ -362,16 +387,24 @@ def _open_under(path: UrlPath, options: Options) -> Source:
         if _has_token_chunks(names, lambda name: RemoteFile(path / name).first(INDEX_BYTES)):
             return LITDATA.open(path, **_split(options))
         refuse_layout(path, names, lambda name: RemoteFile(path / name).first(INDEX_BYTES))
+        if (kind := _shards_in(names)) is not None:
+            return kind.open(Files(_objects_of(kind, path, listed)), **_split(options))
     files = [RemoteFile(name, info) for name, info in children(path, listed) if not name.name.startswith(".")]
     kept = set(without_companions(file.name for file in files))
     files = [file for file in files if file.name in kept]
-    kinds = {kind_of_suffix(file.name) for file in files if file.path.suffix.lower() not in REFUSED}
+    kinds = {kind_of_suffix(file.name) for file in files if _refusal(file.name) is None}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:
-        return kind.open(Files(file for file in files if suffix_of(file.name) in kind.suffixes), **_split(options))
+        return kind.open(Files(_objects_of(kind, path, listed)), **_split(options))
     known = sorted(kind.name for kind in kinds if kind is not None)
     if len(known) > 1:
         raise SchemaMismatchError(f"{path}: there are objects of several formats ({', '.join(known)}): open them by a pattern")
     return FOLDER.open(path, **_split(options))
+
+
+def _objects_of(kind: Kind, path: UrlPath, listed: Sequence[ObjectInfo]) -> list[RemoteFile]:
+    """The objects right under a URL that are named like that format; hidden ones are left out."""
+    found = [(name, info) for name, info in children(path, listed) if suffix_of(name.name) in kind.suffixes]
+    return [RemoteFile(name, info) for name, info in found if not name.name.startswith(".")]
 
 
 FEW_SPLITS = 8
@@ -515,6 +548,13 @@ def _is_prefix(part: Any) -> bool:
     return not is_there(text) and is_there(f"{text}.idx")
 
 
+def is_tfrecord(head: bytes) -> bool:
+    """Whether a file that begins so is a TFRecord: its first length has its checksum."""
+    from penstock.formats.tfrecord import has_length
+
+    return has_length(head)
+
+
 def _kind_of_bins(parts: Sequence[Any]) -> Kind | None:
     """What files that all end in .bin are, by the first of them, if they hold tokens."""
     names = [part.name if isinstance(part, LocalFile | RemoteFile) else str(part) for part in parts]
@@ -589,10 +629,12 @@ def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
         if _has_token_chunks(inside, partial(_read_inside, path)):
             return LITDATA.open(path, **options)
         _refuse_layouts(path, inside)
+        if (kind := _shards_in(inside)) is not None:
+            return kind.open(path, **options)
     names = without_companions(name for name in inside if not name.startswith(".") and is_file(path / name))
     if "dtype" in options and names and all(name.endswith(".bin") for name in names):
         return BIN.open(path, **options)
-    kinds = {kind_of_suffix(name) for name in names if Path(name).suffix.lower() not in REFUSED}
+    kinds = {kind_of_suffix(name) for name in names if _refusal(name) is None}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:
         return kind.open(path, **options)
     known = sorted(kind.name for kind in kinds if kind is not None)
@@ -612,6 +654,8 @@ def _refuse_layouts(path: Path, inside: Sequence[str]) -> None:
                 raise FormatError(
                     f"{path}: expected data, found directories of it ({inner.name}, token chunks of LitData): open {inner}"
                 )
+            if (kind := _shards_in(names_in(inner))) is not None:
+                raise FormatError(f"{path}: expected data, found directories of it ({inner.name}, {kind.name} files): open {inner}")
             refuse_layout(inner, names_in(inner), partial(_read_inside, inner))
 
 
@@ -649,14 +693,14 @@ def open(what: Any, mode: str = "r", **options: Any) -> Source | Writer:
     """Open data for reading as a :class:`~penstock.Source`, or a store for writing (``mode="a"``).
 
     ``what`` is a path (a store, .npy, .h5, .parquet, .arrow, .feather, .jsonl, .csv, .array_record, .shard, .rox, token files of
-    Megatron, OLMo, nanoGPT, datatrove and LitData, a collection in .json, a folder of files), a pattern or a list of them (one
-    after the other), a dict (fields side by side), arrays or tensors, an Arrow table or a Hugging Face data set. In a dict a text
-    is a path, and a list of texts a field of texts; paths in a list are ``pathlib.Path``. Options depend on what is opened; for a
-    store: ``generation``, ``threads``, ``io``, ``verify``.
+    Megatron, OLMo, nanoGPT, datatrove and LitData, .tfrecord, .tar of WebDataset, a collection in .json, a folder of files), a
+    pattern or a list of them (one after the other), a dict (fields side by side), arrays or tensors, an Arrow table or a Hugging
+    Face data set. In a dict a text is a path, and a list of texts a field of texts; paths in a list are ``pathlib.Path``. Options
+    depend on what is opened; for a store: ``generation``, ``threads``, ``io``, ``verify``.
 
-    Stores, .npy, .parquet, .jsonl, .csv, .shard, token files and collections open by URL too (``s3://``, ``gs://``, ``az://``,
-    ``https://``), with ``storage_options`` (credentials, region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache``
-    (a directory) and ``cache_bytes``.
+    Stores, .npy, .parquet, .jsonl, .csv, .shard, .tfrecord, .tar, token files and collections open by URL too (``s3://``,
+    ``gs://``, ``az://``, ``https://``), with ``storage_options`` (credentials, region, endpoint), ``window_bytes`` (the most bytes
+    in memory), ``cache`` (a directory) and ``cache_bytes``.
 
     >>> import numpy as np, penstock as pen
     >>> data = pen.open({"x": np.arange(6).reshape(3, 2), "name": ["a", "b", "c"]})

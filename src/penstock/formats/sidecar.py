@@ -20,8 +20,9 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,9 +58,8 @@ __all__ = [
     "SidecarWriter",
     "Subject",
     "cache_directory",
-    "look_up",
-    "make_in_memory",
     "obtain",
+    "obtain_each",
     "read_sidecar",
     "sidecars_of",
 ]
@@ -150,6 +150,8 @@ class Subject:
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """Names that stay when a directory is moved with all that is in it."""
+    if len(paths) == 1:
+        return [paths[0].name]
     return [os.path.relpath(path, paths[0].parent) for path in paths]
 
 
@@ -204,12 +206,6 @@ class SidecarWriter(Protocol):
 Builder = Callable[[SidecarWriter], None]
 
 
-def look_up(subject: Subject, *, cache: Path | None = None, checked_bytes: int | None = None) -> "Sidecar | None":
-    """The sidecar of a subject, if there is a good one. Its arrays of at most ``checked_bytes`` (64 MiB) are checked."""
-    identity = subject.identity()
-    return None if identity is None else _find(subject, identity, _places(subject, cache), checked_bytes)
-
-
 def obtain(subject: Subject, build: Builder, *, cache: Path | None = None, checked_bytes: int | None = None) -> "Sidecar":
     """The arrays that ``build`` adds, from a sidecar if there is a good one; otherwise they are made and kept. Where they cannot be
     kept, they are in memory.
@@ -224,14 +220,111 @@ def obtain(subject: Subject, build: Builder, *, cache: Path | None = None, check
             return _make(path, subject, identity, build)
         except StoreError:  # it cannot be written there
             continue
-    return make_in_memory(build)
+    return _in_memory(build)
 
 
-def make_in_memory(build: Builder) -> "Sidecar":
+def _in_memory(build: Builder) -> "Sidecar":
     """The arrays that ``build`` adds, not kept."""
     made = _InMemory()
     build(made)
     return Sidecar(made.columns, None)
+
+
+Each = Callable[[Callable[[int], None], Sequence[int]], None]
+"""Calls a function with every one of some numbers, in threads if it likes."""
+
+
+def obtain_each(
+    subjects: Sequence[Subject | None],
+    build: Callable[[int, SidecarWriter], None],
+    each: Each,
+    *,
+    cache: Path | None = None,
+    checked_bytes: int | None = None,
+) -> "list[Sidecar]":
+    """The sidecars of many subjects, as :func:`obtain` gives them: ``build(number, writer)`` makes those that are missing, ``each``
+    calls it for all of them. They are found and made with one lock for those in one directory; those that were made when one fails,
+    or is interrupted, stay. None stands for a subject whose arrays are not kept.
+    """
+    shelf, home = _Shelf(subjects, build, checked_bytes), cache_directory() if cache is None else cache
+    for choice in range(2):  # next to the data, otherwise in the cache directory
+        for directory, places in shelf.find(choice, home).items():
+            shelf.make(directory, places, each)
+    left = [number for number in range(len(subjects)) if number not in shelf.found]
+
+    def make(number: int) -> None:
+        shelf.found[number] = _in_memory(lambda writer: build(number, writer))
+
+    each(make, left)
+    return [shelf.found[number] for number in range(len(subjects))]
+
+
+class _Shelf:
+    """The sidecars of many subjects, of which some are found and others made."""
+
+    def __init__(
+        self, subjects: Sequence[Subject | None], build: Callable[[int, SidecarWriter], None], checked_bytes: int | None
+    ) -> None:
+        self._subjects, self._build, self._checked_bytes = subjects, build, checked_bytes
+        self._identities = {number: one.identity() for number, one in enumerate(subjects) if one is not None}
+        self.found: dict[int, Sidecar] = {}
+
+    def find(self, choice: int, cache: Path | None) -> dict[Path, dict[int, Path]]:
+        """Map those that are in their best place, or in the second best, and give the others, by their directory there."""
+        places: dict[Path, dict[int, Path]] = {}
+        for number, subject in enumerate(self._subjects):
+            if subject is None or self._identities[number] is None or number in self.found:
+                continue
+            for path in islice(subject.places(cache), choice, choice + 1):
+                self._read(number, path)
+                if number not in self.found:
+                    places.setdefault(path.parent, {})[number] = path
+        return places
+
+    def _read(self, number: int, path: Path) -> None:
+        subject, identity = self._subjects[number], self._identities[number]
+        assert subject is not None
+        assert identity is not None
+        found = _read_good(path, subject.kind, identity, self._checked_bytes)
+        if found is not None:
+            self.found[number] = found
+
+    def make(self, directory: Path, places: Mapping[int, Path], each: Each) -> None:
+        """Make them, unless another process does so, or they cannot be written there."""
+        told = [(one.kind, one.options, [str(file.path) for file in one.files]) for one in self._subjects if one is not None]
+        staging = Staging(directory / fingerprint_of(VERSION, told))
+        try:
+            with writing(directory, "making it"):
+                directory.mkdir(parents=True, exist_ok=True)
+            with staging.alone():
+                for number, path in places.items():
+                    self._read(number, path)
+                with staging:
+
+                    def make(number: int) -> None:
+                        self._make(number, places[number], staging.path(places[number].name))
+
+                    each(make, [number for number in places if number not in self.found])
+        except StoreError:  # the others are made elsewhere
+            return
+
+    def _make(self, number: int, path: Path, temporary: Path) -> None:
+        subject, identity = self._subjects[number], self._identities[number]
+        assert subject is not None
+        assert identity is not None
+        file = NewFile(temporary)
+        try:
+            writer = _FileWriter(file)
+            self._build(number, writer)
+            _tell_about(writer, subject, path)
+            writer.finish(subject.kind, identity, is_durable=False)
+        finally:
+            file.close()
+        if subject.identity() != identity:
+            raise SourceChangedError(f"{subject.files[0].path}: the data changed while it was read; open it again")
+        with writing(path, "publishing"):
+            os.replace(temporary, path)
+        self.found[number] = read_sidecar(path)
 
 
 def _places(subject: Subject, cache: Path | None) -> list[Path]:
@@ -265,14 +358,19 @@ def _make(path: Path, subject: Subject, identity: bytes, build: Builder) -> "Sid
         with staging:
             writer = _FileWriter(staging.new_file(path.name))
             build(writer)
-            if subject.paths is None or path.parent != subject.paths[0].parent:  # nothing else tells what it is about
-                about = "\n".join(str(file.path) for file in subject.files).encode("utf-8", "surrogateescape")
-                writer.add(ABOUT, np.uint8, [np.frombuffer(about, np.uint8)])
+            _tell_about(writer, subject, path)
             writer.finish(subject.kind, identity)
             if subject.identity() != identity:
                 raise SourceChangedError(f"{subject.files[0].path}: the data changed while it was read; open it again")
             staging.publish([path], overwrite=True)
     return read_sidecar(path)
+
+
+def _tell_about(writer: SidecarWriter, subject: Subject, path: Path) -> None:
+    """Of a sidecar that is not next to its files: which they are."""
+    if subject.paths is None or path.parent != subject.paths[0].parent:
+        about = "\n".join(str(file.path) for file in subject.files).encode("utf-8", "surrogateescape")
+        writer.add(ABOUT, np.uint8, [np.frombuffer(about, np.uint8)])
 
 
 class _InMemory:
@@ -316,12 +414,14 @@ class _FileWriter:
     def _pad(self) -> None:
         self._file.write(bytes(-self._file.size % ALIGNMENT))
 
-    def finish(self, kind: str, identity: bytes) -> None:
+    def finish(self, kind: str, identity: bytes, *, is_durable: bool = True) -> None:
+        """Write the head. What a power cut leaves of a file that is not durable is found damaged, and made again."""
         entries = b"".join(self._entries)
         facts = MAGIC, VERSION, len(self._entries), self._file.size, kind.encode("ascii"), identity
         crc = _core.crc32c(np.frombuffer(HEAD.pack(*facts, 0) + entries, np.uint8))
         self._file.write_at(0, HEAD.pack(*facts, crc) + entries)
-        self._file.finish()
+        if is_durable:
+            self._file.finish()
 
 
 def _crcs(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:

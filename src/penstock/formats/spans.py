@@ -27,7 +27,7 @@ from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output, masked
 from penstock.errors import CorruptError, SchemaMismatchError
 from penstock.formats.files import MAX_BATCH_BYTES, Files, check_batch
 from penstock.formats.rows_in_files import FileRows, Rows, RowSource, reader_of_files, use_pread
-from penstock.formats.sidecar import PAGE_BYTES, Sidecar, SidecarWriter, Subject, look_up, make_in_memory, obtain
+from penstock.formats.sidecar import PAGE_BYTES, Sidecar, SidecarWriter, Subject, obtain_each
 from penstock.native import _core
 from penstock.progress import Progress, reporting
 from penstock.records import NOWHERE, Extents, Sampling
@@ -131,13 +131,14 @@ class ScannedFile:
         if window is None:
             scanner.scan(str(path), *(word % 2**64 for word in self._part.version or (0, 0, 0)))
         else:
-            most = max(LEAST_PIECE, min(MOST_PIECE, window.window_bytes // (4 * REMOTE_SCANS)))
-            piece = LEAST_PIECE
+            least = max(1, min(LEAST_PIECE, window.window_bytes // 4))
+            most = max(least, min(MOST_PIECE, window.window_bytes // (4 * REMOTE_SCANS)))
+            piece = least
             while not scanner.is_done:
                 start = scanner.next
                 stop = min(self.size, start + max(piece, scanner.need))
                 scanner.feed(self.read(start, stop))
-                piece = LEAST_PIECE if scanner.next > stop + MOST_PIECE else min(2 * piece, most)
+                piece = least if scanner.next > stop + MOST_PIECE else min(2 * piece, most)
         columns, table, memory, in_file, has_crcs = scanner.take()
         words = 2 * len(columns) + (in_file if has_crcs else 0)
         return FileSpans(columns, table.reshape(-1, words), memory, in_file, has_crcs)
@@ -169,13 +170,11 @@ class _FileTable:
     @classmethod
     def of(cls, where: object, sidecar: Sidecar) -> "_FileTable":
         """CorruptError if the arrays do not fit together."""
-        facts, names = sidecar["facts"], bytes(sidecar["names"])
-        if (
-            facts.dtype == np.int64
-            and facts.size >= 8
-            and sidecar["spans"].dtype == np.int64
-            and sidecar["memory"].dtype == np.uint8
-        ):
+        kinds = {"facts": np.int64, "names": np.uint8, "spans": np.int64, "memory": np.uint8}
+        if all(name in sidecar and sidecar[name].dtype == kind for name, kind in kinds.items()) and sidecar["facts"].size >= 8:
+            for name in ("facts", "names"):
+                sidecar.need(name, np.zeros(1, np.int64), np.array([sidecar[name].size], np.int64))
+            facts, names = sidecar["facts"], bytes(sidecar["names"])
             (records, words, in_file, has_crcs), rest = facts[:4].tolist(), facts[4:]
             columns = names.decode("utf-8", "replace").split("\n")
             crcs = in_file if has_crcs else 0
@@ -227,42 +226,33 @@ class SpanIndex:
     # Sidecars
 
     def _sidecars(self, scan: Scan) -> list[Sidecar]:
-        subjects = [Subject(self._kind, [part], self._options, EDGES) for part in self.parts]
-        found = [
-            look_up(subject, checked_bytes=SMALL_BYTES) if part.size >= KEPT_BYTES else None
-            for part, subject in zip(self.parts, subjects, strict=True)
-        ]
         bases = np.cumsum([0, *(part.size for part in self.parts)]).tolist()
 
-        def make(number: int) -> Sidecar:
-            part = self.parts[number]
-            file = ScannedFile(part, bases[number], self.rows)
-            if part.size < KEPT_BYTES:
-                return make_in_memory(lambda writer: scan(file).write(writer))
-            return obtain(subjects[number], lambda writer: scan(file).write(writer), checked_bytes=SMALL_BYTES)
+        def build(number: int, writer: SidecarWriter) -> None:
+            scan(ScannedFile(self.parts[number], bases[number], self.rows)).write(writer)
 
-        missing = [number for number, one in enumerate(found) if one is None]
-        made = self._make_all(make, missing)
-        return [made[number] if one is None else one for number, one in enumerate(found)]
+        subjects = [Subject(self._kind, [part], self._options, EDGES) if part.size >= KEPT_BYTES else None for part in self.parts]
+        return obtain_each(subjects, build, self._scan_each, checked_bytes=SMALL_BYTES)
 
-    def _make_all(self, make: Callable[[int], Sidecar], numbers: Sequence[int]) -> dict[int, Sidecar]:
-        """In threads. What was made before one fails, or an interrupt, is kept."""
+    def _scan_each(self, work: Callable[[int], None], numbers: Sequence[int]) -> None:
+        """In threads, with a progress bar if it takes long."""
         threads = REMOTE_SCANS if self.rows.remote is not None else self._threads
         if len(numbers) < 2:
-            return {number: make(number) for number in numbers}
-        made, start = dict[int, Sidecar](), time.monotonic()
+            for number in numbers:
+                work(number)
+            return
+        start = time.monotonic()
         with ExitStack() as stack:
             pool = ThreadPoolExecutor(min(threads, len(numbers)), thread_name_prefix="penstock-scan")
             stack.callback(pool.shutdown, cancel_futures=True)
-            coming = {pool.submit(make, number): number for number in numbers}
+            coming = {pool.submit(work, number): number for number in numbers}
             advance: Progress | None = None
-            for done in as_completed(coming):
-                made[coming[done]] = done.result()
+            for count, done in enumerate(as_completed(coming), 1):
+                done.result()
                 if advance is not None:
                     advance(1, self.parts[coming[done]].size)
                 elif time.monotonic() - start > SLOW_S:
-                    advance = stack.enter_context(reporting(True, "index", len(numbers), done=len(made)))
-        return made
+                    advance = stack.enter_context(reporting(True, "index", len(numbers), done=count))
 
     # What is known of a column
 
@@ -371,6 +361,10 @@ class SpanSource(RowSource):
     @property
     def schema(self) -> Mapping[str, Field]:
         return {name: column.field for name, column in self._columns.items()}
+
+    def _where(self, record: int) -> str:
+        """A record in a message: its file, and its number there."""
+        return self._table.name(record)
 
     @property
     def max_batch_bytes(self) -> int | None:
