@@ -280,7 +280,9 @@ def test_a_number_with_spaces_is_named_by_its_line(tmp_path: Path):
     (tmp_path / "a.csv").write_bytes(b"x\n1.5\n 2.5\n")
     with (
         pen.open(tmp_path / "a.csv", schema={"x": "f8"}) as source,
-        pytest.raises(SchemaMismatchError, match=r"a\.csv: line 3: field 'x': expected a number of f8, found ' 2\.5'; give its type"),
+        pytest.raises(
+            SchemaMismatchError, match=r"a\.csv: line 3: field 'x': expected a number of f8, found ' 2\.5'; give its type"
+        ),
     ):
         source["x"][:]
 
