@@ -297,3 +297,17 @@ def test_rows_are_parsed_in_runs_and_one_that_pyarrow_cannot_take_is_refused(tmp
         monkeypatch.setattr(jsonl, "MOST_PARSED", 40)
         with pytest.raises(SizeOverflowError, match=r"a\.csv: line \d+: expected a line of at most 40 bytes"):
             source["hash"][:]
+
+
+@pytest.mark.parametrize(("end", "start"), [("\r", ""), ("\r\n", ""), ("\r", '"two\r\nlines",2\r'), ("\r\n", "\r\r\n")])
+def test_lines_that_end_with_returns_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, start: str):
+    monkeypatch.setattr(line_files, "SAMPLED_LINES", 2)
+    monkeypatch.setattr(line_files, "PIECE_BYTES", 7)
+    text = f"x,y{end}{start}" + f"a,2{end}" * 50 + f"a,b{end}"
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    line = text[: text.index("a,b")].replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
+    with (
+        pen.open(tmp_path / "a.csv", schema={"y": "i8"}) as source,
+        pytest.raises(SchemaMismatchError, match=rf"a\.csv: line {line}: field 'y'"),
+    ):
+        source["y"][:]

@@ -418,7 +418,9 @@ def _find(
     if fault == DEPTH:
         raise CorruptError(f"{at}: expected at most 256 levels of objects and lists, found more at byte {column}")
     if fault == TWICE:
-        raise CorruptError(f"{at}: expected every key once in an object, found {name!r} again at byte {column}")
+        raise CorruptError(
+            f"{at}: expected every key once in an object, found {repr(name) if name else 'one'} again at byte {column}: {there}"
+        )
     if fault == UNKNOWN:
         raise SchemaMismatchError(
             f"{at}: expected the keys and values that other lines have, found another at byte {column}: {there}; choose the wanted "
