@@ -100,6 +100,7 @@ void LineScanner::scan_json(const char* at, const char* end, Out& out) {
 }
 
 void LineScanner::scan_rows(const char* at, const char* end, Out& out) {
+  const char* stop = nullptr;  // the next newline, looked for again only behind it: rows may end with returns alone
   while (at < end) {
     if (after_return_) {
       after_return_ = false;
@@ -110,9 +111,9 @@ void LineScanner::scan_rows(const char* at, const char* end, Out& out) {
       }
     }
     if (state_ == State::field_start && start_ < 0) {  // a row begins; most have neither quotes nor returns within
-      const char* const stop = find(at, end, '\n');
+      if (stop < at) stop = find(at, end, '\n');
       const char* const high = stop > at && stop[-1] == '\r' ? stop - 1 : stop;
-      if (stop < end && find(at, high, '"') == high && find(at, high, '\r') == high) {
+      if (stop < end && find(at, high, '\r') == high && find(at, high, '"') == high) {
         take(at, high);
         ++newlines_;
         end_line(out);

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import penstock as pen
 from penstock import Field
-from penstock.errors import CorruptError, FormatError, PenstockError, SchemaMismatchError, TruncatedError
+from penstock.errors import CorruptError, FormatError, PenstockError, SchemaMismatchError, SizeOverflowError, TruncatedError
+from penstock.formats import jsonl
 from penstock.formats import lines as line_files
 from penstock.records import Source
 from penstock.testing import SourceSuite
@@ -247,3 +248,66 @@ def test_text_that_is_not_utf8_is_refused(tmp_path: Path):
     (tmp_path / "a.csv").write_bytes(b"x\nabc\n\xff\n")
     with pytest.raises(CorruptError, match=r"a\.csv: line 3 is not UTF-8"):
         pen.open(tmp_path / "a.csv")
+
+
+def test_a_row_that_begins_with_a_byte_order_mark_keeps_it_wherever_it_is_in_a_batch(tmp_path: Path):
+    (tmp_path / "a.csv").write_bytes("\ufeffx,y\na,1\n\ufeffb,2\n\ufeff\ufeffc,3\n".encode())
+    with pen.open(tmp_path / "a.csv") as source:
+        wanted = ["a", "\ufeffb", "\ufeff\ufeffc"]
+        assert source["x"][:].to_list() == wanted
+        assert [source[i]["x"] for i in range(3)] == wanted
+
+
+def test_cells_may_be_long(tmp_path: Path):
+    long = 'many "letters", ' * 20_000
+    with open(tmp_path / "a.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["x", "y"], [long, 1], ["short", 2], ["z" * 200_000, 3]])
+    with pen.open(tmp_path / "a.csv") as source:
+        assert source["x"][:].to_list() == [long, "short", "z" * 200_000]
+        assert source["y"][:].tolist() == [1, 2, 3]
+
+
+def test_rows_that_end_with_returns_alone_are_found_in_one_pass(tmp_path: Path):
+    """A search for a newline from every row on would take minutes here."""
+    count = 500_000
+    (tmp_path / "a.csv").write_bytes(b"x,y\r" + b"1,2\r" * count + b'"3",4\r5,6\n')
+    with pen.open(tmp_path / "a.csv") as source:
+        assert len(source) == count + 2
+        assert source["x"][count - 1 :].tolist() == [1, 3, 5]
+
+
+def test_a_number_with_spaces_is_named_by_its_line(tmp_path: Path):
+    (tmp_path / "a.csv").write_bytes(b"x\n1.5\n 2.5\n")
+    with (
+        pen.open(tmp_path / "a.csv", schema={"x": "f8"}) as source,
+        pytest.raises(
+            SchemaMismatchError, match=r"a\.csv: line 3: field 'x': expected a number of f8, found ' 2\.5'; give its type"
+        ),
+    ):
+        source["x"][:]
+
+
+def test_rows_are_parsed_in_runs_and_one_that_pyarrow_cannot_take_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "a.csv").write_bytes(rows())
+    with pen.open(tmp_path / "a.csv") as source:
+        monkeypatch.setattr(jsonl, "PARSED_BYTES", 100)
+        assert source["text"][:].to_list() == [record(i)["text"] for i in range(N)]
+        monkeypatch.setattr(jsonl, "PARSED_LINES", 3)
+        assert source["hash"][:].tolist() == [record(i)["hash"] for i in range(N)]
+        monkeypatch.setattr(jsonl, "MOST_PARSED", 40)
+        with pytest.raises(SizeOverflowError, match=r"a\.csv: line \d+: expected a line of at most 40 bytes"):
+            source["hash"][:]
+
+
+@pytest.mark.parametrize(("end", "start"), [("\r", ""), ("\r\n", ""), ("\r", '"two\r\nlines",2\r'), ("\r\n", "\r\r\n")])
+def test_lines_that_end_with_returns_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, start: str):
+    monkeypatch.setattr(line_files, "SAMPLED_LINES", 2)
+    monkeypatch.setattr(line_files, "PIECE_BYTES", 7)
+    text = f"x,y{end}{start}" + f"a,2{end}" * 50 + f"a,b{end}"
+    (tmp_path / "a.csv").write_bytes(text.encode())
+    line = text[: text.index("a,b")].replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
+    with (
+        pen.open(tmp_path / "a.csv", schema={"y": "i8"}) as source,
+        pytest.raises(SchemaMismatchError, match=rf"a\.csv: line {line}: field 'y'"),
+    ):
+        source["y"][:]

@@ -549,7 +549,7 @@ def test_compressed_blocks_are_read_whole_and_shuffled_as_such(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("name", "content", "error"),
     [
-        ("a.jsonl.gz", gzip.compress(lines())[:-200], CorruptError),
+        ("a.jsonl.gz", gzip.compress(lines())[:-200], TruncatedError),
         ("a.jsonl.gz", b"not gzip", CorruptError),
         ("a.jsonl.zst", zstd(lines())[:-20], TruncatedError),
         ("a.jsonl.zst", zstd(lines()) + b"\0\0\0\0", FormatError),
@@ -621,3 +621,10 @@ def test_loaders_on_two_ranks_resume_exactly(tmp_path: Path):
         again = loader(rank)
         again.load_state_dict(first.state_dict())
         assert [batch["text"].to_list() for batch in again] == whole[rank][2:]
+
+
+def test_an_object_that_comes_twice_is_shown(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"a":{"b":1},"a":{"b":2}}\n')
+    words = r'a\.jsonl: line 1: expected every key once in an object, found one again at byte 18: \'{"b":2}}\''
+    with pen.open(tmp_path / "a.jsonl") as source, pytest.raises(CorruptError, match=words):
+        source[0]

@@ -197,6 +197,17 @@ def test_files_are_scanned_once_and_again_when_they_change(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("settled")
+def test_a_file_that_is_listed_several_times_is_scanned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("penstock.formats.sidecar.cache_directory", lambda: tmp_path / "cache")
+    path = write(tmp_path / "data")
+    with open_blobs([path / "1.blob", path / "0.blob", *[path / "1.blob"] * 6]) as data:
+        one = open_blobs(path / "1.blob")["name"][:].to_list()
+        assert data["name"][:].to_list() == one + open_blobs(path / "0.blob")["name"][:].to_list() + 6 * one
+    assert sorted(scanned) == [str(path / f"{n}.blob") for n in range(2)]
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.usefixtures("settled")
 def test_a_bad_file_does_not_undo_the_work_on_others(tmp_path: Path):
     path = write(tmp_path / "data", tuple(range(0, 41, 4)))
     (path / "9.blob").write_bytes(b"BLOT" + encode([])[4:])

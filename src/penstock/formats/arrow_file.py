@@ -72,7 +72,14 @@ Table = tuple[memoryview, int]
 DICTIONARY_BATCH, RECORD_BATCH = 2, 3
 ReadRange = Callable[[int, int], bytes | memoryview]
 
-CUT = ("Expected to read", "Expected to be able to read", "Corrupted metadata length", "too small", "Unexpected end of stream")
+CUT = (
+    "Expected to read",
+    "Expected to be able to read",
+    "Corrupted metadata length",
+    "too small",
+    "Unexpected end of stream",
+    "Truncated compressed stream",
+)
 
 
 # Types as fields

@@ -4,7 +4,6 @@ Where rows are is found natively, so that a newline in quotes ends none. Types a
 given; pyarrow splits the rows into cells. A cell that its type does not have exactly is an error: ``007`` is a text, no number.
 """
 
-import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,22 @@ from penstock.errors import CorruptError, FormatError, SchemaMismatchError
 from penstock.formats.arrow import CACHE_BYTES, Decoding
 from penstock.formats.arrow_file import ArrowField, Fields, choose, plain_fields
 from penstock.formats.files import MAX_BLOCK_BYTES, Names, find_files, one_line, suffix_of
-from penstock.formats.jsonl import ANY, BOOLEAN, EXACT, LIST, NUMBER, TEXT, WHOLE, JsonLeaf, as_leaf, as_words, words_of
+from penstock.formats.jsonl import (
+    ANY,
+    BOOLEAN,
+    EXACT,
+    LIST,
+    NUMBER,
+    TEXT,
+    WHOLE,
+    JsonLeaf,
+    as_leaf,
+    as_words,
+    block_size,
+    later,
+    runs_of,
+    words_of,
+)
 from penstock.formats.lines import LineParser, Seen, TextOptions, Texts, Where, open_lines
 from penstock.formats.rows_in_files import default_threads
 from penstock.native import _core
@@ -36,6 +50,9 @@ TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)")
 PLAIN_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?(nan|inf|infinity)", re.IGNORECASE)
 LEADING_ZERO = re.compile(r"[-+]?0[0-9]")
+
+MARK = b"\xef\xbb\xbf"
+"""The byte order mark."""
 
 EXPECTED = {WHOLE: "a whole number", NUMBER: "a number", BOOLEAN: "true or false"}
 
@@ -78,14 +95,33 @@ def open_delimited(
 
 
 def _cells(line: bytes, delimiter: str, at: str) -> list[str]:
-    """The cells of a row. CorruptError if it is none."""
+    """The cells of a row. CorruptError if it is not UTF-8."""
     try:
-        rows = list(csv.reader([line.decode()], delimiter=delimiter))
+        text = line.decode()
     except UnicodeDecodeError as error:
         raise CorruptError(f"{at} is not UTF-8") from error
-    except csv.Error as error:
-        raise CorruptError(f"{at}: expected cells, found something else ({error})") from error
-    return rows[0] if rows else [""]
+    if '"' not in text:
+        return text.split(delimiter)
+    cells, place = list[str](), 0
+    while place <= len(text):
+        cell, place = _quoted(text, place + 1) if text.startswith('"', place) else ("", place)
+        stop = text.find(delimiter, place)
+        stop = len(text) if stop < 0 else stop
+        cells.append(cell + text[place:stop])
+        place = stop + 1
+    return cells
+
+
+def _quoted(text: str, place: int) -> tuple[str, int]:
+    """What is in quotes, from behind the first one on, and where the rest of the cell begins."""
+    parts = list[str]()
+    while True:
+        quote = text.find('"', place)
+        quote = len(text) if quote < 0 else quote
+        parts.append(text[place:quote])
+        if not text.startswith('""', quote):
+            return '"'.join(parts), quote + 1
+        place = quote + 2
 
 
 def _new() -> dict[str, int]:
@@ -205,16 +241,24 @@ class RowParser:
         self._keys = [str(number) for number in range(count)]
 
     def parse(self, names: Sequence[str], text: Texts, offsets: IntArray, where: Where) -> dict[str, list[Any]]:
-        if offsets.size == 1:
-            return {name: [] for name in names}
+        made: dict[str, list[Any]] = {name: [] for name in names}
+        for low, high in runs_of(offsets):
+            part = text[offsets[low] : offsets[high]]
+            for name, array in self._parse(names, part, offsets[low : high + 1] - offsets[low], later(where, low)).items():
+                made[name].append(array)
+        return made
+
+    def _parse(self, names: Sequence[str], text: Texts, offsets: IntArray, where: Where) -> dict[str, Any]:
         pa, reader = need("pyarrow", "arrow"), need("pyarrow.csv", "arrow")
-        rows = np.empty(text.size + offsets.size - 1, np.uint8)
-        _core.join_lines(text, np.ascontiguousarray(offsets), rows)
+        rows = np.empty(len(MARK) + text.size + offsets.size - 1, np.uint8)
+        rows[: len(MARK)] = np.frombuffer(MARK, np.uint8)  # pyarrow leaves out one: not that of a row
+        _core.join_lines(text, np.ascontiguousarray(offsets), rows[len(MARK) :])
         wanted = [self._keys[self._columns[name][1]] for name in names]
+        size = block_size(rows.size, where(0))
         try:
             table = reader.read_csv(
                 pa.BufferReader(rows),
-                reader.ReadOptions(use_threads=False, block_size=rows.size + 1, column_names=self._keys),
+                reader.ReadOptions(use_threads=False, block_size=size, column_names=self._keys),
                 reader.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
                 reader.ConvertOptions(
                     include_columns=wanted,
@@ -229,7 +273,7 @@ class RowParser:
             self._diagnose(text, offsets, where)
             raise CorruptError(f"{where(0)} and later: expected {offsets.size - 1} rows, found {len(table)}")
         return {
-            name: [_converted(name, self._columns[name][0], table.column(key).combine_chunks(), where)]
+            name: _converted(name, self._columns[name][0], table.column(key).combine_chunks(), where)
             for name, key in zip(names, wanted, strict=True)
         }
 
@@ -290,7 +334,7 @@ def _are_exact(cells: Any, values: Any) -> Any:
     good = np.ones(len(cells), np.bool_)
     limit = EXACT if numbers.dtype.itemsize == 8 else 2**24
     for line in np.flatnonzero((numbers >= limit) | np.isinf(numbers)).tolist():
-        text = cells[line].as_py().strip()
+        text = cells[line].as_py()
         if WHOLE_NUMBER.fullmatch(text):
             good[line] = math.isfinite(numbers[line]) and (limit < EXACT or int(float(text)) == int(text))
         else:
@@ -302,6 +346,6 @@ def _is_one(leaf: JsonLeaf, cell: str | None) -> bool:
     if cell is None:
         return True
     if leaf.kind == NUMBER:
-        return PLAIN_NUMBER.fullmatch(cell.strip()) is not None
+        return PLAIN_NUMBER.fullmatch(cell) is not None
     limits = np.iinfo(leaf.type.to_pandas_dtype())
     return WHOLE_NUMBER.fullmatch(cell) is not None and len(cell) < 40 and limits.min <= int(cell) <= limits.max

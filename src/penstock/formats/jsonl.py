@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from penstock.argument import IntArray, byte_size, whole_number
-from penstock.errors import CorruptError, EmptySourceError, SchemaMismatchError
+from penstock.errors import CorruptError, EmptySourceError, SchemaMismatchError, SizeOverflowError
 from penstock.formats.arrow import CACHE_BYTES, Decoding
 from penstock.formats.arrow_column import gather_spans
 from penstock.formats.arrow_file import ArrowField, Fields, choose, plain_fields, translated
@@ -27,7 +27,7 @@ from penstock.records import Source
 from penstock.remote.window import RemoteOptions
 from penstock.schema import Field
 
-__all__ = ["SUFFIXES", "JsonLeaf", "as_leaf", "as_words", "open_jsonl", "words_of"]
+__all__ = ["SUFFIXES", "JsonLeaf", "as_leaf", "as_words", "block_size", "later", "open_jsonl", "runs_of", "words_of"]
 
 SUFFIXES = (".jsonl", ".ndjson", *(f"{suffix}{end}" for end in (".gz", ".zst") for suffix in (".jsonl", ".ndjson", ".json")))
 
@@ -46,6 +46,9 @@ EXACT = 2**53
 
 PARSED_LINES, PARSED_BYTES = 1 << 15, 256 << 20
 """Lines and bytes that pyarrow parses at once."""
+
+MOST_PARSED = 2**31 - 2
+"""Bytes of a line that it parses at all."""
 
 WORDS = {
     ANY: "any value",
@@ -354,10 +357,10 @@ class JsonParser:
             if self._leaves[name].is_text and count:
                 made[name].append(_texts(text, *spans[name]))
         typed = [name for name in names if not self._leaves[name].is_text]
-        for low, high in _runs(offsets) if typed else ():
+        for low, high in runs_of(offsets) if typed else ():
             for name, array in self._parse(typed, text, offsets, (low, high), where).items():
                 starts, sizes = (one[low:high] for one in spans[name])
-                _need_exact(name, self._leaves[name], array, (text, starts, sizes), _later(where, low))
+                _need_exact(name, self._leaves[name], array, (text, starts, sizes), later(where, low))
                 made[name].append(array)
         return made
 
@@ -368,7 +371,7 @@ class JsonParser:
         options = reader.ParseOptions(
             explicit_schema=_nested(list(leaves.values()), lambda leaf: leaf.type), unexpected_field_behavior="ignore"
         )
-        how = reader.ReadOptions(use_threads=False, block_size=max(1 << 10, part.size + 1))
+        how = reader.ReadOptions(use_threads=False, block_size=block_size(part.size, where(run[0])))
         try:
             table = reader.read_json(pa.BufferReader(part), how, options)
         except pa.ArrowInvalid as error:
@@ -377,13 +380,13 @@ class JsonParser:
         if len(table) != run[1] - run[0]:
             raise CorruptError(f"{where(run[0])} and later: expected {run[1] - run[0]} objects, found {len(table)}")
         with translated(where(run[0])):
-            return {name: _shaped(name, leaf, _column(table, leaf.keys), _later(where, run[0])) for name, leaf in leaves.items()}
+            return {name: _shaped(name, leaf, _column(table, leaf.keys), later(where, run[0])) for name, leaf in leaves.items()}
 
     def _diagnose(self, names: Sequence[str], text: Texts, offsets: IntArray, run: tuple[int, int], where: Where) -> None:
         """SchemaMismatchError for the first value that pyarrow did not take."""
         part = offsets[run[0] : run[1] + 1]
         wanted = [(name, self._leaves[name]) for name in names]
-        starts, sizes = _find(self._finder(names), wanted, text, part, _later(where, run[0]))
+        starts, sizes = _find(self._finder(names), wanted, text, part, later(where, run[0]))
         for line in range(run[1] - run[0]):
             for place, (name, leaf) in enumerate(wanted):
                 start, size = int(starts[line, place]), int(sizes[line, place])
@@ -391,7 +394,7 @@ class JsonParser:
                     raise _misfit(name, leaf, value, where(run[0] + line))
 
 
-def _later(where: Where, first: int) -> Where:
+def later(where: Where, first: int) -> Where:
     """Where lines are, counted from a later one on."""
     return lambda line: where(first + line)
 
@@ -415,7 +418,9 @@ def _find(
     if fault == DEPTH:
         raise CorruptError(f"{at}: expected at most 256 levels of objects and lists, found more at byte {column}")
     if fault == TWICE:
-        raise CorruptError(f"{at}: expected every key once in an object, found {name!r} again at byte {column}")
+        raise CorruptError(
+            f"{at}: expected every key once in an object, found {repr(name) if name else 'one'} again at byte {column}: {there}"
+        )
     if fault == UNKNOWN:
         raise SchemaMismatchError(
             f"{at}: expected the keys and values that other lines have, found another at byte {column}: {there}; choose the wanted "
@@ -445,7 +450,7 @@ def words_of(leaf: JsonLeaf) -> str:
     return element + (f"[{leaf.size or ''}]" if leaf.kind == LIST else "")
 
 
-def _runs(offsets: IntArray) -> Iterator[tuple[int, int]]:
+def runs_of(offsets: IntArray) -> Iterator[tuple[int, int]]:
     """Lines that are parsed together."""
     low = 0
     while low < offsets.size - 1:
@@ -453,6 +458,13 @@ def _runs(offsets: IntArray) -> Iterator[tuple[int, int]]:
         high = min(max(fitting, low + 1), low + PARSED_LINES)
         yield low, high
         low = high
+
+
+def block_size(size: int, at: str) -> int:
+    """What pyarrow is told, so that a text of that many bytes is one block; SizeOverflowError if it takes none so large."""
+    if size > MOST_PARSED:
+        raise SizeOverflowError(f"{at}: expected a line of at most {MOST_PARSED} bytes, which pyarrow parses, found more: split it")
+    return max(1 << 10, size + 1)
 
 
 def _texts(text: Texts, starts: IntArray, sizes: IntArray) -> Any:

@@ -268,7 +268,7 @@ def _scan_plain(file: ScannedFile, how: LineFormat, num_files: int) -> FileSpans
             _pieces(file, advance or (lambda records, size: None)), lambda *range_: _read(file, *range_).tobytes()
         ):
             found.append(spans.copy())
-    notes = one.notes(lambda start: f"{file}: line {_count_newlines(file, start) + 1}")
+    notes = one.notes(lambda start: f"{file}: line {_count_newlines(file, start, how) + 1}")
     return FileSpans([LINE], np.concatenate(found), notes.to_bytes())
 
 
@@ -289,8 +289,17 @@ def _pieces(file: ScannedFile, advance: Callable[[int, int], object], stop: int 
             advance(piece.size, piece.size)
 
 
-def _count_newlines(file: ScannedFile, stop: int) -> int:
-    return sum(int(np.count_nonzero(piece == 10)) for piece in _pieces(file, lambda records, size: None, stop))
+def _count_newlines(file: ScannedFile, stop: int, how: LineFormat) -> int:
+    """Lines that end before a byte; those of rows may end with a return alone."""
+    count, last = 0, 0
+    for piece in _pieces(file, lambda records, size: None, stop):
+        newlines = piece == 10
+        count += int(np.count_nonzero(newlines))
+        if how.delimiter != "\0":
+            returns = np.concatenate([[last], piece[:-1]]) == 13
+            count += int(np.count_nonzero(returns & ~newlines))
+            last = int(piece[-1])
+    return count + (last == 13)
 
 
 def _sampled(file: ScannedFile, num_files: int) -> int:
@@ -369,7 +378,7 @@ class LineSource(PlainLines):
             return f"{self._files[number]}: line {within + head + 1}"
         starts = self._table.extents(np.array([record]), np.array([record + 1]), self._words)[1]
         base = sum(part.size for part in self._index.parts[:number])
-        newlines = _count_newlines(ScannedFile(self._index.parts[number], base, self._rows), int(starts[0]))
+        newlines = _count_newlines(ScannedFile(self._index.parts[number], base, self._rows), int(starts[0]), self._how)
         return f"{self._files[number]}: line {newlines + 1}"
 
 

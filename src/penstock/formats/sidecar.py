@@ -299,12 +299,25 @@ class _Shelf:
             with staging.alone():
                 for number, path in places.items():  # another process has made them meanwhile
                     self._read(number, path)
-                missing = [number for number in places if number not in self.found]
-                if missing:
+                first: dict[Path, int] = {}  # a file may be there several times
+                for number, path in places.items():
+                    if number not in self.found:
+                        first.setdefault(path, number)
+                if first:
                     with staging:
-                        each(lambda number: self._make(number, places[number], staging.path(places[number].name)), missing)
+                        each(
+                            lambda number: self._make(number, places[number], staging.path(places[number].name)),
+                            list(first.values()),
+                        )
+                for number, path in places.items():
+                    self._share(number, first.get(path, number))
         except StoreError:  # the others are made elsewhere
             return
+
+    def _share(self, number: int, other: int) -> None:
+        """Take what was made for another number, if it is about the same."""
+        if number not in self.found and other in self.found and self._identities[number] == self._identities[other]:
+            self.found[number] = self.found[other]
 
     def _make(self, number: int, path: Path, temporary: Path) -> None:
         subject, identity = self._subjects[number], self._identities[number]
