@@ -1,6 +1,7 @@
 """A storage of the user's own is read as a bucket is: every format, with windows, retries, counters and typed errors."""
 
 import io
+import json
 import pickle
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +20,7 @@ import pytest
 
 import penstock as pen
 from penstock.errors import AccessDeniedError, MissingError, ObjectChangedError, ReadError, SourceChangedError, StoreError
-from penstock.remote import backend as module
+from penstock.formats import sidecar, spans
 from penstock.remote.fetch import Policy
 from penstock.source import ObjectFacts, storage, write_collection, write_rows, write_tokens
 from penstock.testing import SourceSuite
@@ -131,11 +133,10 @@ def test_failures_are_tried_again_and_others_are_typed_errors(root: Path) -> Non
         pen.open(place / "x.shard")[0]
 
 
-def test_a_change_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_is_noticed(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", X)
     with pen.open(storage(Shelf(str(tmp_path))) / "x.npy", window_bytes="1MiB") as data:
         np.save(tmp_path / "x.npy", X[::-1].copy())
-        monkeypatch.setattr(module, "INFO_S", 0.0)
         with pytest.raises((ObjectChangedError, SourceChangedError)):
             data[:]
 
@@ -187,3 +188,100 @@ def test_what_is_no_backend_is_refused(root: Path) -> None:
         pen.open(storage(Careless(str(root))) / "x.npy")
     with pytest.raises(StoreError, match="only read"):
         pen.convert({"x": X}, storage(Listed(str(root))) / "new.pen")
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One object, whatever its name."""
+
+    data: bytes
+    etag: Any = "v1"
+    modified: Any = 0.0
+    size: Any = None
+    token: str = "secret-token"
+
+    def info(self, key: str) -> ObjectFacts:
+        return ObjectFacts(len(self.data) if self.size is None else self.size, self.etag, self.modified)
+
+    def read(self, key: str, start: int, stop: int) -> bytes:
+        return self.data[start:stop]
+
+
+def saved(x: Any, kind: str) -> bytes:
+    file = io.BytesIO()
+    if kind == "h5":
+        with h5py.File(file, "w") as made:
+            made["data"] = x
+    else:
+        np.save(file, x)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["npy", "h5"])
+def test_two_storages_of_one_name_share_nothing_in_a_cache(tmp_path: Path, kind: str) -> None:
+    for x in (X, X + 1, X):
+        with pen.open(storage(Jar(saved(x, kind)), "jar") / f"x.{kind}", cache=tmp_path / "cache") as data:
+            assert np.array_equal(data[:]["data"], x)
+
+
+def test_lines_of_two_storages_of_one_name_have_an_index_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spans, "KEPT_BYTES", 1)
+    monkeypatch.setattr(sidecar, "cache_directory", lambda: tmp_path)
+    for number in range(2):
+        lines = [json.dumps({"x": 10 ** ((i + number) % 2)}) for i in range(2000)]
+        with pen.open(storage(Jar("\n".join(lines).encode()), "jar") / "x.jsonl") as data:
+            assert data[:]["x"].tolist() == [json.loads(line)["x"] for line in lines]
+    assert len(list(tmp_path.glob(f"*{sidecar.SUFFIX}"))) == 2
+
+
+def test_a_copy_of_an_object_without_a_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"storage://jar/x\.h5: its server says neither an etag nor a date"):
+        pen.open(storage(Jar(saved(X, "h5"), None), "jar") / "x.h5", cache=tmp_path / "cache")
+    for x, when in ((X, 1.0), (X + 1, 2.0)):
+        with pen.open(storage(Jar(saved(x, "h5"), None, when), "jar") / "x.h5", cache=tmp_path / "cache") as data:
+            assert np.array_equal(data[:]["data"], x)
+
+
+class Moving:
+    """Two versions of an object, the second of which is there after some reads."""
+
+    def __init__(self, before: bytes, after: bytes, reads: int) -> None:
+        self.versions, self.reads = (before, after), reads
+
+    def info(self, key: str) -> ObjectFacts:
+        return ObjectFacts(len(self.versions[0]), f"v{self.reads < 0}")
+
+    def read(self, key: str, start: int, stop: int) -> bytes:
+        self.reads -= 1
+        return self.versions[self.reads < 0][start:stop]
+
+
+@pytest.mark.parametrize("reads", range(5))
+def test_no_byte_of_another_version_is_used(reads: int) -> None:
+    place = storage(Moving(saved(X, "npy"), saved(X + 1, "npy"), reads), f"moving{reads}")
+    place.objects.policy = Policy(first_wait_s=0.001)
+    with pen.open(place / "x.npy") as data:
+        try:
+            found = np.concatenate([data[low : low + 125]["data"] for low in range(0, 500, 125)])
+        except (ObjectChangedError, SourceChangedError):
+            return
+        assert np.array_equal(found, X) or np.array_equal(found, X + 1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size": -5}, {"size": "5"}, {"etag": 5}, {"modified": None}, {"modified": float("nan")}, {"modified": 1e30}]
+)
+def test_facts_that_are_none_are_named_and_nothing_else_is_shown(wrong: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"jar: expected .* as {next(iter(wrong))} .*from info") as raised:
+        pen.open(storage(Jar(saved(X, "npy"), **wrong), "jar") / "x.npy")
+    assert "secret" not in str(raised.value)
+
+
+def test_fsspec_takes_names_of_directories_as_it_writes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in" / "x.npy", X)
+    monkeypatch.chdir(tmp_path)
+    files = fsspec.filesystem("file")
+    for name in ("in", "./in/", f"file://{tmp_path}/in", f"{tmp_path}//in", f"{tmp_path}/in/"):
+        with pen.open(storage(files, name) / "*.npy") as data:
+            assert len(data) == 500

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import traceback
 from collections.abc import Iterator
 
 import numpy as np
@@ -129,3 +130,10 @@ def test_a_listing_that_never_ends_is_an_error(hub: Hub) -> None:
     hub.page_link = f'<{hub.endpoint}/api/datasets/user/name/tree/{commit}?recursive=true&expand=false>; rel="next"'
     with pytest.raises(ReadError, match="the next page of a listing is the same one"):
         url_path(BASE, hub.options).objects.list("user/name")
+
+
+@pytest.mark.parametrize("more", ["u:hf_secret@127.0.0.1:1", "127.0.0.1:1/hf_secret", "127.0.0.1:1?token=hf_secret"])
+def test_an_endpoint_with_credentials_is_refused_and_not_shown(more: str) -> None:
+    with pytest.raises(ValueError, match="endpoint: expected scheme and host of a hub") as raised:
+        pen.open(f"{BASE}/data", storage_options={"endpoint": f"http://{more}"})
+    assert "secret" not in "".join(traceback.format_exception(raised.value))

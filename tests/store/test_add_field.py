@@ -198,3 +198,14 @@ def test_another_writer_is_not_disturbed(tmp_path: Path):
             out.commit()
     with pen.open("memory://add/two.pen") as data:
         assert (len(data), list(data.schema)) == (N, ["x", "text", "y"])
+
+
+def test_a_writer_is_told_that_a_field_was_added_meanwhile() -> None:
+    path = "memory://add-field/meanwhile.pen"
+    pen.convert({"x": np.arange(5)}, path)
+    with pen.open(path, mode="a") as writer:
+        writer.extend({"x": [5]})
+        pen.add_field(path, "y", pen.Field("i8"), np.arange(5))
+        with pytest.raises(ConflictError, match="another writer added a field; reopen the store, and write these records anew"):
+            writer.commit()
+    assert len(pen.open(path)) == 5

@@ -100,6 +100,19 @@ def test_banning_every_record_that_has_a_weight_is_refused_and_does_not_hang():
         both.locate(0, range(4), 2)
 
 
+@pytest.mark.parametrize("weights", [[1, 1e-9, 0, 3e-9], [0, 1e-300, 1, 1e-300]])
+def test_where_nearly_all_of_the_weight_is_banned_the_others_are_drawn_by_theirs(weights: list[float]):
+    heavy = int(np.argmax(weights))
+    stream = numbered(4).sample(seed=3, weights=weights, size=40).without([heavy])
+    assert set(stream.locate(0, range(40)).ids.tolist()) == set(np.flatnonzero(weights).tolist()) - {heavy}
+
+
+def test_a_draw_of_those_that_are_not_banned_is_by_their_weights():
+    order = Weighted([1e9, 1, 0, 3], seed=3)
+    drawn = [order.draw_but(number << 54, np.array([0])) for number in range(1024)]
+    assert np.abs(np.bincount(drawn, minlength=4) - [0, 256, 0, 768]).max() < 30  # the table holds shares of 2**-34
+
+
 class Unreadable(pen.Source):
     """Records some of which cannot be read."""
 

@@ -34,6 +34,12 @@ def copy_files(what: str, files: Sequence[RemoteFile], remote: RemoteOptions) ->
     most = byte_size("cache_bytes", remote.cache_bytes, least=1)
     root = Path(os.path.abspath(remote.cache))
     root = root.with_name(f"{root.name}-files")
+    unknown = next((file for file in files if file.info.etag is None and not file.info.modified), None)
+    if unknown is not None:
+        raise ValueError(
+            f"{unknown}: its server says neither an etag nor a date, so that a copy could be that of an object that was replaced: "
+            "copy it to this machine by other means, and open that"
+        )
     targets = [_target(root, file) for file in files]
     missing = [number for number, target in enumerate(targets) if not _is_there(target, sizes[number])]
     needed = sum(sizes[number] for number in missing)
@@ -52,7 +58,7 @@ def copy_files(what: str, files: Sequence[RemoteFile], remote: RemoteOptions) ->
 def _target(root: Path, file: RemoteFile) -> Path:
     info = file.info
     version = info.etag if info.etag is not None else info.modified
-    return root / fingerprint_of("copied", str(file), version, info.size)[:32] / file.name
+    return root / fingerprint_of("copied", file.address, version, info.size)[:32] / file.name
 
 
 def _is_there(target: Path, size: int) -> bool:

@@ -350,6 +350,11 @@ class RemoteFile:
         """Bytes [start, stop), which must be there."""
         return self.path.objects.read(self.info, start, stop) if stop > start else b""
 
+    @property
+    def address(self) -> str:
+        """What it is called in caches."""
+        return self.path.address
+
     def __str__(self) -> str:
         return str(self.path)
 

@@ -126,7 +126,7 @@ class Subject:
             objects = [file.path.info for file in self.files if isinstance(file.path, RemoteFile)]
             if len(objects) < len(self.files) or any(info.etag is None for info in objects):
                 return None
-            told: list[object] = [(str(file.path), file.size) for file in self.files] + [info.etag for info in objects]
+            told: list[object] = [(_address(file.path), file.size) for file in self.files] + [info.etag for info in objects]
         else:
             versions = [file_version(path) for path in paths]
             for file, version in zip(self.files, versions, strict=True):
@@ -145,7 +145,12 @@ class Subject:
             name = fingerprint_of(VERSION, self.kind, self.options, _names(paths))[:16]
             yield paths[0].with_name(f".{paths[0].name[:100]}.{name}{SUFFIX}")
         if cache is not None:
-            yield cache / (fingerprint_of(VERSION, self.kind, self.options, [str(file.path) for file in self.files]) + SUFFIX)
+            yield cache / (fingerprint_of(VERSION, self.kind, self.options, [_address(file.path) for file in self.files]) + SUFFIX)
+
+
+def _address(file: Path | RemoteFile) -> str:
+    """What a file is called in a directory that has sidecars of many."""
+    return file.address if isinstance(file, RemoteFile) else str(file)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

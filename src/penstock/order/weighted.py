@@ -112,6 +112,17 @@ class Weighted:
             raise IndexError("expected a weight to draw by, got none")
         return self._table.by_word(word)
 
+    def draw_but(self, word: int, banned: IntArray) -> int:
+        """The record that a word of 64 random bits draws of those that are not banned. Takes time in proportion to all weights."""
+        columns = self._columns()
+        shares = columns[:, 0].astype(np.uint64)
+        np.add.at(shares, columns[:, 1], np.uint64(2**32) - columns[:, 0])
+        shares[banned] = 0
+        ends = np.cumsum(shares)
+        if ends.size == 0 or ends[-1] == 0:
+            raise IndexError("expected a weight to draw by, got none")
+        return int(np.searchsorted(ends, np.uint64(word * int(ends[-1]) >> 64), side="right"))
+
     def can_come(self) -> npt.NDArray[np.bool_]:
         """Of every record: whether it can be drawn at all, that is, has a weight above 0."""
         found = np.empty(self.n, np.uint8)

@@ -13,8 +13,8 @@ File systems of fsspec are taken as they are. Windows, caches, retries, forecast
 """
 
 import datetime
+import math
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -30,9 +30,9 @@ __all__ = ["Backend", "BackendClient", "FsspecBackend", "ObjectFacts", "Result",
 T = TypeVar("T")
 
 SCHEME = "storage"
-INFO_S = 5.0
-"""For how long what is known of an object is believed: a change is noticed that late, or when it is opened anew."""
 PAGE = 1000
+LAST_S = 253_402_300_800
+"""The year 10000, which no date is behind."""
 EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
@@ -80,7 +80,7 @@ def storage(backend: Any, name: str = "") -> UrlPath:
     if not isinstance(name, str):
         raise TypeError(f"name: expected a text, got {shown(name)}")
     if hasattr(backend, "cat_file") and hasattr(backend, "find"):
-        backend = FsspecBackend(backend, name.rstrip("/"))
+        backend = FsspecBackend(backend, str(backend._strip_protocol(name)).rstrip("/") if name else "")
     elif not all(callable(getattr(backend, method, None)) for method in ("info", "read")):
         raise TypeError(f"expected a backend with the methods info and read, or a file system of fsspec, got {shown(backend)}")
     try:
@@ -99,7 +99,8 @@ class FsspecBackend:
     root: str
 
     def info(self, key: str) -> ObjectFacts:
-        """What fsspec says of a file."""
+        """What fsspec says of a file, which may have changed since a listing that it remembers."""
+        self.files.invalidate_cache(self._path(key))
         return self._facts(self.files.info(self._path(key)), key)
 
     def read(self, key: str, start: int, stop: int) -> bytes:
@@ -156,7 +157,7 @@ class BackendClient:
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend, self._name = backend, name
-        self._known: dict[str, tuple[float, ObjectFacts]] = {}
+        self._known: dict[str, ObjectFacts] = {}
         self._lock = threading.Lock()
 
     def do(self, action: Callable[[], T]) -> T:
@@ -170,30 +171,51 @@ class BackendClient:
         return self._get(key, (options or {}).get("range"))
 
     def _get(self, key: str, asked: Any) -> Result:
+        """Bytes, and the version that the object had before they were read and has after it."""
         facts = self._facts(key, is_fresh=asked is None)
-        start, stop = _range(asked, facts.size)
+        bounds = _range(asked, facts.size)
+        if bounds is None:  # it may have grown
+            facts = self._facts(key, is_fresh=True)
+            bounds = _range(asked, facts.size)
+        if bounds is None:
+            raise FailedError(Failure("range", f"expected a range within {facts.size} bytes"))
+        start, stop = bounds
         data = self._guarded(key, lambda: self._backend.read(key, start, stop)) if stop > start else b""
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"{self._backend!r}: expected bytes from read, got a {type(data).__name__}")
+            raise TypeError(f"{self._name}: expected bytes from read, got a {type(data).__name__}")
+        data = bytes(data)
+        if self._facts(key, is_fresh=True) != facts:
+            raise FailedError(Failure("again", "the object was changed while it was read"))
         if len(data) > stop - start:
             raise FailedError(Failure("wrong", f"read gave {len(data)} bytes instead of {stop - start}"))
-        if len(data) < stop - start:
-            with self._lock:
-                self._known.pop(key, None)  # it may have been cut
-        return Result(as_meta(key, facts), (start, stop), bytes(data), {})
+        return Result(as_meta(key, facts), (start, stop), data, {})
 
     def _facts(self, key: str, *, is_fresh: bool) -> ObjectFacts:
-        now = time.monotonic()
         with self._lock:
-            when, known = self._known.get(key, (-INFO_S, None))
-        if known is not None and not is_fresh and now - when < INFO_S:
+            known = self._known.get(key)
+        if known is not None and not is_fresh:
             return known
-        found = self._guarded(key, lambda: self._backend.info(key))
-        if not isinstance(found, ObjectFacts):
-            raise TypeError(f"{self._backend!r}: expected ObjectFacts from info, got a {type(found).__name__}")
+        found = self._checked("info", key, self._guarded(key, lambda: self._backend.info(key)))
         with self._lock:
-            self._known[key] = now, found
+            self._known[key] = found
         return found
+
+    def _checked(self, method: str, key: Any, facts: Any) -> ObjectFacts:
+        """TypeError or ValueError, without what the backend may keep to itself, unless a method gave what it must."""
+        if not isinstance(key, str) or not isinstance(facts, ObjectFacts):
+            what = "keys and ObjectFacts" if method == "list" else "ObjectFacts"
+            found = type(key).__name__ if not isinstance(key, str) else type(facts).__name__
+            raise TypeError(f"{self._name}: expected {what} from {method}, got a {found}")
+        size, etag, modified = facts.size, facts.etag, facts.modified
+        if isinstance(size, bool) or not hasattr(size, "__index__") or size < 0:
+            raise ValueError(f"{self._name}: expected the bytes of {key!r} as size from {method}, got {shown(size)}")
+        if not isinstance(etag, str | None):
+            raise TypeError(f"{self._name}: expected a text or None as etag of {key!r} from {method}, got {shown(etag)}")
+        if not isinstance(modified, int | float) or not math.isfinite(modified) or not 0 <= modified < LAST_S:
+            raise ValueError(
+                f"{self._name}: expected seconds since 1970 as modified of {key!r} from {method}, got {shown(modified)}"
+            )
+        return facts
 
     def items(self, stream: Iterator[bytes]) -> Iterator[bytes]:
         """The pieces of a result."""
@@ -206,7 +228,9 @@ class BackendClient:
             raise FailedError(Failure("unsupported", "the backend has no method list(prefix): name the objects one by one"))
         below = f"{prefix}/" if prefix else ""
         listed = self._guarded(prefix or "", lambda: list(found(prefix or "")))
-        metas = [as_meta(key, facts) for key, facts in listed if key.startswith(below)]
+        if not all(isinstance(one, tuple | list) and len(one) == 2 for one in listed):
+            raise TypeError(f"{self._name}: expected pairs of key and ObjectFacts from list")
+        metas = [as_meta(key, self._checked("list", key, facts)) for key, facts in listed if str(key).startswith(below)]
         yield from (metas[low : low + PAGE] for low in range(0, len(metas), PAGE))
 
     def _guarded(self, key: str, action: Callable[[], T]) -> T:
@@ -225,11 +249,9 @@ class BackendClient:
         """Nothing is open."""
 
 
-def _range(asked: Any, size: int) -> tuple[int, int]:
-    """The bytes that are asked for, as far as there are any."""
+def _range(asked: Any, size: int) -> tuple[int, int] | None:
+    """The bytes that are asked for, as far as there are any; None if there are none."""
     if asked is None:
         return 0, size
     start, stop = (max(0, size - asked["suffix"]), size) if isinstance(asked, Mapping) else (asked[0], min(asked[1], size))
-    if start >= stop:
-        raise FailedError(Failure("range", f"expected a range within {size} bytes"))
-    return start, stop
+    return (start, stop) if start < stop else None

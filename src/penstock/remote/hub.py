@@ -64,8 +64,9 @@ class HubClient:
             raise ValueError(f"expected hf://datasets/user/name, got hf://{host}")
         token = _token(options)
         endpoint = str(options.get("endpoint") or os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip("/")
-        if urllib.parse.urlsplit(endpoint).path:
-            raise ValueError(f"endpoint: expected scheme and host of a hub, got {endpoint}")
+        parts = urllib.parse.urlsplit(endpoint)
+        if parts.path or parts.query or parts.fragment or "@" in parts.netloc:  # not shown: it may have credentials
+            raise ValueError(f"endpoint: expected scheme and host of a hub, such as {ENDPOINT}, got more than that")
         headers = {**dict(options.get("default_headers", {})), **({} if token is None else {"Authorization": f"Bearer {token}"})}
         given = {name: value for name, value in options.items() if name not in OPTIONS}
         self._http = HttpClient(endpoint, {**given, "default_headers": headers, "allow_redirects": True}, policy)

@@ -1,13 +1,15 @@
 """The objects of one bucket or host: list, read, write and delete, with retries, and without ever passing on wrong bytes."""
 
 import datetime
+import hashlib
 import os
+import pickle
 import threading
 import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
@@ -218,6 +220,18 @@ class Objects:
 
     def __repr__(self) -> str:
         return f"Objects({self.url!r})"
+
+    @cached_property
+    def identity(self) -> str:
+        """What tells these objects from others with the same URLs, in caches that processes share: nothing where the URL does;
+        of a storage of the user's own, whose name need not be its own, a digest of its pickle.
+        """
+        if self.scheme != "storage":
+            return ""
+        try:
+            return hashlib.sha256(pickle.dumps(self.options["backend"], protocol=4)).hexdigest()[:32]
+        except Exception:  # no other process can have it then
+            return uuid.uuid4().hex
 
     def url_of(self, key: str) -> str:
         """The whole URL of an object; never with credentials."""

@@ -109,6 +109,11 @@ class UrlPath:
     def __repr__(self) -> str:
         return f"UrlPath({str(self)!r})"
 
+    @property
+    def address(self) -> str:
+        """What this place is called in caches: its URL, and which storage it is in, if that does not tell."""
+        return f"{self} of {self.objects.identity}" if self.objects.identity else str(self)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UrlPath) and self.objects is other.objects and self.key == other.key
 

@@ -151,7 +151,7 @@ class _Download:
 
     def fetch(self, one: Range, lock: threading.Condition) -> None:
         """Bring a range into memory: from the disk cache, otherwise from the object store."""
-        url, info, cache, size = str(self.url), self.info, self.cache, one.stop - one.start
+        url, info, cache, size = self.url.address, self.info, self.cache, one.stop - one.start
         if cache is not None and cache.read_into(url, self.identity, info.size, one.start, one.stop, self._write):
             with lock:
                 for traffic in self.traffic:
@@ -172,12 +172,12 @@ class _Download:
     def evict_first(self, one: Range) -> None:
         """Mark a range in the cache as the first to evict. Needs no lock."""
         if self.cache is not None:
-            self.cache.drop(str(self.url), self.identity, self.info.size, one.start, one.stop)
+            self.cache.drop(self.url.address, self.identity, self.info.size, one.start, one.stop)
 
     def forget(self, one: Range) -> None:
         """Remove the bytes of a range from the cache, because they are wrong."""
         if self.cache is not None:
-            self.cache.remove(str(self.url), self.identity, self.info.size, one.start, one.stop)
+            self.cache.remove(self.url.address, self.identity, self.info.size, one.start, one.stop)
 
 
 class Window:

@@ -360,7 +360,8 @@ class Writer:
         except MissingError as error:
             raise ConflictError(f"{location}: generation {base.generation} is gone; reopen the store") from error
         if (newest.dataset, newest.fields, newest.numbers) != (base.dataset, base.fields, base.numbers):
-            raise ConflictError(f"{location}: another data set is here now; reopen the store")
+            what = "another data set is here now" if newest.dataset != base.dataset else "another writer added a field"
+            raise ConflictError(f"{location}: {what}; reopen the store, and write these records anew")
         redirects = self._redirects if newest.redirects == base.redirects else load_redirects(self._files, newest)
         shift = newest.next_chunk - base.next_chunk
         own = self._row_map.segments[len(base.segments) :]

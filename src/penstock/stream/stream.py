@@ -602,7 +602,7 @@ def is_in(ids: IntArray, banned: IntArray) -> Any:
 
 def substitute(seed: int, epoch: int, position: int, n: int, banned: IntArray, order: Order | None = None) -> int:
     """The record that comes instead of a banned one at a position: the first of a row of random records that is not banned. Of a
-    weighted order they are drawn by their weights.
+    weighted order they are drawn by their weights; where nearly all of the weight is banned, the last one by those of the others.
     """
     root = _core.absorb(derive_root(seed, epoch, Purpose.SUBSTITUTE), position)
     attempt = 0
@@ -612,8 +612,10 @@ def substitute(seed: int, epoch: int, position: int, n: int, banned: IntArray, o
         if not is_in(np.array([candidate]), banned)[0]:
             return int(candidate)
         attempt += 1
-        if attempt == LOOKED_AT and isinstance(order, Weighted) and not _can_come(order, banned):
-            raise ValueError("every record that has a weight is banned, or cannot be read, so there is nothing to take instead")
+        if attempt == LOOKED_AT and isinstance(order, Weighted):
+            if not _can_come(order, banned):
+                raise ValueError("every record that has a weight is banned, or cannot be read, so there is nothing to take instead")
+            return order.draw_but(_core.absorb(root, attempt), banned)
 
 
 def _can_come(order: Weighted, banned: IntArray) -> bool:
