@@ -11,7 +11,7 @@ WATCH    = LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-na
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build test test-native test-arm wheels test-wheels sdist docs lint format check sanitize sanitize-python campaign exhaustive crash soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden token-packages stub clean
+.PHONY: setup build compiled test test-native test-arm wheels test-wheels sdist docs lint format check sanitize sanitize-python campaign exhaustive crash soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden token-packages stub clean
 
 setup: $(VENV)/.ready
 
@@ -24,7 +24,7 @@ $(VENV)/.begun: pyproject.toml tools/system-packages
 	touch $@
 
 $(VENV)/.ready: $(VENV)/.begun
-	$(PY) -m pip install --quiet $$($(PY) tools/requirements.py dev)
+	$(PY) -m pip install --quiet --no-compile $$($(PY) tools/requirements.py dev)
 	touch $@
 
 build: $(VENV)/.built
@@ -34,9 +34,11 @@ $(VENV)/.built: $(VENV)/.begun $(NATIVE)
 	touch $@
 
 test:
-	$(MAKE) -j2 setup test-native
-	$(MAKE) build
+	$(MAKE) -j2 setup compiled
 	$(PY) tools/test.py $(PYTEST_ARGS)
+
+compiled: test-native  # the module behind the tests: both take all cores
+	$(MAKE) build
 
 test-native: $(VENV)/.begun
 	$(CMAKE) -S . -B build/native -DPENSTOCK_TESTS=ON >/dev/null
@@ -156,6 +158,7 @@ fuzz: setup build  # needs clang and its runtime: apt-get install clang libclang
 
 # Ray Train: two workers, then one, in the same order (the program checks itself); and a conversion from the command line.
 ray-train: setup build
+	$(PY) -m pytest -q tests/cluster/ray_engine.py
 	$(PY) examples/train_ray.py
 	rm -rf out/ray && mkdir -p out/ray
 	$(PY) -c "import numpy; numpy.save('out/ray/x.npy', numpy.arange(1000))"

@@ -190,4 +190,6 @@ def test_purposes_have_fixed_numbers():
         "TRANSFORM": 10,
         "PACK": 11,
         "PACK_GROUPS": 12,
+        "SPLIT": 13,
+        "WEIGHTED": 14,
     }

@@ -13,12 +13,14 @@ from penstock.remote.url import UrlPath, is_url, url_path
 SECRET = "s-e-c-r-e-t"
 
 
-@pytest.mark.parametrize("url", ["s3://b/k", "gs://b", "az://c/k", "http://h/k", "https://h:80/k", "memory://", "memory://x/y"])
+@pytest.mark.parametrize(
+    "url", ["s3://b/k", "hf://datasets/x/y", "gs://b", "az://c/k", "http://h/k", "https://h:80/k", "memory://", "memory://x/y"]
+)
 def test_urls_of_object_stores(url: str) -> None:
     assert is_url(url)
 
 
-@pytest.mark.parametrize("text", ["file:///a", "a/b", "/a/b", "C:/a", "s3:/b/k", "", "ftp://h/k", "s3", "hf://datasets/x"])
+@pytest.mark.parametrize("text", ["file:///a", "a/b", "/a/b", "C:/a", "s3:/b/k", "", "ftp://h/k", "s3", "hf:/datasets/x"])
 def test_other_texts(text: str) -> None:
     assert not is_url(text)
     with pytest.raises(ValueError, match="expected a URL of an object store"):
