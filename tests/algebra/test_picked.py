@@ -61,3 +61,8 @@ def test_picked_fields_come_from_a_url_in_the_same_order(tmp_path: Path) -> None
 def test_what_cannot_be_picked_is_refused(fields: tuple[str, ...], error: type[Exception]) -> None:
     with pytest.raises(error):
         pen.open({"label": np.arange(3)}).pick(*fields)
+
+
+def test_a_list_of_names_is_refused_with_how_to_write_it() -> None:
+    with pytest.raises(TypeError, match=r"pick takes the names of fields, as in pick\('x', 'y'\), got \['label'\]"):
+        pen.open({"label": np.arange(3)}).pick(["label"])  # type: ignore[arg-type]

@@ -130,6 +130,9 @@ class Picked(_View):
 
     def __init__(self, source: Source, fields: Sequence[str]) -> None:
         schema = source.schema
+        wrong = next((name for name in fields if not isinstance(name, str)), None)
+        if wrong is not None:
+            raise TypeError(f"pick takes the names of fields, as in pick('x', 'y'), got {shown(wrong)}")
         unknown = [name for name in fields if name not in schema]
         if unknown:
             raise KeyError(f"unknown fields {unknown}; there are {list(schema)}")

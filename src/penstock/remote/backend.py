@@ -80,7 +80,7 @@ def storage(backend: Any, name: str = "") -> UrlPath:
     if not isinstance(name, str):
         raise TypeError(f"name: expected a text, got {shown(name)}")
     if hasattr(backend, "cat_file") and hasattr(backend, "find"):
-        backend = FsspecBackend(backend, str(backend._strip_protocol(name)).rstrip("/") if name else "")
+        backend = FsspecBackend(backend, name.rstrip("/"))
     elif not all(callable(getattr(backend, method, None)) for method in ("info", "read")):
         raise TypeError(f"expected a backend with the methods info and read, or a file system of fsspec, got {shown(backend)}")
     try:
@@ -110,13 +110,17 @@ class FsspecBackend:
     def list(self, prefix: str) -> Iterable[tuple[str, ObjectFacts]]:
         """All files below a prefix, by ``find``."""
         self.files.invalidate_cache()
-        skipped = len(self._path("").lstrip("/"))
+        skipped = len(self._whole(self._path("")))
         for path, about in self.files.find(self._path(prefix), detail=True).items():
-            key = path.lstrip("/")[skipped:].strip("/")
+            key = self._whole(path)[skipped:].strip("/")
             yield key, self._facts(about, key)
 
     def _path(self, key: str) -> str:
         return "/".join(part for part in (self.root, key) if part) or "/"
+
+    def _whole(self, path: str) -> str:
+        """A path as fsspec has it, whether it was relative or a URL, without slashes at its ends."""
+        return str(self.files.unstrip_protocol(path)).partition("://")[2].strip("/")
 
     def _facts(self, about: Mapping[str, Any], key: str) -> ObjectFacts:
         if about.get("type") == "directory" or not isinstance(about.get("size"), int):
