@@ -24,7 +24,7 @@ $(VENV)/.begun: pyproject.toml tools/system-packages
 	touch $@
 
 $(VENV)/.ready: $(VENV)/.begun
-	$(PY) -m pip install --quiet --no-compile $$($(PY) tools/requirements.py dev)
+	$(PY) -m pip install --quiet $$($(PY) tools/requirements.py dev)
 	touch $@
 
 build: $(VENV)/.built

@@ -15,7 +15,7 @@ from tests.remote.seaweed import serving
 
 from penstock.remote.objects import close_all
 
-CASES = 1000
+CASES = 600
 
 
 @pytest.fixture(autouse=True)
