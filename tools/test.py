@@ -1,4 +1,4 @@
-"""Runs the tests: all of them in four processes at once, or with arguments for pytest, in one.
+"""Runs the tests: all of them in three processes at once, or with arguments for pytest, in one.
 
 The files of tests are a queue, those that took longest first (``tests/durations.json``, files that are not in it before all
 others); each process takes the next one when it is done with the last, so that all end together. A process that has grown large
@@ -27,8 +27,8 @@ from pathlib import Path
 
 import pytest
 
-PROCESSES = 4
-"""Two more than cores: many tests wait for programs that they started."""
+PROCESSES = 3
+"""One more than cores: many tests wait for programs that they started."""
 OUT = Path("out")
 DURATIONS = Path("tests/durations.json")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # others start with every program, and wait by spinning
