@@ -48,6 +48,8 @@ class FixedField:
     shape: tuple[int, ...]
     is_tokens: bool
     nullable: bool
+    is_made: bool = False
+    """Whether a sample is made of what is read, as a picture is."""
 
     def shape_for(self, seq_len: int | None) -> tuple[int, ...]:
         """The shape of a sample; a phase may say how long sequences are."""
@@ -115,7 +117,7 @@ class NativeGroup:
         columns = [[leaf for table in own for leaf in table.leaves] for own in tables]
         limits = [min(map(_limit, leaves), default=math.inf) for leaves in columns]
         by_name = {field.name: limit for field, limit in zip(fields, limits, strict=True)}
-        self._limits = [(field, by_name[field.name]) for field in self.fixed]
+        self._limits = [(field, by_name[field.name]) for field in self.fixed if not field.is_made]
         self._leaves: list[list[Leaf]] = [
             list({id(leaf): leaf for leaf in leaves if leaf.remote is not None}.values()) for leaves in zip(*columns, strict=True)
         ]
@@ -214,12 +216,12 @@ def _native_field(
     if any((field.dtype, field.kind) != (first.dtype, first.kind) for field in fields) or (first.is_fixed and first.stride == 0):
         return None
     readers: list[tuple[Any, int]] = []
-    for own in tables:
+    for stream, own in zip(streams, tables, strict=True):
         if name not in own:
             return None
         table, inner = own[name]
         for leaf in table.leaves:
-            reader = leaf.native_reader(inner)
+            reader = stream.native_reader(leaf, name, inner)
             if reader is None:
                 return None
             readers.append(reader)
@@ -227,7 +229,8 @@ def _native_field(
     if first.is_fixed:
         is_tokens = streams[0].has_sequences
         stride = first.dtype.itemsize if is_tokens else first.stride
-        return FixedField(name, readers, stride, first.dtype, first.shape, is_tokens, nullable)
+        is_made = any(isinstance(reader, _core.ImageReader) for reader, _ in readers)
+        return FixedField(name, readers, stride, first.dtype, first.shape, is_tokens, nullable, is_made)
     if any(field.ndim != first.ndim for field in fields):
         return None
     kind = "array" if first.kind == "ragged" else first.kind
@@ -413,7 +416,7 @@ class NativeEngine(Engine):
     def _put(self, asked: "_Asked", size: int) -> RecordPicks:
         """Ask the rings for batches of ``size`` of those samples; the record, or first token, of each in its own source."""
         for ring, (which, rows) in zip(self._rings, asked.rows, strict=False):
-            ring.put(rows, size, which)
+            ring.put(rows, size, which, asked.picks.seeds)
         if (runs := asked.runs) is not None:
             offsets, cuts = np.concatenate([[0], np.cumsum(runs.counts)]), np.ascontiguousarray(runs.first[::size])
             self._rings[0].put_runs(runs.starts, offsets, cuts, asked.streams_of_runs)  # tokens are one field
