@@ -25,6 +25,8 @@ TYPES = {"u1": _core.ImageType.U1, "f2": _core.ImageType.F2, "f4": _core.ImageTy
 IMAGE = "image"
 """What the only field of bytes may be called, whatever its name."""
 
+SUFFIXES = ("jpg", "jpeg", "png", "webp")
+
 MOST_SIDE = 1 << 15
 
 Pair = tuple[float, float]
@@ -132,15 +134,17 @@ def _make(options: ImageOptions) -> _core.ImageMaker:
 
 def find_encoded(schema: Mapping[str, Field], name: str) -> tuple[str, str | None]:
     """The field of bytes that a name of pictures stands for: of that name; of an image column of Hugging Face, which is the fields
-    ``name.bytes`` and ``name.path``; or, for "image", the only field of bytes. With it the field that names files, if there is one.
+    ``name.bytes`` and ``name.path``; or, for "image", the only field of bytes, or the only one named like a kind of files, as in
+    tar archives. With it the field that names files, if there is one.
     """
     if name not in schema and f"{name}.bytes" in schema:
         data, path = f"{name}.bytes", f"{name}.path" if f"{name}.path" in schema else None
     elif name not in schema:
         encoded = [one for one, field in schema.items() if _has_bytes(field)]
-        if name != IMAGE or len(encoded) != 1:
+        found = encoded if len(encoded) == 1 else [one for one in encoded if one.lower() in SUFFIXES]
+        if name != IMAGE or len(found) != 1:
             raise KeyError(f"unknown field {name!r}; fields of bytes, which may hold pictures, are {encoded or 'not there'}")
-        data, path = encoded[0], None
+        data, path = found[0], None
     else:
         data, path = name, None
     if not _has_bytes(schema[data]):

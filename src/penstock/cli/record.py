@@ -4,6 +4,7 @@ What data says of its own size is not trusted; names of saved files cannot leave
 """
 
 import importlib.util
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -207,7 +207,7 @@ class Stream(ABC):
         """The same stream with the pictures of a field (JPEG, PNG, WebP) as arrays of one size, made by native threads.
 
         * ``field``       the encoded pictures: a field of bytes, or several that are treated alike. ``"image"`` also stands for the
-          image column of a Hugging Face data set, and for the only field of bytes
+          image column of a Hugging Face data set, for the only field of bytes, and for jpg, png or webp of a tar archive
         * ``size``        pixels of a side, or (height, width)
         * ``crop``        "random": a random part, ``scale`` of the area with a ``ratio`` of width to height; "center": the part in
           the middle, ``fraction`` of what fits; "pad": the whole picture, with ``fill`` around it; None: the whole picture,
