@@ -695,6 +695,14 @@ def shrink_image(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order
     The picture as a JPEG whose longer side has at most max_side pixels, with its orientation applied.
     """
 
+class ImageReader:
+    """Pictures of records, for a ring. Safe to use from several threads."""
+
+    def __init__(self, reader: VaryingReader, maker: ImageMaker, needs_all: bool) -> None:
+        """
+        The bytes of pictures, and what makes arrays of them; with needs_all, a missing picture is an error.
+        """
+
 class DocumentLine:
     """
     Documents as one line of tokens, for a ring. Safe to use from several threads.
@@ -715,9 +723,9 @@ class BatchRing:
         Fields as ([(reader, number of the field or -1 for rows) of each source], bytes of a record); fields of varying length as ([reader of each source], bytes of an item, dimensions or 0). Batches with such fields are in memory before they are taken as far as they fit room_bytes, but at least room_batches.
         """
 
-    def put(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], batch: int, which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
+    def put(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], batch: int, which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
         """
-        Ask for batches of ``batch`` ids each; ``which`` says of which source each is. IndexError if one does not exist.
+        Ask for batches of ``batch`` ids each; ``which`` says of which source each is, ``seeds`` what is drawn for it, where there are pictures. IndexError if one does not exist.
         """
 
     def put_runs(self, starts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], cuts: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
