@@ -33,7 +33,7 @@ from penstock.cli.record import chosen
 from penstock.cli.terminal import console, facts, number, print_json, say
 from penstock.conversion.convert import convert as convert_source
 from penstock.conversion.files import DOCUMENTS, ONE_FIELD, Converted
-from penstock.conversion.image import ShrinkImages
+from penstock.conversion.image import ShrinkImages, as_shrink
 from penstock.conversion.tasks import records_noted
 from penstock.conversion.text import Tokenize
 from penstock.errors import PenstockError, StoreError
@@ -282,8 +282,7 @@ def _shrink(text: str) -> ShrinkImages:
             f"expected max_side=N, and quality=Q and field=NAME if need be, got {text!r}", param_hint="--image"
         )
     try:
-        numbers = {name: int(given[name]) for name in ("max_side", "quality") if name in given}
-        return ShrinkImages(**numbers, **({"field": given["field"]} if "field" in given else {}))
+        return as_shrink({name: value if name == "field" else int(value) for name, value in given.items()})
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--image") from error
 

@@ -34,8 +34,13 @@ class RecordPicks:
     def part(self, low: int, high: int) -> "RecordPicks":
         """Samples [low, high)."""
         here = slice(low, high)
-        others = (None if one is None else one[here] for one in (self.weights, self.sources, self.seeds))
-        return RecordPicks(self.ids[here], *others)
+        weights, sources, seeds = self.weights, self.sources, self.seeds
+        return RecordPicks(
+            self.ids[here],
+            None if weights is None else weights[here],
+            None if sources is None else sources[here],
+            None if seeds is None else seeds[here],
+        )
 
     def take(self, places: IntArray) -> "RecordPicks":
         weights, seeds = self.weights, self.seeds
