@@ -1,7 +1,7 @@
 """Small pictures for tests, and what a stream makes of them by the formulas of docs/reference/order.md, one by one."""
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,9 @@ def encode(picture: npt.NDArray[np.uint8], kind: str = "JPEG", **options: Any) -
     return file.getvalue()
 
 
-def pictures(count: int, kinds: Sequence[str] = KINDS, first: int = 0) -> list[bytes]:
-    """Of different sizes and formats."""
-    numbers = range(first, first + count)
-    return [encode(pixels(n, 24 + 5 * n % 17, 30 + 7 * n % 23), kinds[n % len(kinds)]) for n in numbers]
+def pictures(count: int, sides: tuple[int, int] = (24, 30)) -> list[bytes]:
+    """Of different formats and sizes, at least these."""
+    return [encode(pixels(n, sides[0] + 5 * n % 17, sides[1] + 7 * n % 23), KINDS[n % len(KINDS)]) for n in range(count)]
 
 
 def options(size: Any, **given: Any) -> ImageOptions:
