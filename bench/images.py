@@ -6,7 +6,7 @@
     python bench/images.py [--quick] [--json FILE] [--python PATH]
 
 Photographs of scikit-image, cut and scaled to 256 x 256, 500 x 375 and 1920 x 1280, encoded with quality 90. Everyone gets the same
-random boxes and flips, which are penstock's (``stream.boxes``), two threads and batches of 64, from files that are in memory; penstock
+random boxes and flips, which are penstock's (``stream.boxes``), two threads and batches of 64, from memory; penstock
 reads a store. PSNR is that of the first batch, against Pillow's antialiased resize of the same box of the whole picture, by median.
 There is no torchvision for this version of torch: its transforms of Pillow's images are what "torch DataLoader, Pillow" does.
 """
@@ -85,14 +85,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=OUT) as place:
         for name, (width, height, count) in SIZES.items():
             directory = Path(place) / name.replace(" ", "")
-            run_child(script, "write", directory, width, height, count // 4 if given.quick else count, python=str(given.python))
+            run_child(
+                script,
+                "write",
+                directory,
+                width,
+                height,
+                max(BATCH, count // 4) if given.quick else count,
+                python=str(given.python),
+            )
             tell_boxes(directory)
             progress(f"{name}: penstock")
             found = {"penstock": ours(directory, seconds)}
             for rival in CONTENDERS:
                 progress(f"{name}: {rival}")
                 python = sys.executable if rival.startswith("torch") else str(given.python)
-                found[rival] = run_child(script, rival, directory, seconds, python=python)
+                try:
+                    found[rival] = run_child(script, rival, directory, seconds, python=python)
+                except RuntimeError as error:  # such as SPDL without the libraries of FFmpeg
+                    progress(f"{rival} cannot run: {str(error)[-200:]}", lasting=True)
             results[name] = {one: {**figures, "psnr": psnr(directory, one)} for one, figures in found.items()}
     print(machine(), f"other programs, the rivals among them, took {others.share():.0%} of the cores", sep="; ")
     for name, found in results.items():

@@ -62,9 +62,9 @@ struct RingVarying {
 // What is in a batch.
 struct RingPicks {
   std::vector<std::int64_t> ids;
-  std::vector<std::int32_t> which;    // the source of each id; empty: all are of the first
-  std::vector<std::int64_t> offsets;  // from 0 on, if ids begin runs of records
-  std::vector<std::uint64_t> seeds;   // of each id; empty: there are none
+  std::vector<std::int32_t> which;        // the source of each id; empty: all are of the first
+  std::vector<std::int64_t> offsets;      // from 0 on, if ids begin runs of records
+  std::vector<std::uint64_t> seeds = {};  // of each id; empty: there are none
 
   std::size_t records() const { return offsets.empty() ? ids.size() : static_cast<std::size_t>(offsets.back()); }
 };
