@@ -7,6 +7,7 @@ import re
 import stat
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase, translate
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, TypeVar
@@ -46,6 +47,7 @@ __all__ = [
     "LocalFile",
     "Names",
     "Neighbours",
+    "Prefix",
     "RemoteFile",
     "bytes_of",
     "check_batch",
@@ -357,6 +359,23 @@ class RemoteFile:
 
     def __str__(self) -> str:
         return str(self.path)
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A URL, and the objects that were listed under it."""
+
+    path: UrlPath
+    objects: Sequence[ObjectInfo]
+
+    def named(self) -> Iterator[tuple[str, ObjectInfo]]:
+        """The objects with their names below the URL."""
+        start = len(self.path.key) + 1 if self.path.key else 0
+        return ((info.key[start:], info) for info in self.objects if len(info.key) > start)
+
+    def files(self, under: str = "") -> dict[str, RemoteFile]:
+        """Those whose names below the URL begin so, by these names."""
+        return {name: RemoteFile(self.path / name, info) for name, info in self.named() if name.startswith(under)}
 
 
 File: TypeAlias = LocalFile | RemoteFile
