@@ -35,6 +35,7 @@ Record = dict[str, Any]
 
 N = 60
 X = np.random.default_rng(3).standard_normal((N, 6)).astype(np.float32)
+FILES = 12
 TEXTS = [f"text {number} {'é' * (number % 5)}" for number in range(N)]
 
 
@@ -137,7 +138,7 @@ def _array_record(path: Path) -> None:
 
 def _folder(path: Path) -> None:
     """With names whose order depends on the levels, and one that is hidden."""
-    for n in range(N):
+    for n in range(FILES):
         file = path / ("cat", "cat-2", "dog", ".")[n % 4] / f"{n}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("" if n == 7 else TEXTS[n])
@@ -218,7 +219,11 @@ def test_every_format_is_read_on_the_server_as_on_a_disk(
             network, after = loader.stats().network, prefix.objects.account.snapshot()
         assert network is not None
         sent = after.requests - before.requests, after.bytes - before.bytes
-        assert (network.requests, network.bytes) == sent == (forecast.requests, forecast.bytes)
+        assert (network.requests, network.bytes) == sent
+        if name == "a.zarr":  # chunks of 7 and 9 rows, of which some are in two blocks of 16
+            assert sent < (forecast.requests, forecast.bytes) < (2 * sent[0], 2 * sent[1])
+        else:
+            assert sent == (forecast.requests, forecast.bytes)
 
 
 # Every one keeps the promises of all sources; those that are not here do so in test_sources_suite.py and test_lines.py
@@ -252,8 +257,8 @@ class TestFolder(FormatSuite):
         return source
 
     def records(self) -> list[Record]:
-        names = [("cat", "cat-2", "dog", "")[n % 4] for n in range(N)]
-        ids = sorted(range(N), key=lambda n: [*filter(None, [names[n].encode()]), f"{n}.txt".encode()])
+        names = [("cat", "cat-2", "dog", "")[n % 4] for n in range(FILES)]
+        ids = sorted(range(FILES), key=lambda n: [*filter(None, [names[n].encode()]), f"{n}.txt".encode()])
         return [
             {
                 "data": b"" if n == 7 else TEXTS[n].encode(),
