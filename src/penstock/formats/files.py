@@ -309,6 +309,8 @@ class LocalFile:
 class RemoteFile:
     """An object at a URL, in the version that was seen first: once it was replaced, every read raises ObjectChangedError."""
 
+    __slots__ = ("_info", "ends", "is_listed", "path")
+
     def __init__(self, path: UrlPath, info: ObjectInfo | None = None) -> None:
         self.path, self._info = path, info
         self.is_listed = info is not None
