@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from tests.remote.test_sources_suite import RemoteSuite
 
 import penstock as pen
 from penstock.batch import Ragged
-from penstock.errors import CorruptError, FormatError, MissingError, ObjectChangedError
+from penstock.errors import CorruptError, FormatError, MissingError, ObjectChangedError, ReadError
 from penstock.formats import sidecar, spans
 from penstock.records import Source
 from penstock.remote.url import UrlPath, url_path
@@ -400,6 +401,49 @@ def test_a_shard_with_a_bad_index_and_chunks_of_other_names_are_noticed(tmp_path
     place.objects.put(f"{place.key}/a/1.0", shard)
     with pytest.raises(FormatError, match="expected chunks named like"):
         pen.open(str(place / "a"))
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "nothing": lambda m: None,
+    "grid": lambda m: m["chunk_grid"].update(name="other"),
+    "no grid": lambda m: m.pop("chunk_grid"),
+    "encoding": lambda m: m["chunk_key_encoding"].update(configuration=None),
+    "no encoding": lambda m: m.pop("chunk_key_encoding"),
+    "no codecs": lambda m: m.update(codecs=[]),
+    "inner codecs": lambda m: m["codecs"][0]["configuration"].update(codecs=None),
+    "index": lambda m: m["codecs"][0]["configuration"].update(index_codecs=[{"name": "bytes"}]),
+    "index at the start": lambda m: m["codecs"][0]["configuration"].update(index_location="start"),
+    "inner chunks": lambda m: m["codecs"][0]["configuration"].update(chunk_shape=[5, 6]),
+    "more": lambda m: m["codecs"].append({"name": "gzip", "configuration": {"level": 1}}),
+    "shape": lambda m: m.update(shape=[70, 6]),
+    "fewer": lambda m: m.update(shape=[20, 6]),
+    "fill value": lambda m: m.update(fill_value="x"),
+    "transformers": lambda m: m.update(storage_transformers=[{"name": "x"}]),
+}
+
+
+def test_whatever_the_metadata_says_nothing_is_read_that_is_not_read_on_a_disk(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "good", data=X, chunks=(4, 3), shards=(16, 6))
+    found = {}
+    for name, change in CHANGES.items():
+        place = url_path(f"memory://zarr-metadata/{name.replace(' ', '-')}")
+        content = json.loads((tmp_path / "good/zarr.json").read_text())
+        change(content)
+        shutil.copytree(tmp_path / "good", tmp_path / name)
+        (tmp_path / name / "zarr.json").write_text(json.dumps(content))
+        put_all(place, tmp_path / name)
+        found[name] = [_values(what) for what in (str(place), tmp_path / name)]
+    assert {name: at_url for name, (at_url, _) in found.items()} == {name: on_disk for name, (_, on_disk) in found.items()}
+    assert [name for name, (_, values) in found.items() if values is not None] == ["nothing", "shape", "fewer"]
+
+
+def _values(what: Any) -> Any:
+    """None if it is refused."""
+    try:
+        with pen.open(what) as data:
+            return data["data"][:].tolist()
+    except ReadError:
+        return None
 
 
 def test_damaged_chunks_are_noticed_when_they_are_read(tmp_path: Path) -> None:

@@ -211,6 +211,7 @@ class RemoteZarrSource(ZarrSource):
         self._files = Files(files)
         self._rows = max(chunks.block_rows() for chunks in self._chunks.values())
         self._recent = Recent(CACHE_BYTES)
+        self._accepted: set[str] = set()
         self._window = window_on(files, remote)
 
     @property
@@ -313,27 +314,33 @@ class RemoteZarrSource(ZarrSource):
         chunks = self._chunks[name]
         array, ts = chunks.array, tensorstore()
         limits = {"cache_pool": {"total_bytes_limit": 0}, "data_copy_concurrency": {"limit": self._threads}}
+        driver, memory = "zarr3" if array.file == "zarr.json" else "zarr", {"driver": "memory"}
         with translated(array.path):
             context = ts.Context(limits)
-            memory = ts.KvStore.open({"driver": "memory"}, context=context).result()
-            memory.write(array.file, chunks.layout.metadata).result()
+            if name not in self._accepted:  # what tensorstore refuses of the metadata itself
+                ts.KvStore.open(memory, context=context).result().write(array.file, array.metadata).result()
+                ts.open({"driver": driver, "kvstore": memory}, open=True, read=True, context=context).result()
+                self._accepted.add(name)
+                context = ts.Context(limits)
+            store = ts.KvStore.open(memory, context=context).result()
+            store.write(array.file, chunks.layout.metadata).result()
         if self._window is None or not extents[0].size:
             pass
         elif is_alone:
-            self._put(chunks, places, memory, lambda number, low, high: self._files[number].read(low, high))
+            self._put(chunks, places, store, lambda number, low, high: self._files[number].read(low, high))
         else:
             landings = self._window.landings
             with self._window.hold(*extents):
-                self._put(chunks, places, memory, lambda number, low, high: landings[number].read(low, high))
+                self._put(chunks, places, store, lambda number, low, high: landings[number].read(low, high))
         # Where all chunks are there, one that tensorstore does not find is an error, and never a fill value.
-        driver, is_full = "zarr3" if array.file == "zarr.json" else "zarr", bool(np.all(chunks.numbers[places] >= 0))
-        spec = {"driver": driver, "kvstore": {"driver": "memory"}, "fill_missing_data_reads": not is_full}
+        is_full = bool(np.all(chunks.numbers[places] >= 0))
+        spec = {"driver": driver, "kvstore": memory, "fill_missing_data_reads": not is_full}
         rows, length = chunks.rows, self._length
         with translated(array.path):
-            store = ts.open(spec, open=True, read=True, context=context).result()
-            if tuple(store.shape) != array.shape or store.dtype.numpy_dtype != self._schema[name].dtype:
-                raise CorruptError(f"{array.path}: expected {array}, as its metadata said, found {store.dtype} {store.shape}")
-            coming = {place: store[place * rows : min(length, (place + 1) * rows)].read() for place in places.tolist()}
+            opened = ts.open(spec, open=True, read=True, context=context).result()
+            if tuple(opened.shape) != array.shape or opened.dtype.numpy_dtype != self._schema[name].dtype:
+                raise CorruptError(f"{array.path}: expected {array}, as its metadata said, found {opened.dtype} {opened.shape}")
+            coming = {place: opened[place * rows : min(length, (place + 1) * rows)].read() for place in places.tolist()}
             return {place: np.asarray(one.result()) for place, one in coming.items()}
 
     def _put(self, chunks: _Chunks, places: IntArray, memory: Any, read: Callable[[int, int, int], bytes]) -> None:
