@@ -103,8 +103,8 @@ def _find_index(path: Path) -> tuple[Path, int] | None:
 
 
 def _rows(index: Path, number: int, most: int) -> Iterator[tuple[Any, Any, Any, Any]]:
-    """Key, name of the part, offset and bytes of every file, in their order. An error if there are more than an archive can have, or
-    if what is asked for is not in tables.
+    """Key, name of the part, offset and bytes of every file, in their order. An error if there are more than an archive can have,
+    or if what is asked for is not in tables.
     """
     with closing(sqlite3.connect(f"{index.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
         base.execute("PRAGMA trusted_schema = OFF")

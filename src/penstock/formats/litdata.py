@@ -528,8 +528,8 @@ class LitDataRows(FileSource, GroupSource):
         index, *chunks = files
         if files.is_remote:
             raise UnsupportedTypeError(
-                f"{index}: the items are rows of an Arrow file within {chunks[0].name}, which is not read at URLs: copy the directory "
-                "to a disk"
+                f"{index}: the items are rows of an Arrow file within {chunks[0].name}, which is not read at URLs: copy the "
+                "directory to a disk"
             )
         content = _content(index)
         if len(content["chunks"]) != len(chunks):
