@@ -112,6 +112,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("formats")
     for name, make in FORMATS.items():
         make(directory / name)
+        with pen.open(directory / name) as source:  # what libraries start, and keep, is there before the first test
+            source[0]
     return directory
 
 
