@@ -375,7 +375,7 @@ def test_compressed_archives_that_change_are_noticed(tmp_path: Path, monkeypatch
     os.utime(path, ns=(0, 0))
     source = pen.open(path)
     path.write_bytes(gzip.compress(tar(MEMBERS[:-1])))
-    with source, pytest.raises(SourceChangedError):
+    with source, pytest.raises((SourceChangedError, TruncatedError)):
         source[0]
     with pen.open(path) as source:
         assert len(source) == len(model(MEMBERS[:-1]))
@@ -398,7 +398,7 @@ def test_compressed_archives_next_to_plain_ones_and_of_other_codecs_are_refused(
 @pytest.mark.parametrize("suffix", [".tar", ".tgz"])
 def test_names_that_are_not_utf_8_are_refused(tmp_path: Path, suffix: str):
     path = tmp_path / f"a{suffix}"
-    for name, words in ((b"a.\xff", "names of fields in UTF-8"), (b"\xff.x", "UTF-8")):
+    for name, words in ((b"a.\xff", "extension that can be a field"), (b"\xff.x", "UTF-8")):
         head = bytearray(raw("q.x", b"1"))
         head[: len(name) + 1] = name + b"\0"
         head[148:156] = b" " * 8

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from penstock.argument import IntArray, as_ids
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output, masked
-from penstock.errors import CorruptError, FormatError, SchemaMismatchError
+from penstock.errors import CorruptError, SchemaMismatchError
 from penstock.formats.files import MAX_BATCH_BYTES, Files, check_batch
 from penstock.formats.rows_in_files import FileRows, Rows, RowSource, reader_of_files, use_pread
 from penstock.formats.sidecar import PAGE_BYTES, Sidecar, SidecarWriter, Subject, obtain_each
@@ -78,12 +78,9 @@ class FileSpans:
         return cls(list(columns), np.stack(words, axis=1) if words else np.empty((0, 0), np.int64))
 
     @classmethod
-    def taken(cls, where: str, scanner: _core.SpanScanner) -> "FileSpans":
+    def taken(cls, scanner: _core.SpanScanner) -> "FileSpans":
         """What a native scanner has found."""
-        try:
-            columns, table, memory, in_file, has_crcs = scanner.take()
-        except UnicodeDecodeError as error:
-            raise FormatError(f"{where}: expected names of fields in UTF-8, found {error.object[:100]!r}") from None
+        columns, table, memory, in_file, has_crcs = scanner.take()
         words = 2 * len(columns) + (in_file if has_crcs else 0)
         return cls(columns, table.reshape(-1, words), memory, in_file, has_crcs)
 
@@ -155,7 +152,7 @@ class ScannedFile:
                 stop = min(self.size, start + max(piece, scanner.need))
                 scanner.feed(self.read(start, stop))
                 piece = least if scanner.next > stop + MOST_PIECE else min(2 * piece, most)
-        return FileSpans.taken(str(self), scanner)
+        return FileSpans.taken(scanner)
 
 
 Scan = Callable[[ScannedFile], FileSpans]

@@ -198,7 +198,7 @@ def _scan_memory(path: str, raw: npt.NDArray[np.uint8]) -> FileSpans:
     scanner = _core.TarScanner(path, raw.size)
     while not scanner.is_done:
         scanner.feed(raw[scanner.next :])
-    return FileSpans.taken(path, scanner)
+    return FileSpans.taken(scanner)
 
 
 class TarBlocks(PackedBlocks):
