@@ -20,6 +20,7 @@ from penstock.errors import (
     MissingError,
     NoMatchError,
     SchemaMismatchError,
+    UnsafePathError,
 )
 from penstock.fingerprint import (
     FEW_PAGES,
@@ -62,6 +63,7 @@ __all__ = [
     "matching_objects",
     "matching_paths",
     "need_file",
+    "need_utf8",
     "next_to",
     "one_line",
     "suffix_of",
@@ -90,6 +92,14 @@ def check_batch(where: str, num_bytes: int) -> None:
         raise BatchTooLargeError(
             f"{where}: expected a batch of at most {MAX_BATCH_BYTES} bytes, found {num_bytes}; read fewer records"
         )
+
+
+def need_utf8(path: str | os.PathLike[str]) -> None:
+    """UnsafePathError for the name of a file that is not UTF-8."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise UnsafePathError(f"expected the name of a file in UTF-8, found {os.fsencode(path)!r}: rename it") from None
 
 
 def one_line(words: object, most: int) -> str:
@@ -135,6 +145,7 @@ def expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suff
             raise NoMatchError(f"no file matches {text!r} (in {os.getcwd()})")
         return [path.absolute() for path in found]
     path = Path(text).absolute()
+    need_utf8(path)
     if is_directory(path):
         names = sorted((name for name in names_in(path) if suffix_of(name) in suffixes), key=os.fsencode)
         found = [inside for inside in (path / name for name in names) if is_file(inside)]
@@ -272,9 +283,10 @@ T = TypeVar("T")
 
 
 class LocalFile:
-    """A file on disk."""
+    """A file on disk, whose name is UTF-8: native code, Arrow and fingerprints have no other names."""
 
     def __init__(self, path: Path) -> None:
+        need_utf8(path)
         self.path = path
 
     @property

@@ -90,7 +90,7 @@ LANCE = Kind("Lance", (), "lance:open_lance", at_urls=True, is_listed=True)
 ZARR = Kind("zarr", (), "zarr:open_zarr", at_urls=True, is_listed=True)
 SAVED = Kind("a saved Hugging Face data set", (), "huggingface:open_saved", at_urls=True, is_listed=True)
 TFRECORD = Kind("tfrecord", (".tfrecord", ".tfrecords"), "tfrecord:open_tfrecord", at_urls=True)
-TAR = Kind("tar", (".tar",), "webdataset:open_tar", head=b"ustar", at_urls=True, head_at=257)
+TAR = Kind("tar", (".tar", ".tgz", ".tar.gz", ".tar.zst"), "webdataset:open_tar", head=b"ustar", at_urls=True, head_at=257)
 COLLECTION = Kind("collection", (), "collection:open_collection", at_urls=True)
 FOLDER = Kind("a folder of any files", (), "folder:open_directory")
 PREFIX = Kind("objects under a URL", (), "prefix:open_prefix", at_urls=True, is_listed=True)
@@ -118,8 +118,8 @@ REFUSED = {
     ".pickle": "a pickle would have to be executed to be read",
     ".pt": "a torch file is a pickle, which would have to be executed to be read: save its tensors as .npy files",
     **dict.fromkeys(
-        (".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4"),
-        "no file in an archive that is compressed as a whole can be read by itself: decompress it to a .tar",
+        (".tbz2", ".txz", ".tar.bz2", ".tar.xz", ".tar.lz4"),
+        "of archives that are compressed as a whole, .tgz, .tar.gz and .tar.zst are read: decompress it to a .tar",
     ),
 }
 
