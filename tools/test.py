@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cost import Meter
 
 PROCESSES = 3
 """One more than cores: many tests wait for programs that they started."""
@@ -74,7 +75,7 @@ def run_worker(name: str, pipe: int) -> int:
     """One of the processes."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests were started in the background
     arguments = ["-p", "no:cacheprovider", f"--junitxml={OUT}/tests-{name}.xml", "-o", "console_output_style=classic"]
-    code = int(pytest.main([*arguments, *_files()], plugins=[Worker(pipe)]))
+    code = int(pytest.main([*arguments, *_files()], plugins=[Worker(pipe), Meter(OUT / f"tests-{name}.cpu")]))
     return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code  # others took the last ones
 
 
