@@ -29,21 +29,25 @@ $(VENV)/.ready: $(VENV)/.begun
 
 build: $(VENV)/.built
 
+# The core is compiled once, for the module and for the C++ tests.
 $(VENV)/.built: $(VENV)/.begun $(NATIVE)
-	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(CMAKE) -S . -B build/native -DPENSTOCK_TESTS=ON >/dev/null
+	$(CMAKE) --build build/native -j2 --target penstock_core
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation \
+	  -C cmake.define.PENSTOCK_CORE=$(CURDIR)/build/native/libpenstock_core.a -e .
 	touch $@
 
 test:
 	$(MAKE) -j2 setup compiled
 	$(PY) tools/test.py $(PYTEST_ARGS)
 
-compiled: test-native  # the module behind the tests: both take all cores
-	$(MAKE) build
+compiled: build  # the tests behind the module: both take all cores
+	$(MAKE) test-native
 
 test-native: $(VENV)/.begun
 	$(CMAKE) -S . -B build/native -DPENSTOCK_TESTS=ON >/dev/null
 	$(CMAKE) --build build/native -j2
-	$(VENV)/bin/ctest --test-dir build/native --output-on-failure
+	$(VENV)/bin/ctest --test-dir build/native -j2 --output-on-failure
 
 # The C++ tests and the golden orders on an emulated arm64 processor: apt-get install qemu-user-static
 test-arm: $(VENV)/.wheels

@@ -24,7 +24,7 @@ PATIENCE_S = 60
 
 # The first profile is what make test runs. In the other one properties are tried on many more examples, other ones each time, and
 # tests that take a sample take everything (see tests/effort.py): make campaign, or pytest --hypothesis-profile=campaign
-settings.register_profile("ci", derandomize=True, deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("campaign", settings.get_profile("ci"), derandomize=False, max_examples=1000)
 settings.load_profile("ci")
 

@@ -12,8 +12,8 @@ from tests.effort import every
 
 SUBSETS = 2
 TRIED = every(2, list(MUTANTS))
-MOST = "24"  # of every plan, drawn by lot; all of them: make crash
-LEAST_STATES = 700
+MOST = "12"  # of every plan, drawn by lot; all of them: make crash
+LEAST_STATES = 300
 # A protocol that syncs has few states; many more than this mean that an fsync was lost somewhere.
 MOST_STATES_PER_EVENT = 30
 

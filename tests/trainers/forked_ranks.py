@@ -20,7 +20,14 @@ def main(place: Path) -> None:
     from torch.multiprocessing import start_processes
 
     ranks = LaunchConfig(
-        1, 1, nproc_per_node=2, run_id="ranks", rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="fork", max_restarts=0
+        1,
+        1,
+        nproc_per_node=2,
+        run_id="ranks",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        start_method="fork",
+        max_restarts=0,
     )
     spawned = place / "spawned"
     spawned.mkdir()
