@@ -120,7 +120,7 @@ sanitize-python: $(WATCHED)/.built
 # Long campaigns, apart from the tests (fuzz, which needs clang, is not among them).
 campaign: exhaustive crash soak large resume crossing
 
-exhaustive: setup build  # what the tests take a sample of, with everything; see tests/README.md
+exhaustive: setup build $(VENV)/.trainers  # what the tests take a sample of, with everything; see tests/README.md
 	$(PY) -m tests.campaign
 
 crash: setup build
@@ -169,9 +169,13 @@ ray-train: setup build
 	$(PY) -m penstock convert --engine ray --workers 2 out/ray/x.npy out/ray/x.pen
 	$(PY) -m penstock verify out/ray/x.pen
 
+$(VENV)/.trainers: $(VENV)/.ready
+	$(PY) -m pip install --quiet $$($(PY) tools/requirements.py --only trainers)
+	touch $@
+
 # Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and on two. (Accelerate, torchrun and spawn
-# are among the tests.)
-trainers: setup build
+# are among the tests, as forks; here they start programs of their own.)
+trainers: setup build $(VENV)/.trainers
 	$(PY) -m pytest -q --hypothesis-profile=campaign tests/trainers
 	$(PY) -m tests.trainers.hf_trainer
 

@@ -186,7 +186,9 @@ def test_check_50_nothing_is_imported_and_nothing_printed() -> None:
 # L6: memory
 
 
-@pytest.mark.parametrize(("kind", "threads"), [("native", 1), ("threads", 4), *([("native", 4), ("threads", 1)] if is_campaign() else [])])
+@pytest.mark.parametrize(
+    ("kind", "threads"), [("native", 1), ("threads", 4), *([("native", 4), ("threads", 1)] if is_campaign() else [])]
+)
 def test_l6_check_45_memory_is_bounded_by_prefetch(kind: str, threads: int, tmp_path: Path) -> None:
     """Batches of 8 MiB, 32 MB ahead: at most those, one that the trainer holds, one that it had before, and a little."""
     code, out, error = finish(start("memory", kind, tmp_path / "big.npy", "32MB", 8, threads))

@@ -91,7 +91,9 @@ def data(tmp_path: Path) -> Iterator[dict[str, Source]]:
         source.close()
 
 
-@pytest.mark.parametrize(("codec", "missing"), [(codec, one) for i, codec in enumerate(CODECS) for one in every(2, [False, True], i)])
+@pytest.mark.parametrize(
+    ("codec", "missing"), [(codec, one) for i, codec in enumerate(CODECS) for one in every(2, [False, True], i)]
+)
 def test_all_kinds_of_fields_are_read_natively(tmp_path: Path, codec: Codec, missing: bool) -> None:
     write_store(tmp_path / "s", codec, missing=missing)
     for io in ("map", "pread"):

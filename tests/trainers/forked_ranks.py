@@ -1,7 +1,7 @@
 """Ranks of torchrun and of torch.multiprocessing as forks of one process, so that torch and accelerate are imported once.
 
-The launchers are those of torch: the elastic agent that is behind torchrun, and ``start_processes`` that is behind ``spawn``; only their
-``start_method`` differs. A campaign starts the programs themselves.
+The launchers are those of torch: the elastic agent that is behind torchrun, and ``start_processes`` that is behind ``spawn``. Only
+their ``start_method`` differs. A campaign starts the programs themselves.
 
 Usage: python forked_ranks.py <directory>
 """

@@ -191,11 +191,11 @@ class SourceSuite:
         def work(seed: int) -> None:
             rng = np.random.default_rng(seed)
             for _ in range(4):
-                ids = rng.integers(0, len(expected), 20) if expected else np.empty(0, np.int64)
+                ids = rng.integers(0, len(expected), 12) if expected else np.empty(0, np.int64)
                 assert_batch(source[ids], [expected[i] for i in ids])
 
-        with ThreadPoolExecutor(8) as pool:
-            for done in [pool.submit(work, seed) for seed in range(8)]:
+        with ThreadPoolExecutor(6) as pool:
+            for done in [pool.submit(work, seed) for seed in range(6)]:
                 done.result(DEADLINE_S)
 
     def test_forked_children_read(self, source: Source, expected: list[Record]) -> None:
