@@ -85,6 +85,7 @@ lint: setup build
 	$(VENV)/bin/clang-format --dry-run --Werror $(CPP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy tests/typing_calls.py
 	$(VENV)/bin/lint-imports
 
 format: setup build

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-SAMPLED = re.compile(r"^(?:from|import) (?:tests\.effort|hypothesis)\b|^from tests import effort\b|\bSourceSuite\b|\bRemoteSuite\b", re.MULTILINE)
+SAMPLED = re.compile(
+    r"^(?:from|import) (?:tests\.effort|hypothesis)\b|^from tests import effort\b|\bSourceSuite\b|\bRemoteSuite\b", re.MULTILINE
+)
 
 
 def sampled() -> list[str]:
