@@ -29,11 +29,12 @@ $(VENV)/.ready: $(VENV)/.begun
 
 build: $(VENV)/.built
 
-# The core is compiled once, for the module and for the C++ tests.
+# The core is compiled once, for the module and for the C++ tests. The module has a build directory of its own: CMake remembers the
+# library there, and a plain `pip install -e .` must not link it when it is old.
 $(VENV)/.built: $(VENV)/.begun $(NATIVE)
 	$(CMAKE) -S . -B build/native -DPENSTOCK_TESTS=ON >/dev/null
 	$(CMAKE) --build build/native -j2 --target penstock_core
-	$(PY) -m pip install --quiet --no-deps --no-build-isolation \
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation -C build-dir=build/module \
 	  -C cmake.define.PENSTOCK_CORE=$(CURDIR)/build/native/libpenstock_core.a -e .
 	touch $@
 
