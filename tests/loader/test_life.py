@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -279,12 +280,14 @@ def test_what_a_signal_handler_raises_reaches_the_caller_of_a_native_loader() ->
     class AlarmError(Exception):
         pass
 
-    def on_alarm(*_: object) -> None:
-        raise AlarmError
+    is_heard = False
 
-    def take_until_alarm() -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0.005)  # once: a second one could come before the timer is off
-        deque(islice(batches, 500), maxlen=0)
+    def on_alarm(_: int, frame: FrameType | None) -> None:
+        """Raises once, while the caller waits for the native threads: a second one could come before the timer is off."""
+        nonlocal is_heard
+        if not is_heard and frame is not None and frame.f_code.co_name == "_wait_for_batch":
+            is_heard = True
+            raise AlarmError
 
     rows = np.zeros((64, 4 << 20), np.uint8)
     loader = pen.Loader(pen.open(rows).in_order(), 64, threads=2)
@@ -293,8 +296,9 @@ def test_what_a_signal_handler_raises_reaches_the_caller_of_a_native_loader() ->
     try:
         batches = loader.forever()
         next(batches)
+        signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
         with pytest.raises(AlarmError):
-            take_until_alarm()
+            deque(islice(batches, 2000), maxlen=0)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
