@@ -11,7 +11,7 @@ from penstock.argument import whole_number
 from penstock.native import _core
 from penstock.schema import Field
 
-__all__ = ["IMAGE", "ImageOptions", "find_encoded"]
+__all__ = ["IMAGE", "MOST_SIDE", "ImageOptions", "find_encoded"]
 
 CROPS = {
     None: _core.ImageCrop.NONE,
@@ -27,7 +27,8 @@ IMAGE = "image"
 
 SUFFIXES = ("jpg", "jpeg", "png", "webp")
 
-MOST_SIDE = 1 << 15
+MOST_SIDE = 1 << 14
+"""Pixels of a side of what is made."""
 
 Pair = tuple[float, float]
 
@@ -54,24 +55,24 @@ class ImageOptions:
     @classmethod
     def of(cls, size: int | Sequence[int], **given: Any) -> "ImageOptions":
         """Of what a user gives. ValueError if it does not fit together."""
-        sides = (size, size) if isinstance(size, int | np.integer) else tuple(size)
-        if len(sides) != 2:
-            raise ValueError(f"size must be a number of pixels, or (height, width), got {size!r}")
+        sides = (size, size) if isinstance(size, int | np.integer) else _pair("size", size, "a whole number, or (height, width)")
         height, width = (whole_number("size", side, least=1, most=MOST_SIDE) for side in sides)
         for name, allowed in (("crop", CROPS), ("layout", LAYOUTS)):
-            if given[name] not in allowed:
+            if given[name] not in list(allowed):
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {given[name]!r}")
         given["dtype"] = np.dtype(given["dtype"]).str[1:]
         if given["dtype"] not in TYPES:
             raise ValueError(f"dtype must be u1, f2 or f4, got {given['dtype']}")
-        given["channels"] = whole_number("channels", given["channels"], least=1, most=3)
+        given["channels"] = whole_number("channels", given["channels"])
+        if given["channels"] not in (1, 3):
+            raise ValueError(f"channels must be 1 or 3, got {given['channels']}")
         for name in ("mean", "std"):
             given[name] = _per_channel(name, given[name], given["channels"])
             if given[name] is not None and given["dtype"] == "u1":
                 raise ValueError(f"{name} is for floats: give dtype='f4' or 'f2', or leave it out")
         for name in ("scale", "ratio"):
-            low, high = map(float, given[name])
-            given[name] = low, high
+            low, high = _pair(name, given[name], "(low, high)")
+            given[name] = float(low), float(high)
         given |= {name: float(given[name]) for name in ("fraction", "flip")}
         given["fill"] = whole_number("fill", given["fill"], most=255)
         given["max_pixels"] = whole_number("max_pixels", given["max_pixels"], least=1)
@@ -100,11 +101,20 @@ class ImageOptions:
         return ", ".join(f"{name}={value!r}" for name, value in told)
 
 
+def _pair(name: str, value: Any, expected: str) -> tuple[Any, ...]:
+    if not isinstance(value, Sequence | np.ndarray):
+        raise TypeError(f"{name} must be {expected}, got {value!r}")
+    if len(value) != 2:
+        raise ValueError(f"{name} must be {expected}, got {value!r}")
+    return tuple(value)
+
+
 def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...] | None:
     if value is None:
         return None
-    numbers = tuple(float(one) for one in np.broadcast_to(np.asarray(value, np.float64).reshape(-1), (channels,)))
-    if not all(np.isfinite(numbers)) or (name == "std" and min(numbers) <= 0):
+    given = np.asarray(value, np.float64).reshape(-1).tolist()
+    numbers = tuple(given * channels if len(given) == 1 else given)
+    if len(numbers) != channels or not all(np.isfinite(numbers)) or (name == "std" and min(numbers) <= 0):
         raise ValueError(
             f"{name} must be numbers{' above 0' if name == 'std' else ''}, one for each of {channels} channels, got {value!r}"
         )

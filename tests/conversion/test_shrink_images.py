@@ -90,6 +90,7 @@ def test_an_interrupted_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.M
     ("given", "words"),
     [
         ({"image": {"max_side": 0}}, "max_side"),
+        ({"image": {"max_side": 16_385}}, "max_side must be in"),
         ({"image": {"max_side": 8, "quality": 101}}, "quality"),
         ({"image": ShrinkImages(8), "map": dict}, "map of its own"),
         ({"image": ShrinkImages(8), "tokenizer": "x.json"}, "one of them"),

@@ -381,6 +381,8 @@ def test_what_has_no_pictures_is_refused(store: Source) -> None:
     records = store.shuffle(seed=SEED)
     stream: Any = records.images("image", SIZE)
     texts = pen.open({"text": ["a", "b"], "blob": [b"x", b"y"], "other": [b"x", b"y"]}).in_order()
+    two = pen.open({"image.bytes": PICTURES, "mask": PICTURES}).in_order()
+    weighed = pen.open({"weight.bytes": PICTURES}).design(seed=1, size=4)
     for refused, error, words in (
         (lambda: stream.sequences(4), TypeError, "without images"),
         (lambda: stream.pack(4), TypeError, "without images"),
@@ -400,6 +402,16 @@ def test_what_has_no_pictures_is_refused(store: Source) -> None:
         (lambda: records.images("image", flip=2), ValueError, "flip"),
         (lambda: records.images("image", scale=(2, 1)), ValueError, "scale"),
         (lambda: records.images(["image", "image"]), ValueError, "twice"),
+        (lambda: records.images([]), ValueError, "at least one"),
+        (lambda: two.images("image").images("image"), ValueError, "twice"),
+        (lambda: weighed.images("weight"), ValueError, r"\['weight'\] already"),
+        (lambda: records.images("image", 8.5), TypeError, "height, width"),
+        (lambda: records.images("image", 16_385), ValueError, "16384"),
+        (lambda: records.images("image", crop=["random"]), ValueError, "crop must be"),
+        (lambda: records.images("image", scale=0.5), TypeError, r"scale must be \(low, high\)"),
+        (lambda: records.images("image", channels=2), ValueError, "channels must be 1 or 3, got 2"),
+        (lambda: records.images("image", dtype="f4", mean=(0.5, 0.5)), ValueError, "one for each of 3 channels"),
+        (lambda: stream.boxes(0, [0.5]), TypeError, "positions"),
         (lambda: pen.mix({"a": stream, "b": records.images("image", 8)}, seed=1), SchemaMismatchError, "same fields"),
         (lambda: pen.Loader(stream, phases=[pen.Phase(2, batch_size=2, seq_len=8)]), ValueError, "sequences"),
     ):

@@ -15,13 +15,12 @@ from penstock.argument import set_whole
 from penstock.batch import Batch, Ragged
 from penstock.errors import ImageError
 from penstock.fingerprint import fingerprint_of
-from penstock.image import IMAGE, find_encoded
+from penstock.image import IMAGE, MOST_SIDE, find_encoded
 from penstock.native import _core
 from penstock.schema import Field
 
 __all__ = ["ImageMap", "ShrinkImages", "as_shrink"]
 
-MOST_SIDE = 1 << 15
 AT_ONCE = min(8, os.cpu_count() or 1)
 """Batches that are worked on at a time."""
 

@@ -83,11 +83,13 @@ class ImageStream(PartStream):
     def __init__(self, records: RecordStream, images: Sequence[ImageField], *, seed: int | None = None) -> None:
         self._records, self._images = records, tuple(images)
         self._seed = None if seed is None else whole_number("seed", seed, most=MAX_SEED)
-        by_place = {place: one for one in self._images for place in (one.data, one.path) if place is not None}
-        if len({one.data for one in self._images}) < len(self._images):
-            raise ValueError(f"a field of pictures is given twice: {[one.name for one in self._images]}")
-        kept = [name for name in records.source.schema if name not in by_place]
-        if taken := [one.name for one in self._images if one.name in kept]:
+        names = [one.name for one in self._images]
+        if not names:
+            raise ValueError("expected at least one field of pictures, got none")
+        if len(set(names)) < len(names) or len({one.data for one in self._images}) < len(names):
+            raise ValueError(f"a field of pictures is given twice: {names}")
+        replaced = {place for one in self._images for place in (one.data, one.path)}
+        if taken := [name for name in names if name in records.schema and name not in replaced]:
             raise ValueError(f"the stream has fields {taken} already")
 
     # The stream of records

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.argument import IntArray, as_ids, as_positions, whole_number
+from penstock.argument import MAX_LENGTH, IntArray, as_ids, as_positions, check_positions, whole_number
 from penstock.batch import Batch, Outputs
 from penstock.errors import BatchError
 from penstock.fingerprint import fingerprint_arrays, fingerprint_of
@@ -241,7 +241,8 @@ class Stream(ABC):
         where it is flipped, 0 where it is not; zeros for a missing picture. Of the samples at positions of an epoch; only headers
         are decoded. ``field`` is needed where there are several.
         """
-        places = as_positions(positions) if isinstance(positions, range) else np.atleast_1d(np.asarray(positions, np.int64))
+        places = as_positions(positions) if isinstance(positions, range) else np.atleast_1d(np.asarray(positions))
+        places = check_positions("positions", places, MAX_LENGTH)
         return self.boxes_of(self.locate_at(epoch, places, step), field)
 
     def boxes_of(self, picks: Any, field: str | None) -> npt.NDArray[np.int32]:
