@@ -1,12 +1,13 @@
 // PNG by libpng. Alpha is dropped, as Pillow's convert("RGB") drops it; 16 bits are rounded to 8; gamma and profiles are ignored.
 // The library reports errors by longjmp: see image_jpeg.cpp.
+#include <libdeflate.h>
 #include <png.h>
 
 #include <algorithm>
 #include <csetjmp>
 #include <cstring>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/image_decode.h"
@@ -16,9 +17,42 @@ namespace {
 
 constexpr png_alloc_size_t kMaxChunk = 8 << 20;  // of what is not pixels
 
-// Chunks that say nothing about pixels, and may be packed.
-constexpr png_byte kIgnored[] = "iCCP\0iTXt\0sPLT\0tEXt\0zTXt";
-constexpr int kNumIgnored = 5;
+// Chunks that say nothing about pixels, and may be packed or claim a size that they do not have. EXIF is found by the walk.
+constexpr png_byte kIgnored[] = "eXIf\0iCCP\0iTXt\0pCAL\0sCAL\0sPLT\0tEXt\0zTXt";
+constexpr int kNumIgnored = 8;
+
+std::uint32_t load_be(const std::byte* p) {
+  std::uint32_t value = 0;
+  for (std::size_t i = 0; i < 4; ++i) value = value << 8 | std::to_integer<std::uint32_t>(p[i]);
+  return value;
+}
+
+struct Chunk {
+  std::string_view name;
+  std::span<const std::byte> body;
+  std::span<const std::byte> summed;  // name and body
+  std::uint32_t sum;
+
+  void check() const {
+    if (libdeflate_crc32(0, summed.data(), summed.size()) == sum) return;
+    throw ImageError("PNG: " + std::string(name) + ": the bytes do not have their checksum");
+  }
+};
+
+// Gives take every chunk that is there as a whole, until it returns true or the last one was seen. Whether IEND was reached.
+template <class Take>
+bool walk(std::span<const std::byte> file, const Take& take) {
+  for (std::size_t at = 8; file.size() - at >= 8;) {
+    const std::size_t size = load_be(file.data() + at);
+    const std::string_view name(reinterpret_cast<const char*>(file.data()) + at + 4, 4);
+    if (name == "IEND") return true;
+    if (size + 12 > file.size() - at) return false;
+    const std::byte* const end = file.data() + at + 8 + size;
+    if (take(Chunk{name, file.subspan(at + 8, size), file.subspan(at + 4, size + 4), load_be(end)})) return false;
+    at += size + 12;
+  }
+  return false;
+}
 
 class PngDecoder final : public ImageDecoder {
  public:
@@ -46,13 +80,20 @@ class PngDecoder final : public ImageDecoder {
       throw ImageError("PNG: fewer bytes than a picture of that size can have; it was cut or is hostile");
     }
     const bool palette = png_get_color_type(png_, info_) == PNG_COLOR_TYPE_PALETTE;
-    return {width, height, palette ? 3U : png_get_channels(png_, info_), orientation()};
+    return {width, height, palette ? 3U : png_get_channels(png_, info_), orientation_of(encoded)};
   }
 
   std::uint32_t best_scale(std::uint32_t) const override { return 1; }
 
+  // A crop may end before the checksum of the chunk in which its pixels are: all are looked at first, and only here.
   void start(const DecodeWindow& window) override {
+    const bool ends = walk(encoded_, [](const Chunk& chunk) {
+      if (chunk.name == "IDAT") chunk.check();
+      return false;
+    });
+    if (!ends) throw ImageError("PNG: the file was cut");
     guarded([&] {
+      png_set_crc_action(png_, PNG_CRC_QUIET_USE, PNG_CRC_DEFAULT);
       const int kind = png_get_color_type(png_, info_);
       if (png_get_bit_depth(png_, info_) == 16) png_set_scale_16(png_);
       if (kind == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png_);
@@ -94,13 +135,7 @@ class PngDecoder final : public ImageDecoder {
     }
   }
 
-  void finish() override {
-    static constexpr char kEnd[] = "IEND";
-    for (std::size_t i = encoded_.size(); i >= 4; --i) {
-      if (std::memcmp(encoded_.data() + i - 4, kEnd, 4) == 0) return;
-    }
-    throw ImageError("PNG: no end chunk; the file was cut");
-  }
+  void finish() override {}  // start has looked at the whole file
 
   void close() noexcept override {
     if (png_ != nullptr) png_destroy_read_struct(&png_, &info_, nullptr);
@@ -130,13 +165,16 @@ class PngDecoder final : public ImageDecoder {
     self->next_byte_ += count;
   }
 
-  int orientation() const {
-#ifdef PNG_eXIf_SUPPORTED
-    png_uint_32 size = 0;
-    png_bytep exif = nullptr;
-    if (png_get_eXIf_1(png_, info_, &size, &exif) != 0) return exif_orientation({reinterpret_cast<const std::byte*>(exif), size});
-#endif
-    return 1;
+  // EXIF may come before the pixels or behind them.
+  static int orientation_of(std::span<const std::byte> file) {
+    int found = 1;
+    walk(file, [&](const Chunk& chunk) {
+      if (chunk.name != "eXIf") return false;
+      chunk.check();
+      found = exif_orientation(chunk.body);
+      return true;
+    });
+    return found;
   }
 
   // Of row next_: the columns of the window.

@@ -269,9 +269,6 @@ def test_exif_orientation_is_applied(kind: str, orientation: int) -> None:
 
 def test_an_interlaced_png_is_read() -> None:
     # Pillow does not write any: these are the seven passes of 3 x 2 grey pixels, made by hand.
-    def chunk(name: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
     rows = [b"\0\x0a", b"\0\x14", b"\0\x1e\x28\x32"]  # pass 1: (0, 0); pass 6: (1, 0); pass 7: row 1; pass 4: (2, 0)
     data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 3, 2, 8, 0, 0, 0, 1))
     data += chunk(b"IDAT", zlib.compress(rows[0] + b"\0\x63" + rows[1] + rows[2])) + chunk(b"IEND", b"")
@@ -358,11 +355,38 @@ def test_bad_pictures_are_refused_with_the_reason(name: str) -> None:
         _core.shrink_image(data, 8, 90, 100_000)
 
 
-def test_a_flipped_byte_of_a_png_is_found() -> None:
-    data = bytearray(encoded(photograph(60, 60), "PNG"))
-    data[len(data) // 2] ^= 1
-    with pytest.raises(ImageError, match="PNG: "):
-        make(maker_of(Crop("none", size=(8, 8))), [bytes(data)], [0])
+@pytest.mark.parametrize(
+    "crop", [Crop("none", size=(8, 8)), Crop("random", size=(8, 8), scale=(0.01, 0.05))], ids=lambda crop: crop.kind
+)
+def test_a_flipped_byte_of_a_png_is_found_wherever_the_crop_is(crop: Crop) -> None:
+    # Uncompressed: any byte is a byte of a pixel. A crop ends before the checksum of the only chunk of pixels.
+    good = encoded(photograph(60, 60), "PNG", compress_level=0)
+    assert good.count(b"IDAT") == 1
+    for place in range(100, len(good) - 100, 997):
+        data = bytearray(good)
+        data[place] ^= 1
+        with pytest.raises(ImageError, match="PNG: IDAT: the bytes do not have their checksum"):
+            make(maker_of(crop), [bytes(data)], [3])
+
+
+def chunk(name: bytes, body: bytes) -> bytes:
+    """Of a PNG."""
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def test_exif_of_a_png_is_found_behind_the_pixels_and_its_damage_too() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    plain = encoded(photograph(60, 44), "PNG")
+    late = plain[:-12] + chunk(b"eXIf", exif.tobytes().removeprefix(b"Exif\0\0")) + plain[-12:]
+    upright = as_pillow_sees(late)
+    assert _core.probe_image(late)[1:3] == upright.size == (44, 60)
+    found = pixels(Crop("none", size=upright.size, flip=0.0), late, 0)
+    np.testing.assert_array_equal(found, np.asarray(upright))
+    broken = bytearray(late)
+    broken[late.index(b"eXIf") + 20] ^= 1
+    with pytest.raises(ImageError, match="PNG: eXIf: the bytes do not have their checksum"):
+        _core.probe_image(bytes(broken))
 
 
 def test_arguments_are_checked() -> None:
