@@ -10,6 +10,7 @@ import argparse
 import collections
 import signal
 import sys
+import zlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -54,13 +55,24 @@ def outcome(data: bytes, seed: int) -> str:
     return "a picture"
 
 
+def with_sums(data: bytes) -> bytes:
+    """A damaged PNG whose chunks have their checksums again, so that the damage gets as far as the pixels; others as they are."""
+    made, at = bytearray(data), 8
+    while data.startswith(b"\x89PNG") and at + 12 <= len(made):
+        end = at + 8 + int.from_bytes(made[at : at + 4])
+        made[end : end + 4] = zlib.crc32(made[at + 4 : end]).to_bytes(4) if end + 4 <= len(made) else made[end : end + 4]
+        at = end + 4
+    return bytes(made)
+
+
 def campaign(count: int, seed: int) -> collections.Counter[str]:
     """What became of how many mutants."""
     good = [encoded(*kind) for kind in kinds().values()]
     outcomes: collections.Counter[str] = collections.Counter()
     for number in range(count):
         signal.alarm(patience_s(DEADLINE_S))
-        outcomes[outcome(mutant(good[number % len(good)], seed + number), number)] += 1
+        data = mutant(good[number % len(good)], seed + number)
+        outcomes[outcome(with_sums(data) if number // len(good) % 2 else data, number)] += 1
     signal.alarm(0)
     return outcomes
 

@@ -221,8 +221,8 @@ class Stream(ABC):
         * ``seed``        of crops and flips; that of the order unless given
 
         Crop and flip follow from (seed, epoch, record): they are the same for any number of threads and ranks, and after a resume.
-        All pictures of a sample share them, so that a mask stays with its picture. :meth:`boxes` tells them. Called again, it adds
-        other fields. See :class:`ImageStream`.
+        All pictures of a sample share them, so that a mask stays with its picture. (It is interpolated like any other, which is
+        wrong for numbers of classes.) :meth:`boxes` tells them. Called again, it adds other fields. See :class:`ImageStream`.
         """
         from penstock.image import ImageOptions
 
