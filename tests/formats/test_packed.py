@@ -22,6 +22,7 @@ from penstock.errors import (
     MissingError,
     PenstockError,
     SchemaMismatchError,
+    SourceChangedError,
     TrailingBytesError,
     TruncatedError,
     UnsafeDataError,
@@ -375,6 +376,16 @@ def test_nested_rows_are_read() -> None:
             assert found["chat.role"] == made["chat"]["role"]
             assert found["chat.scores"].tolist() == made["chat"]["scores"]
             assert found["label"] == made["label"]
+
+
+def test_rows_of_a_chunk_that_was_replaced_are_refused(tmp_path: Path) -> None:
+    directory = copied("items/nested-rows", tmp_path)
+    with pen.open(directory) as source:
+        shutil.copy(directory / "chunk-0-0.bin", tmp_path / "new")
+        (tmp_path / "new").replace(directory / "chunk-0-0.bin")
+        with pytest.raises(SourceChangedError, match=r"chunk-0-0\.bin"):
+            source[0]
+        assert source[599]["id"] == 599
 
 
 @pytest.mark.parametrize("name", ["batches", "samples", "rows"])

@@ -20,6 +20,7 @@ from penstock.errors import (
     MissingError,
     NoMatchError,
     SchemaMismatchError,
+    SourceChangedError,
     UnsafePathError,
 )
 from penstock.fingerprint import (
@@ -37,7 +38,7 @@ from penstock.records import Sampling, Source
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import UrlPath
 from penstock.store.storage import as_location
-from penstock.system import file_versions, is_directory, is_file, is_there, names_in, reading, status
+from penstock.system import WRITTEN, file_version, file_versions, is_directory, is_file, is_there, names_in, reading, status
 
 __all__ = [
     "MAX_BATCH_BYTES",
@@ -50,6 +51,7 @@ __all__ = [
     "Neighbours",
     "Prefix",
     "RemoteFile",
+    "Versions",
     "bytes_of",
     "check_batch",
     "check_block",
@@ -504,6 +506,20 @@ class Files(Sequence[File]):
         for (number, _), data in zip(wanted, read, strict=True):
             digests[number].update(data)
         return [(size, ends or digest.hexdigest()) for size, ends, digest in zip(sizes, known, digests, strict=True)]
+
+
+class Versions:
+    """Files on disk as they were when they were opened, for readers that open them again by name. Objects at URLs have versions of
+    their own.
+    """
+
+    def __init__(self, files: Iterable[File]) -> None:
+        self._versions = {str(file): file_version(file.path)[:WRITTEN] for file in files if isinstance(file, LocalFile)}
+
+    def check(self, name: str) -> None:
+        """SourceChangedError if the file of that name is another one, or was written to."""
+        if name in self._versions and file_version(name)[:WRITTEN] != self._versions[name]:
+            raise SourceChangedError(f"{name}: the file was written to or replaced since it was opened; open the data again")
 
 
 class Neighbours:

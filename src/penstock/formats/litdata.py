@@ -57,7 +57,7 @@ from penstock.formats.arrow_file import (
 from penstock.formats.arrow_file import (
     choose as choose_columns,
 )
-from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, FileSource, LocalFile, Names, RemoteFile, check_block
+from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, FileSource, LocalFile, Names, RemoteFile, Versions, check_block
 from penstock.formats.packed import (
     KEPT_BYTES,
     OFFSET,
@@ -534,6 +534,7 @@ class LitDataRows(FileSource, GroupSource):
         content = _content(index)
         if len(content["chunks"]) != len(chunks):
             raise SourceChangedError(f"{index}: the file was changed while it was read; open it anew")
+        self._versions = Versions(chunks)
         self._spans: dict[str, tuple[int, int]] = {}
         first: dict[str, ArrowField] = {}
         nullable: set[str] = set()
@@ -554,6 +555,7 @@ class LitDataRows(FileSource, GroupSource):
         super().__init__(with_nullable(first, nullable), counts, decoding)
 
     def _measure(self, group: Group, leaves: Sequence[ArrowField]) -> tuple[int, int]:
+        self._versions.check(group.path)
         return measure_batches(group.path, group.number, self._spans[group.path])
 
     def _decode(self, group: Group, leaf: ArrowField) -> list[Any]:
@@ -562,6 +564,7 @@ class LitDataRows(FileSource, GroupSource):
         with open(group.path, "rb", buffering=0) as file:
             rows = RangeFile(high - low, lambda start, stop: os.pread(file.fileno(), stop - start, low + start))
             found = read_batch(pa.PythonFile(rows, "r"), group.number, [name]).column(name)
+        self._versions.check(group.path)
         if leaf.is_json:
             found.validate(full=True)  # Arrow itself reads it, and trusts it
         return [found]

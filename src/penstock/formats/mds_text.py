@@ -33,7 +33,7 @@ from penstock.formats.packed import (
     PackedLayout,
     PackedOrigin,
 )
-from penstock.formats.rows_in_files import version_of
+from penstock.formats.rows_in_files import FileRows, version_of
 from penstock.formats.spans import FileSpans, ScannedFile, SpanField, SpanIndex, SpanOptions, SpanSource
 from penstock.native import _core
 from penstock.records import Recipe, Source
@@ -205,8 +205,8 @@ class LineShards(SpanSource):
         files = Files([shard.data for shard in shards])
         tables = [shard.offsets(origin.form, None) for shard in shards]
         self._origin, self._told = origin, origin.identity(tables)
-        by_name = dict(zip(map(str, files), tables, strict=True))
-        index = SpanIndex("mds lines", files, partial(_spans, tables=by_name, form=origin.form), origin.how, self._told)
+        scan = partial(_spans, tables=_tables_of(files, tables), form=origin.form)
+        index = SpanIndex("mds lines", files, scan, origin.how, self._told)
         super().__init__(index, {LINE: SpanField(Field.bytes())})
 
     @property
@@ -230,6 +230,15 @@ class LineShards(SpanSource):
 
     def _recipe(self) -> Recipe:
         return self._origin.recipe
+
+
+def _tables_of(files: Files, tables: Sequence[IntArray]) -> dict[str, IntArray]:
+    """Tables by the names of files, links followed. FormatError if one file has several."""
+    found: dict[str, IntArray] = {}
+    for file, table in zip(files, tables, strict=True):
+        if not np.array_equal(found.setdefault(str(FileRows.whole(file).path), table), table):
+            raise FormatError(f"{file}: expected a file for each shard, found two tables of offsets for this one")
+    return found
 
 
 def _spans(file: ScannedFile, tables: Mapping[str, IntArray], form: TextForm) -> FileSpans:
