@@ -19,7 +19,7 @@ import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,9 @@ TAIL_BYTES = 64 << 10
 
 CHECKED = 1 << 14
 """Headers that are read at a time."""
+
+VALUE_BYTES = 4096
+"""Of the largest value of the database. Names in headers are shorter, but a column may be computed."""
 
 STEPS = 10_000
 """Of the database's machine, between two looks at whether it takes too long."""
@@ -108,6 +111,7 @@ def _rows(index: Path, number: int, most: int) -> Iterator[tuple[Any, Any, Any, 
     """
     with closing(sqlite3.connect(f"{index.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
         base.execute("PRAGMA trusted_schema = OFF")
+        base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES)
         left = 1000 + 100 * (most // STEPS + 1)
 
         def is_too_long() -> int:
@@ -264,7 +268,8 @@ def split_files(what: Names, split: str) -> Files:
         raise FormatError(f"{meta}: expected lists of archives by the names of parts as split_parts, found something else")
     if split not in parts:
         raise KeyError(f"{meta}: there is no part {split!r}; there are {list(parts)}")
-    if left_out := [name for name in excluded if name not in parts[split] and ".tar/" in name]:
+    archives, excluded = set(parts[split]), set(excluded)
+    if left_out := [name for name in excluded if not archives.isdisjoint(str(one) for one in PurePosixPath(name).parents)]:
         raise UnsupportedTypeError(f"{meta}: the split leaves out single samples, such as {left_out[0]!r}, which is not read")
     names = [name for name in parts[split] if name not in excluded]
     for name in [*names, *excluded]:
