@@ -21,6 +21,7 @@ from penstock.errors import (
     UnsupportedTypeError,
 )
 from penstock.formats.array import ArraySource, NpySource
+from penstock.remote.url import url_path
 from penstock.store import Store
 
 

@@ -57,6 +57,7 @@ from penstock.formats.arrow_file import (
 from penstock.formats.arrow_file import (
     choose as choose_columns,
 )
+from penstock.formats.copied import copy_files
 from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, FileSource, LocalFile, Names, RemoteFile, Versions, check_block
 from penstock.formats.packed import (
     KEPT_BYTES,
@@ -152,6 +153,9 @@ def open_litdata(
     limits = byte_size("max_block_bytes", max_block_bytes), byte_size("kept_bytes", kept_bytes)
     files = _files(index, content)
     if len(files) > 1 and files[1].last(len(ROWS)) == ROWS:
+        objects = [file for file in files if isinstance(file, RemoteFile)]
+        if objects:
+            files = Files.on_disk(map(str, copy_files("LitData's rows", objects, remote or RemoteOptions())))
         return LitDataRows(files, plain_fields(fields), Decoding(default_threads(threads), *reversed(limits)))
     return _open_items(files, plain_fields(fields), (default_threads(threads), io, remote), limits)
 
@@ -526,11 +530,6 @@ class LitDataRows(FileSource, GroupSource):
     def __init__(self, files: Files, fields: Fields | None, decoding: Decoding) -> None:
         self._files, self._fields = files, fields
         index, *chunks = files
-        if files.is_remote:
-            raise UnsupportedTypeError(
-                f"{index}: the items are rows of an Arrow file within {chunks[0].name}, which is not read at URLs: copy the "
-                "directory to a disk"
-            )
         content = _content(index)
         if len(content["chunks"]) != len(chunks):
             raise SourceChangedError(f"{index}: the file was changed while it was read; open it anew")

@@ -37,7 +37,17 @@ from penstock.formats.arrow_file import (
     translated,
     with_nullable,
 )
-from penstock.formats.files import MAX_BLOCK_BYTES, File, FileSource, LocalFile, Names, RemoteFile, Versions, check_block, find_files
+from penstock.formats.files import (
+    MAX_BLOCK_BYTES,
+    File,
+    FileSource,
+    LocalFile,
+    Names,
+    RemoteFile,
+    Versions,
+    check_block,
+    find_files,
+)
 from penstock.formats.rows_in_files import default_threads
 from penstock.process import Recent, need
 from penstock.records import Extents, Recipe
