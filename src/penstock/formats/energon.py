@@ -13,7 +13,6 @@ several threads, and each is compared with the index. An index that says anythin
 archive is scanned.
 """
 
-import json
 import os
 import re
 import sqlite3
@@ -27,7 +26,7 @@ import numpy.typing as npt
 
 from penstock.argument import IntArray
 from penstock.errors import EmptySourceError, FormatError, MissingError, ReadError, UnsafePathError, UnsupportedTypeError
-from penstock.formats.files import Files, LocalFile, Names
+from penstock.formats.files import Files, LocalFile, Names, read_json
 from penstock.formats.spans import FileSpans, ScannedFile
 from penstock.native import _core
 from penstock.process import need
@@ -96,8 +95,8 @@ def _find_index(path: Path) -> tuple[Path, int] | None:
         index = directory / META / INDEX
         if is_file(index) and is_file(directory / META / INFO):
             try:
-                counts = _read_json(directory / META / INFO).get("shard_counts")
-            except FormatError:
+                counts = read_json(LocalFile(directory / META / INFO), INFO_BYTES)[1].get("shard_counts")
+            except ReadError:
                 return None
             name = path.relative_to(directory).as_posix()
             names = list(counts) if isinstance(counts, dict) else []
@@ -288,7 +287,7 @@ def _are_names(names: object) -> bool:
 
 def _read_split(meta: Path) -> Mapping[str, Any]:
     if is_file(meta / "split.json") and not is_file(meta / "split.yaml"):
-        return _read_json(meta / "split.json")
+        return read_json(LocalFile(meta / "split.json"), INFO_BYTES)[1]
     if not is_file(meta / "split.yaml"):
         raise MissingError(f"{meta}: expected split.yaml or split.json, which Energon makes when it prepares a directory")
     yaml = need("yaml", "energon")
@@ -300,18 +299,4 @@ def _read_split(meta: Path) -> Mapping[str, Any]:
         raise FormatError(f"{meta / 'split.yaml'}: expected YAML, found something else") from error
     if not isinstance(content, dict):
         raise FormatError(f"{meta / 'split.yaml'}: expected split_parts, found something else")
-    return content
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    with reading(path):
-        if path.stat().st_size > INFO_BYTES:
-            raise FormatError(f"{path}: expected at most {INFO_BYTES} bytes, found more")
-        raw = path.read_bytes()
-    try:
-        content = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: expected JSON, found something else") from error
-    if not isinstance(content, dict):
-        raise FormatError(f"{path}: expected an object, found something else")
     return content

@@ -2,6 +2,7 @@
 
 import glob
 import hashlib
+import json
 import os
 import re
 import stat
@@ -68,6 +69,7 @@ __all__ = [
     "need_utf8",
     "next_to",
     "one_line",
+    "read_json",
     "suffix_of",
 ]
 
@@ -414,6 +416,21 @@ def is_file_there(file: File) -> bool:
         return file.info.size >= 0
     except MissingError:
         return False
+
+
+def read_json(file: File, most: int) -> tuple[bytes, dict[str, Any]]:
+    """The bytes of a file, at most ``most``, and the object of JSON in them. FormatError for anything else."""
+    size = file.size
+    if size > most:
+        raise FormatError(f"{file}: expected at most {most} bytes, found {size}")
+    raw = file.read(0, size)
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{file}: expected JSON, found something else") from error
+    if not isinstance(content, dict):
+        raise FormatError(f"{file}: expected names and values, found {ascii(content)[:100]}")
+    return raw, content
 
 
 def bytes_of(file: File) -> int:
