@@ -274,7 +274,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "unreadable records are replaced by banned ones",
-        edit("stream.stream:RecordStream.replace_unreadable", "self.banned_at(unreadable.step))", "np.empty(0, np.int64))"),
+        edit("stream.stream:RecordStream.replace_failed", "self.banned_at(unreadable.step))", "np.empty(0, np.int64))"),
     )
     yield (
         "records drawn by weight are replaced by any",
