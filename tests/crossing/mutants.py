@@ -277,6 +277,14 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
         edit("stream.stream:RecordStream.replace_failed", "self.banned_at(unreadable.step))", "np.empty(0, np.int64))"),
     )
     yield (
+        "pictures that are drawn twice have one crop",
+        edit("stream.image:image_seeds", "seeds if isinstance(order, InvertibleOrder) else", "seeds if True else"),
+    )
+    yield (
+        "a picture in the place of a broken one keeps its seed",
+        edit("stream.image:ImageStream.replace_unreadable", "fixed.ids != picks.ids", "fixed.ids != fixed.ids"),
+    )
+    yield (
         "records drawn by weight are replaced by any",
         edit(
             "stream.stream:substitute", "order.draw(word) if isinstance(order, Weighted) else (word * n) >> 64", "(word * n) >> 64"
