@@ -29,21 +29,26 @@ $(VENV)/.ready: $(VENV)/.begun
 
 build: $(VENV)/.built
 
+# The core is compiled once, for the module and for the C++ tests. The module has a build directory of its own: CMake remembers the
+# library there, and a plain `pip install -e .` must not link it when it is old.
 $(VENV)/.built: $(VENV)/.begun $(NATIVE)
-	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(CMAKE) -S . -B build/native -DPENSTOCK_TESTS=ON >/dev/null
+	$(CMAKE) --build build/native -j2 --target penstock_core
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation -C build-dir=build/module \
+	  -C cmake.define.PENSTOCK_CORE=$(CURDIR)/build/native/libpenstock_core.a -e .
 	touch $@
 
 test:
 	$(MAKE) -j2 setup compiled
 	$(PY) tools/test.py $(PYTEST_ARGS)
 
-compiled: test-native  # the module behind the tests: both take all cores
-	$(MAKE) build
+compiled: build  # the tests behind the module: both take all cores
+	$(MAKE) test-native
 
 test-native: $(VENV)/.begun
 	$(CMAKE) -S . -B build/native -DPENSTOCK_TESTS=ON >/dev/null
 	$(CMAKE) --build build/native -j2
-	$(VENV)/bin/ctest --test-dir build/native --output-on-failure
+	$(VENV)/bin/ctest --test-dir build/native -j2 --output-on-failure
 
 # The C++ tests and the golden orders on an emulated arm64 processor: apt-get install qemu-user-static
 test-arm: $(VENV)/.wheels
@@ -81,6 +86,7 @@ lint: setup build
 	$(VENV)/bin/clang-format --dry-run --Werror $(CPP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy tests/typing_calls.py
 	$(VENV)/bin/lint-imports
 
 format: setup build
@@ -111,12 +117,13 @@ sanitize-python: $(WATCHED)/.built
 	$(WATCH) -m tests.sanitized
 	$(WATCH) -m pytest -q --hypothesis-profile=campaign --timeout=7200 tests/store/test_hostile.py tests/store/test_corruption.py
 	$(WATCH) -m tests.hostile.mutate_rows --count 10000
-	$(WATCH) -m pytest -q tests/native tests/loader/test_native_views.py tests/loader/test_native_varying.py tests/formats/test_native.py
+	$(WATCH) -m tests.hostile.mutate_images --count 10000
+	$(WATCH) -m pytest -q tests/native tests/image tests/loader/test_native_views.py tests/loader/test_native_varying.py tests/formats/test_native.py
 
 # Long campaigns, apart from the tests (fuzz, which needs clang, is not among them).
 campaign: exhaustive crash soak large resume crossing
 
-exhaustive: setup build  # what the tests take a sample of, with everything; see tests/README.md
+exhaustive: setup build $(VENV)/.trainers  # what the tests take a sample of, with everything; see tests/README.md
 	$(PY) -m tests.campaign
 
 crash: setup build
@@ -143,7 +150,7 @@ hostile: setup build
 	$(PY) -m tests.hostile.gc_adversary --count 200
 	$(PY) -m tests.hostile.file_changer --count 1500
 	$(PY) -m tests.hostile.bombs
-	for attack in rows states notes; do $(PY) -m tests.hostile.mutate_$$attack --count 10000 || exit 1; done
+	for attack in rows states notes images; do $(PY) -m tests.hostile.mutate_$$attack --count 10000 || exit 1; done
 	$(PY) -m tests.hostile.mutate --count 10000
 	$(PY) -m tests.hostile.system_faults --stride 11
 	$(PY) -m tests.hostile.interrupts --count 2000 --busy 4
@@ -151,7 +158,7 @@ hostile: setup build
 fuzz: setup build  # needs clang and its runtime: apt-get install clang libclang-rt-14-dev
 	$(CMAKE) -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DPENSTOCK_FUZZ=ON -DPENSTOCK_SANITIZE=address,undefined >/dev/null
 	$(CMAKE) --build build/fuzz -j2
-	for subject in chunk codec; do \
+	for subject in chunk codec image; do \
 	  mkdir -p build/fuzz/corpus/$$subject && $(PY) native/fuzz/make_seeds.py build/fuzz/corpus && \
 	  build/fuzz/$${subject}_fuzz -max_total_time=300 build/fuzz/corpus/$$subject native/fuzz/corpus/$$subject || exit 1; \
 	done
@@ -165,9 +172,13 @@ ray-train: setup build
 	$(PY) -m penstock convert --engine ray --workers 2 out/ray/x.npy out/ray/x.pen
 	$(PY) -m penstock verify out/ray/x.pen
 
+$(VENV)/.trainers: $(VENV)/.ready
+	$(PY) -m pip install --quiet $$($(PY) tools/requirements.py --only trainers)
+	touch $@
+
 # Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and on two. (Accelerate, torchrun and spawn
-# are among the tests.)
-trainers: setup build
+# are among the tests, as forks; here they start programs of their own.)
+trainers: setup build $(VENV)/.trainers
 	$(PY) -m pytest -q --hypothesis-profile=campaign tests/trainers
 	$(PY) -m tests.trainers.hf_trainer
 
