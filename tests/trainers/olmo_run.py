@@ -24,7 +24,9 @@ class Module(BasicTrainModule):
         assert [sum(row) for row in batch["doc_lens"].tolist()] == [run.LENGTH] * len(batch["input_ids"])
         position = torch.stack([torch.cat([torch.arange(n) for n in row if n]) for row in batch["doc_lens"].tolist()])
         logits = self.model(batch["input_ids"], position)
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100, reduction="sum")
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100, reduction="sum"
+        )
         loss = loss / (run.ROWS // run.num_ranks() * run.LENGTH)
         loss.backward()
         if not dry_run:

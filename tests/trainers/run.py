@@ -1,12 +1,12 @@
 """A run of a trainer that is killed with SIGKILL at step 7, resumed on another number of ranks, and compared with a run in one go.
 
-A program of this directory has a function ``train(place, log)``. It trains :class:`Model` on :func:`make_loader` for STEPS steps, from
-the newest checkpoint in ``place`` if there is one, saves one every SAVED steps, and calls ``log(step, loss)`` after every step with the
-loss over all ranks. ``main(__file__, train, ...)`` does the rest. Without arguments the program starts itself as the ranks.
+A program of this directory has a function ``train(place, log)``. It trains :class:`Model` on :func:`make_loader` for STEPS steps,
+from the newest checkpoint in ``place`` if there is one, saves one every SAVED steps, and calls ``log(step, loss)`` after every step
+with the loss over all ranks. ``main(__file__, train, ...)`` does the rest. Without arguments the program starts itself as the ranks.
 
-Everything is float64. On the same number of ranks the losses are equal to the last bit. On another number the losses and gradients of
-the ranks are added up in another order, which moves the last bits of a sum: TOLERANCE, relative. A batch in the wrong place moves the
-third digit.
+Everything is float64. On the same number of ranks the losses are equal to the last bit. On another number the losses and gradients
+of the ranks are added up in another order, which moves the last bits of a sum: TOLERANCE, relative. A batch in the wrong place
+moves the third digit.
 """
 
 import json
@@ -64,9 +64,7 @@ class Model(torch.nn.Module):
     def loss(self, tokens: torch.Tensor, position: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The sum over the tokens that count, over a constant: so the mean over ranks is that over the samples."""
         logits = self(tokens, position)
-        loss = torch.nn.functional.cross_entropy(
-            logits.flatten(0, -2), labels.long().flatten(), ignore_index=-100, reduction="sum"
-        )
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.long().flatten(), ignore_index=-100, reduction="sum")
         return loss / (ROWS // num_ranks() * LENGTH)
 
 

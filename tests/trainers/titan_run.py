@@ -4,7 +4,6 @@ torchtitan looks for an accelerator, and asks it for its name and memory: a proc
 """
 
 import os
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,9 +12,7 @@ from typing import Any
 import torch
 import torch._utils
 
-MEMORY = dict.fromkeys(
-    ("active_bytes.all.peak", "reserved_bytes.all.peak", "num_alloc_retries", "num_ooms"), 0
-)
+MEMORY = dict.fromkeys(("active_bytes.all.peak", "reserved_bytes.all.peak", "num_alloc_retries", "num_ooms"), 0)
 
 
 def _processor() -> ModuleType:

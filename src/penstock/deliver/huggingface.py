@@ -1,17 +1,10 @@
 """Delivery to the Trainer of transformers and to TRL: loaders where they take datasets, packed batches in the padding-free form."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
-
-try:
-    from transformers import Trainer, TrainerCallback
-    from transformers.trainer_callback import ExportableState
-except ModuleNotFoundError as error:
-    if error.name != "transformers":  # it is there, but something it needs is not
-        raise
-    raise ImportError("penstock.deliver.huggingface needs transformers: pip install 'transformers[torch]'") from error
 
 from penstock.deliver.torch import DataLoader
 from penstock.errors import StateMismatchError
@@ -19,7 +12,7 @@ from penstock.loader import Loader
 
 __all__ = ["over_loaders", "padding_free", "with_bounds"]
 
-T = TypeVar("T", bound=Trainer)
+T = TypeVar("T")
 IGNORED = -100
 
 
@@ -38,7 +31,9 @@ def padding_free(batch: Mapping[str, Any]) -> dict[str, Any]:
     """
     missing = {"tokens", "labels", "position"} - set(batch)
     if missing:
-        raise ValueError(f"the batch has no field {', '.join(sorted(missing))}: use pack(..., fields=('tokens', 'labels', 'position'))")
+        raise ValueError(
+            f"the batch has no field {', '.join(sorted(missing))}: use pack(..., fields=('tokens', 'labels', 'position'))"
+        )
     labels = np.full((1, batch["labels"].size), IGNORED, np.int64)
     labels[0, 1:] = batch["labels"].reshape(-1)[:-1]
     position = batch["position"].astype(np.int64)
@@ -61,21 +56,21 @@ def with_bounds(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def over_loaders(trainer: type[T]) -> type[T]:
-    """A Trainer, or a class derived from it such as TRL's SFTTrainer, that takes penstock loaders as train_dataset and eval_dataset.
+    """A Trainer, or a class derived from it such as TRL's SFTTrainer, that takes loaders as train_dataset and eval_dataset.
 
     Batches go to the model as the loaders make them; no collator, no sampler. The loader's shard divides them among the ranks.
     A resumed run begins at its step without reading the batches before it, and StateMismatchError says if the data are others.
     Loaders for evaluation need ``restart=True``.
     """
 
+    keeps_state = _keeps_state()
+
     class LoaderTrainer(trainer):  # type: ignore[valid-type, misc]
-        def __init__(
-            self, *args: Any, train_dataset: Loader | None = None, eval_dataset: Any = None, **options: Any
-        ) -> None:
+        def __init__(self, *args: Any, train_dataset: Loader | None = None, eval_dataset: Any = None, **options: Any) -> None:
             shown = _every(eval_dataset, _columns)
             super().__init__(*args, train_dataset=_every(train_dataset, _columns), eval_dataset=shown, **options)
             self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
-            self.add_callback(_KeepsState)
+            self.add_callback(keeps_state)
 
         def get_train_dataloader(self) -> DataLoader:
             loader = _checked(self.train_dataset)
@@ -117,21 +112,33 @@ def _checked(loader: Any) -> Loader:
     return loader
 
 
-class _KeepsState(TrainerCallback, ExportableState):  # type: ignore[misc]
-    """Puts the loader's state into trainer_state.json, and compares it when a run resumes. The Trainer seeks by its own count."""
+@cache
+def _keeps_state() -> type[Any]:
+    """A callback that puts the loader's state into trainer_state.json, and compares it when a run resumes."""
+    try:
+        from transformers import TrainerCallback
+        from transformers.trainer_callback import ExportableState
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":  # it is there, but something it needs is not
+            raise
+        raise ImportError("over_loaders needs transformers: pip install 'transformers[torch]'") from error
 
-    def __init__(self) -> None:
-        self._loader: Loader | None = None
+    class KeepsState(TrainerCallback, ExportableState):  # type: ignore[misc]
+        loader: Loader | None = None
 
-    def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": {"saved": self._loader.state_dict() if self._loader is not None else None}}
+        def state(self) -> dict[str, Any]:
+            return {"args": {}, "attributes": {"saved": self.loader.state_dict() if self.loader is not None else None}}
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kept: Any) -> None:
-        self._loader = loader = kept["train_dataloader"].loader
-        saved = state.stateful_callbacks.get("_KeepsState", {}).get("attributes", {}).get("saved")
-        if not state.global_step or saved is None:
-            return
-        now = loader.state_dict()["batch_size"]
-        if saved["batch_size"] != now:
-            raise StateMismatchError(f"the Trainer counts batches: the run had batch_size {saved['batch_size']}, the loader has {now}")
-        loader.load_state_dict(saved)
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kept: Any) -> None:
+            self.loader = loader = kept["train_dataloader"].loader
+            saved = state.stateful_callbacks.get("KeepsState", {}).get("attributes", {}).get("saved")
+            if not state.global_step or saved is None:
+                return
+            now = loader.state_dict()["batch_size"]
+            if saved["batch_size"] != now:
+                raise StateMismatchError(
+                    f"the Trainer counts batches: the run had batch_size {saved['batch_size']}, the loader has {now}"
+                )
+            loader.load_state_dict(saved)  # the Trainer seeks by its own count, which is the same
+
+    return KeepsState

@@ -1,8 +1,8 @@
 """Delivery to Megatron-core: packed documents as its dataset items, and micro-batches dealt to ranks, without building an index.
 
-Sample i of a run is a formula of i, so ``consumed_samples``, which Megatron has in its checkpoints, is the whole state: there are no
-document, sample and shuffle indices to build, store and share, and the data-parallel degree may change. Nothing of Megatron is
-imported: this is the form in which it takes data.
+Sample i of a run is a formula of i, so ``consumed_samples``, which Megatron has in its checkpoints, is the whole state: no document,
+sample and shuffle indices are built, stored and shared, and the data-parallel degree may change. Nothing of Megatron is imported:
+this is the form in which it takes data.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import Any
 try:
     from olmo_core.data.data_loader import DataLoaderBase
 except ModuleNotFoundError as error:
-    if error.name != "olmo_core":  # it is there, but something it needs is not
+    if error.name is None or error.name.partition(".")[0] != "olmo_core":  # it is there, but something it needs is not
         raise
     raise ImportError("penstock.deliver.olmo_core needs OLMo-core: pip install ai2-olmo-core") from error
 
@@ -47,8 +47,8 @@ class PenstockDataLoader(DataLoaderBase):
     def _made(self) -> Loader:
         if self.global_batch_size % (self._length * self.dp_world_size):
             raise ValueError(
-                f"global_batch_size must be a multiple of {self._length * self.dp_world_size} tokens, one sequence of {self._length} "
-                f"on each of {self.dp_world_size} ranks, got {self.global_batch_size}"
+                f"global_batch_size must be a multiple of {self._length * self.dp_world_size} tokens (sequences of {self._length}, "
+                f"{self.dp_world_size} ranks), got {self.global_batch_size}"
             )
         shard = Shard(self.dp_rank, self.dp_world_size)
         return Loader(self._stream, self.global_batch_size // self._length, shard=shard, tail="drop")

@@ -9,7 +9,10 @@ try:
     import tyro
     from torchtitan.components.dataloader import BaseDataLoader
 except ModuleNotFoundError as error:
-    if error.name not in ("torchtitan", "tyro"):  # it is there, but something it needs is not
+    if error.name is None or error.name.partition(".")[0] not in (
+        "torchtitan",
+        "tyro",
+    ):  # it is there, but something it needs is not
         raise
     raise ImportError("penstock.deliver.torchtitan needs torchtitan: pip install torchtitan") from error
 
