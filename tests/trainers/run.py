@@ -2,7 +2,7 @@
 
 A program of this directory has a function ``train(place, log)``. It trains :class:`Model` on :func:`make_loader` for STEPS steps,
 from the newest checkpoint in ``place`` if there is one, saves one every SAVED steps, and calls ``log(step, loss)`` after every step
-with the loss over all ranks. ``main(__file__, train, ...)`` does the rest. Without arguments the program starts itself as the ranks.
+with the loss over all ranks. ``main(__file__, train, ...)`` does the rest: without arguments the program starts itself as ranks.
 
 Everything is float64. On the same number of ranks the losses are equal to the last bit. On another number the losses and gradients
 of the ranks are added up in another order, which moves the last bits of a sum: TOLERANCE, relative. A batch in the wrong place
@@ -29,7 +29,7 @@ import penstock as pen
 STEPS, KILLED, SAVED = 24, 7, 5
 ROWS, LENGTH, VOCABULARY = 8, 16, 64
 TOLERANCE = 1e-12
-WAIT_S = 900
+WAIT_S = 1800
 
 Log = Callable[[int, float], None]
 

@@ -1,6 +1,6 @@
 """Delivery to Megatron-core: packed documents as its dataset items, and micro-batches dealt to ranks, without building an index.
 
-Sample i of a run is a formula of i, so ``consumed_samples``, which Megatron has in its checkpoints, is the whole state: no document,
+Sample i of a run is a formula of i, so ``consumed_samples`` of its checkpoints is the whole state: no document,
 sample and shuffle indices are built, stored and shared, and the data-parallel degree may change. Nothing of Megatron is imported:
 this is the form in which it takes data.
 """
