@@ -77,8 +77,11 @@ def torch_sampler(records: int) -> None:
 
     data, skipped = Data(), records // BATCH // 2
     theirs = torch.utils.data.distributed.DistributedSampler(data, num_replicas=8, rank=3, seed=7)
-    tell(f"torch {torch.__version__}: first id of {records:,} shuffled, 1 of 8 ranks", seconds(lambda: next(iter(theirs))),
-         seconds(lambda: next(iter(Sampler(records, seed=7, shard=pen.Shard(3, 8))))))
+    tell(
+        f"torch {torch.__version__}: first id of {records:,} shuffled, 1 of 8 ranks",
+        seconds(lambda: next(iter(theirs))),
+        seconds(lambda: next(iter(Sampler(records, seed=7, shard=pen.Shard(3, 8))))),
+    )
     plain = torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True)
     loader = pen.Loader(pen.open({"x": np.arange(records)}).shuffle(seed=7), BATCH)
 
@@ -86,8 +89,11 @@ def torch_sampler(records: int) -> None:
         loader.seek(skipped)
         next(loader.forever())
 
-    tell(f"accelerate {version('accelerate')}: resume at batch {skipped:,} (skip_first_batches)",
-         seconds(lambda: next(iter(skip_first_batches(plain, skipped)))), seconds(seek))
+    tell(
+        f"accelerate {version('accelerate')}: resume at batch {skipped:,} (skip_first_batches)",
+        seconds(lambda: next(iter(skip_first_batches(plain, skipped)))),
+        seconds(seek),
+    )
 
 
 def padded(path: Path, documents: int) -> None:
@@ -112,8 +118,11 @@ def trl_packing(path: Path, documents: int) -> None:
     packed: list[Any] = []
     with quiet():
         own = seconds(lambda: packed.append(pack_dataset(data, LENGTH, "bfd")))
-    tell(f"trl {version('trl')}: packing {documents:,} documents, to the first batch", own,
-         seconds(lambda: pen.Loader(make_packs(path), BATCH).batch(0)))
+    tell(
+        f"trl {version('trl')}: packing {documents:,} documents, to the first batch",
+        own,
+        seconds(lambda: pen.Loader(make_packs(path), BATCH).batch(0)),
+    )
     tell("    padding", 100 * (1 - offsets[-1] / (len(packed[0]) * LENGTH)), padding(make_packs(path)), "%")
 
 
@@ -130,18 +139,31 @@ def megatron_index(path: Path, documents: int) -> None:
 
     with quiet(), tempfile.TemporaryDirectory() as cache:
         config = GPTDatasetConfig(
-            random_seed=7, sequence_length=LENGTH, split="1", blend=([str(path.with_suffix(""))], None), path_to_cache=cache,
-            reset_position_ids=True, reset_attention_mask=True, eod_mask_loss=True, tokenizer=Tokenizer(), mid_level_dataset_surplus=0.005,
+            random_seed=7,
+            sequence_length=LENGTH,
+            split="1",
+            blend=([str(path.with_suffix(""))], None),
+            path_to_cache=cache,
+            reset_position_ids=True,
+            reset_attention_mask=True,
+            eod_mask_loss=True,
+            tokenizer=Tokenizer(),
+            mid_level_dataset_surplus=0.005,
         )
 
         def build() -> None:
             indexed = IndexedDataset(str(path.with_suffix("")))
-            made = GPTDataset(indexed, str(path.with_suffix("")), np.arange(documents, dtype=np.int32), 3_000_000, Split.train, config)
+            made = GPTDataset(
+                indexed, str(path.with_suffix("")), np.arange(documents, dtype=np.int32), 200_000, Split.train, config
+            )
             made[0]
 
         own = seconds(build)
-    tell(f"megatron-core {version('megatron-core')}: first sample of 3,000,000, {documents:,} documents", own,
-         seconds(lambda: Samples(make_packs(path), num_samples=3_000_000)[0]))
+    tell(
+        f"megatron-core {version('megatron-core')}: first sample of 200,000, {documents:,} documents",
+        own,
+        seconds(lambda: Samples(make_packs(path), num_samples=200_000)[0]),
+    )
 
 
 def olmo_indices(records: int) -> None:
@@ -160,9 +182,7 @@ def olmo_indices(records: int) -> None:
         data = NumpyFSLDatasetConfig(
             paths=[str(path)], sequence_length=4, tokenizer=tokenizer, work_dir=place, dtype="uint16"
         ).build()
-        own = NumpyFSLDataLoader(
-            data, collator=DataCollator(pad_token_id=1), global_batch_size=32, work_dir=place, num_threads=0
-        )
+        own = NumpyFSLDataLoader(data, collator=DataCollator(pad_token_id=1), global_batch_size=32, work_dir=place, num_threads=0)
 
         def first() -> None:
             own.reshuffle(epoch=1)

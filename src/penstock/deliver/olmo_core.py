@@ -23,7 +23,7 @@ __all__ = ["PenstockDataLoader"]
 NEEDED = ("tokens", "labels", "segment")
 
 
-class PenstockDataLoader(DataLoaderBase):
+class PenstockDataLoader(DataLoaderBase):  # type: ignore[misc]
     """A data loader for OLMo-core's Trainer. For one thread.
 
     ``stream`` is packs with the fields tokens, labels and segment, or a mixture of them. ``global_batch_size`` counts tokens, and

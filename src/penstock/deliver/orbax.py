@@ -59,7 +59,7 @@ class LoaderHandler(ocp.CheckpointHandler):  # type: ignore[misc]
         """Nothing is open."""
 
 
-@ocp.args.register_with_handler(LoaderHandler, for_save=True)  # type: ignore[untyped-decorator]
+@ocp.args.register_with_handler(LoaderHandler, for_save=True)
 @dataclass
 class LoaderSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
     """``Composite(data=LoaderSave(loader))``."""
@@ -67,7 +67,7 @@ class LoaderSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
     item: Stateful
 
 
-@ocp.args.register_with_handler(LoaderHandler, for_restore=True)  # type: ignore[untyped-decorator]
+@ocp.args.register_with_handler(LoaderHandler, for_restore=True)
 @dataclass
 class LoaderRestore(ocp.args.CheckpointArgs):  # type: ignore[misc]
     """``Composite(data=LoaderRestore(loader))``."""

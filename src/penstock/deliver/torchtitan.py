@@ -27,7 +27,7 @@ __all__ = ["PenstockDataLoader"]
 FIELDS = ("tokens", "labels", "position")
 
 
-class PenstockDataLoader(BaseDataLoader):
+class PenstockDataLoader(BaseDataLoader):  # type: ignore[misc]
     """A data loader for ``Trainer.Config(dataloader=PenstockDataLoader.Config(...))``. For one thread.
 
     ``dataset_path`` is anything that :func:`penstock.open` takes and that has documents of tokens; it is shuffled with ``seed`` and
@@ -40,7 +40,7 @@ class PenstockDataLoader(BaseDataLoader):
     """
 
     @dataclass(kw_only=True, slots=True)
-    class Config(BaseDataLoader.Config):
+    class Config(BaseDataLoader.Config):  # type: ignore[misc]
         """What a configuration file or the command line says."""
 
         seed: int = 0
