@@ -123,7 +123,7 @@ def _keeps_state() -> type[Any]:
             raise
         raise ImportError("over_loaders needs transformers: pip install 'transformers[torch]'") from error
 
-    class KeepsState(TrainerCallback, ExportableState):
+    class KeepsState(TrainerCallback, ExportableState):  # type: ignore[misc]
         loader: Loader | None = None
 
         def state(self) -> dict[str, Any]:

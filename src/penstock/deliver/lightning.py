@@ -20,7 +20,7 @@ Make = Callable[[Shard], Loader]
 Makes = Make | Sequence[Make] | Mapping[str, Make]
 
 
-class Data(LightningDataModule):
+class Data(LightningDataModule):  # type: ignore[misc]
     """Loaders for ``trainer.fit(model, datamodule=...)``, ``validate``, ``test`` and ``predict``.
 
     Each argument is a function of a :class:`penstock.Shard` that makes a loader, or several of them in a list or a dict, as
