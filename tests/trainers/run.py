@@ -108,7 +108,8 @@ def _start(program: str, place: Path, part: str, ranks: int, *, killed: bool = F
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "RANKS": str(ranks), "USE_LIBUV": "0"}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=WAIT_S)
-    assert (done.returncode != 0) == killed, done.stdout[-4000:] + done.stderr[-8000:]
+    ended = (place / f"{part}.losses").exists() and (done.returncode != 0) == killed
+    assert ended, done.stdout[-4000:] + done.stderr[-8000:]
 
 
 def main(

@@ -33,6 +33,7 @@ torch._utils._get_available_device_type = lambda: "cpu"
 torch._utils._get_device_module = lambda name: _processor() if name == "cpu" else _known(name)
 
 from tests.trainers import run  # noqa: E402
+from torch.distributed.fsdp import FSDPModule  # noqa: E402
 from torchtitan.components.checkpoint import CheckpointManager  # noqa: E402
 from torchtitan.components.loss import CrossEntropyLoss  # noqa: E402
 from torchtitan.components.metrics import MetricsProcessor  # noqa: E402
@@ -90,14 +91,18 @@ def train(place: Path, log: run.Log) -> None:
             steps=run.STEPS,
             disable_cuda_graphs=True,
             dtype="float32",
+            mixed_precision_param="float32",
         ),
         dataloader=PenstockDataLoader.Config(stream=packs),
         metrics=MetricsProcessor.Config(log_freq=1),
-        parallelism=ParallelismConfig(data_parallel_replicate_degree=ranks, data_parallel_shard_degree=1),
+        parallelism=ParallelismConfig(data_parallel_shard_degree=ranks, spmd_backend="partial_dtensor"),
         checkpoint=CheckpointManager.Config(enable=True, interval=run.SAVED, last_save_model_only=False),
         dump_folder=str(place),
     )
     trainer = Trainer(config)
+    for module in trainer.model_parts[0].modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no other
     told = trainer.metrics_processor.log
 
     def tell(step: int, global_avg_loss: float, *rest: Any, **more: Any) -> None:
