@@ -120,10 +120,13 @@ def main(
     degrees: Sequence[tuple[int, int]] = ((2, 1), (1, 2)),
     launcher: bool = True,
     always: bool = False,
+    same_start: bool = True,
     tolerance: float = TOLERANCE,
 ) -> None:
-    """Run the program on ``degrees`` numbers of ranks: before the kill, and after it. ``launcher``: torchrun starts
-    the ranks, with ``always`` a single one, too."""
+    """Run the program on ``degrees`` numbers of ranks: before the kill, and after it. ``launcher``: torchrun starts the ranks, with
+    ``always`` a single one, too. Without ``same_start`` the first weights depend on the number of ranks: then the run in one go is
+    on as many as the killed one.
+    """
     if sys.argv[1:]:
         place, part, killed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
         train(place / part.split("-")[0], _Log(place / f"{part}.losses", killed or None))
@@ -133,10 +136,12 @@ def main(
     told = ", ".join(f"{name} {version(name)}" for name in packages)
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
-        _start(program, place, "whole", 1, launched=always)
-        whole = _losses(place / "whole.losses")
-        assert [step for step, _ in whole] == list(range(1, STEPS + 1)), whole
         for before, after in degrees:
+            first = 1 if same_start else before
+            if not (place / f"whole{first}.losses").exists():
+                _start(program, place, f"whole{first}", first, launched=always or (launcher and first > 1))
+            whole = _losses(place / f"whole{first}.losses")
+            assert [step for step, _ in whole] == list(range(1, STEPS + 1)), whole
             run = f"run{before}to{after}"
             _start(program, place, f"{run}-killed", before, killed=True, launched=always or (launcher and before > 1))
             _start(program, place, f"{run}-resumed", after, launched=always or (launcher and after > 1))

@@ -116,4 +116,4 @@ def train(place: Path, log: run.Log) -> None:
 
 
 if __name__ == "__main__":
-    run.main(__file__, train, ["torchtitan", "torch"], tolerance=1e-5, always=True)
+    run.main(__file__, train, ["torchtitan", "torch"], tolerance=1e-5, always=True, same_start=False)
