@@ -39,7 +39,7 @@ from torchtitan.components.loss import CrossEntropyLoss  # noqa: E402
 from torchtitan.components.metrics import MetricsProcessor  # noqa: E402
 from torchtitan.components.optimizer import default_adamw  # noqa: E402
 from torchtitan.components.tokenizer import BaseTokenizer  # noqa: E402
-from torchtitan.config import ParallelismConfig, TrainingConfig  # noqa: E402
+from torchtitan.config import DebugConfig, ParallelismConfig, TrainingConfig  # noqa: E402
 from torchtitan.distributed import utils as dist_utils  # noqa: E402
 from torchtitan.models.common.attention import ScaledDotProductAttention  # noqa: E402
 from torchtitan.models.llama3 import model_registry  # noqa: E402
@@ -98,6 +98,7 @@ def train(place: Path, log: run.Log) -> None:
         parallelism=ParallelismConfig(data_parallel_shard_degree=ranks, spmd_backend="partial_dtensor"),
         checkpoint=CheckpointManager.Config(enable=True, interval=run.SAVED, last_save_model_only=False),
         dump_folder=str(place),
+        debug=DebugConfig(seed=3),
     )
     trainer = Trainer(config)
     for module in trainer.model_parts[0].modules():
