@@ -117,7 +117,8 @@ sanitize-python: $(WATCHED)/.built
 	$(WATCH) -m tests.sanitized
 	$(WATCH) -m pytest -q --hypothesis-profile=campaign --timeout=7200 tests/store/test_hostile.py tests/store/test_corruption.py
 	$(WATCH) -m tests.hostile.mutate_rows --count 10000
-	$(WATCH) -m pytest -q tests/native tests/loader/test_native_views.py tests/loader/test_native_varying.py tests/formats/test_native.py
+	$(WATCH) -m tests.hostile.mutate_images --count 10000
+	$(WATCH) -m pytest -q tests/native tests/image tests/loader/test_native_views.py tests/loader/test_native_varying.py tests/formats/test_native.py
 
 # Long campaigns, apart from the tests (fuzz, which needs clang, is not among them).
 campaign: exhaustive crash soak large resume crossing
@@ -149,7 +150,7 @@ hostile: setup build
 	$(PY) -m tests.hostile.gc_adversary --count 200
 	$(PY) -m tests.hostile.file_changer --count 1500
 	$(PY) -m tests.hostile.bombs
-	for attack in rows states notes; do $(PY) -m tests.hostile.mutate_$$attack --count 10000 || exit 1; done
+	for attack in rows states notes images; do $(PY) -m tests.hostile.mutate_$$attack --count 10000 || exit 1; done
 	$(PY) -m tests.hostile.mutate --count 10000
 	$(PY) -m tests.hostile.system_faults --stride 11
 	$(PY) -m tests.hostile.interrupts --count 2000 --busy 4
@@ -157,7 +158,7 @@ hostile: setup build
 fuzz: setup build  # needs clang and its runtime: apt-get install clang libclang-rt-14-dev
 	$(CMAKE) -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DPENSTOCK_FUZZ=ON -DPENSTOCK_SANITIZE=address,undefined >/dev/null
 	$(CMAKE) --build build/fuzz -j2
-	for subject in chunk codec; do \
+	for subject in chunk codec image; do \
 	  mkdir -p build/fuzz/corpus/$$subject && $(PY) native/fuzz/make_seeds.py build/fuzz/corpus && \
 	  build/fuzz/$${subject}_fuzz -max_total_time=300 build/fuzz/corpus/$$subject native/fuzz/corpus/$$subject || exit 1; \
 	done

@@ -62,13 +62,16 @@ PINS: dict[str, Environment] = {
         system=("g++", "pkg-config", "libopencv-dev", "libturbojpeg0-dev"),
     ),
     "loaderx": Environment(("loaderx==2.8.19", ZSTD), python="3.13"),
+    "images": Environment(
+        ("spdl==0.8.0", "simplejpeg==1.9.0", "scikit-image==0.26.0", "nvidia-dali-cuda120==2.4.0", "pillow==13.0.0", NUMPY)
+    ),
     "trl": Environment((), shared=("trl==1.16.0",)),
     "olmo": Environment(
         ("cached_path==1.8.10", "omegaconf==2.3.1", "msgspec==0.22.0", "importlib_resources==7.1.0"),
         shared=("ai2-olmo-core==3.0.0", "dataclass-extensions==0.5.0", "bettermap==1.3.1"),
     ),
 }
-"""By name of the adapter; the last ones are of bench/pack.py."""
+"""By name of the adapter; the last ones are of bench/images.py and bench/pack.py."""
 
 
 def python_of(name: str) -> Path:

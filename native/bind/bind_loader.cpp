@@ -15,6 +15,7 @@
 #include "bind/varying.h"
 #include "core/batch_ring.h"
 #include "core/fork_local.h"
+#include "core/image_reader.h"
 #include "core/store_reader.h"
 
 namespace penstock::bind {
@@ -33,6 +34,13 @@ bool is_ending() {
   }();
   return question != nullptr && question() != 0;
 }
+
+// The reader of the bytes of pictures, and what makes arrays of them.
+struct BoundImages {
+  BoundVarying bytes;
+  nb::object maker;
+  ImageReader reader;
+};
 
 // A ring and the readers it reads with. In a forked child, which has none of its threads, it is left alone.
 class BoundRing {
@@ -62,12 +70,17 @@ class BoundRing {
   }
 
   using Which = std::optional<Array<const std::int32_t>>;
-  void put(Ints ids, std::size_t batch, const Which& which) {
+  using Seeds = std::optional<Array<const std::uint64_t>>;
+  void put(Ints ids, std::size_t batch, const Which& which, const Seeds& seeds) {
     need_open();
     check(ids, which, {});
+    if (seeds) need_same_length(ids.size(), seeds->size());
     for (std::size_t low = 0; low < ids.size() || low == 0; low += std::max<std::size_t>(batch, 1)) {
       const std::size_t high = std::min(ids.size(), low + batch);
-      ring_->put({part(ids, low, high), which ? part(*which, low, high) : std::vector<std::int32_t>{}, {}});
+      ring_->put({part(ids, low, high),
+                  which ? part(*which, low, high) : std::vector<std::int32_t>{},
+                  {},
+                  seeds ? part(*seeds, low, high) : std::vector<std::uint64_t>{}});
     }
   }
   void put_runs(Ints starts, Ints offsets, Ints cuts, const Which& which) {
@@ -84,7 +97,7 @@ class BoundRing {
       const auto high = static_cast<std::size_t>(edges[i + 1]);
       std::vector<std::int64_t> own = part(offsets, low, high + 1);
       for (std::int64_t& offset : own) offset -= offsets.data()[low];
-      ring_->put({part(starts, low, high), which ? part(*which, low, high) : std::vector<std::int32_t>{}, std::move(own)});
+      ring_->put({part(starts, low, high), which ? part(*which, low, high) : std::vector<std::int32_t>{}, std::move(own), {}});
     }
   }
   std::size_t size() const { return ring_ == nullptr ? 0 : ring_->size(); }
@@ -184,6 +197,13 @@ class BoundRing {
           const std::span<const std::int64_t> bounds = span(documents.bounds);
           bound(source, bounds.empty() ? 0 : static_cast<std::uint64_t>(bounds.back()));
           made.back().sources.push_back(of_documents(*documents.line));
+        } else if (nb::isinstance<BoundImages>(reader)) {
+          const auto& images = nb::cast<const BoundImages&>(reader);
+          if (nb::cast<const ImageMaker&>(images.maker).bytes() != stride)
+            throw std::invalid_argument("expected pictures of as many bytes as the field has");
+          bound(source, images.bytes.length);
+          made.back().work = kImageWork;
+          made.back().sources.push_back([&images](const RingRead& read) { images.reader.read(read); });
         } else if (nb::isinstance<BoundSpans>(reader)) {
           const auto& spans = nb::cast<const BoundSpans&>(reader);
           bound(source, spans.column->length());
@@ -275,9 +295,18 @@ void make_documents(BoundDocuments* self, std::vector<BoundVarying> readers, Int
   new (self) BoundDocuments{std::move(readers), std::move(bounds), std::move(which), std::move(rows), std::move(line)};
 }
 
+void make_image_reader(BoundImages* self, const BoundVarying& bytes, nb::object maker, bool needs_all) {
+  const ImageReader reader(*bytes.reader, nb::cast<const ImageMaker&>(maker), needs_all);
+  new (self) BoundImages{bytes, std::move(maker), reader};
+}
+
 }  // namespace
 
 void bind_loader(nb::module_& m) {
+  nb::class_<BoundImages>(m, "ImageReader", "Pictures of records, for a ring. Safe to use from several threads.")
+      .def("__init__", &make_image_reader, "reader"_a, "maker"_a, "needs_all"_a,
+           nb::sig("def __init__(self, reader: VaryingReader, maker: ImageMaker, needs_all: bool) -> None"),
+           "The bytes of pictures, and what makes arrays of them; with needs_all, a missing picture is an error.");
   nb::class_<BoundDocuments>(m, "DocumentLine", "Documents as one line of tokens, for a ring. Safe to use from several threads.")
       .def("__init__", &make_documents, "readers"_a, "bounds"_a.noconvert(), "which"_a.noconvert().none(),
            "rows"_a.noconvert().none(), "token_bytes"_a, "separator"_a.noconvert(),
@@ -293,7 +322,9 @@ void bind_loader(nb::module_& m) {
            "as ([reader of each source], bytes of an item, dimensions or 0). Batches with such fields are in memory before they "
            "are taken as far as they fit room_bytes, but at least room_batches.")
       .def("put", &BoundRing::put, "ids"_a.noconvert(), "batch"_a, "which"_a.noconvert().none() = nb::none(),
-           "Ask for batches of ``batch`` ids each; ``which`` says of which source each is. IndexError if one does not exist.")
+           "seeds"_a.noconvert().none() = nb::none(),
+           "Ask for batches of ``batch`` ids each; ``which`` says of which source each is, ``seeds`` what is drawn for it, where "
+           "there are pictures. IndexError if one does not exist.")
       .def("put_runs", &BoundRing::put_runs, "starts"_a.noconvert(), "offsets"_a.noconvert(), "cuts"_a.noconvert(),
            "which"_a.noconvert().none() = nb::none(),
            "Ask for batches of runs of rows: run i has those from starts[i] on, offsets[i + 1] - offsets[i] of them; batch b has "

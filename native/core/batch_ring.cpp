@@ -23,9 +23,10 @@ struct BySource {
   std::vector<std::size_t> ends;
   std::vector<std::uint32_t> rows;
   std::vector<std::int64_t> ids;
+  std::vector<std::uint64_t> seeds;  // if there are any
 
   BySource(const RingPicks& picks, std::size_t low, std::size_t high, std::size_t sources)
-      : ends(sources), rows(high - low), ids(high - low) {
+      : ends(sources), rows(high - low), ids(high - low), seeds(picks.seeds.empty() ? 0 : high - low) {
     std::vector<std::size_t> next(sources + 1);
     for (std::size_t row = low; row < high; ++row) ++next[static_cast<std::size_t>(picks.which[row]) + 1];
     for (std::size_t k = 0; k < sources; ++k) ends[k] = next[k + 1] += next[k];
@@ -33,6 +34,7 @@ struct BySource {
       const std::size_t at = next[static_cast<std::size_t>(picks.which[row])]++;
       rows[at] = static_cast<std::uint32_t>(row);
       ids[at] = picks.ids[row];
+      if (!seeds.empty()) seeds[at] = picks.seeds[row];
     }
   }
 
@@ -106,6 +108,7 @@ BatchRing::BatchRing(std::vector<RingField> fields, std::vector<RingVarying> var
   if (threads == 0) throw std::invalid_argument("a ring needs at least 1 thread, got 0");
   for (const RingField& field : fields_) {
     record_bytes_ += field.stride;
+    record_work_ += field.stride + field.work;
     num_sources_ = field.sources.size();
   }
   for (const RingVarying& field : varying_) num_sources_ = field.sources.size();
@@ -276,14 +279,14 @@ std::vector<std::size_t> BatchRing::reading_pieces(const Job& job) const {
   const RingPicks& picks = job.batch->picks;
   const std::size_t count = picks.ids.size();
   if (varying_.empty()) {
-    const std::uint64_t bytes = std::max<std::uint64_t>(picks.records() * record_bytes_, count * 16);
+    const std::uint64_t bytes = std::max<std::uint64_t>(picks.records() * record_work_, count * 16);
     const std::uint64_t pieces = std::min<std::uint64_t>(count, (bytes + kRingPieceBytes - 1) / kRingPieceBytes);
     return even_edges(count, std::max<std::size_t>(1, pieces));
   }
   std::vector<std::size_t> edges{0};
   std::uint64_t bytes = 0;
   for (std::size_t row = 0; row + 1 < count; ++row) {
-    bytes += record_bytes_ + 16;
+    bytes += record_work_ + 16;
     for (const Job::Extents& extents : job.extents)
       bytes += static_cast<std::uint64_t>(std::max<std::int64_t>(extents.sizes[row], 0));
     if (bytes >= kRingPieceBytes) {
@@ -314,9 +317,11 @@ void BatchRing::fill(Job& job, std::size_t low, std::size_t high) const {
 void BatchRing::fill_run(RingBatch& batch, std::size_t source, std::size_t low, std::size_t high) const {
   const RingPicks& picks = batch.picks;
   const std::span<const std::int64_t> ids = std::span(picks.ids).subspan(low, high - low);
+  const std::span<const std::uint64_t> all(picks.seeds);
+  const std::span<const std::uint64_t> seeds = all.empty() ? all : all.subspan(low, high - low);
   for (std::size_t i = 0; i < fields_.size(); ++i) {
     if (picks.offsets.empty()) {
-      fields_[i].sources[source]({ids, {}, Places().behind(low), batch.values[i].get(), flags(batch.present[i])});
+      fields_[i].sources[source]({ids, {}, Places().behind(low), batch.values[i].get(), flags(batch.present[i]), seeds});
     } else {
       const std::span<const std::int64_t> offsets = std::span(picks.offsets).subspan(low, high - low + 1);
       clear_padding(ids, offsets, fields_[i].stride, batch.values[i].get());
@@ -341,7 +346,9 @@ void BatchRing::fill_mixed(RingBatch& batch, std::size_t low, std::size_t high) 
     if (done != rest) grouped.emplace(picks, rest = done, high, num_sources_);
     grouped->for_each([&](std::size_t source, std::size_t first, std::span<const std::int64_t> ids) {
       const Places places(grouped->rows.data() + first);
-      fields_[i].sources[source]({ids, {}, places, batch.values[i].get(), flags(batch.present[i])});
+      const std::span<const std::uint64_t> all(grouped->seeds);
+      const std::span<const std::uint64_t> seeds = all.empty() ? all : all.subspan(first, ids.size());
+      fields_[i].sources[source]({ids, {}, places, batch.values[i].get(), flags(batch.present[i]), seeds});
     });
   }
 }

@@ -26,13 +26,14 @@ namespace penstock {
 // Records of one source for a batch: record ids[i] goes to place places[i] of `out`, and present there is set to 0 if it is
 // missing (it is 1 before). With offsets, which are one more than ids, run i begins with record ids[i] and goes to record
 // offsets[i] of `out`, up to offsets[i + 1]; nothing is missing then. A run whose id is below 0 is padding: there is nothing to
-// read, and zeros are in its place.
+// read, and zeros are in its place. Seeds, one for each id, are for what is drawn when a record is made.
 struct RingRead {
   std::span<const std::int64_t> ids;
   std::span<const std::int64_t> offsets;
   Places places;
   std::byte* out;
   std::uint8_t* present;
+  std::span<const std::uint64_t> seeds = {};
 };
 using RingFill = std::function<void(const RingRead& read)>;
 
@@ -42,11 +43,12 @@ using RingGather = std::function<std::size_t(std::span<const std::int64_t> ids, 
                                              std::byte* out, std::uint8_t* present)>;
 
 // One field of a batch: records of `stride` bytes, read in one way from each source, and in another from all of them, if there is
-// one.
+// one. Making a record takes as long as to copy its bytes and `work` more: pieces of a batch are cut by that.
 struct RingField {
   std::uint64_t stride;
   std::vector<RingFill> sources;
   RingGather gather = nullptr;
+  std::uint64_t work = 0;
 };
 
 // One field of a batch whose records have different lengths: items of `item_bytes` bytes, with ndim dimensions (0: one, whose
@@ -60,8 +62,9 @@ struct RingVarying {
 // What is in a batch.
 struct RingPicks {
   std::vector<std::int64_t> ids;
-  std::vector<std::int32_t> which;    // the source of each id; empty: all are of the first
-  std::vector<std::int64_t> offsets;  // from 0 on, if ids begin runs of records
+  std::vector<std::int32_t> which;        // the source of each id; empty: all are of the first
+  std::vector<std::int64_t> offsets;      // from 0 on, if ids begin runs of records
+  std::vector<std::uint64_t> seeds = {};  // of each id; empty: there are none
 
   std::size_t records() const { return offsets.empty() ? ids.size() : static_cast<std::size_t>(offsets.back()); }
 };
@@ -136,6 +139,7 @@ class BatchRing {
   std::vector<RingField> fields_;
   std::vector<RingVarying> varying_;
   std::uint64_t record_bytes_ = 0;
+  std::uint64_t record_work_ = 0;  // the same and what is more to do
   std::size_t num_sources_ = 0;
   bool helps_;
   RingRoom room_;

@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "core/error.h"
+#include "core/seed.h"
 
 using namespace penstock;
 
@@ -73,6 +74,39 @@ void batches_come_out_in_order() {
       ++taken;
     }
     check_equal(ring.size(), std::size_t{0}, "nothing left");
+  }
+}
+
+// What is drawn for a record comes with it, whatever pieces a batch is cut into and whatever source the record is of.
+void seeds_come_with_their_records() {
+  for (const std::size_t sources : {1, 3}) {
+    std::atomic<std::size_t> most{0};
+    RingField field{16, {}, nullptr, 1 << 20};  // a lot of work, so that every record is a piece
+    for (std::size_t source = 0; source < sources; ++source) {
+      field.sources.push_back([&most](const RingRead& read) {
+        most = std::max<std::size_t>(most, read.ids.size());
+        check_equal(read.seeds.size(), read.ids.size(), "a seed each");
+        for (std::size_t i = 0; i < read.ids.size(); ++i) {
+          std::memcpy(read.out + read.places[i] * 16, &read.ids[i], 8);
+          std::memcpy(read.out + read.places[i] * 16 + 8, &read.seeds[i], 8);
+        }
+      });
+    }
+    BatchRing ring({field}, 3);
+    RingPicks picks{some_ids(5, 40), {}, {}};
+    for (std::int64_t id : picks.ids) {
+      picks.seeds.push_back(static_cast<std::uint64_t>(id) * kGolden);
+      if (sources > 1) picks.which.push_back(static_cast<std::int32_t>(id % 3));
+    }
+    ring.put(picks);
+    const std::unique_ptr<RingBatch> batch = wait(ring);
+    for (std::size_t i = 0; i < 40; ++i) {
+      std::uint64_t found[2];
+      std::memcpy(found, batch->values[0].get() + 16 * i, 16);
+      check_equal(found[0], i + 5, "record");
+      check_equal(found[1], (i + 5) * kGolden, "its seed");
+    }
+    check_equal(most.load(), std::size_t{1}, "records of a piece");
   }
 }
 
@@ -422,6 +456,7 @@ void varying_records_have_no_runs() {
 }  // namespace
 
 int main() {
+  seeds_come_with_their_records();
   batches_come_out_in_order();
   large_batches_are_shared_between_threads();
   records_of_several_sources_come_to_their_places();

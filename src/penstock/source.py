@@ -1,6 +1,7 @@
-"""Writers of foreign formats, your own storage, blends, BatchMap and Tokenize. Sources are opened with :func:`penstock.open`."""
+"""Writers of foreign formats, storage of your own, blends, and how to convert. Sources are opened with :func:`penstock.open`."""
 
 from penstock.conversion.files import Converted
+from penstock.conversion.image import ShrinkImages
 from penstock.conversion.tasks import BatchMap
 from penstock.conversion.text import Tokenize
 from penstock.formats.collection import write_collection
@@ -15,6 +16,7 @@ __all__ = [
     "BatchMap",
     "Converted",
     "ObjectFacts",
+    "ShrinkImages",
     "Tokenize",
     "encode_rows",
     "open_blend",

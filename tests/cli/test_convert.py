@@ -13,9 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.cli.conftest import PATIENCE_S, RECORDS, Run, Seen, finish, pictures, start
+from tests.pictures import pictures as encoded_pictures
 from tests.text import documents, trained
 
 import penstock as pen
+from penstock import _core
 from penstock.cli.convert import parse_codecs
 from penstock.conversion import convert as library
 
@@ -101,6 +103,10 @@ def test_a_map_of_the_users_changes_records(run: Run, labels: Path, tmp_path: Pa
         (["{images}", "{new}", "--threads", "0"], 2),
         (["{images}", "{new}", "--engine", "magic"], 2),
         (["{images}", "{new}", "--map", "nothing"], 2),
+        (["{images}", "{new}", "--image", "quality=90"], 2),
+        (["{images}", "{new}", "--image", "max_side=x"], 2),
+        (["{images}", "{new}", "--image", "max_side=8,quality=0"], 2),
+        (["{images}", "{new}", "--image", "max_side=8,size=1"], 2),
         (["{images}", "{new}", "--map", "no_such_module:f"], 2),
         (["{images}", "{new}", "--map", "json:nothing"], 2),
         (["{images}", "{new}", "--map", "json:dumps", "--codec", "raw", "--codec", "data=lz4"], 2),
@@ -358,3 +364,12 @@ def test_without_a_terminal_there_is_no_bar(images: Path, tmp_path: Path) -> Non
     assert done.returncode == 0
     assert done.stderr == f"{RECORDS} records\n"
     assert done.stdout.startswith("{")
+
+
+def test_pictures_are_made_smaller(run: Run, tmp_path: Path) -> None:
+    pen.convert({"photo": encoded_pictures(3), "label": np.arange(3)}, tmp_path / "a.pen")
+    result = run("convert", tmp_path / "a.pen", tmp_path / "b.pen", "--image", "max_side=16,quality=70,field=photo")
+    assert result.exit_code == 0, result.stderr
+    with pen.open(tmp_path / "b.pen") as made:
+        sides = [max(_core.probe_image(np.frombuffer(one, np.uint8))[1:3]) for one in made["photo"]]
+        assert (sides, made["label"][:].tolist()) == ([16] * 3, [0, 1, 2])

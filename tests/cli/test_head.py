@@ -171,7 +171,7 @@ def test_without_pillow_pictures_are_arrays(run: Run, store: Path, tmp_path: Pat
     monkeypatch.setattr(builtins, "__import__", refuse)
     monkeypatch.setattr("penstock.cli.record.has_pillow", lambda: False)
     result = run("show", store, 30, "--save", tmp_path / "out", columns=120)
-    assert lines(result.stdout)["png"].startswith("PNG, which cannot be decoded: this needs pillow: pip install 'penstock[image]'")
+    assert lines(result.stdout)["png"].startswith("PNG, 12 x 16 pixels")
     assert np.array_equal(np.load(tmp_path / "out/30-image.npy"), pictures(RECORDS)[30])
 
 
@@ -203,6 +203,16 @@ def test_what_is_a_picture() -> None:
 )
 def test_a_small_picture_has_the_shape_of_the_large_one(shape: tuple[int, ...], most: int, small: tuple[int, int]) -> None:
     assert small_pixels(np.full(shape, 77, np.uint8), most).tolist() == np.full((*small, 3), 77).tolist()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WebP"])
+def test_pictures_of_every_format_are_shown(kind: str) -> None:
+    found = encoded(encode(np.full((300, 400, 3), 77, np.uint8), kind))
+    assert found is not None
+    assert (found.kind, found.width, found.height) == (kind, 400, 300)
+    assert found.pixels is not None
+    assert found.pixels.shape == (36, 48, 3)
+    assert np.abs(found.pixels.astype(int) - 77).max() <= 2
 
 
 @pytest.mark.parametrize("data", [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0 no more", encode(pictures(1)[0], "PNG")[:60]])

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.formats import token_files
+from tests.pictures import pictures
 
 import penstock as pen
 from penstock.argument import IntArray
@@ -54,6 +55,7 @@ class Known:
     line: tuple[int, ...] | None = None  # the tokens of a token file
     block_size: int = 0
     has_documents: bool = False  # whether the records of a token file are documents, rather than blocks
+    bad: frozenset[int] = frozenset()  # records whose pictures cannot be decoded
 
 
 class Faulty(Source):
@@ -505,6 +507,50 @@ def _masked_sets() -> list[Known]:
     return found
 
 
+def _picture_sets() -> list[Known]:
+    """Small pictures of several formats and a number: all there, some missing, one that is none."""
+    found = []
+    for name, n in (
+        ("picture", 1),
+        ("picture", 8),
+        ("picture", 23),
+        ("picture_parquet", 9),
+        ("nullable_picture", 13),
+        ("broken_picture", 11),
+    ):
+        images: list[Any] = pictures(n, sides=(5, 7))
+        bad = frozenset({5}) if name == "broken_picture" else frozenset[int]()
+        if bad:
+            images[5] = b"no picture"
+        if name == "nullable_picture":
+            images = [None if i % 4 == 2 else one for i, one in enumerate(images)]
+        columns: dict[str, list[Any]] = {"image": images, "x": [7 * n + i for i in range(n)]}
+        forms = {"image": Form("bytes", "uint8", nullable=None in images), "x": Form("fixed", "int64")}
+
+        def store(columns: Any = columns, own: str = f"{name}{n}") -> Source:
+            path = _directory() / f"{own}.pen"
+            if not path.exists():
+                pen.convert({"image": columns["image"], "x": np.array(columns["x"], "i8")}, path)
+            return pen.open(path)
+
+        def parquet(columns: Any = columns, own: str = f"{name}{n}") -> Source:
+            path = _directory() / f"{own}.parquet"
+            if not path.exists():
+                pq.write_table(
+                    pa.table({"image": pa.array(columns["image"], pa.binary()), "x": columns["x"]}), path, row_group_size=4
+                )
+            return pen.open(path)
+
+        def remote(store: Any = store, own: str = f"{name}{n}") -> Source:
+            store().close()
+            return _upload(_directory() / f"{own}.pen")
+
+        found.append(Known(f"{name}{n}", forms, columns, n, parquet if "parquet" in name else store, bad=bad))
+        if n == 8:
+            found.append(Known(f"remote_{name}{n}", forms, columns, n, remote, is_remote=True))
+    return found
+
+
 KNOWN = {
     known.name: known
     for known in (
@@ -516,6 +562,7 @@ KNOWN = {
         *_foreign_sets(),
         *_flat_sets(),
         *_masked_sets(),
+        *_picture_sets(),
     )
 }
 

@@ -7,10 +7,12 @@ from typing import Any
 from tests.crossing.case import Case, Leg
 from tests.crossing.data import KNOWN
 from tests.crossing.model import (
+    PICTURES,
     Bans,
     Mix,
     Ordered,
     Packs,
+    Pictures,
     Records,
     Sequences,
     Stream,
@@ -36,6 +38,7 @@ FAMILIES = {
     "text": ("text",),
     "ragged": ("ragged", "remote_ragged"),
     "both": ("documents", "remote_documents"),
+    "pictures": ("picture", "remote_picture", "picture_parquet", "nullable_picture", "broken_picture"),
 }
 STOPS = ("first_exhausted", "all_exhausted", "all_exhausted_without_replacement", "forever")
 TAILS = ("keep", "drop", "pad", "wrap")
@@ -65,8 +68,10 @@ class Lot:
             *("value", "value", "plain", "nullable", "nullable"),
             *("tokens", "tokens", "tokens", "token files", "token files", "masked", "text", "ragged", "both"),
         )
-        has_tokens = family not in ("value", "plain", "nullable")
-        sequential = self.happens(0.8 if has_tokens else 0.1 if family != "plain" else 0.02)
+        if random.Random(f"pictures {self.seed}").random() < 0.08:  # apart, so that all other cases are what they were
+            family = "pictures"
+        has_tokens = family not in ("value", "plain", "nullable", "pictures")
+        sequential = family != "pictures" and self.happens(0.8 if has_tokens else 0.1 if family != "plain" else 0.02)
         self.recipe = self._recipe(family, sequential)
         self.pack_chance = random.Random(f"packs {self.seed}")  # apart, so that cases without packs are what they were
         self.weight_chance = random.Random(f"weights {self.seed}")
@@ -93,6 +98,7 @@ class Lot:
                 "token files": self.one("pick", "dict"),
                 "masked": self.one("dict", "dict", "pick"),
                 "ragged": "dict",
+                "pictures": self.one("dict", "pick"),
             }[family]
         separator = self.one(None, 0, 0, [0, 1], 100) if "token" in family else self.one(None, 0, 97, [98, 99])
         if separator is not None and self.happens(0.02):
@@ -114,6 +120,11 @@ class Lot:
     def single(self) -> Stream:
         recipe = self.recipe
         table = self.table()
+        if recipe["family"] == "pictures":
+            image = next(name for name, form in table.forms.items() if form.kind == "bytes")
+            how = tuple(PICTURES)[recipe["length"] % len(PICTURES)]
+            ordered = self.ordered(table, design=recipe["design"])
+            return Pictures(table, ordered, self.bans(table), image, how, self.happens(0.5))
         if not recipe["sequential"]:
             return Records(table, self.ordered(table, design=recipe["design"]), self.bans(table))
         records = Records(table, self.ordered(table, design=self.happens(0.01)), self.bans(table))
@@ -214,6 +225,10 @@ class Lot:
                 return mapped(pick(table, ["name", "x"]))
             case "map", _:
                 return mapped(table)
+            case "pick", "pictures":
+                return pick(table, ["image"])
+            case "dict", "pictures":
+                return aligned({"t": table, "n": select(leaf("npy60"), slice(0, table.length))})
             case "pick", "both":
                 return pick(table, [self.recipe["field"]])
             case "pick", "tokens" | "token files" | "masked":

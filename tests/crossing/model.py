@@ -29,8 +29,10 @@ from tests.order.reference import (
     stages_by_phase,
     stages_by_step,
 )
+from tests.pictures import make, options, seed_of
 
 from penstock import Phase, _core
+from penstock.image import ImageOptions
 from penstock.order import BlockShuffle, Design, Order, Permutation, Random, Sequential, Shuffle, Sliding, Weighted
 from penstock.order.permutation import Purpose, derive_root
 
@@ -80,12 +82,15 @@ def leaf(name: str) -> Table:
         forms,
         known.columns,
         known.length,
+        known.bad,
         line=known.line,
         block_size=known.block_size,
         is_blocks=known.line is not None and not known.has_documents,
         has_documents=known.has_documents,
         tags=frozenset(
-            {kind, f"format {format_tag}"} | ({"missing values"} if any(form.nullable for form in forms.values()) else set())
+            {kind, f"format {format_tag}"}
+            | ({"missing values"} if any(form.nullable for form in forms.values()) else set())
+            | ({"unreadable"} if known.bad else set())
         ),
     )
 
@@ -393,6 +398,56 @@ class Records(Stream):
         if banned.issuperset(i for i in range(self.table.length) if not weights or weights[i] > 0):
             raise NothingLeftError
         return substitute(self.seed, *(drawn or (epoch, position)), self.table.length, banned, weights)
+
+
+PICTURES: dict[str, dict[str, Any]] = {
+    "random": {"size": (2, 3)},
+    "center": {"size": 2, "crop": "center", "layout": "nhwc", "dtype": "f4"},
+    "pad": {"size": 3, "crop": "pad", "fill": 9, "flip": 0.25, "seed": 5},
+}
+"""What becomes of pictures."""
+
+
+@dataclass(frozen=True)
+class Pictures(Records):
+    """Records with a field of pictures, decoded."""
+
+    image: str = "image"
+    how: str = "random"
+    is_first: bool = False  # bans come behind
+
+    @property
+    def tags(self) -> frozenset[str]:  # type: ignore[override]
+        return super().tags | {"images"}
+
+    def code(self) -> str:
+        options = "".join(f", {name}={value!r}" for name, value in PICTURES[self.how].items())
+        images, bans = f".images({self.image!r}{options})", bans_code(self.bans)
+        return f"{self.table.code}.{self.ordered.code()}{images + bans if self.is_first else bans + images}"
+
+    def forms(self) -> dict[str, Form]:
+        found = super().forms()
+        how = _picture_options(self.how)
+        return found | {self.image: Form("fixed", np.dtype(how.dtype).name, how.shape, found[self.image].nullable)}
+
+    def sample(self, epoch: int, position: int, step: int, length: int = 0, drawn: Draw = None) -> Sample:
+        found = super().sample(epoch, position, step, length, drawn)
+        place = drawn if drawn is not None and found.id != found.planned else (epoch, position)
+        comes_once = self.ordered.method in ("in_order", "shuffle")
+        seed = seed_of(PICTURES[self.how].get("seed", self.seed), place[0], found.id, None if comes_once else place[1])
+        return replace(found, values={**found.values, self.image: _picture(found.values[self.image], seed, self.how)})
+
+
+@cache
+def _picture_options(how: str) -> ImageOptions:
+    return options(**{name: value for name, value in PICTURES[how].items() if name != "seed"})
+
+
+@lru_cache(4096)
+def _picture(data: bytes | None, seed: int, how: str) -> Any:
+    """As lists of lists; None at every place of a missing one."""
+    made = _picture_options(how)
+    return np.full(made.shape, None).tolist() if data is None else make(made, [(data, seed)])[0].tolist()
 
 
 def bans_code(bans: Bans) -> str:

@@ -24,6 +24,10 @@ OPERATIONS = {
     "format text": "texts in memory",
     "format ragged": "a store of ragged arrays",
     "format documents": "Parquet with texts and ragged arrays",
+    "format picture": "a store of encoded pictures",
+    "format picture_parquet": "Parquet with encoded pictures",
+    "format nullable_picture": "a store of pictures, some of which are missing",
+    "format broken_picture": "a store of pictures, one of which cannot be decoded",
     "missing values": "fields that are nullable",
     "select": "source.select",
     "pick": "source.pick",
@@ -38,6 +42,7 @@ OPERATIONS = {
     "order weighted": "drawn with replacement, by weight",
     "order slide": "windows",
     "order design": "a designed sample",
+    "images": "pictures, decoded",
     "without": "bans on records",
     "without behind sequences": "bans on a stream of sequences",
     "without in mix": "bans on a mixture",
@@ -110,6 +115,7 @@ UNMASKED = {"format tokens", "format nanogpt", "format ragged", "format document
 RAGGED = UNMASKED | MASKED
 PLAIN = {"format collection"}
 TEXT = {"format text"}
+PICTURES = {"format picture", "format picture_parquet", "format nullable_picture", "format broken_picture", "images"}
 
 Pair = tuple[str, set[str], set[str]]
 CANNOT_MEET: tuple[Pair, ...] = (
@@ -125,13 +131,15 @@ CANNOT_MEET: tuple[Pair, ...] = (
     ("a mixture has one kind of fields", {"format documents", "missing values"}, MASKED),
     ("only these formats have loss masks", {"loss mask"}, UNMASKED | NUMBERS | PLAIN | TEXT | {"pick", "missing values", "map"}),
     ("a mixture has one kind of fields", MASKED, UNMASKED),
+    ("a mixture has one kind of fields", PICTURES, NUMBERS | RAGGED | PLAIN | TEXT),
+    ("pictures are no tokens", PICTURES, SEQUENCES | PACKS | {"loss mask"}),
     ("numbers are no tokens", PLAIN, SEQUENCES | PACKS),
     (
         "token blocks within other sources are documents",
         PAGES | {"token packs"},
         NUMBERS | PLAIN | TEXT | {"format npy", "dict", "map"},
     ),
-    ("the functions of the cases map numbers and texts", {"map"}, RAGGED | PLAIN),
+    ("the functions of the cases map numbers and texts", {"map"}, RAGGED | PLAIN | PICTURES),
     ("a mixture that names the batch size has only that one", {"mix batch_size"}, {"resume size"}),
     ("the order of such a mixture depends on the batch size", {"weights by step", "unit batch"}, {"resume size"}),
     ("the batch size of phases is theirs", PHASES, {"resume size", "weights by step"}),

@@ -26,6 +26,15 @@ def test_the_example_of_packs_learns_and_resumes_with_the_same_losses() -> None:
     assert len(lines) == 3
 
 
+def test_the_example_of_images_learns_and_resumes_with_the_same_losses() -> None:
+    command = [sys.executable, "-W", "error", str(ROOT / "examples/train_images.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = done.stdout.split()
+    assert float(told[5].rstrip(",")) < 0.5
+    assert int(told[6].rstrip("%")) > 80
+
+
 def test_the_interpreter_ends_cleanly_under_a_running_delivery() -> None:
     code = """
 import numpy as np, penstock as pen

@@ -21,6 +21,7 @@ import pytest
 from tests.array_record import write_array_record
 from tests.effort import is_campaign
 from tests.formats import shards, token_files
+from tests.pictures import encode
 from tests.remote.double import Double
 
 import penstock as pen
@@ -146,17 +147,41 @@ def _folder(path: Path, ids: range) -> None:
 FOLDER = "d"
 
 
+@cache
+def _pictures() -> list[bytes]:
+    """Small PNG files, more than a small window holds."""
+    chance = np.random.default_rng(8)
+    return [encode(chance.integers(0, 256, (6, 8, 3), np.uint8), "PNG") for _ in range(COUNT)]
+
+
+def _picture_store(path: Path) -> None:
+    with pen.create(path, {"image": pen.Field.bytes()}, chunk_records=BLOCK) as out:
+        out.extend({"image": _pictures()})
+
+
+def _picture_parquet(path: Path) -> None:
+    column = pa.array([{"bytes": one, "path": None} for one in _pictures()], pa.struct({"bytes": pa.binary(), "path": pa.string()}))
+    pq.write_table(pa.table({"image": column}), path, row_group_size=BLOCK)
+
+
+def _picture_folder(path: Path) -> None:
+    path.mkdir()
+    for number, one in enumerate(_pictures()):
+        (path / f"{number:04d}.png").write_bytes(one)
+
+
 @dataclass(frozen=True)
 class Kind:
-    """A kind of files."""
+    """A kind of files; ``pictures`` writes one with encoded pictures, where it can hold them."""
 
     suffix: str
     write: Callable[[Path, range], None]
     field: str
+    pictures: Callable[[Path], Any] | None = None
 
 
 KINDS = {
-    "store": Kind("pen", _store, "x"),
+    "store": Kind("pen", _store, "x", _picture_store),
     "`.npy`": Kind("npy", _npy, "data"),
     "`.shard`": Kind("shard", _shard, "row"),
     "`.rox`": Kind("rox", _rox, "tokens"),
@@ -170,12 +195,14 @@ KINDS = {
     "Arrow, texts": Kind("arrow", _arrow_texts, "text"),
     "Arrow, nested": Kind("arrow", _arrow_nested, "turns"),
     "Arrow, compressed": Kind("arrow", _arrow_compressed, "x"),
-    "Parquet": Kind("parquet", _parquet, "x"),
+    "Parquet": Kind("parquet", _parquet, "x", _picture_parquet),
     "JSON lines": Kind("jsonl", _jsonl, "x0"),
-    "ArrayRecord": Kind("array_record", _array_record, "data"),
-    "TFRecord": Kind("tfrecord", _tfrecord, "data"),
-    "WebDataset": Kind("tar", _tar, "x"),
-    "folder of files": Kind(FOLDER, _folder, "data"),
+    "ArrayRecord": Kind("array_record", _array_record, "data", lambda path: write_array_record(path, _pictures())),
+    "TFRecord": Kind("tfrecord", _tfrecord, "data", lambda path: path.write_bytes(shards.tfrecord(_pictures()))),
+    "WebDataset": Kind(
+        "tar", _tar, "x", lambda path: path.write_bytes(shards.tar((f"{n:04}.png", one) for n, one in enumerate(_pictures())))
+    ),
+    "folder of files": Kind(FOLDER, _folder, "data", _picture_folder),
 }
 
 
@@ -187,6 +214,7 @@ class Parts:
 
     def __init__(self, base: str, kind: Kind, **options: Any) -> None:
         self.names = [f"{base}/{part}.{kind.suffix}" for part in "ab"]
+        self.pictures = None if kind.pictures is None else f"{base}/pictures.{kind.suffix}"
         self.collection = f"{base}/all.json"
         self.field, self.options = kind.field, options
         self.opened: list[Source] = []
@@ -216,6 +244,12 @@ def _mix_in_mix(parts: Parts) -> Stream:
     return pen.mix({"in": _mix(parts), "c": parts.one(1).shuffle(**HOW)}, seed=2, stop="all_exhausted")
 
 
+def _images(parts: Parts) -> Stream:
+    if parts.pictures is None:
+        raise ValueError("images need bytes")
+    return parts.open(parts.pictures).shuffle(**HOW).images("image", 4)
+
+
 USES: dict[str, Callable[[Parts], Stream]] = {
     "plain": lambda parts: parts.one().shuffle(**HOW),
     "select a range": lambda parts: parts.one().select(slice(7, COUNT - 9)).shuffle(**HOW),
@@ -227,6 +261,7 @@ USES: dict[str, Callable[[Parts], Stream]] = {
     "mix": _mix,
     "mix in mix": _mix_in_mix,
     "sequences": lambda parts: parts.one().shuffle(**HOW).sequences(100),
+    "images": _images,
     "map": lambda parts: (data := parts.one()).map(_same, schema=data.schema).shuffle(**HOW),
 }
 ASKED = tuple(use for use in USES if is_campaign() or use in ("plain", "mix in mix", "sequences"))
@@ -276,7 +311,7 @@ def cells(uses: tuple[str, ...]) -> dict[tuple[str, str], Cell]:
         for number, (name, kind) in enumerate(KINDS.items()):
             directory = Path(place) / str(number)
             directory.mkdir()
-            _write(directory, kind)
+            _write(directory, kind, "images" in uses)
             for file in directory.rglob("*"):
                 if file.is_file():
                     server.put(f"{number}/{file.relative_to(directory)}", file.read_bytes())
@@ -288,10 +323,12 @@ def cells(uses: tuple[str, ...]) -> dict[tuple[str, str], Cell]:
         return made
 
 
-def _write(directory: Path, kind: Kind) -> None:
+def _write(directory: Path, kind: Kind, with_pictures: bool) -> None:
     names = [directory / f"{part}.{kind.suffix}" for part in "ab"]
     for name, ids in zip(names, (range(COUNT), range(COUNT, 2 * COUNT)), strict=True):
         kind.write(name, ids)
+    if kind.pictures is not None and with_pictures:
+        kind.pictures(directory / f"pictures.{kind.suffix}")
     write_collection(names, directory / "all.json")
 
 
@@ -301,7 +338,7 @@ def _ask(directory: Path, server: Double, url: str, what: tuple[Kind, str]) -> C
         try:
             stream = USES[use](parts)
         except ValueError as error:
-            if "sequences need" not in str(error):  # of records that are no documents
+            if "s need" not in str(error):  # sequences of records that are no documents, pictures of those that are no bytes
                 raise
             return Cell(None, None, None)
         with pen.Loader(stream, BATCH) as loader:
@@ -328,6 +365,8 @@ def _ask_at_url(server: Double, parts: Parts, use: str) -> AtUrl | str | None:
         try:
             for part in range(2):  # the first process that opens an archive reads all of it
                 parts.one(part).close()
+            if use == "images" and parts.pictures is not None:
+                parts.open(parts.pictures).close()
             with pen.Loader(USES[use](parts), BATCH) as loader:
                 return _run(server, loader)
         except (PenstockError, ValueError) as error:

@@ -302,6 +302,34 @@ def test_what_a_signal_handler_raises_reaches_the_caller_of_a_native_loader() ->
         batches.close()
 
 
+@pytest.mark.parametrize("tail", ["keep", "wrap"])
+def test_what_a_signal_handler_raises_while_batches_are_planned_is_heard(tail: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken for an error of the data, which is raised where it comes again."""
+
+    class AlarmError(Exception):
+        pass
+
+    stream = pen.open(np.arange(1000), field="x").shuffle(seed=7)
+    expected = [batch["x"].tolist() for batch in pen.Loader(stream, 7, tail=tail, threads=0)]
+    loader = pen.Loader(stream, 7, tail=tail, threads=2)
+    assert loader.engine == "native"
+    find, calls = native_engine.NativeEngine._find, 0
+
+    def find_once(self: Any, picks: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise AlarmError
+        return find(self, picks)
+
+    monkeypatch.setattr(native_engine.NativeEngine, "_find", find_once)
+    with pytest.raises(AlarmError):
+        deque(iter(loader), maxlen=0)
+    step = loader.step
+    assert step < len(expected)
+    assert [batch["x"].tolist() for batch in loader] == expected[step:]
+
+
 def test_interrupted_native_threads_end_before_their_bytes_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """At a URL they were evicted while a thread read them: a segmentation fault."""
     npy = io.BytesIO()

@@ -192,4 +192,5 @@ def test_purposes_have_fixed_numbers():
         "PACK_GROUPS": 12,
         "SPLIT": 13,
         "WEIGHTED": 14,
+        "IMAGE": 15,
     }

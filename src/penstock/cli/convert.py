@@ -33,6 +33,7 @@ from penstock.cli.record import chosen
 from penstock.cli.terminal import console, facts, number, print_json, say
 from penstock.conversion.convert import convert as convert_source
 from penstock.conversion.files import DOCUMENTS, ONE_FIELD, Converted
+from penstock.conversion.image import ShrinkImages, as_shrink
 from penstock.conversion.tasks import records_noted
 from penstock.conversion.text import Tokenize
 from penstock.errors import PenstockError, StoreError
@@ -151,6 +152,7 @@ def _leave_interrupts_to_the_parent() -> None:
     "penstock convert raw.pen clean.pen --map clean:tidy --engine processes",
     "penstock convert corpus.parquet tokens.rox --tokenizer tokenizer.json --field text --eos '<|endoftext|>'",
     "penstock convert chats.parquet chats.ds --tokenizer model/ --chat",
+    "penstock convert photos/ train.pen --image max_side=512,quality=90",
 )
 def convert(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Data as for info.")],
@@ -193,6 +195,14 @@ def convert(
             rich_help_panel="Text",
         ),
     ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="max_side=N[,quality=Q][,field=F]",
+            help="Make pictures smaller: JPEG whose longer side has at most N pixels.",
+            rich_help_panel="Pictures",
+        ),
+    ] = None,
     chat_template: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Conversations, written by this Jinja template.", rich_help_panel="Text"),
@@ -228,9 +238,10 @@ def convert(
             "map": function,
             "executor": executor,
             "tokenizer": how,
+            "image": None if image is None else _shrink(image),
             **({} if chunk_bytes is None else {"chunk_bytes": byte_size("chunk-bytes", chunk_bytes)}),
         }
-        in_tasks = map_name is not None or executor is not None or how is not None
+        in_tasks = map_name is not None or executor is not None or how is not None or image is not None
         with told_of_map(map_name, function):
             made = _run(lambda: convert_source(source, target, progress=meter, **options), target, len(source), in_tasks=in_tasks)
         found, written = extent(sources, source), _bytes_out(target, storage)
@@ -260,6 +271,20 @@ def _tokenize(
     template = chat if chat_template is None else Path(chat_template)
     token = int(eos) if eos is not None and eos.isdecimal() else eos
     return Tokenize(load_tokenizer(tokenizer), eos=token, special_tokens=special_tokens, chat_template=template)
+
+
+def _shrink(text: str) -> ShrinkImages:
+    """What --image says."""
+    given = dict(part.partition("=")[::2] for part in text.split(","))
+    unknown = [name for name in given if name not in ("max_side", "quality", "field")]
+    if unknown or "max_side" not in given:
+        raise typer.BadParameter(
+            f"expected max_side=N, and quality=Q and field=NAME if need be, got {text!r}", param_hint="--image"
+        )
+    try:
+        return as_shrink({name: value if name == "field" else int(value) for name, value in given.items()})
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--image") from error
 
 
 def _remark(how: Tokenize | None, target: str) -> None:

@@ -27,7 +27,7 @@ from penstock.cli.terminal import text as text_line
 from penstock.loader import Loader
 from penstock.records import Source
 from penstock.report.formatting import noun
-from penstock.stream import DocumentTable, MixedStream, PackStream, RecordStream, SequenceStream, Stream
+from penstock.stream import DocumentTable, ImageStream, MixedStream, PackStream, RecordStream, SequenceStream, Stream
 from penstock.stream.documents import TOKENS_OF_LETTER, has_tokens, text_of
 from penstock.tokenizer import TextTokenizer, load_tokenizer
 
@@ -158,7 +158,7 @@ def _show(stream: Stream, samples: list[_Sample], world: int, most: int) -> None
     out = console()
     for rank, _, sample in _listed(samples, world, most):
         part = _part(stream, sample.names)
-        if not isinstance(part, RecordStream) or sample.id is None:
+        if not isinstance(part, ImageStream | RecordStream) or sample.id is None:
             raise typer.BadParameter("sequences of tokens are no records that can be shown: use --text", param_hint="--show")
         record = read_record(part.source, sample.id, list(part.source.schema))
         out.print()
@@ -239,7 +239,7 @@ class _Reader:
 
     def _pieces(self, sample: _Sample) -> list[_Piece]:
         part = _part(self.stream, sample.names)
-        if isinstance(part, RecordStream) and sample.id is not None:
+        if isinstance(part, ImageStream | RecordStream) and sample.id is not None:
             return list(self._of_record(part.source, sample.id))
         if isinstance(part, SequenceStream | PackStream) and sample.documents is not None:
             return [self._of_document(part.documents, *one) for one in sample.documents[: self.most]]

@@ -5,11 +5,13 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from penstock.batch import Batch
 from penstock.conversion.files import MASKED, ONE_FIELD, Converted, FileForm, check_one_field, count_tokens, write_one_field
+from penstock.conversion.image import ImageMap, ShrinkImages, as_shrink
 from penstock.conversion.reading import load, next_span, spans_of
 from penstock.conversion.tasks import BatchMap, Conversion, Input, Note, as_map
 from penstock.conversion.text import TextMap, as_tokenize
@@ -54,6 +56,7 @@ def convert(
     map: Callable[[Batch], Mapping[str, Any]] | BatchMap | None = None,  # noqa: A002 - what it is
     executor: Executor | None = None,
     tokenizer: TokenizerLike | None = None,
+    image: ShrinkImages | Mapping[str, Any] | None = None,
 ) -> Converted | None:
     """Write a new store from anything that :func:`penstock.open` opens, or from a source.
 
@@ -74,6 +77,9 @@ def convert(
     its threads, processes or machines, and become one commit. The store has the same records in the same order for any executor,
     or none. On a shared disk, what was done is not done again when an interrupted conversion is started anew. A row or token file
     is made of such a store when that is complete, which takes its space on the disk until then.
+
+    ``image`` makes pictures smaller: a :class:`~penstock.source.ShrinkImages`, or its options, as ``{"max_side": 512}``. It goes on
+    like a map when an interrupted conversion is started anew.
 
     Returns a :class:`~penstock.source.Converted` if there is a tokenizer, or if a map or an executor makes a row or token file.
 
@@ -96,11 +102,15 @@ def convert(
     opened = open_source(source, **for_source)
     try:
         if tokenizer is not None:
+            if image is not None:
+                raise ValueError("image is for pictures and tokenizer for texts: give one of them")
             reads = _texts(opened, fields, as_map(map), tokenizer, target, separator)
             return _convert_in_tasks(Conversion.of(reads, layout, executor, threads), target, codec, None, progress)
         names = _chosen(opened.schema, fields)
-        if map is not None or executor is not None:
+        if map is not None or executor is not None or image is not None:
             reads = Input(opened, tuple(names), as_map(map))
+            if image is not None:
+                reads = _pictures(reads, as_shrink(image), target)
             return _convert_in_tasks(Conversion.of(reads, layout, executor, threads), target, codec, separator, progress)
         schema = coded({name: opened.schema[name] for name in names}, codec)
         options: dict[str, Any] = {"chunk_bytes": chunk_bytes, "chunk_records": chunk_records}
@@ -142,6 +152,17 @@ def _texts(
     missing = f"and a {target.suffix} file has no place for missing documents: select the others, or convert to a store"
     is_nullable = before is None and source.schema[names[0]].nullable
     return Input(source, tuple(names), TextMap.of(how, before, missing if is_file else None, is_nullable=is_nullable))
+
+
+def _pictures(reads: Input, how: ShrinkImages, target: Location) -> Input:
+    """Pictures on their way into a smaller size. ValueError if the target has no place for them, or if something else maps them."""
+    if reads.map is not None:
+        raise ValueError(
+            "image makes pictures smaller by a map of its own: give image or map, and the other in a second conversion"
+        )
+    if target.suffix in (*ONE_FIELD, *MASKED):
+        raise ValueError(f"{target}: such a file has no place for pictures: the target must be a store")
+    return replace(reads, map=ImageMap.of(how, {name: reads.source.schema[name] for name in reads.names}))
 
 
 def _convert_in_tasks(

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.argument import IntArray, as_positions
 from penstock.batch import Batch, Ragged, batch_bytes, masked
-from penstock.errors import SchemaMismatchError, WindowTooSmallError
+from penstock.errors import BatchError, PenstockError, SchemaMismatchError, WindowTooSmallError
 from penstock.interrupt import exposed
 from penstock.loader.engine import MOST_AHEAD, Engine
 from penstock.loader.lookahead import Lookahead, Rows
@@ -48,6 +48,8 @@ class FixedField:
     shape: tuple[int, ...]
     is_tokens: bool
     nullable: bool
+    is_made: bool = False
+    """Whether a sample is made of what is read, as a picture is."""
 
     def shape_for(self, seq_len: int | None) -> tuple[int, ...]:
         """The shape of a sample; a phase may say how long sequences are."""
@@ -115,7 +117,7 @@ class NativeGroup:
         columns = [[leaf for table in own for leaf in table.leaves] for own in tables]
         limits = [min(map(_limit, leaves), default=math.inf) for leaves in columns]
         by_name = {field.name: limit for field, limit in zip(fields, limits, strict=True)}
-        self._limits = [(field, by_name[field.name]) for field in self.fixed]
+        self._limits = [(field, by_name[field.name]) for field in self.fixed if not field.is_made]
         self._leaves: list[list[Leaf]] = [
             list({id(leaf): leaf for leaf in leaves if leaf.remote is not None}.values()) for leaves in zip(*columns, strict=True)
         ]
@@ -214,12 +216,12 @@ def _native_field(
     if any((field.dtype, field.kind) != (first.dtype, first.kind) for field in fields) or (first.is_fixed and first.stride == 0):
         return None
     readers: list[tuple[Any, int]] = []
-    for own in tables:
+    for stream, own in zip(streams, tables, strict=True):
         if name not in own:
             return None
         table, inner = own[name]
         for leaf in table.leaves:
-            reader = leaf.native_reader(inner)
+            reader = stream.native_reader(leaf, name, inner)
             if reader is None:
                 return None
             readers.append(reader)
@@ -227,7 +229,8 @@ def _native_field(
     if first.is_fixed:
         is_tokens = streams[0].has_sequences
         stride = first.dtype.itemsize if is_tokens else first.stride
-        return FixedField(name, readers, stride, first.dtype, first.shape, is_tokens, nullable)
+        is_made = any(isinstance(reader, _core.ImageReader) for reader, _ in readers)
+        return FixedField(name, readers, stride, first.dtype, first.shape, is_tokens, nullable, is_made)
     if any(field.ndim != first.ndim for field in fields):
         return None
     kind = "array" if first.kind == "ragged" else first.kind
@@ -341,9 +344,13 @@ class NativeEngine(Engine):
         if count <= 1:
             return self._ask_one(first)
         size = len(first.spans[0].run)
-        try:
+
+        def plan() -> tuple[_Asked, ExitStack]:
             asked = self._next_found(first, count)
-            hold = self._hold(asked)
+            return asked, self._hold(asked)
+
+        try:
+            asked, hold = _heard(plan)
         except Exception:
             return self._ask_one(first)  # which knows what to do about errors
         flat = self._put(asked, size)
@@ -379,10 +386,12 @@ class NativeEngine(Engine):
         return RecordPicks(ids, sources=leaves)
 
     def _ask_one(self, place: Place) -> bool:
+        def plan() -> tuple[_Asked, ExitStack]:
+            asked = self._find(self._work.picks(place))
+            return asked, self._hold(asked)
+
         try:
-            picks = self._work.picks(place)
-            asked = self._find(picks)
-            hold = self._hold(asked)
+            asked, hold = _heard(plan)
         except WindowTooSmallError:
             if self._stretches:
                 return False  # batches under way fill the window
@@ -390,7 +399,7 @@ class NativeEngine(Engine):
         except Exception:
             self._put_nothing(place)
         else:
-            flat = self._put(asked, len(picks))
+            flat = self._put(asked, len(asked.picks))
             self._stretches.append(_Stretch(place, 1, flat, hold, runs=asked.runs))
         self._asked += 1
         return True
@@ -413,7 +422,7 @@ class NativeEngine(Engine):
     def _put(self, asked: "_Asked", size: int) -> RecordPicks:
         """Ask the rings for batches of ``size`` of those samples; the record, or first token, of each in its own source."""
         for ring, (which, rows) in zip(self._rings, asked.rows, strict=False):
-            ring.put(rows, size, which)
+            ring.put(rows, size, which, asked.picks.seeds)
         if (runs := asked.runs) is not None:
             offsets, cuts = np.concatenate([[0], np.cumsum(runs.counts)]), np.ascontiguousarray(runs.first[::size])
             self._rings[0].put_runs(runs.starts, offsets, cuts, asked.streams_of_runs)  # tokens are one field
@@ -452,6 +461,8 @@ class NativeEngine(Engine):
                     raise StopIteration
                 self._taking = True
             return self._take()
+        except _Stray as stray:
+            raise stray.error from None
         finally:
             with self._turn:
                 self._taking = False
@@ -527,6 +538,30 @@ class NativeEngine(Engine):
         self._ahead.close()
 
 
+class _Stray(BaseException):
+    """Takes what a signal handler raised past everything that handles errors of the data."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _heard(plan: "Callable[[], tuple[_Asked, ExitStack]]") -> "tuple[_Asked, ExitStack]":
+    """What ``plan`` gives. An error of the data comes again, and is raised at its step; one that does not was raised by a signal
+    handler of the user's, and is raised now. Errors of files and object stores may have passed.
+    """
+    try:
+        return plan()
+    except BatchError as error:
+        stray = error.__cause__ or error
+    except (PenstockError, OSError):
+        raise
+    except Exception as error:
+        stray = error
+    with plan()[1]:
+        raise _Stray(stray)
+
+
 def _work_out(order: _core.OrderNode, run: range, leaves: Which, ids: IntArray) -> bool:
     """Fill in the stream and the record at each position; False if the order does not have them."""
     return order.run(run.start, leaves, ids) if run.step == 1 else order.at(as_positions(run), leaves, ids)
@@ -569,12 +604,11 @@ def _wait_for_batch(rings: list[_core.BatchRing]) -> tuple[list[Any], list[Any],
     present: list[Any] = []
     has_failed = False
     for ring in rings:
-        waiting = ring.size
         try:
             some, there = ring.take()
-        except Exception:
-            if ring.size == waiting:  # raised by a signal handler: the batch was not taken
-                raise
+        except Exception as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # by code in Python, which only a signal handler has here
             has_failed = True
         else:
             values += some

@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     PACK_GROUPS = 12
     SPLIT = 13
     WEIGHTED = 14
+    IMAGE = 15
 
 
 def derive_root(seed: int, epoch: int, purpose: Purpose) -> int:
@@ -41,8 +42,8 @@ def derive_root(seed: int, epoch: int, purpose: Purpose) -> int:
     return _core.absorb(_core.absorb(_core.absorb(0, seed), epoch), purpose)
 
 
-def absorb_all(root: int, words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """``_core.absorb(root, word)`` of every word, on arrays."""
+def absorb_all(root: int | npt.NDArray[np.uint64], words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """``_core.absorb(root, word)`` of every word, on arrays; of its own root where there is one for each."""
     z = (np.uint64(root) ^ words) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

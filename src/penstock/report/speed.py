@@ -19,7 +19,7 @@ from penstock.report.formatting import counted, duration, percent, size
 from penstock.report.page import Section
 from penstock.report.trainer import Runner, Turn
 from penstock.schema import Raw
-from penstock.stream import RecordStream
+from penstock.stream import ImageStream, RecordStream
 
 MOST_BYTES = 256 << 20  # memory to copy from: far larger than caches of processors, and quickly allocated
 ROUNDS = 5  # turns of loader and limit alternate, so that both see the same load of the machine
@@ -268,7 +268,7 @@ def _described(core: Loader) -> str:
     """The data in a line: its length, fields and order."""
     stream = core.stream
     fields = [f"{name} {field!r}" for name, field in list(stream.schema.items())[:8]]
-    order = [repr(stream.order)] if isinstance(stream, RecordStream) else []
+    order = [repr(stream.order)] if isinstance(stream, ImageStream | RecordStream) else []
     return "; ".join([f"{len(stream):,} samples an epoch", ", ".join(fields), *order])
 
 
@@ -345,6 +345,6 @@ def _about_disk(speed: Speed, core: Loader | None) -> str:
     ratio = speed.disk_bytes / delivered
     told = f"{size(speed.disk_bytes)} came from the disk, {ratio:.1f} bytes for each one delivered: the data was not in memory."
     stream = None if core is None else core.stream
-    if ratio > 1.2 and isinstance(stream, RecordStream) and isinstance(stream.order, Shuffle):
+    if ratio > 1.2 and isinstance(stream, ImageStream | RecordStream) and isinstance(stream.order, Shuffle):
         return f"{told} A block shuffle (--block, --window) reads runs of records instead of single ones."
     return f"{told} A second run may be faster."

@@ -1,6 +1,7 @@
 """Streams: a source in an order, mixed with others, cut or packed into sequences."""
 
 from penstock.stream.documents import DocumentTable
+from penstock.stream.image import ImageStream
 from penstock.stream.mixed import MixedStream, mix
 from penstock.stream.pack import PackStream
 from penstock.stream.sequence import DocumentStream, SequenceStream, TokenLine
@@ -9,6 +10,7 @@ from penstock.stream.stream import PartStream, RecordStream, Stream
 __all__ = [
     "DocumentStream",
     "DocumentTable",
+    "ImageStream",
     "MixedStream",
     "PackStream",
     "PartStream",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import count, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from penstock.records import Sampling
 from penstock.schema import Field
 from penstock.stream.picks import MixedPicks, Picks, grouped, join
 from penstock.stream.stream import PartStream, Stream, Unreadable
+
+if TYPE_CHECKING:
+    from penstock.image import ImageOptions
 
 __all__ = ["MixedStream", "mix"]
 
@@ -373,6 +376,18 @@ class MixedStream(Stream):
         names = list(batches[0][1])
         merged = {name: scatter(name, schema[name], [(m, b[name]) for m, b in batches], len(picks), out or {}) for name in names}
         return typed(merged, self._nullable)
+
+    def with_images(self, names: Sequence[str], options: "ImageOptions", seed: int | None) -> "MixedStream":
+        """Of every stream of the mixture."""
+        return self._remade({name: stream.with_images(names, options, seed) for name, stream in self._streams.items()})
+
+    def boxes_of(self, picks: MixedPicks, field: str | None) -> npt.NDArray[np.int32]:
+        boxes = np.zeros((len(picks), 5), np.int32)
+        parts = zip(self._streams.values(), picks.parts, strict=True)
+        found = [stream.boxes_of(part, field) for stream, part in parts if part is not None]
+        if found:
+            picks.gather(found, boxes)
+        return boxes
 
     def without(self, ids: Mapping[str, Any], *, from_step: int = 0) -> "MixedStream":
         """The same mixture in which records, given by the name of their stream, no longer come from ``from_step`` on."""

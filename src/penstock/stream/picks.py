@@ -19,13 +19,14 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class RecordPicks:
-    """Records of one source, each a sample; ``weights`` where the order is a design. Of several sources, where ``sources`` has the
-    number of each sample's.
+    """Records of one source, each a sample; ``weights`` where the order is a design, ``seeds`` where something of a sample is
+    drawn. Of several sources, where ``sources`` has the number of each sample's.
     """
 
     ids: IntArray
     weights: FloatArray | None = None
     sources: npt.NDArray[np.int32] | None = None
+    seeds: npt.NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -33,11 +34,22 @@ class RecordPicks:
     def part(self, low: int, high: int) -> "RecordPicks":
         """Samples [low, high)."""
         here = slice(low, high)
-        weights, sources = self.weights, self.sources
-        return RecordPicks(self.ids[here], None if weights is None else weights[here], None if sources is None else sources[here])
+        weights, sources, seeds = self.weights, self.sources, self.seeds
+        return RecordPicks(
+            self.ids[here],
+            None if weights is None else weights[here],
+            None if sources is None else sources[here],
+            None if seeds is None else seeds[here],
+        )
 
     def take(self, places: IntArray) -> "RecordPicks":
-        return RecordPicks(self.ids[places], None if self.weights is None else self.weights[places])
+        weights, seeds = self.weights, self.seeds
+        return RecordPicks(
+            self.ids[places], None if weights is None else weights[places], seeds=None if seeds is None else seeds[places]
+        )
+
+    def with_seeds(self, seeds: npt.NDArray[np.uint64]) -> "RecordPicks":
+        return RecordPicks(self.ids, self.weights, self.sources, seeds)
 
     def describe(self) -> dict[str, Any]:
         """As ``explain`` shows them."""
@@ -199,7 +211,8 @@ def join(parts: Sequence[Any]) -> Any:
         return parts[0]
     if isinstance(parts[0], RecordPicks):
         weights = None if parts[0].weights is None else np.concatenate([part.weights for part in parts])
-        return RecordPicks(np.concatenate([part.ids for part in parts]), weights)
+        seeds = None if parts[0].seeds is None else np.concatenate([part.seeds for part in parts])
+        return RecordPicks(np.concatenate([part.ids for part in parts]), weights, seeds=seeds)
     if isinstance(parts[0], SpanPicks):
         runs = np.concatenate([np.diff(part.first) for part in parts])
         return SpanPicks(
@@ -222,7 +235,20 @@ def flatten(picks: Picks) -> tuple[RecordPicks | SpanPicks, npt.NDArray[np.int32
         return picks, sources_of(picks)
     streams = sources_of(picks)
     spans = _spans_of(picks)
-    return (RecordPicks(ids_of(picks)) if spans is None else spans), streams
+    return (RecordPicks(ids_of(picks), seeds=_seeds_of(picks)) if spans is None else spans), streams
+
+
+def _seeds_of(picks: Picks) -> npt.NDArray[np.uint64] | None:
+    """The seeds of samples in their order; None if there are none."""
+    if not isinstance(picks, MixedPicks):
+        return picks.seeds if isinstance(picks, RecordPicks) else None
+    found = [_seeds_of(part) for part in picks.parts if part is not None]
+    there = [seeds for seeds in found if seeds is not None]
+    if not there or len(there) < len(found):
+        return None
+    seeds = np.empty(len(picks), np.uint64)
+    picks.gather(there, seeds)
+    return seeds
 
 
 def _spans_of(picks: Picks) -> SpanPicks | None:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.argument import IntArray, as_ids, as_positions, whole_number
 from penstock.batch import Batch, Outputs
@@ -27,12 +28,14 @@ from penstock.order import (
     Weighted,
 )
 from penstock.order.permutation import Purpose, derive_root
-from penstock.records import Sampling, Source, provide
+from penstock.records import Leaf, Sampling, Source, provide
 from penstock.row_table import RowTable
 from penstock.schema import Field
 from penstock.stream.picks import Picks, RecordPicks
 
 if TYPE_CHECKING:
+    from penstock.image import ImageOptions
+    from penstock.stream.image import ImageStream
     from penstock.stream.pack import PackStream
     from penstock.stream.sequence import SequenceStream
 
@@ -182,6 +185,69 @@ class Stream(ABC):
     def fetch(self, picks: Any, out: Outputs | None = None) -> Batch:
         """Read samples."""
 
+    def images(
+        self,
+        field: str | Sequence[str] = "image",
+        size: int | Sequence[int] = 224,
+        *,
+        crop: str | None = "random",
+        flip: float = 0.5,
+        layout: str = "nchw",
+        dtype: npt.DTypeLike = "u1",
+        mean: float | Sequence[float] | None = None,
+        std: float | Sequence[float] | None = None,
+        scale: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        fraction: float = 1.0,
+        fill: int = 0,
+        channels: int = 3,
+        max_pixels: int | None = None,
+        seed: int | None = None,
+    ) -> "Stream":
+        """The same stream with the pictures of a field (JPEG, PNG, WebP) as arrays of one size, made by native threads.
+
+        * ``field``       the encoded pictures: a field of bytes, or several that are treated alike. ``"image"`` also stands for the
+          image column of a Hugging Face data set, for the only field of bytes, and for jpg, png or webp of a tar archive
+        * ``size``        pixels of a side, or (height, width)
+        * ``crop``        "random": a random part, ``scale`` of the area with a ``ratio`` of width to height; "center": the part in
+          the middle, ``fraction`` of what fits; "pad": the whole picture, with ``fill`` around it; None: the whole picture,
+          whatever its ratio
+        * ``flip``        the probability that left and right are exchanged
+        * ``layout``      "nchw", as torch has it, or "nhwc"
+        * ``dtype``       "u1", or floats "f4" or "f2": value / 255, then minus ``mean``, divided by ``std`` (a number, or one for
+          each channel)
+        * ``channels``    3: red, green and blue; 1: grey
+        * ``max_pixels``  pictures that claim to be larger are refused by their header
+        * ``seed``        of crops and flips; that of the order unless given
+
+        Crop and flip follow from (seed, epoch, record): they are the same for any number of threads and ranks, and after a resume.
+        All pictures of a sample share them, so that a mask stays with its picture. :meth:`boxes` tells them. Called again, it adds
+        other fields. See :class:`ImageStream`.
+        """
+        from penstock.image import ImageOptions
+
+        given: dict[str, Any] = {"crop": crop, "flip": flip, "layout": layout, "dtype": dtype, "mean": mean, "std": std}
+        given |= {"scale": scale, "ratio": ratio, "fraction": fraction, "fill": fill, "channels": channels}
+        given["max_pixels"] = _core.DEFAULT_MAX_PIXELS if max_pixels is None else max_pixels
+        names = [field] if isinstance(field, str) else list(field)
+        return self.with_images(names, ImageOptions.of(size, **given), seed)
+
+    def with_images(self, names: Sequence[str], options: "ImageOptions", seed: int | None) -> "Stream":
+        """What :meth:`images` gives."""
+        raise TypeError(f"{type(self).__name__} has no pictures: images() is for records of a source, and for mixtures of them")
+
+    def boxes(self, epoch: int, positions: Any, field: str | None = None, *, step: int = 0) -> npt.NDArray[np.int32]:
+        """x, y, width and height of the part of its picture that each sample is, in pixels of the picture as it is displayed, and 1
+        where it is flipped, 0 where it is not; zeros for a missing picture. Of the samples at positions of an epoch; only headers
+        are decoded. ``field`` is needed where there are several.
+        """
+        places = as_positions(positions) if isinstance(positions, range) else np.atleast_1d(np.asarray(positions, np.int64))
+        return self.boxes_of(self.locate_at(epoch, places, step), field)
+
+    def boxes_of(self, picks: Any, field: str | None) -> npt.NDArray[np.int32]:
+        """See :meth:`boxes`."""
+        raise TypeError(f"{type(self).__name__} has no pictures: call images() first")
+
     def for_batches(self, batch_size: int, tail: str) -> "Stream":
         """The same stream for batches of that size, where its order depends on them: with weights by step."""
         return self
@@ -308,6 +374,10 @@ class PartStream(Stream):
         """Of every field that is read: in which rows of which leaves it is, and its name there; nothing if that is not known."""
         return self.source.row_tables()
 
+    def native_reader(self, leaf: Leaf, name: str, inner: str) -> tuple[Any, int] | None:
+        """What reads a field natively, which is ``inner`` in that leaf; None if nothing does."""
+        return leaf.native_reader(inner)
+
     @property
     def rows_per_unit(self) -> int:
         """Rows of a unit of the order."""
@@ -411,12 +481,14 @@ class RecordStream(PartStream):
             ids = self._replace(epoch, positions, step, ids)
         return RecordPicks(ids, self.order.weights_at(positions) if isinstance(self.order, Design) else None)
 
-    def fetch(self, picks: RecordPicks, out: Outputs | None = None) -> Batch:
+    def fetch(self, picks: RecordPicks, out: Outputs | None = None, fields: Sequence[str] | None = None) -> Batch:
+        """``fields`` are some of the source."""
+        names = self._fields if fields is None else fields
         if picks.weights is None:
-            return self.source.read(picks.ids, self._fields, out)
+            return self.source.read(picks.ids, names, out)
         given = dict(out or {})
         weights = given.pop(WEIGHT, None)
-        batch = self.source.read(picks.ids, self._fields, given)
+        batch = self.source.read(picks.ids, names, given)
         if weights is not None:
             weights[:] = picks.weights
         batch[WEIGHT] = picks.weights if weights is None else weights
@@ -503,11 +575,26 @@ class RecordStream(PartStream):
     def has_records(self) -> bool:
         return True
 
+    def with_images(self, names: Sequence[str], options: "ImageOptions", seed: int | None) -> "ImageStream":
+        from penstock.stream.image import ImageStream, find_image
+
+        return ImageStream(self, [find_image(self.source.schema, name, options) for name in names], seed=seed)
+
     def replace_unreadable(
         self, picks: RecordPicks, positions: list[tuple[int, int]], unreadable: Unreadable
     ) -> RecordPicks | None:
+        return self.replace_failed(picks, positions, unreadable, lambda place: self._error_of(int(picks.ids[place])))
+
+    def replace_failed(
+        self,
+        picks: RecordPicks,
+        positions: list[tuple[int, int]],
+        unreadable: Unreadable,
+        error_of: Callable[[int], Exception | None],
+    ) -> RecordPicks | None:
+        """The same samples with others in place of those of which there is an error; None if there is none."""
         ids = picks.ids.copy()
-        bad = [(place, error) for place, one in enumerate(ids.tolist()) if (error := self._error_of(one)) is not None]
+        bad = [(place, error) for place in range(len(ids)) if (error := error_of(place)) is not None]
         if not bad:
             return None
         unreadable.tell(bad[0][1], ids[[place for place, _ in bad]])
