@@ -23,23 +23,4 @@ if(PENSTOCK_SYSTEM_CODECS)
   return()
 endif()
 
-set(sources ${PENSTOCK_CODEC_SOURCES})
-if(NOT EXISTS ${sources}/zstd/zstd.c)
-  message(FATAL_ERROR "PENSTOCK_SYSTEM_CODECS=OFF needs PENSTOCK_CODEC_SOURCES: "
-                      "python tools/codec_sources.py build/codecs, then -DPENSTOCK_CODEC_SOURCES=<absolute path of build/codecs>")
-endif()
-enable_language(C)
-file(GLOB deflate_sources ${sources}/libdeflate/lib/*.c ${sources}/libdeflate/lib/*/*.c)  # fetched and checked, so no list here
-add_library(penstock_codec_objects STATIC ${sources}/zstd/zstd.c ${sources}/lz4/lz4.c ${sources}/lz4/lz4hc.c ${deflate_sources})
-# Nothing of them can be seen from outside the module: another zstd in the same process is another zstd. Their own marks of what
-# is public are turned off, or would win over the preset.
-target_compile_definitions(penstock_codec_objects PRIVATE ZSTDLIB_VISIBLE= ZSTDERRORLIB_VISIBLE= ZDICTLIB_VISIBLE= LZ4LIB_VISIBILITY=)
-set_target_properties(penstock_codec_objects PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
-target_include_directories(penstock_codec_objects PRIVATE ${sources}/libdeflate)
-target_link_libraries(penstock_codecs INTERFACE penstock_codec_objects)
-target_include_directories(penstock_codecs SYSTEM INTERFACE ${sources}/zstd ${sources}/lz4 ${sources}/libdeflate)
-if(SKBUILD)  # the licences of what is inside
-  foreach(library zstd lz4 libdeflate)
-    install(FILES ${sources}/${library}/LICENSE DESTINATION ${SKBUILD_METADATA_DIR}/licenses/${library})
-  endforeach()
-endif()
+include(${CMAKE_CURRENT_LIST_DIR}/bundled_codecs.cmake)
