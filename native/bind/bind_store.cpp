@@ -49,6 +49,8 @@ void translate(const std::exception_ptr& error, void*) {
     raise_as("TruncatedError", e.what());
   } catch (const FormatError& e) {
     raise_as("FormatError", e.what());
+  } catch (const ImageError& e) {
+    raise_as("ImageError", e.what());
   } catch (const CorruptError& e) {
     raise_as("CorruptError", e.what());
   } catch (const ChangedError& e) {

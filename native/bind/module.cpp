@@ -3,6 +3,7 @@
 
 namespace penstock::bind {
 void bind_checksum(nanobind::module_& m);
+void bind_image(nanobind::module_& m);
 void bind_landing(nanobind::module_& m);
 void bind_lines(nanobind::module_& m);
 void bind_loader(nanobind::module_& m);
@@ -28,5 +29,6 @@ NB_MODULE(_core, m) {
   penstock::bind::bind_spans(m);
   penstock::bind::bind_packed(m);
   penstock::bind::bind_store(m);
+  penstock::bind::bind_image(m);
   penstock::bind::bind_loader(m);
 }

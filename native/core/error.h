@@ -60,6 +60,12 @@ class FormatError : public CorruptError {
   using CorruptError::CorruptError;
 };
 
+// A picture that cannot be decoded: damaged, cut, of an unknown kind, or larger than allowed. The message is the reason.
+class ImageError : public CorruptError {
+ public:
+  using CorruptError::CorruptError;
+};
+
 // A file is not the one that was opened first, or was written to since.
 class ChangedError : public std::runtime_error {
  public:

@@ -623,6 +623,78 @@ def is_network_filesystem(path: str) -> bool:
     Whether files there come over a network (NFS, SMB, FUSE, Lustre, 9p, Ceph, AFS), where maps are unsafe.
     """
 
+class ImageFormat(enum.Enum):
+    """Formats that are decoded."""
+
+    JPEG = 0
+
+    PNG = 1
+
+    WEBP = 2
+
+class ImageCrop(enum.Enum):
+    """Which part of a picture is taken."""
+
+    NONE = 0
+
+    CENTER = 1
+
+    RANDOM = 2
+
+    PAD = 3
+
+class ImageLayout(enum.Enum):
+    """The order of the axes."""
+
+    NCHW = 0
+
+    NHWC = 1
+
+class ImageType(enum.Enum):
+    """Element types."""
+
+    U1 = 0
+
+    F2 = 1
+
+    F4 = 2
+
+DEFAULT_MAX_PIXELS: int = 178956970
+
+class ImageMaker:
+    """
+    Decodes, crops, resizes and converts pictures into arrays of one size. Immutable, thread-safe.
+    """
+
+    def __init__(self, *, height: int, width: int, crop: ImageCrop = ImageCrop.RANDOM, scale: tuple[float, float] = (0.08, 1.0), ratio: tuple[float, float] = (0.75, 1.3333333333333333), fraction: float = 1.0, flip: float = 0.0, layout: ImageLayout = ImageLayout.NHWC, type: ImageType = ImageType.U1, mean: Sequence[float] | None = None, std: Sequence[float] | None = None, fill: int = 0, channels: int = 3, max_pixels: int = 178956970, max_scale: int = 8, level: Simd | None = None) -> None: ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one output."""
+
+    def make(self, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], threads: ThreadPool, errors: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')] | None = None) -> int:
+        """
+        Decode record i, values[offsets[i]:offsets[i + 1]], with seeds[i] into out[i * nbytes:]. Raises ImageError for the first record that fails (index, reason); with errors, sets errors[i] to 1 and the output to 0 instead. Gives the number of failures.
+        """
+
+    def boxes(self, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None))]:
+        """
+        x, y, width, height and flip of every record, in pixels as displayed; reads headers only.
+        """
+
+    def box(self, width: int, height: int, seed: int) -> tuple[int, int, int, int, bool]:
+        """x, y, width, height and flip for a picture of that displayed size."""
+
+def probe_image(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], max_pixels: int = 178956970) -> tuple[ImageFormat, int, int, int]:
+    """
+    Format, width, height (as displayed) and channels (as stored), by the header.
+    """
+
+def shrink_image(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], max_side: int, quality: int, max_pixels: int = 178956970) -> bytes:
+    """
+    The picture as a JPEG whose longer side has at most max_side pixels, with its orientation applied.
+    """
+
 class DocumentLine:
     """
     Documents as one line of tokens, for a ring. Safe to use from several threads.

@@ -14,7 +14,8 @@
     │   │   ├── TrailingBytesError                      a file is longer than it says
     │   │   ├── SizeOverflowError                       a size in a file is beyond anything that can exist
     │   │   ├── EmptyFileError                          a file of no bytes
-    │   │   └── FormatError                             not a file of that kind: wrong magic or header
+    │   │   ├── FormatError                             not a file of that kind: wrong magic or header
+    │   │   └── ImageError                              a picture that cannot be decoded: damaged, cut, unknown or too large
     │   ├── MissingError                  (FileNotFoundError)  a store or one of its files is not there
     │   │   ├── NoMatchError                            a pattern or directory under which there is nothing
     │   │   ├── NotPublishedError                       nothing was committed yet
@@ -62,6 +63,7 @@ __all__ = [
     "ForkedWriterError",
     "FormatError",
     "FullPassError",
+    "ImageError",
     "LockedError",
     "MissingError",
     "NoMatchError",
@@ -143,6 +145,22 @@ class EmptyFileError(CorruptError):
 
 class FormatError(CorruptError):
     """A file of another kind than it was taken for."""
+
+
+class ImageError(CorruptError):
+    """A picture that cannot be decoded.
+
+    ``reason`` says why. ``index`` is its number among those that were to be decoded together, or None.
+    """
+
+    def __init__(self, reason: str, index: int | None = None) -> None:
+        super().__init__(reason if index is None else f"picture {index}: {reason}")
+        self.reason = reason
+        self.index = index
+
+    def __reduce__(self) -> tuple[type["ImageError"], tuple[str, int | None]]:
+        """As any exception: made anew of its arguments."""
+        return type(self), (self.reason, self.index)
 
 
 class MissingError(ReadError, FileNotFoundError):
