@@ -12,7 +12,7 @@ foreach(library deflate jpeg lz4 png webp zlib zstd)
   endif()
 endforeach()
 enable_language(C)
-set(generated ${CMAKE_CURRENT_BINARY_DIR}/codecs)
+set(generated ${sources}/generated)  # the same for every target and build, so that a compiler's cache knows them
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(processor x86)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")

@@ -7,6 +7,10 @@ import shlex
 import sys
 from pathlib import Path
 
+import ziglang
+
+ZIG = Path(ziglang.__file__).parent / "zig"  # not python -m ziglang: there are hundreds of calls
+
 SYSTEMS = {"linux": "Linux", "macos": "Darwin"}
 
 # What zig's linker for macOS cannot do (0.17): read nanobind's list of what Python defines, link a bundle or strip dead code (it
@@ -32,7 +36,7 @@ def write(target: str, directory: Path, emulator: str = "") -> Path:
     def program(name: str, arguments: str) -> Path:
         path = directory / f"zig-{name}"
         words = FOR_MACOS if system == "macos" else ""
-        path.write_text(f'#!/bin/sh\n{words}exec {shlex.quote(sys.executable)} -m ziglang {arguments} "$@"\n')
+        path.write_text(f'#!/bin/sh\n{words}exec {shlex.quote(str(ZIG))} {arguments} "$@"\n')
         path.chmod(0o755)
         return path
 
