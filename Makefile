@@ -151,7 +151,7 @@ hostile: setup build
 fuzz: setup build  # needs clang and its runtime: apt-get install clang libclang-rt-14-dev
 	$(CMAKE) -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DPENSTOCK_FUZZ=ON -DPENSTOCK_SANITIZE=address,undefined >/dev/null
 	$(CMAKE) --build build/fuzz -j2
-	for subject in chunk codec; do \
+	for subject in chunk codec image; do \
 	  mkdir -p build/fuzz/corpus/$$subject && $(PY) native/fuzz/make_seeds.py build/fuzz/corpus && \
 	  build/fuzz/$${subject}_fuzz -max_total_time=300 build/fuzz/corpus/$$subject native/fuzz/corpus/$$subject || exit 1; \
 	done

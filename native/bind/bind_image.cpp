@@ -211,6 +211,8 @@ void bind_image(nb::module_& m) {
         return std::tuple(info.format, info.width, info.height, info.channels);
       },
       "data"_a.noconvert(), "max_pixels"_a = kDefaultMaxPixels,
+      nb::sig("def probe_image(data: bytes | NDArray[numpy.uint8], max_pixels: int = 178956970) "
+              "-> tuple[ImageFormat, int, int, int]"),
       "Format, width, height (as displayed) and channels (as stored), by the header.");
   m.def(
       "shrink_image",
@@ -223,6 +225,8 @@ void bind_image(nb::module_& m) {
         return nb::bytes(out.data(), out.size());
       },
       "data"_a.noconvert(), "max_side"_a, "quality"_a, "max_pixels"_a = kDefaultMaxPixels,
+      nb::sig("def shrink_image(data: bytes | NDArray[numpy.uint8], max_side: int, quality: int, max_pixels: int = 178956970) "
+              "-> bytes"),
       "The picture as a JPEG whose longer side has at most max_side pixels, with its orientation applied.");
 }
 

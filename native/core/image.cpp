@@ -51,7 +51,7 @@ Affine affine_of(const ImageSpec& spec, std::size_t channel) {
 // Of this thread, used again for the next picture.
 struct Workspace {
   ResizeAxis across, down;
-  Scratch<std::int16_t> between;
+  Scratch<std::int16_t> between, arranged;
   Scratch<std::uint8_t> row, pixels, planes;
   std::vector<const std::uint8_t*> rows;
 };
@@ -163,9 +163,15 @@ void resize(const OpenImage& image, ResizeJob job, std::uint32_t most_scale, con
   const std::size_t behind = work.across.taps() * channels + kRowPadding;
   std::int16_t* const between = work.between.take(elements + behind);
   std::fill_n(between + elements, behind, std::int16_t{0});
-  std::uint8_t* const row = work.row.take(width * channels);
-  std::uint8_t* const pixels = job.transposed ? work.pixels.take(width * height * channels) : nullptr;
+  std::uint8_t* const row = work.row.take(width * channels + kRowPadding);
+  std::uint8_t* const pixels = job.transposed ? work.pixels.take(width * height * channels + kRowPadding) : nullptr;
   const auto across = channels == 3 ? kernel.across3 : kernel.across1;
+  const std::int16_t* weights = work.across.all_weights();
+  if (channels == 3 && kernel.arrange3 != nullptr) {
+    std::int16_t* const arranged = work.arranged.take(4 * work.across.taps() * work.across.padded());
+    kernel.arrange3(weights, work.across.taps(), work.across.padded(), arranged);
+    weights = arranged;
+  }
   for (std::size_t y = 0; y < height; ++y) {
     const std::uint32_t first = top + work.down.first(y), count = work.down.count(y);
     image->read(first + count);
@@ -173,7 +179,7 @@ void resize(const OpenImage& image, ResizeJob job, std::uint32_t most_scale, con
     for (std::uint32_t k = 0; k < count; ++k) work.rows[k] = image->row(first + k);
     kernel.down(work.rows.data(), work.down.weights(y), count, elements, between);
     std::uint8_t* const out = job.transposed ? pixels + y * width * channels : row;
-    across(between, work.across.all_first(), work.across.all_weights(), work.across.taps(), width, out);
+    across(between, work.across.all_first(), weights, work.across.taps(), width, out);
     if (!job.transposed) take(y, row);
   }
   image->finish();
@@ -187,6 +193,7 @@ void resize(const OpenImage& image, ResizeJob job, std::uint32_t most_scale, con
     }
   }
   work.between.trim(kKept);
+  work.arranged.trim(kKept);
   work.pixels.trim(kKept);
 }
 

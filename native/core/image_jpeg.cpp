@@ -138,9 +138,11 @@ class JpegDecoder final : public ImageDecoder {
       throw ImageError("JPEG: a kind of picture that cannot be scaled");
     }
     // Chroma is interpolated between neighbours: a margin makes the edges of the window those of the whole picture.
-    JDIMENSION left = window.left - std::min<std::uint32_t>(window.left, kMargin);
-    JDIMENSION width = std::min<std::uint32_t>(info_.output_width, window.right + kMargin) - left;
-    const JDIMENSION top = window.top - std::min<std::uint32_t>(window.top, kMargin);
+    // Where chroma is sampled in an uncommon way, parts of a picture are not always what they are in the whole.
+    const bool parts = samples_are_common();
+    JDIMENSION left = parts ? window.left - std::min<std::uint32_t>(window.left, kMargin) : 0;
+    JDIMENSION width = (parts ? std::min<std::uint32_t>(info_.output_width, window.right + kMargin) : info_.output_width) - left;
+    const JDIMENSION top = parts ? window.top - std::min<std::uint32_t>(window.top, kMargin) : 0;
     guarded(failure_, [&] {
       if (width < info_.output_width) jpeg_crop_scanline(&info_, &left, &width);
       if (top > 0) jpeg_skip_scanlines(&info_, top);
@@ -190,6 +192,18 @@ class JpegDecoder final : public ImageDecoder {
  private:
   static constexpr JDIMENSION kMargin = 2;
   static constexpr JDIMENSION kRows = 16;
+
+  bool samples_are_common() const {
+    for (int i = 0; i < info_.num_components; ++i) {
+      const jpeg_component_info& component = info_.comp_info[i];
+      const bool across =
+          info_.max_h_samp_factor == component.h_samp_factor || info_.max_h_samp_factor == 2 * component.h_samp_factor;
+      const bool down =
+          info_.max_v_samp_factor == component.v_samp_factor || info_.max_v_samp_factor == 2 * component.v_samp_factor;
+      if (!across || !down) return false;
+    }
+    return info_.max_h_samp_factor <= 2 && info_.max_v_samp_factor <= 2;
+  }
 
   void read_ink(std::uint32_t bottom) {
     const std::size_t width = info_.output_width;

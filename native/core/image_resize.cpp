@@ -27,11 +27,13 @@ struct Triangle {
 void ResizeAxis::plan(const ResizeRange& range) {
   const Triangle triangle(range);
   const std::int64_t low = range.first(), high = range.last();
-  const auto most = static_cast<std::size_t>(std::min(high - low, triangle.support / triangle.pixel + 1));
-  taps_ = (most + kTapStep - 1) / kTapStep * kTapStep;
-  first_.resize(range.out);
-  count_.resize(range.out);
-  weights_.assign(range.out * taps_, 0);
+  // An open interval of n pixels has the middles of at most ceil(n) pixels.
+  const std::int64_t most = std::min(high - low, (triangle.support + triangle.pixel - 1) / triangle.pixel);
+  taps_ = static_cast<std::size_t>(most + most % 2);
+  const std::size_t padded = (range.out + kOutputStep - 1) / kOutputStep * kOutputStep;
+  first_.assign(padded, 0);
+  count_.assign(padded, 0);
+  weights_.assign(padded * taps_, 0);
   for (std::uint32_t i = 0; i < range.out; ++i) {
     const std::int64_t middle = 2 * std::int64_t{range.start} * range.out + (2 * std::int64_t{i} + 1) * range.length;
     std::int64_t from = std::max(low, (middle - triangle.support) / (2 * triangle.pixel));
@@ -56,6 +58,11 @@ void ResizeAxis::plan(const ResizeRange& range) {
 std::uint16_t half_of(float value) { return to_half_bits(value); }
 
 const ImageKernel& image_kernel(Simd level) {
+#if defined(__x86_64__)
+  if ((level == Simd::avx2 || level == Simd::avx512) && has_half_instruction()) return image_avx2();
+#elif defined(__aarch64__)
+  if (level == Simd::neon) return image_neon();
+#endif
   (void)level;
   return image_plain();
 }

@@ -16,7 +16,7 @@ namespace penstock {
 
 inline constexpr int kWeightBits = 14;  // the weights of an output have the sum 2^14
 inline constexpr int kRowBits = 6;      // behind the point of a row between the passes
-inline constexpr std::size_t kTapStep = 4;
+inline constexpr std::size_t kOutputStep = 4;
 inline constexpr std::size_t kRowPadding = 64;  // elements behind a row that kernels may read
 
 // Memory that is used again, arbitrary until it is written.
@@ -61,11 +61,14 @@ class ResizeAxis {
  public:
   void plan(const ResizeRange& range);
 
-  std::size_t outputs() const { return first_.size(); }
-  std::size_t taps() const { return taps_; }                      // per output; those behind count(i) have weight 0
+  // Per output, an even number; weights behind count(i) are 0.
+  std::size_t taps() const { return taps_; }
   std::uint32_t first(std::size_t i) const { return first_[i]; }  // from range.first() on
   std::uint32_t count(std::size_t i) const { return count_[i]; }
   const std::int16_t* weights(std::size_t i) const { return weights_.data() + i * taps_; }
+
+  // Of all outputs, up to a multiple of kOutputStep; those behind the last one have weights of 0.
+  std::size_t padded() const { return first_.size(); }
   const std::uint32_t* all_first() const { return first_.data(); }
   const std::int16_t* all_weights() const { return weights_.data(); }
 
@@ -84,10 +87,14 @@ struct ImageAffine {
 };
 
 struct ImageKernel {
-  // out[i] = the sum of rows[k][i] * weights[k], with kRowBits behind the point. Reads and writes up to 32 elements more.
+  // out[i] = the sum of rows[k][i] * weights[k], with kRowBits behind the point. An odd number of weights is followed by a 0.
+  // Reads and writes up to 31 elements more.
   void (*down)(const std::uint8_t* const* rows, const std::int16_t* weights, std::size_t taps, std::size_t count,
                std::int16_t* out);
-  // Pixels of 3 channels, or of 1. Reads kRowPadding elements behind the row. Writes exactly `outputs` pixels.
+  // The weights of a padded axis as across3 takes them, 4 * taps elements for each output; null: as they are.
+  void (*arrange3)(const std::int16_t* weights, std::size_t taps, std::size_t padded, std::int16_t* out);
+  // Pixels of 3 channels, or of 1, from a padded axis. Reads kRowPadding elements behind the row and the taps; writes up to 16
+  // bytes behind the last output.
   void (*across3)(const std::int16_t* row, const std::uint32_t* first, const std::int16_t* weights, std::size_t taps,
                   std::size_t outputs, std::uint8_t* out);
   void (*across1)(const std::int16_t* row, const std::uint32_t* first, const std::int16_t* weights, std::size_t taps,

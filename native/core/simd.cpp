@@ -59,6 +59,14 @@ Simd best_simd() {
   return best;
 }
 
+bool has_half_instruction() {
+#if defined(__x86_64__)
+  return has(cpuid(1).c, 29);
+#else
+  return false;
+#endif
+}
+
 bool has_crc_instruction() {
 #if defined(__x86_64__)
   return has(cpuid(1).c, 20);  // SSE 4.2

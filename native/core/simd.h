@@ -13,6 +13,9 @@ std::vector<Simd> available_simd();
 // The fastest of them.
 Simd best_simd();
 
+// Whether image_avx2.cpp can run where AVX2 can: F16C.
+bool has_half_instruction();
+
 // Whether crc32c_hardware.cpp can run.
 bool has_crc_instruction();
 

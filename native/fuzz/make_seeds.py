@@ -1,6 +1,6 @@
-"""Makes the first inputs of the fuzz targets: small chunks of every kind of field, and small records of every codec.
+"""Makes the first inputs of the fuzz targets: small chunks of every kind of field, records of every codec, pictures of every kind.
 
-Run as: python native/fuzz/make_seeds.py OUT, which fills OUT/chunk and OUT/codec.
+Run as: python native/fuzz/make_seeds.py OUT, which fills OUT/chunk, OUT/codec and OUT/image.
 """
 
 import sys
@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 import penstock as pen
 from penstock.native import _core
@@ -50,8 +51,32 @@ def write_records(out: Path) -> None:
         )
 
 
+def write_pictures(out: Path) -> None:
+    """Small pictures of every format and kind of pixels."""
+    y, x = np.mgrid[:40, :50]
+    colours = Image.fromarray(np.stack([x * 5, y * 6, (x * y) % 256], axis=-1).astype(np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    options: dict[str, dict[str, object]] = {
+        "baseline.jpg": {"subsampling": 2},
+        "full.jpg": {"subsampling": 0, "exif": exif},
+        "progressive.jpg": {"progressive": True, "subsampling": 1},
+        "restarts.jpg": {"restart_marker_rows": 1},
+        "plain.png": {},
+        "lossy.webp": {"exif": exif},
+        "lossless.webp": {"lossless": True},
+    }
+    for name, settings in options.items():
+        colours.save(out / name, **settings)
+    modes = {"L": "jpg", "CMYK": "jpg", "P": "png", "1": "png", "LA": "png", "RGBA": "webp", "I;16": "png"}
+    for mode, ending in modes.items():
+        (colours.convert("L").convert(mode) if mode == "I;16" else colours.convert(mode)).save(
+            out / f"{mode.replace(';', '-')}.{ending}"
+        )
+
+
 if __name__ == "__main__":
     root = Path(sys.argv[1])
-    for kind, write in (("chunk", write_chunks), ("codec", write_records)):
+    for kind, write in (("chunk", write_chunks), ("codec", write_records), ("image", write_pictures)):
         (root / kind).mkdir(parents=True, exist_ok=True)
         write(root / kind)

@@ -685,12 +685,12 @@ class ImageMaker:
     def box(self, width: int, height: int, seed: int) -> tuple[int, int, int, int, bool]:
         """x, y, width, height and flip for a picture of that displayed size."""
 
-def probe_image(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], max_pixels: int = 178956970) -> tuple[ImageFormat, int, int, int]:
+def probe_image(data: bytes | NDArray[numpy.uint8], max_pixels: int = 178956970) -> tuple[ImageFormat, int, int, int]:
     """
     Format, width, height (as displayed) and channels (as stored), by the header.
     """
 
-def shrink_image(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], max_side: int, quality: int, max_pixels: int = 178956970) -> bytes:
+def shrink_image(data: bytes | NDArray[numpy.uint8], max_side: int, quality: int, max_pixels: int = 178956970) -> bytes:
     """
     The picture as a JPEG whose longer side has at most max_side pixels, with its orientation applied.
     """
