@@ -165,3 +165,12 @@ def test_an_array_record_that_cannot_be_mapped_is_named(tmp_path: Path, failing:
     path = tmp_path / "x.array_record"
     write_array_record(path, [bytes([number]) for number in range(4)])
     failing(raises(AccessDeniedError, r"x\.array_record", lambda: pen.open(path)[2]), "mmap", "EACCES", path)
+
+
+def test_an_array_record_whose_close_fails_is_named(tmp_path: Path, failing: Failing) -> None:
+    """The package closes its file with a bare RuntimeError."""
+    path = tmp_path / "x.array_record"
+    write_array_record(path, [bytes([number]) for number in range(4)])
+    failing(
+        raises(ReadError, r"x\.array_record: closing the file failed", lambda: pen.open(path)[2]), "close", "EIO", path, when="2+"
+    )

@@ -18,7 +18,7 @@ import numpy as np
 from penstock.algebra.view import collect
 from penstock.argument import IntArray, byte_size
 from penstock.batch import Batch, Outputs, Ragged
-from penstock.errors import CorruptError, FormatError, SourceChangedError, TruncatedError
+from penstock.errors import CorruptError, FormatError, ReadError, SourceChangedError, TruncatedError
 from penstock.formats.files import MAX_BLOCK_BYTES, Files, FileSource, check_block, expand, file_size
 from penstock.formats.folder import Decode, Decoder, run_each
 from penstock.formats.rows_in_files import default_threads
@@ -183,7 +183,7 @@ class _Readers(ForkAware):
         reader = _open(self._paths[shard])
         found, path = reader.num_records(), self._paths[shard]
         if found != self._counts[shard]:
-            reader.close()
+            _close(path, reader)
             raise SourceChangedError(f"{path}: expected {self._counts[shard]} records as at opening, found {found}; open it anew")
         with self._lock:
             self._open[shard] = reader
@@ -277,6 +277,13 @@ def _end(place: int, count: int) -> int:
     return place + count + full * BLOCK_HEADER_BYTES
 
 
+def _close(path: str, reader: Any) -> None:
+    try:
+        reader.close()
+    except RuntimeError as error:
+        raise ReadError(f"{path}: closing the file failed: {error}") from error
+
+
 def _fault(reader: Any) -> str:
     """What is wrong with a file; its reader is closed. Only a failing call tells."""
     try:
@@ -291,7 +298,7 @@ def _head(path: str) -> tuple[int, int]:
     reader = _open(path)
     group = re.search(r"group_size:(\d+)", reader.writer_options_string())
     count = reader.num_records()
-    reader.close()
+    _close(path, reader)
     return count, max(1, int(group[1])) if group else 1
 
 
