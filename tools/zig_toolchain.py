@@ -45,6 +45,8 @@ def write(target: str, directory: Path, emulator: str = "") -> Path:
         "CMAKE_SYSTEM_PROCESSOR": processor,
         "CMAKE_C_COMPILER": program("cc", f"cc -target {target}"),
         "CMAKE_CXX_COMPILER": program("cxx", f"c++ -target {target}"),
+        "CMAKE_C_FLAGS_INIT": "-g0",  # or zig writes what debuggers need, which takes long and is stripped anyway
+        "CMAKE_CXX_FLAGS_INIT": "-g0",
         "CMAKE_AR": program("ar", "ar"),
         "CMAKE_RANLIB": program("ranlib", "ranlib"),
         "CMAKE_LINK_DEPENDS_USE_LINKER": "OFF",  # an option of the linker that zig does not pass on
