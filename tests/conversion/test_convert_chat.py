@@ -367,3 +367,14 @@ def test_long_conversations_are_within_the_limits() -> None:
     text, spoken = said(template, messages)
     assert len(spoken) == 200
     assert text.startswith("word " * 50 * 400)
+
+
+def test_a_conversation_that_begins_with_the_assistant_is_told_apart_or_refused_with_the_remedy() -> None:
+    messages = [{"role": "assistant", "content": "hello"}, {"role": "user", "content": "hi"}]
+    plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    text, spans = ChatTemplate(plain, {}).render(messages)
+    assert [text[low:high] for low, high in spans] == ["hello;"]
+    looks_back = ChatTemplate("{% if messages[0].role == 'system' %}!{% endif %}" + plain, {})
+    with pytest.raises(ValueError, match=r"in message 0 cannot be told: .* begin with another message, or put \{% generation %\}"):
+        looks_back.render(messages)
+    assert len(looks_back.render([messages[1], messages[0]])[1]) == 1

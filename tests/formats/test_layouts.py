@@ -46,13 +46,19 @@ def test_a_directory_of_another_tool_is_read_as_what_it_is(tmp_path: Path, name:
     assert str(tmp_path / "data") in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [name for name in LAYOUTS if "zarr" in name or "lance" in name])
-def test_what_packages_read_on_disk_only_is_refused_at_a_url(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if "zarr" in name])
+def test_at_a_url_it_is_read_as_what_it_is_too(name: str) -> None:
+    files, words = LAYOUTS[name]
     root = url_path(f"memory://layouts-{name.replace(' ', '-')}/data")
-    for file, content in LAYOUTS[name][0].items():
+    for file, content in files.items():
         root.objects.put(f"{root.key}/{file}", content)
-    with pytest.raises(ValueError, match=rf"{root}: (zarr|Lance) cannot be read at a URL; copy it to a disk"):
+    with pytest.raises(FormatError, match=words) as caught:
         pen.open(str(root))
+    assert str(root) in str(caught.value)
+    assert f"found some under other URLs (data, {'a zarr array' if 'array' in name else 'zarr'}" in refusal(
+        str(root.parent)
+    ).replace("a zarr group", "zarr")
+    assert len(pen.open(str(root), suffixes=["0"])) == 1
 
 
 def test_splits_in_directories_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

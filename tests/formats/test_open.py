@@ -1,5 +1,6 @@
 """penstock.open: which source reads what."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,15 @@ import pytest
 
 import penstock as pen
 from penstock import Field
-from penstock.errors import EmptyFileError, FormatError, MissingError, NoMatchError, SchemaMismatchError, UnsupportedTypeError
+from penstock.errors import (
+    EmptyFileError,
+    FormatError,
+    MissingError,
+    NoMatchError,
+    SchemaMismatchError,
+    UnsafePathError,
+    UnsupportedTypeError,
+)
 from penstock.formats.array import ArraySource, NpySource
 from penstock.store import Store
 
@@ -274,3 +283,14 @@ def test_a_store_that_was_begun_and_never_published_is_not_taken_for_a_folder(tm
     (tmp_path / "empty").mkdir()
     with pytest.raises(NoMatchError):
         pen.open(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".jsonl", ".csv", ".npy", ".parquet", ".arrow", ".safetensors", ".tfrecord", ".tgz"])
+def test_names_of_files_that_are_not_utf_8_are_refused(tmp_path: Path, suffix: str):
+    path = os.path.join(os.fsencode(tmp_path), b"a\xff" + suffix.encode())
+    with open(path, "wb") as file:
+        file.write(b"anything" * 100)
+    with pytest.raises(UnsafePathError, match=r"expected the name of a file in UTF-8, found b'.*a\\xff.*': rename it"):
+        pen.open(os.fsdecode(path))
+    with pytest.raises(UnsafePathError, match="rename it"):
+        pen.open(tmp_path)

@@ -3,13 +3,14 @@
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.formats.packed_files import mds_shard, packed, record, write_items, write_mds
-from tests.golden.make_packed_files import FEW, N, item, sample
+from tests.golden.make_packed_files import FEW, N, item, row, sample
 from tests.golden.make_token_files import DIRECTORY as GOLDEN
 
 import penstock as pen
@@ -19,6 +20,7 @@ from penstock.errors import (
     EmptySourceError,
     FormatError,
     MissingError,
+    PenstockError,
     SchemaMismatchError,
     TrailingBytesError,
     TruncatedError,
@@ -209,7 +211,7 @@ def poke(name: str, at: int, value: bytes) -> Callable[[Path], None]:
 
 # What is done to good shards, the error of opening them, and what it says.
 BAD: dict[str, tuple[Callable[[Path], None], type[Exception], str]] = {
-    "format": (of_first(format="csv"), UnsupportedTypeError, "'mds', found 'csv'"),
+    "format": (of_first(format="arrow"), UnsupportedTypeError, "'mds', as the first one is, .* found 'arrow'"),
     "version": (of_first(version=3), UnsupportedVersionError, "version 2, found 3"),
     "names": (of_first(column_names=["a", "s"]), FormatError, "names, encodings and sizes"),
     "doubled": (of_both(column_names=["a", "a", "x"]), FormatError, "names, encodings and sizes"),
@@ -338,11 +340,56 @@ def test_bad_indices_of_items_are_refused(tmp_path: Path, name: str) -> None:
     assert str(tmp_path) in str(caught.value)
 
 
-def test_items_in_batches_and_in_rows_are_refused_with_what_to_do() -> None:
-    with pytest.raises(UnsupportedTypeError, match="found 'zstd' by 'batch': write them with compression_level='chunk'"):
-        pen.open(GOLDEN / "items/batches")
-    with pytest.raises(UnsupportedTypeError, match=r"rows of an Arrow file within chunk-0-0.bin, .* litdata.StreamingDataset"):
-        pen.open(GOLDEN / "items/rows")
+class TestItemsInBatches(SourceSuite):
+    def make(self, directory: Path) -> Source:
+        return pen.open(copied("items/batches-of-3", directory), kept_bytes=1)
+
+    def records(self) -> list[Record]:
+        return [item(i) for i in range(N)]
+
+
+class TestRowsOfItems(SourceSuite):
+    def make(self, directory: Path) -> Source:
+        return pen.open(copied("items/rows", directory))
+
+    def records(self) -> list[Record]:
+        return [{"text": "x" * i, "id": np.int64(i)} for i in range(FEW)]
+
+
+@pytest.mark.parametrize("name", ["batches", "samples"])
+def test_items_that_are_compressed_in_other_ways_are_read(name: str) -> None:
+    with pen.open(GOLDEN / "items" / name) as source:
+        assert len(source) == FEW
+        for i in range(FEW):
+            found, expected = source[i], item(i)
+            assert list(found) == list(expected)
+            assert all(np.array_equal(found[field], expected[field]) for field in expected)
+
+
+def test_nested_rows_are_read() -> None:
+    with pen.open(GOLDEN / "items/nested-rows") as source:
+        assert list(source.schema) == ["id", "chat.role", "chat.scores", "label"]
+        for i in [599, 0, 3, 255, 256, 300]:
+            made, found = row(i), source[i]
+            assert found["id"] == made["id"]
+            assert found["chat.role"] == made["chat"]["role"]
+            assert found["chat.scores"].tolist() == made["chat"]["scores"]
+            assert found["label"] == made["label"]
+
+
+@pytest.mark.parametrize("name", ["batches", "samples", "rows"])
+def test_damaged_chunks_of_compressed_items_and_rows_are_noticed(tmp_path: Path, name: str) -> None:
+    directory = copied(f"items/{name}", tmp_path)
+    chunk = directory / "chunk-0-0.bin"
+    good = chunk.read_bytes()
+    for at in range(0, len(good), 11):
+        chunk.write_bytes(good[:at] + bytes([good[at] ^ 0x55]) + good[at + 1 :])
+        with suppress(PenstockError), pen.open(directory) as source:  # what has no checksum may be other data
+            assert len(source) == FEW
+            source.read(np.arange(len(source)))
+    chunk.write_bytes(good[:-5])
+    with pytest.raises(PenstockError), pen.open(directory) as source:
+        source.read(np.arange(len(source)))
 
 
 def test_leaves_in_lists_are_numbered(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,16 @@ from tests.remote.store_kit import memory_url
 
 import penstock as pen
 from penstock import _core
-from penstock.errors import CorruptError, EmptyFileError, FormatError, TruncatedError, UnsupportedTypeError
+from penstock.errors import (
+    BatchTooLargeError,
+    CorruptError,
+    EmptyFileError,
+    FormatError,
+    SchemaMismatchError,
+    SourceChangedError,
+    TruncatedError,
+    UnsupportedTypeError,
+)
 from penstock.formats import spans
 from penstock.order import Shard
 from penstock.records import Source
@@ -312,14 +322,91 @@ def test_keys_that_come_again_are_samples_of_their_own(tmp_path: Path):
     ]
 
 
-def test_compressed_archives_are_refused_with_a_remedy(tmp_path: Path):
+def compressed(content: bytes, suffix: str) -> bytes:
+    if suffix != ".tar.zst":
+        return gzip.compress(content, mtime=0)
+    return bytes(pa.compress(content, codec="zstd", asbytes=True))
+
+
+def write_compressed(directory: Path, suffix: str) -> Path:
+    directory.mkdir()
+    for number, part in enumerate((MEMBERS[:31], MEMBERS[31:])):
+        (directory / f"{number}{suffix}").write_bytes(compressed(tar(part), suffix))
+    return directory
+
+
+class TestCompressedTar(SourceSuite):
+    def make(self, directory: Path) -> Source:
+        return pen.open(write_compressed(directory / "data", ".tgz"))
+
+    def records(self) -> list[Record]:
+        return TestTar().records()
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.zst"])
+def test_other_names_of_compressed_archives(tmp_path: Path, suffix: str):
+    assert records_of(pen.open(write_compressed(tmp_path / "data", suffix))) == TestTar().records()
+
+
+def test_compressed_archives_have_options_and_limits(tmp_path: Path):
+    path = tmp_path / "a.tgz"
+    parts = [gzip.compress(one) for one in (tar(MEMBERS)[:2000], tar(MEMBERS)[2000:])]
+    path.write_bytes(b"".join(parts))  # of two members, as bgzip writes them
+    with pen.open(path, text=["txt"], fields=["txt", "jpg"], kept_bytes=1) as source:
+        assert [source[i] for i in range(len(source))] == TestTextsOfTar().records()
+    path.write_bytes(gzip.compress(tar([("a.x", bytes(4 << 20))])))
+    with pytest.raises(BatchTooLargeError, match=r"a\.tgz.*max_block_bytes"):
+        pen.open(path, max_block_bytes="1MB")
+    path.write_bytes(gzip.compress(tar(MEMBERS))[:-40])
+    with pytest.raises(CorruptError, match=r"a\.tgz"):
+        pen.open(path)
+    path.write_bytes(b"")
+    with pytest.raises(EmptyFileError):
+        pen.open(path)
+    path.write_bytes(gzip.compress(tar([("a.x", b"\xff")])))
+    with pen.open(path, text=["x"]) as source, pytest.raises(CorruptError, match=r"a\.tgz.*UTF-8"):
+        source[0]
+
+
+def test_compressed_archives_that_change_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(spans, "KEPT_BYTES", 0)
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(tar(MEMBERS)))
+    os.utime(path, ns=(0, 0))
+    source = pen.open(path)
+    path.write_bytes(gzip.compress(tar(MEMBERS[:-1])))
+    with source, pytest.raises((SourceChangedError, TruncatedError)):
+        source[0]
+    with pen.open(path) as source:
+        assert len(source) == len(model(MEMBERS[:-1]))
+
+
+def test_compressed_archives_next_to_plain_ones_and_of_other_codecs_are_refused(tmp_path: Path):
     with pytest.raises(UnsupportedTypeError, match=r"compressed as a whole \(gzip\)"):
         opened(tmp_path, gzip.compress(tar(MEMBERS)))
-    for name in ("a.tgz", "a.tar.gz", "a.tar.zst"):
+    (tmp_path / "a.tar").write_bytes(tar(MEMBERS))
+    (tmp_path / "b.tgz").write_bytes(gzip.compress(tar(MEMBERS)))
+    with pytest.raises(SchemaMismatchError, match="all compressed or all plain"):
+        pen.open(tmp_path)
+    for name in ("a.tar.bz2", "a.tar.xz", "a.tar.lz4"):
         (tmp_path / name).write_bytes(b"")
         with pytest.raises(UnsupportedTypeError, match="decompress it"):
             pen.open(tmp_path / name)
     assert len(opened(tmp_path, tar([("BZh.txt", b"no bzip2")]))) == 1
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tgz"])
+def test_names_that_are_not_utf_8_are_refused(tmp_path: Path, suffix: str):
+    path = tmp_path / f"a{suffix}"
+    for name, words in ((b"a.\xff", "extension that can be a field"), (b"\xff.x", "UTF-8")):
+        head = bytearray(raw("q.x", b"1"))
+        head[: len(name) + 1] = name + b"\0"
+        head[148:156] = b" " * 8
+        head[148:156] = b"%06o\0 " % sum(head[:512])
+        content = bytes(head) + END
+        path.write_bytes(content if suffix == ".tar" else gzip.compress(content))
+        with pytest.raises(CorruptError, match=words), pen.open(path) as source:
+            source[0]
 
 
 def test_more_extensions_than_a_table_can_have_are_refused(tmp_path: Path):

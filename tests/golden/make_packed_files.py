@@ -1,4 +1,4 @@
-"""Writes tests/golden/foreign/{mds,items}: small shards of MosaicML Streaming and chunks of LitData, written by these packages.
+"""Writes tests/golden/foreign/{mds,lines,items}: small shards of MosaicML Streaming and chunks of LitData, made by these packages.
 
 ::
 
@@ -112,6 +112,33 @@ def mds(folder: Path) -> None:
     write("fixed", {"x": "int", "y": "ndarray:int16:4"}, ({"x": i, "y": np.arange(4, dtype=np.int16) + i} for i in range(N)))
 
 
+def line(i: int) -> dict[str, Any]:
+    """What a record of MosaicML's shards of lines has. Cells may have anything but what is between them."""
+    return {"n": np.int64((-1) ** i * 7**i), "text": '"é"\r' * (i % 3) + str(i), "x": np.float64(i / 8)}
+
+
+LINE_COLUMNS = {"n": "int", "text": "str", "x": "float"}
+
+
+def lines(folder: Path) -> None:
+    """The same samples as lines of JSON, CSV, TSV, and with a separator of two letters, plain and compressed."""
+    bare("streaming")
+    bare("streaming.base")
+    sys.modules["streaming.base"].MDSWriter = None  # type: ignore[attr-defined]
+    from streaming.base.format.json.writer import JSONWriter
+    from streaming.base.format.xsv.writer import CSVWriter, TSVWriter, XSVWriter
+
+    def write(name: str, writer: Any, **options: Any) -> None:
+        with writer(out=str(folder / name), columns=LINE_COLUMNS, size_limit=300, **options) as made:
+            for i in range(N):
+                made.write({"n": int(line(i)["n"]), "text": line(i)["text"], "x": float(line(i)["x"])})
+
+    for name, writer in (("json", JSONWriter), ("csv", CSVWriter), ("tsv", TSVWriter)):
+        write(name, writer)
+        write(f"{name}-zstd", writer, compression="zstd:7")
+    write("xsv", XSVWriter, separator="::", newline="\r\n;")
+
+
 def item(i: int) -> dict[str, Any]:
     """What a record of the LitData chunks has, as penstock gives it."""
     return {
@@ -125,6 +152,15 @@ def item(i: int) -> dict[str, Any]:
         "scalar": np.float32(i),
         "tensor": np.arange(3 * i, dtype=np.int64).reshape(i, 1, 3),
         "vector": np.arange(i, dtype=np.float64),
+    }
+
+
+def row(i: int) -> dict[str, Any]:
+    """A row of nested values."""
+    return {
+        "id": i,
+        "chat": {"role": "é" * (i % 3), "scores": [j / 4 for j in range(i % 4)]},
+        "label": None if i % 5 == 0 else i % 2,
     }
 
 
@@ -163,12 +199,15 @@ def items(folder: Path) -> None:
     write("plain", map(yielded, range(N)), chunk_bytes=3_000)
     write("zstd", map(yielded, range(N)), chunk_bytes=3_000, compression="zstd", compression_level="chunk")
     write("batches", map(yielded, range(FEW)), chunk_bytes=3_000, compression="zstd")
+    write("batches-of-3", map(yielded, range(N)), chunk_bytes=6_000, compression="zstd", compression_batch_size=3)
+    write("samples", map(yielded, range(FEW)), chunk_bytes=3_000, compression="zstd", compression_level="sample")
     write("rows", ({"text": "x" * i, "id": i} for i in range(FEW)), chunk_size=3)
+    write("nested-rows", map(row, range(600)), chunk_size=300, compression="zstd")
     write("texts", (f"text {i}" for i in range(FEW)), chunk_size=3)
     write("pickle", ({"x": i, "y": {i}} for i in range(3)), chunk_size=3)
 
 
-WRITERS: dict[str, Callable[[Path], None]] = {"mds": mds, "items": items}
+WRITERS: dict[str, Callable[[Path], None]] = {"mds": mds, "lines": lines, "items": items}
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save
 from tests.formats import shards, token_files
+from tests.formats.energon_files import prepare
 from tests.formats.packed_files import items_index, mds_shard, packed, record
 from tests.hostile import file_changer
 from tests.sanitized import limit_address_space
@@ -63,7 +65,8 @@ KINDS = (
     *("ds.index", "ds.metadata", "ds.metadata and index", "ds.loss", "csv.gz", "bin", "json"),
     *("tfrecord", "example", "tar"),
     *("safetensors", "state.json", "indices.arrow"),
-    *("mds", "mds index", "mds zstd", "items", "items index", "items zstd"),
+    *("tgz", "energon", "energon tar", "lines", "lines meta", "lines index", "lines zstd"),
+    *("mds", "mds index", "mds zstd", "items", "items index", "items zstd", "items batches", "items samples", "rows"),
     *("zarray", "zarr chunk", "lance"),
 )
 EXAMPLE = {"data": pen.Field.bytes(), "label": pen.Field("i8"), "box": pen.Field.ragged("f4"), "codes": pen.Field.ragged("i8")}
@@ -123,25 +126,64 @@ def lance_images() -> dict[str, bytes]:
         return {str(path.relative_to(f"{folder}/a")): path.read_bytes() for path in Path(folder, "a").rglob("*") if path.is_file()}
 
 
+def open_rows(path: Path, *, io: str, threads: int) -> Source:
+    """What has to be opened by Arrow."""
+    return open_litdata(path, threads=threads)
+
+
+def in_batches(level: str) -> dict[str, str]:
+    return {"compression": "zstd", "compression_level": level}
+
+
+def without(name: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {other: content for other, content in files.items() if other != name}
+
+
 TARGETS["mds"] = Target("", {}, lambda: {"index.json": image("mds index")})
 TARGETS["mds index"] = Target("", {}, lambda: {"a.mds": image("mds")}, open_mds)
 TARGETS["mds zstd"] = Target("", {}, lambda: {"index.json": mds_images(True)["index.json"]})
 TARGETS["items"] = Target("", {}, lambda: {"index.json": image("items index")})
 TARGETS["items index"] = Target("", {}, lambda: {"a.bin": image("items")}, open_litdata)
 TARGETS["items zstd"] = Target("", {}, lambda: {"index.json": items_index(LEAVES, {"a.bin": 50}, compression="zstd")})
+TARGETS["items batches"] = Target("", {}, lambda: {"index.json": items_index(LEAVES, {"a.bin": 50}, **in_batches("batch"))})
+TARGETS["items samples"] = Target("", {}, lambda: {"index.json": items_index(LEAVES, {"a.bin": 50}, **in_batches("sample"))})
+TARGETS["rows"] = Target("", {}, lambda: {"index.json": items_index({"x": "bytes"}, {"a.bin": 50})}, open_rows)
+TARGETS["tgz"] = Target("a.tgz")
+INFO = {".nv-meta/.info.json": b'{"shard_counts": {"a.tar": 50}}'}
+TARGETS["energon"] = Target("a.tar", {}, lambda: INFO | {"a.tar": image("energon tar")})
+TARGETS["energon tar"] = Target("a.tar", {}, lambda: energon_images())
+TARGETS["lines"] = Target("", {}, lambda: without("a.json", line_images(False)), open_mds)
+TARGETS["lines meta"] = Target("", {}, lambda: without("a.meta", line_images(False)), open_mds)
+TARGETS["lines index"] = Target("", {}, lambda: without("index.json", line_images(False)), open_mds)
+TARGETS["lines zstd"] = Target("", {}, lambda: without("a.json.zstd", line_images(True)), open_mds)
 TARGETS["zarray"] = Target("", {}, lambda: {"0.0": image("zarr chunk")}, open_zarr_plain)
 TARGETS["zarr chunk"] = Target("", {}, lambda: {".zarray": image("zarray")}, open_zarr_plain)
 TARGETS["lance"] = Target("", {}, dict, open_lance_around)
 NAMES = {"zarray": ".zarray", "zarr chunk": "0.0"}
 NAMES |= {"mds": "a.mds", "mds index": "index.json", "mds zstd": "a.mds.zstd"}
 NAMES |= {"items": "a.bin", "items index": "index.json", "items zstd": "a.bin"}
+NAMES |= {"items batches": "a.bin", "items samples": "a.bin", "rows": "a.bin"}
+NAMES |= {"energon": ".nv-meta/index.sqlite", "energon tar": "a.tar"}
+NAMES |= {"lines": "a.json", "lines meta": "a.meta", "lines index": "index.json", "lines zstd": "a.json.zstd"}
 NAMES |= {"json": "index.json", "llm.c": "a.bin", "example": "a.tfrecord", "ds.metadata and index": "a.ds.metadata"}
 NAMES |= {kind: kind for kind in ("state.json", "indices.arrow")}
 NAMES |= {kind: "a.idx" for kind in KINDS if kind.startswith("idx ")}
 FRESH = ("zarray", "zarr chunk", "lance")
 """Kinds that are read by packages that a forked process cannot use if its parent has."""
 
-UNSEEN = ("mds zstd", "items zstd", "zarray", "zarr chunk", "lance")
+UNSEEN = (
+    "mds zstd",
+    "items zstd",
+    "items batches",
+    "items samples",
+    "tgz",
+    "lines",
+    "lines meta",
+    "lines zstd",
+    "zarray",
+    "zarr chunk",
+    "lance",
+)
 """Kinds whose values are not in the files as they are read."""
 
 CHILD_BYTES = 1 << 30
@@ -256,6 +298,64 @@ def items_image() -> bytes:
     return packed([record(row, [True] * 3) for row in rows])
 
 
+def batches_image() -> bytes:
+    """The same chunk, with items that are compressed in batches of 20."""
+    raw = items_image()
+    offsets = np.frombuffer(raw, "<u4", 51, 4).astype(np.int64)
+    bodies = [compress_zstd(raw[offsets[low] : offsets[min(50, low + 20)]]) for low in range(0, 50, 20)]
+    head = struct.pack("<8sHHIII", b"LDFZ01\0\0", 1, 0, 50, 20, 3) + (offsets - offsets[0]).astype("<u4").tobytes()
+    at, frames = len(head) + 24 * len(bodies), b""
+    for number, body in enumerate(bodies):
+        low, high = 20 * number, min(50, 20 * number + 20)
+        frames += struct.pack("<IIQII", low, high - low, at, len(body), int(offsets[high] - offsets[low]))
+        at += len(body)
+    return head + frames + b"".join(bodies)
+
+
+def samples_image() -> bytes:
+    """The same chunk, with items that are compressed one by one."""
+    raw = items_image()
+    offsets = np.frombuffer(raw, "<u4", 51, 4).tolist()
+    return packed([compress_zstd(raw[low:high]) for low, high in pairwise(offsets)])
+
+
+def rows_image() -> bytes:
+    """A chunk whose items are rows of an Arrow file."""
+    column = pa.array([row.tobytes() for row in file_changer.values(1)[:50]])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, pa.schema([("x", column.type)])) as writer:
+        writer.write_batch(pa.record_batch([column], ["x"]))
+    ipc = sink.getvalue().to_pybytes()
+    head = struct.pack("<I", 50) + struct.pack("<I", 4 * 52) * 51
+    return head + ipc + struct.pack("<I", len(ipc)) + b"LDARW01\0"
+
+
+@cache
+def energon_images() -> dict[str, bytes]:
+    """The index that Energon makes of the archive."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "a.tar").write_bytes(image("energon tar"))
+        prepare(Path(folder), ["a.tar"])
+        return {f".nv-meta/{name}": Path(folder, ".nv-meta", name).read_bytes() for name in ("index.sqlite", ".info.json")}
+
+
+@cache
+def line_images(is_zipped: bool) -> dict[str, bytes]:
+    """A shard of 50 lines of JSON, its offsets, and its index."""
+    lines = [(json.dumps({"t": row.tobytes().hex()}) + "\n").encode() for row in file_changer.values(1)[:50]]
+    data, offsets = b"".join(lines), np.cumsum([0, *map(len, lines)]).astype("<u4")
+    files = {"a.json": data, "a.meta": struct.pack("<I", 50) + offsets.tobytes() + b"{}"}
+    shard = {"format": "json", "version": 2, "columns": {"t": "str"}, "newline": "\n", "samples": 50, "compression": None}
+    for what, name in (("data", "a.json"), ("meta", "a.meta")):
+        shard[f"raw_{what}"] = {"basename": name, "bytes": len(files[name])}
+    if is_zipped:
+        files = {f"{name}.zstd": compress_zstd(content) for name, content in files.items()}
+        shard["compression"] = "zstd"
+        stored = zip(("data", "meta"), files.items(), strict=True)
+        shard |= {f"zip_{what}": {"basename": name, "bytes": len(content)} for what, (name, content) in stored}
+    return files | {"index.json": json.dumps({"shards": [shard]}).encode()}
+
+
 def compress_zstd(raw: bytes) -> bytes:
     return bytes(pa.compress(raw, codec="zstd", asbytes=True))
 
@@ -287,8 +387,18 @@ def image(kind: str) -> bytes:
         return shards.tfrecord([row.tobytes() for row in data])
     if kind == "example":
         return shards.tfrecord([shards.example(one) for one in samples()])
-    if kind == "tar":
-        names = [("d" * 99 + "/" if n == 7 else "") + f"{n}.x" for n in range(50)]
+    if kind == "tgz":
+        return gzip.compress(image("tar"), mtime=0)
+    if kind == "energon":
+        return energon_images()[".nv-meta/index.sqlite"]
+    if kind.startswith("lines"):
+        return line_images(kind == "lines zstd")[NAMES[kind]]
+    if kind == "rows":
+        return rows_image()
+    if kind in ("items batches", "items samples"):
+        return batches_image() if kind == "items batches" else samples_image()
+    if kind in ("tar", "energon tar"):
+        names = [("d" * 99 + "/" if n == 7 and kind == "tar" else "") + f"{n}.x" for n in range(50)]
         return shards.tar([(name, row.tobytes()) for name, row in zip(names, data, strict=True)])
     if kind == "zarray":
         about = {"shape": [50, 16], "chunks": [50, 16], "dtype": "<f4", "fill_value": 0, "order": "C", "filters": None}
@@ -342,7 +452,7 @@ def mutate(kind: str, rng: random.Random) -> bytes:
         found[place] = mutate_bytes(found[place], range(len(found[place])), rng)
         return shards.tfrecord(found)
     data = mutate_bytes(image(kind), structure(kind), rng)
-    return sealed(kind, data) if kind in ("tfrecord", "tar") and rng.random() < 0.5 else data
+    return sealed(kind, data) if kind in ("tfrecord", "tar", "energon tar") and rng.random() < 0.5 else data
 
 
 def mutate_bytes(good: bytes, places: range, rng: random.Random) -> bytes:
@@ -393,8 +503,11 @@ def expected(kind: str) -> list[bytes]:
     """The values of the fields of a good file."""
     if kind == "example":
         return [b"".join(np.asarray(one[name]).tobytes() for one in samples()) for name in EXAMPLE]
-    if kind == "tar":
-        return ["".join(("d" * 99 + "/" if n == 7 else "") + f"{n}" for n in range(50)).encode(), tokens_image()]
+    if kind.startswith("lines"):
+        return ["".join(row.tobytes().hex() for row in file_changer.values(1)[:50]).encode()]
+    if kind in ("tar", "tgz", "energon", "energon tar"):
+        is_long = kind in ("tar", "tgz")
+        return ["".join(("d" * 99 + "/" if n == 7 and is_long else "") + f"{n}" for n in range(50)).encode(), tokens_image()]
     if kind.startswith("mds"):
         texts = "".join(row.tobytes().hex() for row in file_changer.values(1)[:50]).encode()
         return [tokens_image(), texts, tokens_image()]
@@ -417,13 +530,16 @@ def is_in(value: Any, files: list[bytes]) -> bool:
 
 def outcome(path: Path, data: bytes, io: str, kind: str) -> str:
     """What becomes of a mutant. AssertionError if it is nothing that may be."""
+    folder = path.parents[NAMES.get(kind, "").count("/")]
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
     target = TARGETS.get(kind, Target(path.name))
     others = target.others()
     for name, content in others.items():
-        (path.parent / name).write_bytes(content)
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
     try:
-        with target.open(path.parent / target.opened, io=io, threads=1, **target.options) as source:
+        with target.open(folder / target.opened, io=io, threads=1, **target.options) as source:
             batch = source[:]
             for name, found in batch.items() if kind not in UNSEEN else ():
                 for one in [getattr(found, "values", found)] if kind not in TARGETS else found:
@@ -433,7 +549,7 @@ def outcome(path: Path, data: bytes, io: str, kind: str) -> str:
             return "same" if same else "other values"
     except PenstockError as error:
         text = str(error)
-        assert any(name in text for name in (path.name, *others)) or f"{path.parent}/" in text, f"no path: {text}"
+        assert any(name in text for name in (path.name, *others)) or f"{folder}/" in text, f"no path: {text}"
         assert len(text) < 1000, f"a message of {len(text)} characters: {text[:200]}"
         assert text.isprintable(), f"not printable: {text!r}"
         return type(error).__name__

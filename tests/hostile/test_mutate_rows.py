@@ -17,7 +17,10 @@ FORKING = [kind for kind in KINDS if kind not in FRESH]
 def test_damaged_files_are_read_as_they_are_or_are_errors_with_the_path(kind: str) -> None:
     outcomes, wrong = attack(kind, count(100, 10_000))
     assert wrong == []
-    assert len(outcomes) > (1 if kind in TARGETS else 4)
+    if kind == "energon":  # an index that is not right is not used
+        assert set(outcomes) == {"same"}
+    else:
+        assert len(outcomes) > (1 if kind in TARGETS else 4)
 
 
 @pytest.mark.parametrize("kind", FORKING)

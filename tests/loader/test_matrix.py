@@ -26,7 +26,7 @@ NOT_NATIVE: Holes = {
     ("JSON lines", "*"): "parsed by another library",
     ("Arrow, nested", "*"): "values are nested",
     ("Arrow, texts", "*"): "no native reader of offsets of Arrow yet",
-    ("folder of files", "*"): "a record is a file, and may be decoded by a function; no native reader yet",
+    ("folder of files", "*"): "a record is a file, and may be decoded by a function; no native reader of its path",
 }
 
 NOT_PREFETCHED: Holes = {
@@ -63,8 +63,8 @@ FORECAST_TOO_LOW: Holes = {}
 NOT_AT_URLS: Holes = {
     (kind, "*"): "copied to this machine, if a cache is given, or to be converted"
     for kind in KINDS
-    if kind.startswith(("HDF5", "Arrow", "ArrayRecord", "folder"))
-}
+    if kind.startswith(("HDF5", "Arrow", "ArrayRecord"))
+} | ({} if is_campaign() else {("folder of files", "*"): "not asked: thousands of objects, a request each"})
 
 
 def at_urls(cell: Cell) -> list[AtUrl]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.formats import test_delimited as rows
 from tests.formats import test_jsonl as lines
+from tests.formats.shards import tar
 from tests.remote.test_sources_suite import RemoteSuite
 
 import penstock as pen
@@ -113,3 +114,46 @@ def test_an_object_is_searched_once_and_again_when_it_was_replaced(
     with pen.open(prefix / "a.jsonl") as source:
         assert len(source) == lines.N - 1
     assert len(searched) == 2
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.tar"])
+def test_an_index_next_to_an_object_is_used_by_every_host_as_long_as_it_is_that_of_the_object(
+    prefix: UrlPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(spans, "KEPT_BYTES", 1)
+    searched, written = list[str](), spans.FileSpans.write
+
+    def count(table: Any, writer: Any) -> None:
+        searched.append(name)
+        written(table, writer)
+
+    monkeypatch.setattr(spans.FileSpans, "write", count)
+
+    def on_host(host: str) -> int:
+        monkeypatch.setattr(sidecar, "cache_directory", lambda: tmp_path / host)
+        with sidecar.recording() as seen, pen.open(prefix / name) as source:
+            assert len(source[:]) == len(source.schema)
+            for subject, one in seen if host == "first" else ():
+                assert sidecar.publish(subject, one) == sidecar.publish(subject, one) == subject.published
+            return len(source)
+
+    def content(count: int) -> bytes:
+        members = ((f"{n}.txt", b"abc") for n in range(count))
+        return lines.lines(lines.N - count) if name == "a.jsonl" else tar(members)
+
+    put(prefix, name, content(9))
+    assert [on_host(host) for host in ("first", "first", "second")] == [9, 9, 9]
+    [one] = [info for info in prefix.objects.list(prefix.key) if info.key.endswith(SUFFIX)]
+    assert len(searched) == 1
+    with pen.open(prefix) as whole:  # it is no record, and no reason to think of other files
+        assert len(whole) == 9
+    good = prefix.objects.read(one, 0, one.size)
+    searched.clear()
+    for number, bad in enumerate((good[:4096] + bytes([good[4096] ^ 1]) + good[4097:], good[:-1], b"", bytes(len(good)))):
+        prefix.objects.put(one.key, bad)
+        assert on_host(f"bad {number}") == 9
+        assert len(searched) == number + 1
+    prefix.objects.put(one.key, good)
+    put(prefix, name, content(5))
+    assert on_host("third") == 5
+    assert len(searched) == 5

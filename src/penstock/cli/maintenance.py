@@ -26,6 +26,8 @@ from penstock.cli.options import (
 from penstock.cli.terminal import MOST_LETTERS, Code, clip, console, number, print_json, say, table, text
 from penstock.conversion.reading import read_all
 from penstock.errors import CorruptError
+from penstock.formats.sidecar import publish as publish_sidecar
+from penstock.formats.sidecar import recording
 from penstock.progress import ProgressMeter, reporting
 from penstock.records import Source
 from penstock.report.formatting import noun, size
@@ -166,6 +168,7 @@ def _checked_as_json(checked: Checked, seconds: float) -> dict[str, Any]:
 @examples(
     "penstock index 'train-*.jsonl'",
     "penstock index s3://bucket/train.jsonl --storage region=eu-west-1",
+    "penstock index 's3://bucket/train-*.tar' --publish",
     "penstock index train.bin --option dtype=uint16 --separator 50256",
     "penstock index --remove train.jsonl",
 )
@@ -175,15 +178,19 @@ def index(
         list[int] | None, typer.Option(help="Of token files: the token that ends a document; several, if it is several.")
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the indexes of these files, and nothing else.")] = False,
+    publish: Annotated[bool, typer.Option("--publish", help="Put the indexes of objects at URLs next to them, too.")] = False,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
     """Build the indexes of data that has none of its own, or remove them.
 
     Where the records of JSON lines, CSV and other files are is known once all of them was read. That is kept in a small file next
-    to each, or in the cache directory. The first program that opens the data builds it; this does so ahead of time.
+    to each, or in the cache directory. The first program that opens the data builds it; this does so ahead of time. Indexes of
+    objects are in the cache directory of this machine; those that are published are found by every other.
     """
     check_storage(data, storage)
+    if remove and publish:
+        raise typer.BadParameter("indexes are removed from this machine, not from URLs", param_hint="--publish")
     before, began = {path: _version(path) for path in indexes_of(data)}, time.monotonic()
     if remove:
         for path in before:
@@ -193,7 +200,7 @@ def index(
             {"removed": [str(path) for path in before], "bytes": sum(size for size, *_ in before.values())}, as_json=as_json
         )
         return
-    with open_data(data, storage=storage) as source:
+    with recording() as seen, open_data(data, storage=storage) as source:
         if separator is not None:
             if not hasattr(source, "separated"):
                 raise typer.BadParameter(
@@ -204,6 +211,9 @@ def index(
     after = {path: _version(path) for path in indexes_of(data)}
     built = [str(path) for path, version in after.items() if before.get(path) != version]
     found = {"records": records, "indexes": [str(path) for path in after], "built": built}
+    if publish:
+        places = (publish_sidecar(subject, one) for subject, one in seen)
+        found["published"] = list(dict.fromkeys(str(place) for place in places if place is not None))
     found |= {"bytes": sum(size for size, *_ in after.values()), "seconds": time.monotonic() - began}
     _print_indexes(found, as_json=as_json)
 
@@ -218,7 +228,7 @@ def _print_indexes(found: dict[str, Any], *, as_json: bool) -> None:
         print_json(found)
         return
     out = console()
-    for path in found["removed" if "removed" in found else "built"]:
+    for path in found["removed"] if "removed" in found else [*found["built"], *found.get("published", ())]:
         out.print(text(path), soft_wrap=True)
     if "removed" in found:
         count = len(found["removed"])
@@ -227,7 +237,8 @@ def _print_indexes(found: dict[str, Any], *, as_json: bool) -> None:
     count, built = len(found["indexes"]), len(found["built"])
     there = f"{number(count)} {noun(count, 'index', 'indexes')}, {size(found['bytes'])}, {number(built)} of them new"
     records = f"{number(found['records'])} {noun(found['records'], 'record')}"
-    out.print(text(f"{records}: {there if count else 'no index is needed'}, in {found['seconds']:.1f} s"))
+    shared = f", {number(len(found['published']))} at URLs" if "published" in found else ""
+    out.print(text(f"{records}: {there if count else 'no index is needed'}{shared}, in {found['seconds']:.1f} s"))
 
 
 @examples(

@@ -153,6 +153,10 @@ def _token(value: object) -> str:
     return found
 
 
+FAILURES = (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError)
+"""What a template may raise."""
+
+
 class ChatTemplate:
     """A compiled template. Safe to use from several threads; pickled, it is its text."""
 
@@ -182,7 +186,7 @@ class ChatTemplate:
         """A conversation as text, and the characters [from, to) of what the assistant says; ValueError if it cannot be told."""
         try:
             return self._by_tag(messages) if self._has_tag else self._by_prefixes(messages)
-        except (TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
+        except FAILURES as error:
             raise ValueError(f"the chat template failed: {_reason(error)}") from error
 
     def _by_tag(self, messages: Messages) -> tuple[str, list[Span]]:
@@ -211,7 +215,7 @@ class ChatTemplate:
         for number, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            before = self._apply(messages[:number], prompt=True)
+            before = self._apply(messages[:number], prompt=True) if number else self._beginning()
             after = self._apply(messages[: number + 1])
             if not (after.startswith(before) and text.startswith(after)):
                 raise ValueError(
@@ -221,6 +225,17 @@ class ChatTemplate:
                 )
             spans.append((len(before), len(after)))
         return text, spans
+
+    def _beginning(self) -> str:
+        """What the template writes before the first message."""
+        try:
+            return self._apply([], prompt=True)
+        except FAILURES as error:
+            raise ValueError(
+                f"what the assistant says in message 0 cannot be told: the chat template fails without a message before it "
+                f"({_reason(error)}); begin with another message, or put {{% generation %}} and {{% endgeneration %}} around what "
+                "the assistant says, in the template"
+            ) from error
 
     def _apply(self, messages: Messages, *, prompt: bool = False, marks: bool = False) -> str:
         size = sum(len(str(value)) for message in messages for value in message.values())

@@ -515,18 +515,21 @@ def find_nulls(stream: bool, data: Any, leaves: Mapping[str, ArrowField]) -> set
     return found
 
 
-def measure_batches(path: str, number: int | None) -> tuple[int, int]:
-    """What a record batch of a file and its dictionaries decode to, or all of a stream (None), and what that has in the file."""
+def measure_batches(path: str, number: int | None, span: tuple[int, int] | None = None) -> tuple[int, int]:
+    """What a record batch of a file and its dictionaries decode to, or all of a stream (None), and what that has in the file.
+    ``span`` is where the Arrow file is in another one: its first byte and the one behind its last.
+    """
     with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        read = partial(_read_file, file.fileno())
+        first, last = span or (0, os.fstat(file.fileno()).st_size)
+        size = last - first
+        read = partial(_read_file, file.fileno(), first)
         messages = _messages_of_stream(read, size) if number is None else _messages_of_file(read, size, number)
         sizes = [_decoded_bytes(read, size, one) for one in messages]
     return sum(decoded for decoded, _ in sizes), min(size, sum(stored for _, stored in sizes))
 
 
-def _read_file(descriptor: int, start: int, stop: int) -> bytes:
-    return os.pread(descriptor, stop - start, start)
+def _read_file(descriptor: int, first: int, start: int, stop: int) -> bytes:
+    return os.pread(descriptor, stop - start, first + start)
 
 
 def _messages_in(stream: bool, data: Any) -> Iterator[_Message]:

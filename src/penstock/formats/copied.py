@@ -1,11 +1,14 @@
 """Objects at URLs as files on this machine, for formats whose packages read nothing else.
 
 Files are in a directory next to that of the cache, ``<cache>-files/<digest of URL, version and size>/<name>``. Each is fetched
-once, by one process, appears whole, and stays until somebody removes it. All of them together may have ``cache_bytes``.
+once, by one process, appears whole, and stays until somebody removes it. All of them together may have ``cache_bytes``. A directory
+of several of them, for packages that read those, has hard links to them: ``<cache>-files/<digest>/<name>/<name below it>``.
 """
 
+import contextlib
 import os
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.argument import byte_size
@@ -16,9 +19,9 @@ from penstock.formats.publish import Staging
 from penstock.process import map_at_once
 from penstock.progress import reporting
 from penstock.remote.window import RemoteOptions
-from penstock.system import status, writing
+from penstock.system import is_there, status, writing
 
-__all__ = ["copy_files"]
+__all__ = ["copy_directory", "copy_files"]
 
 PIECE_BYTES = 8 << 20
 
@@ -31,9 +34,7 @@ def copy_files(what: str, files: Sequence[RemoteFile], remote: RemoteOptions) ->
             f"{first}: {what} is read by a package that needs files: give cache='a directory' to copy the {sum(sizes):,} bytes to "
             "this machine, or convert it to a store"
         )
-    most = byte_size("cache_bytes", remote.cache_bytes, least=1)
-    root = Path(os.path.abspath(remote.cache))
-    root = root.with_name(f"{root.name}-files")
+    most, root = byte_size("cache_bytes", remote.cache_bytes, least=1), _root(remote.cache)
     unknown = next((file for file in files if file.info.etag is None and not file.info.modified), None)
     if unknown is not None:
         raise ValueError(
@@ -53,6 +54,32 @@ def copy_files(what: str, files: Sequence[RemoteFile], remote: RemoteOptions) ->
             if report is not None:
                 report(1, size)
     return targets
+
+
+def copy_directory(what: str, name: str, files: Mapping[str, RemoteFile], remote: RemoteOptions) -> Path:
+    """A directory of that name with the files of objects, by their names in it; nothing but them was written there by us. One of
+    the same first file is the same directory, so that files can be added.
+    """
+    copies = copy_files(what, list(files.values()), remote)
+    assert remote.cache is not None  # or else there are no copies
+    directory = _root(remote.cache) / fingerprint_of("directory", str(copies[0]))[:32] / name
+    for inner, copy in zip(files, copies, strict=True):
+        link = directory / inner
+        with writing(link, "linking to it"):
+            if is_there(link) and os.path.samefile(link, copy):
+                continue
+            link.parent.mkdir(parents=True, exist_ok=True)
+            temporary = link.with_name(f".{link.name}-{secrets.token_hex(8)}.tmp")
+            os.link(copy, temporary)
+            os.replace(temporary, link)  # which leaves the first name, where another process was faster
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+    return directory
+
+
+def _root(cache: str | os.PathLike[str]) -> Path:
+    path = Path(os.path.abspath(cache))
+    return path.with_name(f"{path.name}-files")
 
 
 def _target(root: Path, file: RemoteFile) -> Path:

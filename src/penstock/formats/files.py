@@ -7,6 +7,7 @@ import re
 import stat
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase, translate
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, TypeVar
@@ -19,6 +20,7 @@ from penstock.errors import (
     MissingError,
     NoMatchError,
     SchemaMismatchError,
+    UnsafePathError,
 )
 from penstock.fingerprint import (
     FEW_PAGES,
@@ -46,6 +48,7 @@ __all__ = [
     "LocalFile",
     "Names",
     "Neighbours",
+    "Prefix",
     "RemoteFile",
     "bytes_of",
     "check_batch",
@@ -60,6 +63,7 @@ __all__ = [
     "matching_objects",
     "matching_paths",
     "need_file",
+    "need_utf8",
     "next_to",
     "one_line",
     "suffix_of",
@@ -88,6 +92,14 @@ def check_batch(where: str, num_bytes: int) -> None:
         raise BatchTooLargeError(
             f"{where}: expected a batch of at most {MAX_BATCH_BYTES} bytes, found {num_bytes}; read fewer records"
         )
+
+
+def need_utf8(path: str | os.PathLike[str]) -> None:
+    """UnsafePathError for the name of a file that is not UTF-8."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise UnsafePathError(f"expected the name of a file in UTF-8, found {os.fsencode(path)!r}: rename it") from None
 
 
 def one_line(words: object, most: int) -> str:
@@ -133,6 +145,7 @@ def expand(what: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suff
             raise NoMatchError(f"no file matches {text!r} (in {os.getcwd()})")
         return [path.absolute() for path in found]
     path = Path(text).absolute()
+    need_utf8(path)
     if is_directory(path):
         names = sorted((name for name in names_in(path) if suffix_of(name) in suffixes), key=os.fsencode)
         found = [inside for inside in (path / name for name in names) if is_file(inside)]
@@ -270,9 +283,10 @@ T = TypeVar("T")
 
 
 class LocalFile:
-    """A file on disk."""
+    """A file on disk, whose name is UTF-8: native code, Arrow and fingerprints have no other names."""
 
     def __init__(self, path: Path) -> None:
+        need_utf8(path)
         self.path = path
 
     @property
@@ -306,6 +320,8 @@ class LocalFile:
 
 class RemoteFile:
     """An object at a URL, in the version that was seen first: once it was replaced, every read raises ObjectChangedError."""
+
+    __slots__ = ("_info", "ends", "is_listed", "path")
 
     def __init__(self, path: UrlPath, info: ObjectInfo | None = None) -> None:
         self.path, self._info = path, info
@@ -357,6 +373,23 @@ class RemoteFile:
 
     def __str__(self) -> str:
         return str(self.path)
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A URL, and the objects that were listed under it."""
+
+    path: UrlPath
+    objects: Sequence[ObjectInfo]
+
+    def named(self) -> Iterator[tuple[str, ObjectInfo]]:
+        """The objects with their names below the URL."""
+        start = len(self.path.key) + 1 if self.path.key else 0
+        return ((info.key[start:], info) for info in self.objects if len(info.key) > start)
+
+    def files(self, under: str = "") -> dict[str, RemoteFile]:
+        """Those whose names below the URL begin so, by these names."""
+        return {name: RemoteFile(self.path / name, info) for name, info in self.named() if name.startswith(under)}
 
 
 File: TypeAlias = LocalFile | RemoteFile

@@ -6,6 +6,7 @@ import io
 import os
 import stat
 import time
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,7 +46,19 @@ from penstock.store.column import guess_field
 from penstock.store.manifest import fits
 from penstock.system import is_directory, is_file, read_error, reading, status
 
-__all__ = ["MAX_PIXELS", "Decode", "Decoder", "decode_image", "open_directory", "run_each"]
+__all__ = [
+    "MAX_PIXELS",
+    "Decode",
+    "Decoder",
+    "FolderOptions",
+    "FolderSource",
+    "Listing",
+    "check_record",
+    "decode_image",
+    "folder_options",
+    "open_directory",
+    "run_each",
+]
 
 Decode = Callable[[bytes], Any]
 """A function from the bytes of a record to an array, a number, a text or bytes, or to a dict of them."""
@@ -186,15 +199,21 @@ def open_directory(
     given. ``suffixes`` chooses files. Links that lead out of the folder are refused, and so are files and images of more than
     ``max_block_bytes``, unless they take a 64th of them or more on the disk.
     """
-    chosen = None if suffixes is None else tuple([suffixes] if isinstance(suffixes, str) else suffixes)
-    largest = byte_size("max_block_bytes", max_block_bytes)
-    function, fields = _decoding(decode, data, size, schema, largest)
-    options = _Options(label, data, function, fields, chosen, default_threads(threads), largest)
-    return DirectorySource(_root(path), options)
+    how = folder_options(
+        label=label,
+        data=data,
+        decode=decode,
+        size=size,
+        schema=schema,
+        suffixes=suffixes,
+        threads=threads,
+        max_block_bytes=max_block_bytes,
+    )
+    return DirectorySource(_root(path), how)
 
 
 @dataclass(frozen=True)
-class _Options:
+class FolderOptions:
     """How a folder is read."""
 
     label: str | None
@@ -205,13 +224,36 @@ class _Options:
     threads: int
     max_block_bytes: int = MAX_BLOCK_BYTES
 
+    def no_files(self, root: str) -> NoMatchError:
+        """The error of a folder in which there is no record."""
+        among = "" if self.suffixes is None else f" named {' or '.join('*' + suffix for suffix in self.suffixes)}"
+        return NoMatchError(f"{root}: expected files{among} under this folder, found none")
 
-class DirectorySource(Source):
-    """The files under a folder. Nothing is held open. :func:`open_directory` makes it."""
 
-    def __init__(self, root: str, options: _Options) -> None:
+def folder_options(
+    *,
+    label: str | None = "label",
+    data: str = "data",
+    decode: Decode | str | None = None,
+    size: tuple[int, int] | None = None,
+    schema: Mapping[str, Field] | None = None,
+    suffixes: Sequence[str] | None = None,
+    threads: int | None = None,
+    max_block_bytes: int | str = MAX_BLOCK_BYTES,
+) -> FolderOptions:
+    """The options of :func:`open_directory`, checked."""
+    chosen = None if suffixes is None else tuple([suffixes] if isinstance(suffixes, str) else suffixes)
+    largest = byte_size("max_block_bytes", max_block_bytes)
+    function, fields = _decoding(decode, data, size, schema, largest)
+    return FolderOptions(label, data, function, fields, chosen, default_threads(threads), largest)
+
+
+class FolderSource(Source):
+    """The files of a listing, wherever they are. A subclass reads them."""
+
+    def __init__(self, root: str, listing: "Listing", options: FolderOptions) -> None:
         self._root, self._options = root, options
-        self._listing = listing = _scan(os.fsencode(root), options.suffixes, options.max_block_bytes)
+        self._listing = listing
         self._ends, self._sizes = np.frombuffer(listing.ends, np.int64), np.frombuffer(listing.sizes, np.int64)
         self._runs, self._labels = Blocks.of_counts(listing.counts), np.array(listing.labels, np.int32)
         self._label = options.label if listing.label_names else None
@@ -219,6 +261,26 @@ class DirectorySource(Source):
         names = list(self.schema)
         if len(names) < len(self._decoder.schema) + 1 + (self._label is not None):
             raise ValueError(f"fields must have different names, got {[*self._decoder.schema, 'path', self._label]}")
+
+    @abstractmethod
+    def _content(self, record: int) -> tuple[str, bytes]:
+        """The name of a file, for messages, and its bytes."""
+
+    @abstractmethod
+    def _fill(self, ids: IntArray, offsets: IntArray, values: npt.NDArray[np.uint8]) -> None:
+        """Put the bytes of files at their offsets."""
+
+    @abstractmethod
+    def _decoded(self, ids: IntArray) -> list[Mapping[str, Any]]:
+        """What the decoder makes of files."""
+
+    @abstractmethod
+    def _fingerprint_of(self, ids: IntArray) -> str:
+        """Of names, sizes and three pages of files."""
+
+    @abstractmethod
+    def _digest_of(self, ids: IntArray, sampling: Sampling) -> str | None:
+        """Of sizes and pages of files; None if those are too many requests."""
 
     def __len__(self) -> int:
         return self._sizes.size
@@ -250,20 +312,19 @@ class DirectorySource(Source):
 
     @cached_property
     def _fingerprint(self) -> str:
-        listing = self._listing
-        tables = [hashlib.sha256(part).hexdigest() for part in (listing.names, listing.ends, listing.sizes)]
         places = np.linspace(0, len(self) - 1, min(SAMPLED_FILES, len(self))).astype(np.int64)
-        samples = fingerprint_files("sample", map(os.fsdecode, self._paths(places)))
-        shape = (listing.folders, listing.counts.tolist(), listing.label_names, list(self.schema), self._decoder.identity)
-        return fingerprint_of("directory", tables, shape, samples)
+        return self._told(self._fingerprint_of(places))
 
-    def sample_digest(self, sampling: Sampling) -> str:
+    def sample_digest(self, sampling: Sampling) -> str | None:
         """Of all names and sizes, and of pages spread over the bytes of all files. Names are data here: records have them."""
-        listing, sizes = self._listing, self._sizes
-        starts = np.cumsum(sizes) - sizes
-        places = np.array(spread(int(sizes.sum()), sampling.pages), np.int64)
-        files = np.unique(np.searchsorted(starts, places, side="right") - 1)
-        samples = digest_files("sample", [os.fsdecode(path) for path in self._paths(files)], sampling)
+        starts = np.cumsum(self._sizes) - self._sizes
+        places = np.array(spread(int(self._sizes.sum()), sampling.pages), np.int64)
+        samples = self._digest_of(np.unique(np.searchsorted(starts, places, side="right") - 1), sampling)
+        return None if samples is None else self._told(samples)
+
+    def _told(self, samples: str) -> str:
+        """The digest of the listing, the options and samples."""
+        listing = self._listing
         tables = [hashlib.sha256(part).hexdigest() for part in (listing.names, listing.ends, listing.sizes)]
         shape = (listing.folders, listing.counts.tolist(), listing.label_names, list(self.schema), self._decoder.identity)
         return fingerprint_of("directory", tables, shape, samples)
@@ -285,18 +346,16 @@ class DirectorySource(Source):
         return {name: batch[name] for name in fields}
 
     def _contents(self, ids: IntArray, wanted: Mapping[str, Field], out: Outputs) -> Batch:
-        paths, sizes, threads = self._paths(ids), self._sizes[ids], self._options.threads
-        check_batch(self._root, int(sizes.sum()))
+        check_batch(self._root, int(self._sizes[ids].sum()))
         if not self._decoder.is_plain:
-            records = run_each(lambda i: self._decoder(*_content(paths[i], int(sizes[i]))), ids.size, threads)
-            return collect(records, wanted, {name: array for name, array in out.items() if name in wanted})
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        values, ends = empty((int(offsets[-1]),), np.dtype(np.uint8)), offsets.tolist()
-        run_each(lambda i: _fill(paths[i], values.data[ends[i] : ends[i + 1]]), ids.size, threads)
+            return collect(self._decoded(ids), wanted, {name: array for name, array in out.items() if name in wanted})
+        offsets = np.concatenate([[0], np.cumsum(self._sizes[ids])]).astype(np.int64)
+        values = empty((int(offsets[-1]),), np.dtype(np.uint8))
+        self._fill(ids, offsets, values)
         return {next(iter(wanted)): Ragged(values, offsets, "bytes")}
 
     def _first(self) -> tuple[str, bytes]:
-        return _content(self._paths(np.zeros(1, np.int64))[0], int(self._sizes[0]))
+        return self._content(0)
 
     def _names(self, ids: IntArray) -> list[bytes]:
         """The paths below the root."""
@@ -305,9 +364,33 @@ class DirectorySource(Source):
         places = zip(self._runs.of(ids).tolist(), starts.tolist(), self._ends[ids].tolist(), strict=True)
         return [os.path.join(folders[run], bytes(names[low:high])) for run, low, high in places]
 
+
+class DirectorySource(FolderSource):
+    """The files under a folder on disk. Nothing is held open. :func:`open_directory` makes it."""
+
+    def __init__(self, root: str, options: FolderOptions) -> None:
+        super().__init__(root, _scan(root, options), options)
+
+    def _content(self, record: int) -> tuple[str, bytes]:
+        return _content(self._paths(np.array([record], np.int64))[0], int(self._sizes[record]))
+
+    def _decoded(self, ids: IntArray) -> list[Mapping[str, Any]]:
+        paths, sizes = self._paths(ids), self._sizes[ids].tolist()
+        return run_each(lambda i: self._decoder(*_content(paths[i], sizes[i])), ids.size, self._options.threads)
+
+    def _fill(self, ids: IntArray, offsets: IntArray, values: npt.NDArray[np.uint8]) -> None:
+        paths, ends = self._paths(ids), offsets.tolist()
+        run_each(lambda i: _fill(paths[i], values.data[ends[i] : ends[i + 1]]), ids.size, self._options.threads)
+
+    def _fingerprint_of(self, ids: IntArray) -> str:
+        return fingerprint_files("sample", map(os.fsdecode, self._paths(ids)))
+
+    def _digest_of(self, ids: IntArray, sampling: Sampling) -> str:
+        return digest_files("sample", [os.fsdecode(path) for path in self._paths(ids)], sampling)
+
     def _paths(self, ids: IntArray) -> list[bytes]:
         """What to open."""
-        root, links = self._listing.root, self._listing.links
+        root, links = os.fsencode(self._root), self._listing.links
         return [links.get(i) or os.path.join(root, name) for i, name in zip(ids.tolist(), self._names(ids), strict=True)]
 
     def _recipe(self) -> Recipe:
@@ -332,10 +415,9 @@ def _decoding(
 
 
 @dataclass
-class _Listing:
+class Listing:
     """The files of a folder. A million names in one buffer need some 30 MB, as a list of bytes or paths three to ten times that."""
 
-    root: bytes
     names: bytearray = field(default_factory=bytearray)
     ends: "array[int]" = field(default_factory=lambda: array("q"))  # of each name
     sizes: "array[int]" = field(default_factory=lambda: array("q"))
@@ -365,23 +447,22 @@ def _root(path: str | os.PathLike[str]) -> str:
     return os.path.realpath(path)
 
 
-def _scan(root: bytes, suffixes: tuple[str, ...] | None, max_block_bytes: int) -> _Listing:
-    listing = _Listing(root)
-    endings = None if suffixes is None else tuple(os.fsencode(suffix.lower()) for suffix in suffixes)
+def _scan(folder: str, options: FolderOptions) -> Listing:
+    listing, root = Listing(), os.fsencode(folder)
+    endings = None if options.suffixes is None else tuple(os.fsencode(suffix.lower()) for suffix in options.suffixes)
     levels = [_entries(root, b"", endings)]
     while levels:
-        for folder, name, kind in levels[-1]:
+        for place, name, kind in levels[-1]:
             if kind == stat.S_IFDIR:
-                if not folder:
+                if not place:
                     listing.label_names.append(name)
-                levels.append(_entries(root, os.path.join(folder, name), endings))
+                levels.append(_entries(root, os.path.join(place, name), endings))
                 break
-            _add(listing, folder, name, kind, max_block_bytes)
+            _add(listing, (root, place, name), kind, options.max_block_bytes)
         else:
             levels.pop()
     if not listing.sizes:
-        among = "" if suffixes is None else f" named {' or '.join('*' + suffix for suffix in suffixes)}"
-        raise NoMatchError(f"{os.fsdecode(root)}: expected files{among} under this folder, found none")
+        raise options.no_files(folder)
     return listing
 
 
@@ -403,17 +484,23 @@ def _entries(root: bytes, folder: bytes, endings: tuple[bytes, ...] | None) -> I
     return ((folder, name, others.get(name, stat.S_IFREG)) for name in names)
 
 
-def _add(listing: _Listing, folder: bytes, name: bytes, kind: int, max_block_bytes: int) -> None:
-    path = os.path.join(listing.root, folder, name)
+def _add(listing: Listing, place: tuple[bytes, bytes, bytes], kind: int, max_block_bytes: int) -> None:
+    """One more file: of a root, a folder in it, and a name."""
+    root, folder, name = place
+    path = os.path.join(*place)
     if kind == stat.S_IFLNK:
-        path = listing.links[len(listing.sizes)] = _target(listing.root, path)
+        path = listing.links[len(listing.sizes)] = _target(root, path)
     with reading(path, "looking at it"):
         info = os.stat(path, follow_symlinks=False)
-    size = info.st_size
+    check_record(_text(path), info.st_size)
+    check_block(_text(path), info.st_size, info.st_blocks * BLOCK_BYTES, max_block_bytes)  # a sparse file takes no room
+    listing.add(folder, name, info.st_size)
+
+
+def check_record(where: str, size: int) -> None:
+    """SizeOverflowError if a file has more bytes than a record may."""
     if size > MAX_RECORD_BYTES:
-        raise SizeOverflowError(f"{_text(path)}: expected at most {MAX_RECORD_BYTES} bytes, found {size}; choose files by suffixes")
-    check_block(_text(path), size, info.st_blocks * BLOCK_BYTES, max_block_bytes)  # a sparse file takes nothing on the disk
-    listing.add(folder, name, size)
+        raise SizeOverflowError(f"{where}: expected at most {MAX_RECORD_BYTES} bytes, found {size}; choose files by suffixes")
 
 
 def _target(root: bytes, path: bytes) -> bytes:

@@ -11,6 +11,8 @@ of its records in a file of indices.
 """
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,12 @@ from penstock.argument import IntArray
 from penstock.errors import CorruptError, EmptySourceError, FormatError, MissingError, UnsafePathError, UnsupportedVersionError
 from penstock.formats.arrow import open_arrow
 from penstock.formats.arrow_file import Fields, is_stream, mapped_bytes, read_batches, translated
-from penstock.formats.files import LocalFile
+from penstock.formats.copied import copy_files
+from penstock.formats.files import File, LocalFile, Prefix, RemoteFile
 from penstock.process import need
 from penstock.records import Source
+from penstock.remote.url import UrlPath
+from penstock.remote.window import RemoteOptions
 from penstock.system import is_file
 
 __all__ = ["open_saved"]
@@ -31,54 +36,95 @@ STATE, SPLITS = "state.json", "dataset_dict.json"
 MAX_BYTES = 64 << 20
 
 
-def open_saved(what: str | Path, *, split: str | None = None, fields: Fields | None = None, **options: Any) -> Source:
+def open_saved(
+    what: str | Path | Prefix,
+    *,
+    split: str | None = None,
+    fields: Fields | None = None,
+    remote: RemoteOptions | None = None,
+    **options: Any,
+) -> Source:
     """A directory that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote; of the latter, one ``split``.
 
     Features are taken as they are stored: an image is the fields ``image.bytes`` and ``image.path``. Formats do not apply.
-    ``fields`` and other options are those of Arrow files.
+    ``fields`` and other options are those of Arrow files. Of one at a URL, the files of the records are copied to the cache.
     """
-    directory = Path(what)
-    if is_file(directory / STATE):
+    directory = _Directory(Path(what), None, None) if not isinstance(what, Prefix) else _Directory(what.path, what.files(), remote)
+    if directory.has(STATE):
         return _open_state(directory, split, fields, options)
-    splits = _content(directory / SPLITS).get("splits")
+    splits = _content(directory, SPLITS).get("splits")
     if not isinstance(splits, list) or not all(isinstance(name, str) for name in splits):
-        raise FormatError(f"{directory / SPLITS}: expected the names of splits, found {ascii(splits)[:100]}")
+        raise FormatError(f"{directory.path / SPLITS}: expected the names of splits, found {ascii(splits)[:100]}")
     if split is None:
-        raise ValueError(f"{directory}: there are the splits {ascii(splits)[:500]}: choose one with split=")
+        raise ValueError(f"{directory.path}: there are the splits {ascii(splits)[:500]}: choose one with split=")
     if split not in splits:
-        raise KeyError(f"{directory}: there is no split {split!r}; there are {ascii(splits)[:500]}")
-    return _open_state(directory / _plain(directory / SPLITS, split), None, fields, options)
+        raise KeyError(f"{directory.path}: there is no split {split!r}; there are {ascii(splits)[:500]}")
+    return _open_state(directory.inner(_plain(directory, SPLITS, split)), None, fields, options)
 
 
-def _open_state(directory: Path, split: str | None, fields: Fields | None, options: dict[str, Any]) -> Source:
-    state = _content(directory / STATE)
+@dataclass(frozen=True)
+class _Directory:
+    """Where a data set is: on disk, or at a URL, with the objects there by their names."""
+
+    path: Path | UrlPath
+    objects: Mapping[str, RemoteFile] | None
+    remote: RemoteOptions | None
+
+    def has(self, name: str) -> bool:
+        return is_file(self.path / name) if isinstance(self.path, Path) else name in (self.objects or {})
+
+    def file(self, name: str) -> File:
+        """MissingError if there is no such file."""
+        if not self.has(name):
+            raise MissingError(f"{self.path / name}: there is no such file")
+        return LocalFile(self.path / name) if isinstance(self.path, Path) else (self.objects or {})[name]
+
+    def inner(self, name: str) -> "_Directory":
+        """The directory of a split."""
+        objects = (
+            None
+            if self.objects is None
+            else {one.removeprefix(f"{name}/"): file for one, file in self.objects.items() if one.startswith(f"{name}/")}
+        )
+        return _Directory(self.path / name, objects, self.remote)
+
+    def on_disk(self, names: Sequence[str]) -> list[str]:
+        """The files of these names, copied to this machine if they are at a URL."""
+        if isinstance(self.path, Path):
+            return [str(self.path / name) for name in names]
+        found = [file for file in map(self.file, names) if isinstance(file, RemoteFile)]
+        return [str(path) for path in copy_files("a saved data set", found, self.remote or RemoteOptions())]
+
+
+def _open_state(directory: _Directory, split: str | None, fields: Fields | None, options: dict[str, Any]) -> Source:
+    state = _content(directory, STATE)
     if split is not None and state.get("_split") != split:
-        raise ValueError(f"{directory}: expected the split {split!r}, found a data set of {ascii(state.get('_split'))[:100]}")
+        raise ValueError(f"{directory.path}: expected the split {split!r}, found a data set of {ascii(state.get('_split'))[:100]}")
     files = _files(directory, state.get("_data_files"), "_data_files")
     if not files:
-        raise EmptySourceError(f"{directory / STATE}: expected at least one file, found none: a data set without records")
+        raise EmptySourceError(f"{directory.path / STATE}: expected at least one file, found none: a data set without records")
     indices = {key: _files(directory, state[key], key) for key in state if key.startswith("_indices") and state[key]}
     if len(indices) > 1:
-        raise FormatError(f"{directory / STATE}: expected indices under one name, found {ascii(list(indices))[:200]}")
-    source = open_arrow(files, fields=fields, **options)
+        raise FormatError(f"{directory.path / STATE}: expected indices under one name, found {ascii(list(indices))[:200]}")
+    chosen = [name for names in indices.values() for name in names]
+    paths = directory.on_disk([*files, *chosen])
+    source = open_arrow(paths[: len(files)], fields=fields, **options)
     if not indices:
         return source
     try:
-        [paths] = indices.values()
-        return source.select(np.concatenate([_indices(path, len(source)) for path in paths]))
+        return source.select(np.concatenate([_indices(path, len(source)) for path in paths[len(files) :]]))
     except BaseException:
         source.close()
         raise
 
 
-def _content(path: Path) -> dict[str, Any]:
-    if not is_file(path):
-        raise MissingError(f"{path}: there is no such file")
-    size = LocalFile(path).size
+def _content(directory: _Directory, name: str) -> dict[str, Any]:
+    path, file = directory.path / name, directory.file(name)
+    size = file.size
     if size > MAX_BYTES:
         raise FormatError(f"{path}: expected at most {MAX_BYTES} bytes, found {size}")
     try:
-        content = json.loads(LocalFile(path).read(0, size))
+        content = json.loads(file.read(0, size))
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: expected JSON, found something else") from error
     if not isinstance(content, dict):
@@ -86,9 +132,9 @@ def _content(path: Path) -> dict[str, Any]:
     return content
 
 
-def _files(directory: Path, listed: object, key: str) -> list[str]:
-    """The files that a state names."""
-    where = directory / STATE
+def _files(directory: _Directory, listed: object, key: str) -> list[str]:
+    """The names of files that a state has."""
+    where = directory.path / STATE
     if not isinstance(listed, list) or not all(isinstance(one, dict) and isinstance(one.get("filename"), str) for one in listed):
         raise FormatError(f"{where}: expected files under {key!r}, found {ascii(listed)[:100]}")
     more = next((set(one) - {"filename"} for one in listed if len(one) > 1), None)
@@ -97,12 +143,12 @@ def _files(directory: Path, listed: object, key: str) -> list[str]:
             f"{where}: expected whole files under {key!r}, found one with {ascii(sorted(more))[:100]}, which an old version wrote: "
             "load and save it with datasets anew"
         )
-    return [str(directory / _plain(where, one["filename"])) for one in listed]
+    return [_plain(directory, STATE, one["filename"]) for one in listed]
 
 
-def _plain(where: Path, name: str) -> str:
+def _plain(directory: _Directory, file: str, name: str) -> str:
     if not name or name in (".", "..") or any(letter in name for letter in "/\\\0"):
-        raise UnsafePathError(f"{where}: expected a name in this directory, found {ascii(name)[:100]}")
+        raise UnsafePathError(f"{directory.path / file}: expected a name in this directory, found {ascii(name)[:100]}")
     return name
 
 

@@ -1,12 +1,15 @@
 """Lance data sets, read by pylance: columns as fields, in the version that was opened.
 
-Records are taken by their numbers. Fields are those of Arrow: members of structs are ``a.b``, nested lists JSON texts.
+Records are taken by their numbers. Fields are those of Arrow: members of structs are ``a.b``, nested lists JSON texts. Of a data
+set at a URL, the files of that version are copied to the cache: first its manifest, which names them.
 """
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,27 +20,63 @@ from penstock.errors import CorruptError, MissingError, ReadError
 from penstock.fingerprint import fingerprint_of
 from penstock.formats.arrow import open_table
 from penstock.formats.arrow_file import Fields, choose, may_be_null, plain_fields, with_nullable
-from penstock.formats.files import one_line
+from penstock.formats.copied import copy_directory
+from penstock.formats.files import Prefix, one_line
 from penstock.formats.rows_in_files import default_threads
 from penstock.process import need
 from penstock.records import Blocks, Recipe, Source
+from penstock.remote.window import RemoteOptions
 from penstock.schema import Field
 
 __all__ = ["LanceSource", "open_lance"]
 
 
 def open_lance(
-    what: str | os.PathLike[str],
+    what: str | os.PathLike[str] | Prefix,
     *,
     fields: Fields | None = None,
     version: int | None = None,
     threads: int | None = None,
+    remote: RemoteOptions | None = None,
 ) -> "LanceSource":
     """A directory with a Lance data set, in its newest version unless ``version`` says another one. ``fields`` are the wanted
-    columns, or a dict of new names and columns.
+    columns, or a dict of new names and columns. Of one at a URL, the files of that version are copied to the cache.
     """
     wanted = None if version is None else whole_number("version", version, least=1)
+    if isinstance(what, Prefix):
+        what, wanted = _copied(what, wanted, remote or RemoteOptions())
     return LanceSource(os.path.abspath(what), plain_fields(fields), wanted, default_threads(threads))
+
+
+def _copied(prefix: Prefix, version: int | None, remote: RemoteOptions) -> tuple[Path, int]:
+    """The directory of copies of the files of a version, the newest unless given; and its number."""
+    there = prefix.files()
+    manifests = {number: name for name in there if (number := _version_of(name)) is not None}
+    if not manifests or (version is not None and version not in manifests):
+        wanted = "a version of the data set" if version is None else f"version {version}"
+        raise MissingError(f"{prefix.path}/: Lance: expected {wanted} under _versions/, found {ascii(sorted(manifests))[:200]}")
+    number = max(manifests) if version is None else version
+    needed = [manifests[number]]
+    directory = copy_directory("Lance", prefix.path.name, {name: there[name] for name in needed}, remote)
+    with _translated(str(prefix.path)):
+        for fragment in _lance().dataset(str(directory), version=number).get_fragments():
+            needed += [f"data/{file.path}" for file in fragment.data_files()]
+            needed += [] if (deleted := fragment.deletion_file()) is None else [deleted]
+    missing = next((name for name in needed if name not in there), None)
+    if missing is not None:
+        raise CorruptError(f"{prefix.path}/: Lance: version {number} has a file {ascii(missing)[:200]}, which is not there")
+    return copy_directory("Lance", prefix.path.name, {name: there[name] for name in needed}, remote), number
+
+
+_MANIFEST = re.compile(r"_versions/([0-9]{1,20})\.manifest")
+
+
+def _version_of(name: str) -> int | None:
+    """The number of a version whose manifest has that name: 20 digits of the number below 2^64, or the number itself."""
+    match = _MANIFEST.fullmatch(name)
+    if match is None:
+        return None
+    return (1 << 64) - 1 - int(match[1]) if len(match[1]) == 20 else int(match[1])
 
 
 class LanceSource(Source):

@@ -34,7 +34,7 @@ from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.row_table import expanded
 from penstock.schema import MAX_RECORD_BYTES, Field
 
-__all__ = ["LineFormat", "LineParser", "Seen", "TextOptions", "Where", "open_lines"]
+__all__ = ["LineFormat", "LineParser", "Seen", "TextOptions", "Where", "decompressed", "open_lines"]
 
 VERSION = 1
 """Of what is kept in sidecars."""
@@ -407,7 +407,7 @@ def _scan_compressed(file: ScannedFile, how: LineFormat, num_files: int, limit: 
     edges: list[int] = []
 
     def text_of(start: int, stop: int, length: int | None) -> Iterator[Texts]:
-        return _decompressed(str(file), codec, _part(file, start, stop), stop - start, length, limit)
+        return decompressed(str(file), codec, _part(file, start, stop), stop - start, length, limit)
 
     def read(low: int, high: int) -> bytes:
         first = frames[int(np.searchsorted(edges, low, side="right")) - 1]
@@ -500,7 +500,7 @@ def _zstd_frames(file: ScannedFile) -> list[_Frame]:
     return found
 
 
-def _decompressed(path: str, codec: str, source: Any, stored: int, most: int | None, limit: int) -> Iterator[Texts]:
+def decompressed(path: str, codec: str, source: Any, stored: int, most: int | None, limit: int) -> Iterator[Texts]:
     """The text of compressed bytes, in pieces, or ``most`` bytes of it. BatchTooLargeError if it becomes larger than the limit, and
     than is plausible.
     """
@@ -587,7 +587,7 @@ class CompressedLines(FileSource, GroupSource):
         (low, high, count), stored = self._facts[number], self._stored.read([number], [LINE])[LINE].values
         source = need("pyarrow", "arrow").BufferReader(stored)
         limit = self._decoding.max_block_bytes
-        pieces = list(_decompressed(group.path, _codec(group.path) or "", source, stored.size, high, limit))
+        pieces = list(decompressed(group.path, _codec(group.path) or "", source, stored.size, high, limit))
         text = np.concatenate([np.empty(0, np.uint8), *pieces])[low:]
         spans = self._spans(text, count) if text.size == high - low else None
         if spans is None:

@@ -7,20 +7,29 @@
                               item_loader: "PyTreeLoader" | "TokensLoader", ...}}
     chunk       = n u32 | offsets in the chunk u32 x (n + 1) | item after item
     item        = bytes u32 of every leaf | the leaves;    with TokensLoader: the tokens
+    compressed  = a zstd frame of the chunk, or a chunk whose items are zstd frames, or, in batches of items:
+                  "LDFZ01\\0\\0" | version u16 | flags u16 | n u32 | items of a frame u32 | frames u32 | offsets u32 x (n + 1) |
+                  frame* | zstd frames;    frame = first item u32, items u32, offset u64, bytes u32, decompressed bytes u32
+    rows        = n u32 | offsets | Arrow file | its bytes u32 | "LDARW01\\0"    where items are dicts of texts, numbers and lists
 
 An item is what the function of the user yielded. Its leaves are fields, named by their way through dicts and lists (``a.b``,
-``0``), or ``data``. An item of the TokensLoader is a document.
+``0``), or ``data``. An item of the TokensLoader is a document. Rows have the fields of their Arrow file.
 """
 
 import json
+import os
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.argument import IntArray, byte_size
 from penstock.errors import (
+    CorruptError,
     EmptySourceError,
     FormatError,
     SourceChangedError,
@@ -28,12 +37,31 @@ from penstock.errors import (
     TruncatedError,
     UnsafePathError,
     UnsupportedTypeError,
+    UnsupportedVersionError,
 )
-from penstock.formats.arrow_file import Fields, plain_fields
-from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, LocalFile, Names, RemoteFile
+from penstock.formats.arrow import Decoding, Group, GroupSource
+from penstock.formats.arrow_file import (
+    ArrowField,
+    Fields,
+    find_nulls,
+    mapped_bytes,
+    measure_batches,
+    need_agreement,
+    plain_fields,
+    read_batch,
+    read_row_counts,
+    read_schema,
+    translated,
+    with_nullable,
+)
+from penstock.formats.arrow_file import (
+    choose as choose_columns,
+)
+from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, FileSource, LocalFile, Names, RemoteFile, check_block
 from penstock.formats.packed import (
     KEPT_BYTES,
     OFFSET,
+    TABLE,
     ArrayForm,
     Decompression,
     PackedBlocks,
@@ -44,17 +72,18 @@ from penstock.formats.packed import (
     choose,
     first_values,
 )
+from penstock.formats.parquet import RangeFile
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
 from penstock.formats.token_line import Documents, LineOptions, TokenSource
 from penstock.native import _core
-from penstock.process import map_at_once
+from penstock.process import map_at_once, need
 from penstock.records import Recipe
 from penstock.remote.url import UrlPath
 from penstock.remote.window import RemoteOptions
 from penstock.schema import Field
 from penstock.store.storage import as_location
 
-__all__ = ["INDEX", "LitDataTokens", "open_litdata"]
+__all__ = ["INDEX", "LitDataRows", "LitDataTokens", "open_litdata"]
 
 INDEX = "index.json"
 INDEX_BYTES = 256 << 20
@@ -64,6 +93,13 @@ ROWS = b"LDARW01\0"
 
 ZSTD_HEAD = 18
 """Bytes of the longest header of a zstd frame."""
+
+LEVELS = ("chunk", "batch", "sample")
+"""What may be compressed: whole chunks, batches of their items, or each item."""
+
+FRAMED_MAGIC, FRAMED = b"LDFZ01\0\0", struct.Struct("<8sHHIII")
+FRAME = np.dtype([("first", "<u4"), ("items", "<u4"), ("at", "<u8"), ("bytes", "<u4"), ("raw", "<u4")])
+"""A batch: its first item, its items, where its zstd frame is, the bytes of that, and when it is decompressed."""
 
 TENSORS = {0: "<f4", 1: "<f4", 2: "<f8", 3: "<f8", 8: "<f2", 9: "<f2", 11: "u1", 12: "i1", 13: "<i2", 14: "<i2"}
 TENSORS |= {15: "<i4", 16: "<i4", 17: "<i8", 18: "<i8", 20: "<u2"}
@@ -99,7 +135,7 @@ def open_litdata(
     max_block_bytes: int | str = MAX_BLOCK_BYTES,
     kept_bytes: int | str = KEPT_BYTES,
     remote: RemoteOptions | None = None,
-) -> "LitDataTokens | PackedSource | PackedBlocks":
+) -> "LitDataTokens | LitDataRows | PackedSource | PackedBlocks":
     """A directory of chunks, or the objects under a URL, in the order of its index.
 
     ``field`` is the name of tokens. Of other items, ``fields`` are the wanted leaves, or a dict of new names and leaves. A chunk
@@ -114,7 +150,10 @@ def open_litdata(
             raise ValueError(f"{index}: token chunks have one field: fields must not be given, field= is its name")
         return LitDataTokens(_files(index, _tokens_content(index)), field, default_threads(threads), io, remote)
     limits = byte_size("max_block_bytes", max_block_bytes), byte_size("kept_bytes", kept_bytes)
-    return _open_items(_files(index, content), plain_fields(fields), (default_threads(threads), io, remote), limits)
+    files = _files(index, content)
+    if len(files) > 1 and files[1].last(len(ROWS)) == ROWS:
+        return LitDataRows(files, plain_fields(fields), Decoding(default_threads(threads), *reversed(limits)))
+    return _open_items(files, plain_fields(fields), (default_threads(threads), io, remote), limits)
 
 
 def _files(index: File, content: Mapping[str, Any]) -> Files:
@@ -270,8 +309,10 @@ class LitDataTokens(TokenSource):
 def _open_items(
     files: Files, fields: Fields | None, options: tuple[int, str, RemoteOptions | None], limits: tuple[int, int]
 ) -> PackedSource | PackedBlocks:
-    columns, parts, codec = files.once("items", lambda: _look_at_items(files))
-    decompression = None if codec is None else Decompression(codec, *limits)
+    columns, parts, level = files.once("items", lambda: _look_at_items(files))
+    decompression = None if level is None else Decompression("zstd", *limits)
+    if level in ("sample", "batch"):
+        decompression = ItemDecompression(level, *limits)
     wanted = (
         [column.name for column in columns] if fields is None else list(fields.values() if isinstance(fields, dict) else fields)
     )
@@ -286,7 +327,7 @@ def _open_items(
 
 
 def _look_at_items(files: Files) -> tuple[list[PackedColumn], list[PackedFile], str | None]:
-    """The leaves, the chunks, and how they are compressed."""
+    """The leaves, the chunks, and what of them is compressed."""
     index, *chunks = files
     content = _content(index)
     if len(content["chunks"]) != len(chunks):
@@ -298,40 +339,109 @@ def _look_at_items(files: Files) -> tuple[list[PackedColumn], list[PackedFile], 
         raise UnsupportedTypeError(
             f"{index}: expected items of PyTreeLoader or TokensLoader, found {ascii(config['item_loader'])[:100]}: write them anew"
         )
-    codec, level = config.get("compression"), config.get("compression_level")
-    if codec is not None and (str(codec).partition(":")[0] != "zstd" or level not in (None, "chunk")):
+    codec, level = config.get("compression"), config.get("compression_level") or "chunk"
+    if codec is not None and (str(codec).partition(":")[0] != "zstd" or level not in LEVELS):
         raise UnsupportedTypeError(
-            f"{index}: expected chunks compressed as a whole with zstd, found {ascii(codec)[:100]} by {ascii(level)[:100]}: write "
-            "them with compression_level='chunk', or without compression"
+            f"{index}: expected chunks compressed with zstd by {', '.join(LEVELS)}, found {ascii(codec)[:100]} by "
+            f"{ascii(level)[:100]}: write them so, or without compression"
         )
     told = [(file, _count(index, one, "chunk_size")) for file, one in zip(chunks, content["chunks"], strict=True)]
-    _refuse_rows(index, chunks[0])
-    parts = map_at_once(lambda one: _look_at_chunk(*one, codec is not None), told, are_remote=files.is_remote)
-    return _leaves(index, config), list(parts), None if codec is None else "zstd"
+    parts = map_at_once(lambda one: _look_at_chunk(*one, None if codec is None else level), told, are_remote=files.is_remote)
+    return _leaves(index, config), list(parts), None if codec is None else level
 
 
-def _refuse_rows(index: File, chunk: File) -> None:
-    """UnsupportedTypeError for items that newer versions put into an Arrow file at the end of a chunk: texts, numbers and lists."""
-    if chunk.last(len(ROWS)) == ROWS:
-        raise UnsupportedTypeError(
-            f"{index}: the items are rows of an Arrow file within {chunk.name}, which is not read: read them with "
-            "litdata.StreamingDataset and write them with penstock.create"
-        )
-
-
-def _look_at_chunk(file: File, items: int, is_zipped: bool) -> PackedFile:
-    version, head = version_of(file), file.first(ZSTD_HEAD if is_zipped else 2 * OFFSET.itemsize)
+def _look_at_chunk(file: File, items: int, level: str | None) -> PackedFile:
+    version, head = version_of(file), file.first(max(ZSTD_HEAD, FRAMED.size))
     size = file.size
-    if not is_zipped:
+    if level is None:
         part = PackedFile(file, size, version, items)
-        part.check(head)
+        part.check(head[: 2 * OFFSET.itemsize])
         if isinstance(file, LocalFile):  # at URLs with the rest of the table, when it is needed
             part.check_end(file.read(*part.last_offset))
         return part
-    content = _core.zstd_content_bytes(np.frombuffer(head, np.uint8))
+    if level == "sample":  # only its items say what they are, decompressed
+        return PackedFile(file, 2**32 - 1, version, items, size)
+    if level == "batch":
+        _, _, _, count, _, _ = _framed_head(file, head)
+        last = FRAMED.size + OFFSET.itemsize * items
+        table = file.read(last, last + OFFSET.itemsize) if count == items and last + OFFSET.itemsize <= size else b""
+        if len(table) < OFFSET.itemsize:
+            raise FormatError(f"{file}: expected offsets of {items} items, as {INDEX} says, found {count}")
+        return PackedFile(file, TABLE + OFFSET.itemsize * (items + 1) + int.from_bytes(table, "little"), version, items, size)
+    content = _core.zstd_content_bytes(np.frombuffer(head[:ZSTD_HEAD], np.uint8))
     if content < 0:
         raise FormatError(f"{file}: expected a zstd frame that says how many bytes it has, found {head[:8]!r}")
     return PackedFile(file, content, version, items, size)
+
+
+def _framed_head(file: File, head: bytes) -> tuple[bytes, int, int, int, int, int]:
+    """The head of a chunk whose items are compressed in batches."""
+    found = FRAMED.unpack(head[: FRAMED.size]) if len(head) >= FRAMED.size else (b"", 0, 0, 0, 0, 0)
+    if found[0] != FRAMED_MAGIC:
+        raise FormatError(f"{file}: expected {FRAMED_MAGIC!r} first, found {head[:8]!r}")
+    if found[1:3] != (1, 0):
+        raise UnsupportedVersionError(f"{file}: expected version 1 of compressed batches, found {found[1]} with flags {found[2]}")
+    magic, version, flags, items, rows, frames = found
+    return magic, version, flags, items, rows, frames
+
+
+@dataclass(frozen=True)
+class ItemDecompression(Decompression):
+    """Chunks whose items are compressed one by one ("sample") or in batches ("batch"), as the plain chunks that they stand for.
+    ``codec`` is which.
+    """
+
+    def decompress_file(self, part: PackedFile, stored: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        table = TABLE + OFFSET.itemsize * (part.records + 1)
+        sizes, spans = (self._samples if self.codec == "sample" else self._frames)(part, stored)
+        ends = np.cumsum([table, *sizes])
+        if ends[-1] >= 2**32:
+            raise FormatError(f"{part.file}: expected items of less than 4 GiB, found {ends[-1]} bytes")
+        check_block(str(part.file), int(ends[-1]), part.stored_bytes, self.max_block_bytes)
+        raw = np.empty(int(ends[-1]), np.uint8)
+        raw[:table].view(OFFSET)[:] = [part.records, *ends.tolist()]
+        for start, stop, low, high in spans:
+            if not _core.decompress_zstd(stored[start:stop], raw[table + low : table + high]):
+                raise CorruptError(f"{part.file}: expected a zstd frame of {high - low} bytes at {start}, found something else")
+        return raw
+
+    def _samples(self, part: PackedFile, stored: npt.NDArray[np.uint8]) -> tuple[list[int], list[tuple[int, int, int, int]]]:
+        """Bytes of items, and of every frame where it is, and where what it has is among the items."""
+        plain = replace(part, size=part.stored_bytes)
+        plain.check(stored[: 2 * OFFSET.itemsize].tobytes())
+        offsets = stored[TABLE : TABLE + OFFSET.itemsize * (part.records + 1)].view(OFFSET).astype(np.int64)
+        if np.any(offsets[1:] < offsets[:-1]) or offsets[-1] != part.stored_bytes:
+            raise FormatError(f"{part.file}: expected rising offsets up to {part.stored_bytes}, found others")
+        edges = offsets.tolist()
+        sizes = [_core.zstd_content_bytes(stored[low : min(high, low + ZSTD_HEAD)]) for low, high in pairwise(edges)]
+        if min(sizes, default=0) < 0 or max(sizes, default=0) >= 2**32:
+            raise FormatError(f"{part.file}: expected zstd frames that say how many bytes they have, found others")
+        ends = np.cumsum([0, *sizes]).tolist()
+        return sizes, [(*here, *there) for here, there in zip(pairwise(edges), pairwise(ends), strict=True)]
+
+    def _frames(self, part: PackedFile, stored: npt.NDArray[np.uint8]) -> tuple[list[int], list[tuple[int, int, int, int]]]:
+        _, _, _, items, _, count = _framed_head(part.file, stored[: FRAMED.size].tobytes())
+        first = FRAMED.size + OFFSET.itemsize * (part.records + 1)
+        if items != part.records or first + count * FRAME.itemsize > stored.size:
+            raise FormatError(f"{part.file}: expected {part.records} items and their frames, found {items} in {count} frames")
+        offsets = stored[FRAMED.size : first].view(OFFSET).astype(np.int64)
+        frames = stored[first : first + count * FRAME.itemsize].view(FRAME)
+        starts, stops = frames["at"].astype(np.uint64), frames["at"] + frames["bytes"]
+        ends = np.cumsum(frames["items"], dtype=np.int64)
+        is_right = (
+            offsets[0] == 0
+            and not np.any(offsets[1:] < offsets[:-1])
+            and np.array_equal(frames["first"], np.concatenate([[0], ends[:-1]]) if count else [])
+            and (int(ends[-1]) if count else 0) == part.records
+            and not np.any((starts > stored.size) | (stops > stored.size) | (stops < starts))
+            and np.array_equal(np.diff(offsets[np.concatenate([[0], ends])]), frames["raw"])
+        )
+        if not is_right:
+            raise FormatError(f"{part.file}: expected frames of all items, one after the other, found others")
+        edges = offsets[np.concatenate([[0], ends])].tolist()
+        return np.diff(offsets).tolist(), [
+            (start, stop, *there) for start, stop, there in zip(starts.tolist(), stops.tolist(), pairwise(edges), strict=True)
+        ]
 
 
 def _leaves(index: File, config: Mapping[str, Any]) -> list[PackedColumn]:
@@ -405,3 +515,71 @@ def _ways(node: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     names = keys if isinstance(keys, list) and len(keys) == len(children) else range(len(children))
     for name, child in zip(names, children, strict=True):
         yield from _ways(child, (*above, str(name)))
+
+
+# Rows
+
+
+class LitDataRows(FileSource, GroupSource):
+    """Items that are rows of an Arrow file within each chunk. A group is a record batch."""
+
+    def __init__(self, files: Files, fields: Fields | None, decoding: Decoding) -> None:
+        self._files, self._fields = files, fields
+        index, *chunks = files
+        if files.is_remote:
+            raise UnsupportedTypeError(
+                f"{index}: the items are rows of an Arrow file within {chunks[0].name}, which is not read at URLs: copy the "
+                "directory to a disk"
+            )
+        content = _content(index)
+        if len(content["chunks"]) != len(chunks):
+            raise SourceChangedError(f"{index}: the file was changed while it was read; open it anew")
+        self._spans: dict[str, tuple[int, int]] = {}
+        first: dict[str, ArrowField] = {}
+        nullable: set[str] = set()
+        counts: list[tuple[str, list[int]]] = []
+        for file, told in zip(chunks, content["chunks"], strict=True):
+            path = str(file)
+            low, high = self._spans[path] = _rows_in(file, _count(index, told, "chunk_size"))
+            with translated(path), mapped_bytes(path) as whole:
+                rows = whole[low:high]
+                leaves = choose_columns(read_schema(False, rows), fields, path)
+                first = first or leaves
+                need_agreement(first, leaves, (str(chunks[0]), path), exact=False)
+                sizes = read_row_counts(False, rows)
+                nullable |= find_nulls(False, rows, leaves)
+            if sum(sizes) != told["chunk_size"]:
+                raise FormatError(f"{path}: expected {told['chunk_size']} rows, as {INDEX} says, found {sum(sizes)}")
+            counts.append((path, sizes))
+        super().__init__(with_nullable(first, nullable), counts, decoding)
+
+    def _measure(self, group: Group, leaves: Sequence[ArrowField]) -> tuple[int, int]:
+        return measure_batches(group.path, group.number, self._spans[group.path])
+
+    def _decode(self, group: Group, leaf: ArrowField) -> list[Any]:
+        low, high = self._spans[group.path]
+        pa, name = need("pyarrow", "arrow"), leaf.path[0]
+        with open(group.path, "rb", buffering=0) as file:
+            rows = RangeFile(high - low, lambda start, stop: os.pread(file.fileno(), stop - start, low + start))
+            found = read_batch(pa.PythonFile(rows, "r"), group.number, [name]).column(name)
+        if leaf.is_json:
+            found.validate(full=True)  # Arrow itself reads it, and trusts it
+        return [found]
+
+    def _identity(self) -> tuple[Any, ...]:
+        return "litdata rows", self._fields
+
+    def _recipe(self) -> Recipe:
+        return (LitDataRows, (self._files, self._fields, self._decoding))
+
+
+def _rows_in(file: File, items: int) -> tuple[int, int]:
+    """Where the Arrow file of a chunk is."""
+    size, tail = file.size, file.last(OFFSET.itemsize + len(ROWS))
+    stop, least = size - len(tail), TABLE + OFFSET.itemsize * (items + 1)
+    start = stop - int.from_bytes(tail[: OFFSET.itemsize], "little")
+    if not tail.endswith(ROWS) or not least <= start < stop:
+        raise FormatError(f"{file}: expected {items} items in an Arrow file up to byte {stop}, as in the first chunk, found none")
+    if int.from_bytes(file.read(0, TABLE), "little") != items:
+        raise FormatError(f"{file}: expected {items} items, as {INDEX} says, found another count")
+    return start, stop

@@ -10,6 +10,7 @@
 
 A column is a field. Numbers are numbers; texts, JSON and numbers written as texts are texts; images, and lists of them, are the
 bytes that are stored. Arrays whose shape varies are ragged, of the type and number of dimensions that the first sample has.
+Shards of lines (``JSONWriter``, ``CSVWriter``, ``TSVWriter``) are in ``mds_text.py``.
 """
 
 import json
@@ -33,6 +34,7 @@ from penstock.errors import (
 )
 from penstock.formats.arrow_file import Fields, plain_fields
 from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, LocalFile, RemoteFile, is_file_there
+from penstock.formats.mds_text import FORMATS, LineBlocks, LineOrigin, LineShard, LineShards, TextForm
 from penstock.formats.packed import (
     CODECS,
     KEPT_BYTES,
@@ -49,6 +51,7 @@ from penstock.formats.packed import (
     first_values,
 )
 from penstock.formats.rows_in_files import default_threads, version_of
+from penstock.formats.spans import SpanOptions
 from penstock.process import map_at_once
 from penstock.remote.url import UrlPath
 from penstock.remote.window import RemoteOptions
@@ -79,8 +82,8 @@ def open_mds(
     max_block_bytes: int | str = MAX_BLOCK_BYTES,
     kept_bytes: int | str = KEPT_BYTES,
     remote: RemoteOptions | None = None,
-) -> PackedSource | PackedBlocks:
-    """A directory of MDS shards, or the objects under a URL, in the order of its index.
+) -> PackedSource | PackedBlocks | LineShards:
+    """A directory of MDS shards, or of MosaicML's JSON, CSV or TSV shards, or the objects under a URL, in the order of its index.
 
     ``fields`` are the wanted columns, or a dict of new names and columns. A shard that is compressed is decompressed when one of
     its samples is read: one that claims to be more than ``max_block_bytes`` is refused, unless it is stored in a 64th of its bytes
@@ -89,7 +92,10 @@ def open_mds(
     where = as_location(what) if isinstance(what, str) else what
     index: File = RemoteFile(where / INDEX) if isinstance(where, UrlPath) else LocalFile(Path(where) / INDEX)
     limits = byte_size("max_block_bytes", max_block_bytes), byte_size("kept_bytes", kept_bytes)
-    return _open(_files(index), plain_fields(fields), (default_threads(threads), io, remote), limits)
+    how = default_threads(threads), io, remote
+    if _shards_of(index)[0].get("format") in FORMATS:
+        return _open_lines(index, plain_fields(fields), how, limits)
+    return _open(_files(index), plain_fields(fields), how, limits)
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,8 @@ def _next_to(index: File, name: str) -> File:
 # The index
 
 
-def _read_index(index: File) -> _Index:
+def _shards_of(index: File) -> list[dict[str, Any]]:
+    """What the index says of shards, not checked."""
     size = index.size
     if size > INDEX_BYTES:
         raise FormatError(f"{index}: expected an index of at most {INDEX_BYTES} bytes, found {size}")
@@ -139,6 +146,11 @@ def _read_index(index: File) -> _Index:
         raise FormatError(f"{index}: expected the index of MDS shards, with a list of them")
     if not listed:
         raise EmptySourceError(f"{index}: expected at least one shard, found none")
+    return listed
+
+
+def _read_index(index: File) -> _Index:
+    listed = _shards_of(index)
     columns = _columns(index, listed[0])
     for number, shard in enumerate(listed):
         if _columns(index, shard) != columns:
@@ -151,7 +163,8 @@ def _read_index(index: File) -> _Index:
 def _columns(index: File, shard: dict[str, Any]) -> list[tuple[str, str, int | None]]:
     if shard.get("format") != "mds":
         raise UnsupportedTypeError(
-            f"{index}: expected shards of the format 'mds', found {ascii(shard.get('format'))[:100]}: write them as MDS"
+            f"{index}: expected shards of the format 'mds', as the first one is, or of {', '.join(FORMATS)}, found "
+            f"{ascii(shard.get('format'))[:100]}: write them as MDS"
         )
     if shard.get("version") != 2:
         raise UnsupportedVersionError(f"{index}: expected shards of version 2, found {ascii(shard.get('version'))[:100]}")
@@ -279,9 +292,14 @@ def _look(files: Files) -> tuple[_Index, list[PackedFile], str | None]:
         shard.zipped is not None and file.name == shard.zipped[0].rpartition("/")[2]
         for shard, file in zip(found.shards, shards, strict=True)
     ]
-    codecs = {
-        str(shard.compression).partition(":")[0] for shard, is_zipped in zip(found.shards, are_zipped, strict=True) if is_zipped
-    }
+    codec = _codec(index, found.shards, are_zipped)
+    told = list(zip(shards, found.shards, strict=True))
+    return found, list(map_at_once(lambda one: _look_at(*one, codec is not None), told, are_remote=files.is_remote)), codec
+
+
+def _codec(index: File, shards: Sequence[_Shard], are_zipped: Sequence[bool]) -> str | None:
+    """How all shards are compressed; None if they are not."""
+    codecs = {str(shard.compression).partition(":")[0] for shard, is_zipped in zip(shards, are_zipped, strict=True) if is_zipped}
     if len(codecs) > 1 or (codecs and not all(are_zipped)):
         raise UnsupportedTypeError(
             f"{index}: expected shards with one compression, found several: open them by directories of each"
@@ -292,8 +310,7 @@ def _look(files: Files) -> tuple[_Index, list[PackedFile], str | None]:
             f"{index}: shards are compressed with {ascii(codec)[:100]}, which is not read; write them with one of "
             f"{', '.join(CODECS)}"
         )
-    told = list(zip(shards, found.shards, strict=True))
-    return found, list(map_at_once(lambda one: _look_at(*one, codec is not None), told, are_remote=files.is_remote)), codec
+    return codec
 
 
 def _look_at(file: File, shard: _Shard, is_zipped: bool) -> PackedFile:
@@ -309,3 +326,37 @@ def _look_at(file: File, shard: _Shard, is_zipped: bool) -> PackedFile:
     if not is_zipped and isinstance(file, LocalFile):  # at URLs with the rest of the table, when it is needed
         part.check_end(file.read(*part.last_offset))
     return part
+
+
+# Shards of lines
+
+
+def _open_lines(
+    index: File, fields: Fields | None, options: tuple[int, str, RemoteOptions | None], limits: tuple[int, int]
+) -> LineShards | LineBlocks:
+    listed = _shards_of(index)
+    form = TextForm.of(index, listed[0])
+    for number, shard in enumerate(listed):
+        if shard.get("version") != 2:
+            raise UnsupportedVersionError(f"{index}: expected shards of version 2, found {ascii(shard.get('version'))[:100]}")
+        if shard.get("format") != listed[0]["format"] or TextForm.of(index, shard) != form:
+            raise SchemaMismatchError(
+                f"{index}: expected the format and the columns of the first shard in all of them, found others in number {number}"
+            )
+    shards = [(shard, _shard(index, shard)) for shard in listed]
+    raw = [_next_to(index, one.raw[0]) for _, one in shards]
+    use_raw = all(one.zipped is None for _, one in shards) or (isinstance(index, LocalFile) and all(map(is_file_there, raw)))
+    codec = None if use_raw else _codec(index, [one for _, one in shards], [one.zipped is not None for _, one in shards])
+    found = [_line_shard(index, shard, one, is_zipped=codec is not None) for shard, one in shards]
+    for one in found:
+        one.check()
+    layout = choose(index, form.packed(), fields)
+    recipe = (_open_lines, (index, fields, options, limits))
+    origin = LineOrigin(form, layout, SpanOptions(*options), recipe)
+    return LineShards(found, origin) if codec is None else LineBlocks(index, found, origin, Decompression(codec, *limits))
+
+
+def _line_shard(index: File, shard: Mapping[str, Any], one: _Shard, *, is_zipped: bool) -> LineShard:
+    meta = _file(index, shard.get("raw_meta"))
+    data, table = (one.zipped or one.raw, _file(index, shard.get("zip_meta"))) if is_zipped else (one.raw, meta)
+    return LineShard(_next_to(index, data[0]), _next_to(index, table[0]), one.raw[1], one.samples, meta[1], data[1], table[1])

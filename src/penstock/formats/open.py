@@ -26,6 +26,7 @@ from penstock.formats.files import (
     File,
     Files,
     LocalFile,
+    Prefix,
     RemoteFile,
     children,
     expand,
@@ -61,15 +62,12 @@ class Kind:
     tail: bytes | None = None
     at_urls: bool = False
     head_at: int = 0
+    is_listed: bool = False
+    """Whether it takes a URL with all that was listed there."""
 
     def open(self, paths: Any, **options: Any) -> Source:
         """Open files of this kind. Those at URLs are copied to this machine where its package reads only files."""
         if "remote" in options and not self.at_urls:
-            if not self.suffixes:
-                first = paths[0] if isinstance(paths, Sequence) else paths
-                raise ValueError(
-                    f"{first}: {self.name} cannot be read at a URL; copy it to a disk, or convert it to a store and copy that"
-                )
             remote = options.pop("remote")
             paths = copy_files(
                 self.name, [file for file in find_files(paths, self.suffixes) if isinstance(file, RemoteFile)], remote
@@ -88,13 +86,14 @@ MEGATRON = Kind("megatron", (".idx",), "megatron:open_megatron", head=b"MMIDIDX\
 BIN = Kind("token arrays", (), "flat_tokens:open_bin", at_urls=True)
 LITDATA = Kind("LitData chunks", (), "litdata:open_litdata", at_urls=True)
 MDS = Kind("MosaicML MDS shards", (), "mds:open_mds", at_urls=True)
-LANCE = Kind("Lance", (), "lance:open_lance")
-ZARR = Kind("zarr", (), "zarr:open_zarr")
-SAVED = Kind("a saved Hugging Face data set", (), "huggingface:open_saved")
+LANCE = Kind("Lance", (), "lance:open_lance", at_urls=True, is_listed=True)
+ZARR = Kind("zarr", (), "zarr:open_zarr", at_urls=True, is_listed=True)
+SAVED = Kind("a saved Hugging Face data set", (), "huggingface:open_saved", at_urls=True, is_listed=True)
 TFRECORD = Kind("tfrecord", (".tfrecord", ".tfrecords"), "tfrecord:open_tfrecord", at_urls=True)
-TAR = Kind("tar", (".tar",), "webdataset:open_tar", head=b"ustar", at_urls=True, head_at=257)
+TAR = Kind("tar", (".tar", ".tgz", ".tar.gz", ".tar.zst"), "webdataset:open_tar", head=b"ustar", at_urls=True, head_at=257)
 COLLECTION = Kind("collection", (), "collection:open_collection", at_urls=True)
 FOLDER = Kind("a folder of any files", (), "folder:open_directory")
+PREFIX = Kind("objects under a URL", (), "prefix:open_prefix", at_urls=True, is_listed=True)
 
 KINDS = (
     Kind("npy", (".npy",), "flat_tokens:open_npy_file", head=b"\x93NUMPY", at_urls=True),
@@ -119,8 +118,8 @@ REFUSED = {
     ".pickle": "a pickle would have to be executed to be read",
     ".pt": "a torch file is a pickle, which would have to be executed to be read: save its tensors as .npy files",
     **dict.fromkeys(
-        (".tgz", ".tar.gz", ".tar.zst", ".tar.bz2", ".tar.xz", ".tar.lz4"),
-        "no file in an archive that is compressed as a whole can be read by itself: decompress it to a .tar",
+        (".tbz2", ".txz", ".tar.bz2", ".tar.xz", ".tar.lz4"),
+        "of archives that are compressed as a whole, .tgz, .tar.gz and .tar.zst are read: decompress it to a .tar",
     ),
 }
 
@@ -376,26 +375,53 @@ def _open_under(path: UrlPath, options: Options) -> Source:
         if shards := numbered_objects(path) if path.key else []:
             return TOKENS.open(Files(shards), **_split(options))
         raise MissingError(f"{path}: there is no such object, and none under this URL")
-    depth = len(PurePosixPath(path.key).parts)
-    names = {PurePosixPath(info.key).parts[depth] for info in listed}
+    prefix = Prefix(path, listed)
+    names = {name.partition("/")[0] for name, _ in prefix.named()}
     if names <= set(DIRECTORIES):
         return open_store(path, **_split(options))
     if "suffixes" not in options:
-        found = kind_of_layout(names, lambda name: RemoteFile(path / name).first(INDEX_BYTES))
+        found = kind_of_layout(names, partial(_read_under, path))
         if found is not None:
-            return found[1].open(path, **_split(options))
+            return found[1].open(prefix if found[1].is_listed else path, **_split(options))
         if (kind := _shards_in(names)) is not None:
             return kind.open(Files(_objects_of(kind, path, listed)), **_split(options))
+        _refuse_prefixes_inside(prefix)
     files = [RemoteFile(name, info) for name, info in children(path, listed) if not name.name.startswith(".")]
     kept = set(without_companions(file.name for file in files))
     files = [file for file in files if file.name in kept]
+    if "dtype" in options and files and all(file.name.endswith(".bin") for file in files):
+        return BIN.open(Files(files), **_split(options))
     kinds = {kind_of_suffix(file.name) for file in files if _refusal(file.name) is None}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None:
         return kind.open(Files(_objects_of(kind, path, listed)), **_split(options))
     known = sorted(kind.name for kind in kinds if kind is not None)
     if len(known) > 1:
         raise SchemaMismatchError(f"{path}: there are objects of several formats ({', '.join(known)}): open them by a pattern")
-    return FOLDER.open(path, **_split(options))
+    return PREFIX.open(prefix, **_split(options))
+
+
+def _refuse_prefixes_inside(prefix: Prefix) -> None:
+    """FormatError for a URL under which there are a few of another tool, such as train and test."""
+    inside: dict[str, set[str]] = {}
+    for whole, _ in prefix.named():
+        name, _, below = whole.partition("/")
+        inside.setdefault(name, set()).add(below.partition("/")[0])
+    if len(inside) <= FEW_SPLITS:
+        for name in sorted(name for name, names in inside.items() if names != {""}):
+            inner = prefix.path / name
+            if (words := _layout_words(inside[name], partial(_read_under, inner))) is not None:
+                raise FormatError(f"{prefix.path}: expected data, found some under other URLs ({name}, {words}): open {inner}")
+
+
+def _layout_words(names: Collection[str], read: Callable[[str], bytes]) -> str | None:
+    """What a directory with these names in it is; None if it is one of any files."""
+    if (found := kind_of_layout(names, read)) is not None:
+        return found[0]
+    return None if (kind := _shards_in(names)) is None else f"{kind.name} files"
+
+
+def _read_under(path: UrlPath, name: str) -> bytes:
+    return RemoteFile(path / name).first(INDEX_BYTES)
 
 
 def _objects_of(kind: Kind, path: UrlPath, listed: Sequence[ObjectInfo]) -> list[RemoteFile]:
@@ -647,11 +673,8 @@ def _refuse_layouts_inside(path: Path, inside: Sequence[str]) -> None:
     """FormatError for a directory with a few of another tool, such as train and test, in it."""
     if len(inside) <= FEW_SPLITS:
         for inner in (path / name for name in sorted(inside) if is_directory(path / name)):
-            found = kind_of_layout(names_in(inner), partial(_read_inside, inner))
-            if found is not None:
-                raise FormatError(f"{path}: expected data, found directories of it ({inner.name}, {found[0]}): open {inner}")
-            if (kind := _shards_in(names_in(inner))) is not None:
-                raise FormatError(f"{path}: expected data, found directories of it ({inner.name}, {kind.name} files): open {inner}")
+            if (words := _layout_words(names_in(inner), partial(_read_inside, inner))) is not None:
+                raise FormatError(f"{path}: expected data, found directories of it ({inner.name}, {words}): open {inner}")
 
 
 def _read_inside(directory: Path, name: str) -> bytes:
@@ -694,9 +717,8 @@ def open(what: Any, mode: str = "r", *, cast: Mapping[str, npt.DTypeLike] | None
     and a list of texts a field of texts; paths in a list are ``pathlib.Path``. Options depend on what is opened; for a store:
     ``generation``, ``threads``, ``io``, ``verify``.
 
-    All but saved data sets, zarr, Lance and folders of files open by URL too (``s3://``, ``gs://``, ``az://``, ``hf://``,
-    ``https://``), with ``storage_options`` (credentials, region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache``
-    (a directory) and ``cache_bytes``.
+    All of it opens by URL too (``s3://``, ``gs://``, ``az://``, ``hf://``, ``https://``), with ``storage_options`` (credentials,
+    region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache`` (a directory) and ``cache_bytes``.
 
     ``cast`` gives fields other types, with every value checked: see :meth:`penstock.Source.cast`.
 

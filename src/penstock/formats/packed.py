@@ -13,9 +13,9 @@ read: each is a block (:class:`PackedBlocks`).
 import bz2
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,7 @@ __all__ = [
     "CODECS",
     "KEPT_BYTES",
     "ArrayForm",
+    "BlockReader",
     "Decompression",
     "PackedBlocks",
     "PackedColumn",
@@ -341,6 +342,12 @@ def _offsets(part: PackedFile) -> npt.NDArray[np.uint32]:
 # Compressed files
 
 
+class BlockReader(Protocol):
+    """Reads fields of the records of one decompressed file."""
+
+    def read(self, ids: IntArray, fields: Sequence[str], out: Outputs, pool: _core.ThreadPool) -> Batch: ...
+
+
 class PackedBlocks(RowSource):
     """The records of packed files that are compressed as a whole: one that is read is decompressed, and kept for a while."""
 
@@ -413,19 +420,24 @@ class PackedBlocks(RowSource):
                 parts.append((places, reader.read(ids[places] - self._firsts[number], fields, {}, pool)))
         return {name: scatter(name, self._schema[name], [(at, one[name]) for at, one in parts], ids.size, out) for name in fields}
 
-    def _reader(self, number: int) -> PackedReader:
-        found: PackedReader = self._recent.get((number, 0), lambda: self._make(number))
+    def _reader(self, number: int) -> BlockReader:
+        found: BlockReader = self._recent.get((number, 0), lambda: self._make(number))
         return found
 
-    def _make(self, number: int) -> tuple[PackedReader, int]:
+    def _make(self, number: int) -> tuple[BlockReader, int]:
         """A file, decompressed."""
         part = self._parts[number]
         stored = np.empty(part.stored_bytes, np.uint8)
         self._rows.read_spans(self._bases[number : number + 1], np.array([0, part.stored_bytes]), stored)
+        return self._decoded(number, stored)
+
+    def _decoded(self, number: int, stored: npt.NDArray[np.uint8]) -> tuple[BlockReader, int]:
+        """What reads the records of a file, and the bytes that it holds."""
+        part = self._parts[number]
         raw = self._decompression.decompress_file(part, stored)
         found = reader_of_memory([raw], threads=1).native()
         assert found is not None  # rows of one byte have a reader
-        return PackedReader.of(found[0], [part], self._layout, []), raw.nbytes
+        return PackedReader.of(found[0], [replace(part, size=raw.nbytes)], self._layout, []), raw.nbytes
 
     def close(self) -> None:
         super().close()

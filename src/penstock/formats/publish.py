@@ -75,6 +75,12 @@ class NewFile:
                 done += os.pwrite(self._descriptor, view[done:], offset + done)
         return done
 
+    def clear(self) -> None:
+        """Begin anew."""
+        with writing(self.path, "writing"):
+            os.ftruncate(self._descriptor, 0)
+        self.size = 0
+
     def finish(self) -> None:
         """Make the bytes durable, and close the file."""
         try:

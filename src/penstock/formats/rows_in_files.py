@@ -46,7 +46,7 @@ def version_of(file: File | Path) -> Version | None:
     return info.st_dev, info.st_ino, info.st_mtime_ns
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FileRows:
     """Where the rows of one file are: from ``offset`` on, or in pieces if there are several offsets. Only the version that was
     looked at is read, if it is known.
@@ -204,7 +204,7 @@ class _Places:
     def of(cls, files: Sequence[FileRows], stride: int) -> "_Places":
         """Of the rows of files, one after the other."""
         facts = _facts(files)[:, :3].astype(np.int64)
-        names = [name for one in files for name in [str(one.path)] * np.size(one.rows)]
+        names = [name for one in files for name in [str(one.path)] * _num_pieces(one)]
         return cls(names, facts[:, 1], np.cumsum(facts[:, 2]), stride)
 
     def ranges(self, starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray, IntArray]:
@@ -229,12 +229,20 @@ def _joined(starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
     return starts[heads], stops[np.concatenate([heads[1:], [starts.size]]) - 1] if starts.size else stops
 
 
+def _num_pieces(file: FileRows) -> int:
+    return 1 if isinstance(file.rows, int) else int(np.size(file.rows))
+
+
 def _facts(files: Sequence[FileRows], run: int = 1) -> npt.NDArray[np.uint64]:
     """Size, offset, rows (each ``run`` of them as one) and version of every piece; a version that is not known is zeros."""
-    facts = np.empty((sum(np.size(one.rows) for one in files), 6), np.uint64)
+    facts = np.empty((sum(_num_pieces(one) for one in files), 6), np.uint64)
+    is_plain = all(isinstance(one.rows, int) and isinstance(one.offset, int) for one in files)
+    if is_plain:  # of a million files in a tenth of the time
+        facts[:, :3] = [(one.size, one.offset, one.rows) for one in files]
+        facts[:, 3:] = [[word % 2**64 for word in one.version] if one.version else (0, 0, 0) for one in files]
     low = 0
-    for one in files:
-        piece = facts[low : low + np.size(one.rows)]
+    for one in () if is_plain else files:
+        piece = facts[low : low + _num_pieces(one)]
         piece[:, 0], piece[:, 1], piece[:, 2] = one.size, one.offset, one.rows
         piece[:, 3:] = [word % 2**64 for word in one.version or (0, 0, 0)]
         low += len(piece)

@@ -14,13 +14,18 @@ data.
 
 It is next to the first of the files (``.<name>.<digest>.penstock-index``), or in the cache directory of the user where that cannot
 be written. It appears whole or not at all; processes that want the same one wait for the one that makes it.
+
+Sidecars of objects at URLs are in the cache directory. :func:`publish` puts them next to the objects too. Every host looks for them
+there before it searches objects, and copies them to its cache directory.
 """
 
 import os
+import posixpath
 import re
 import stat
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -48,6 +53,8 @@ from penstock.formats.publish import NewFile, Staging
 from penstock.formats.rows_in_files import Version
 from penstock.native import _core
 from penstock.records import FEW, Sampling
+from penstock.remote.objects import READ_ONLY
+from penstock.remote.url import UrlPath
 from penstock.system import SIZE, file_version, is_directory, is_file, is_settled, names_in, reading, writing
 
 __all__ = [
@@ -60,7 +67,9 @@ __all__ = [
     "cache_directory",
     "obtain",
     "obtain_each",
+    "publish",
     "read_sidecar",
+    "recording",
     "sidecars_of",
 ]
 
@@ -83,6 +92,9 @@ DTYPES = frozenset(("<i8", "<u8", "<i4", "<u4", "<u2", "|u1"))
 
 CHECKED_BYTES = 64 << 20
 """Arrays of up to this many bytes are checked when they are opened; of larger ones each page when it is first needed."""
+
+FETCHED_BYTES = 8 << 20
+"""Of a sidecar at a URL, at a time."""
 
 MOST_ADVICE = 4096
 """Pages that the system is told of before they are read."""
@@ -126,7 +138,7 @@ class Subject:
             objects = [file.path.info for file in self.files if isinstance(file.path, RemoteFile)]
             if len(objects) < len(self.files) or any(info.etag is None for info in objects):
                 return None
-            told: list[object] = [(_address(file.path), file.size) for file in self.files] + [info.etag for info in objects]
+            told: list[object] = [*self._urls(), *(file.size for file in self.files), *(info.etag for info in objects)]
         else:
             versions = [file_version(path) for path in paths]
             for file, version in zip(self.files, versions, strict=True):
@@ -137,6 +149,25 @@ class Subject:
             times = [version[3] for version in versions]
             told = [*_names(paths), *(file.size for file in self.files), *times, digest_files("sidecar", paths, self.sampling)]
         return bytes.fromhex(fingerprint_of(VERSION, self.kind, self.options, told))
+
+    def _urls(self) -> list[str]:
+        """Names of objects that stay when all of them are copied to another place; of those in several buckets their addresses."""
+        places = [file.path.path for file in self.files if isinstance(file.path, RemoteFile)]
+        if len({id(one.objects) for one in places}) > 1:
+            return [_address(file.path) for file in self.files]
+        above = places[0].parent.key
+        return [one.name if len(places) == 1 else posixpath.relpath(f"/{one.key}", f"/{above}") for one in places]
+
+    @property
+    def published(self) -> UrlPath | None:
+        """Where its sidecar may be at a URL: next to the first of the objects. None for files on disk, objects of several buckets,
+        and places where nothing can be put.
+        """
+        first = self.files[0].path if self.files else None
+        if not isinstance(first, RemoteFile) or first.path.objects.scheme in READ_ONLY or self._urls()[0] != first.name:
+            return None
+        name = fingerprint_of(VERSION, self.kind, self.options, self._urls())[:16]
+        return first.path.parent / f".{first.path.name[:100]}.{name}{SUFFIX}"
 
     def places(self, cache: Path | None) -> Iterator[Path]:
         """Where its sidecar may be, the best place first."""
@@ -218,14 +249,82 @@ def obtain(subject: Subject, build: Builder, *, cache: Path | None = None, check
     identity = subject.identity()
     places = [] if identity is None else _places(subject, cache)
     if identity is not None and (found := _find(subject, identity, places, checked_bytes)) is not None:
-        return found
+        return _recorded(subject, found)
     for path in places:
         assert identity is not None
         try:
-            return _make(path, subject, identity, build)
+            return _recorded(subject, _make(path, subject, identity, build))
         except StoreError:  # it cannot be written there
             continue
     return _in_memory(build)
+
+
+_recorders: "list[list[tuple[Subject, Sidecar]]]" = []
+
+
+@contextmanager
+def recording() -> "Iterator[list[tuple[Subject, Sidecar]]]":
+    """The sidecars that sources of this process take while it is entered, and what they are about."""
+    found: list[tuple[Subject, Sidecar]] = []
+    _recorders.append(found)
+    try:
+        yield found
+    finally:
+        _recorders[:] = [one for one in _recorders if one is not found]
+
+
+def _recorded(subject: Subject, sidecar: "Sidecar") -> "Sidecar":
+    for one in _recorders:
+        one.append((subject, sidecar))
+    return sidecar
+
+
+def publish(subject: Subject, sidecar: "Sidecar") -> UrlPath | None:
+    """Put a sidecar of objects next to them, in one step, unless it is there; where that is. None if it is of files on disk, or in
+    memory. SourceChangedError if the objects were replaced; WriteRefusedError or StorePermissionError where nothing can be written.
+    """
+    place = subject.published
+    if place is None or sidecar.path is None:
+        return None
+    objects = [file.path for file in subject.files if isinstance(file.path, RemoteFile)]
+    for one in objects:
+        if RemoteFile(one.path).info.etag != one.info.etag:
+            raise SourceChangedError(f"{one}: the object was replaced while its index was made; open it again")
+    if not _is_published(place, subject.kind, sidecar.identity):
+        with reading(sidecar.path):
+            place.objects.put(place.key, sidecar.path.read_bytes())
+    return place
+
+
+def _is_published(place: UrlPath, kind: str, identity: bytes) -> "RemoteFile | None":
+    """The sidecar at a URL, if it is one of that identity. That an object may not be read is no other case than that it is not
+    there: some servers say so of all that is not there.
+    """
+    file = RemoteFile(place)
+    try:
+        head = file.first(ALIGNMENT)
+        _, found_kind, found = _read_head(place, head, file.size)
+    except ReadError:
+        return None
+    return file if (found_kind, found) == (kind, identity) else None
+
+
+def _fetch(subject: Subject, identity: bytes, new: NewFile) -> bool:
+    """Copy what is published next to objects into a new file; False, and nothing or only a part of it is written, if there is no
+    good one.
+    """
+    place = subject.published
+    file = None if place is None else _is_published(place, subject.kind, identity)
+    if file is None:
+        return False
+    try:
+        for start in range(0, file.size, FETCHED_BYTES):
+            new.write(file.read(start, min(file.size, start + FETCHED_BYTES)))
+        found = read_sidecar(new.path)
+        found.check(file.size)
+    except ReadError:
+        return False
+    return (found.kind, found.identity) == (subject.kind, identity)
 
 
 def _in_memory(build: Builder) -> "Sidecar":
@@ -261,6 +360,9 @@ def obtain_each(
         shelf.found[number] = _in_memory(lambda writer: build(number, writer))
 
     each(make, left)
+    for number, subject in enumerate(subjects):
+        if subject is not None and shelf.found[number].path is not None:
+            _recorded(subject, shelf.found[number])
     return [shelf.found[number] for number in range(len(subjects))]
 
 
@@ -330,10 +432,11 @@ class _Shelf:
         assert identity is not None
         file = NewFile(temporary)
         try:
-            writer = _FileWriter(file)
-            self._build(number, writer)
-            _tell_files(writer, path, subject)
-            writer.finish(subject.kind, identity, is_durable=False)
+            if not _fetch(subject, identity, file):
+                writer = _FileWriter(file)
+                self._build(number, writer)
+                _tell_files(writer, path, subject)
+                writer.finish(subject.kind, identity, is_durable=False)
         finally:
             file.close()
         if subject.identity() != identity:
@@ -372,10 +475,14 @@ def _make(path: Path, subject: Subject, identity: bytes, build: Builder) -> "Sid
         if found is not None:
             return found
         with staging:
-            writer = _FileWriter(staging.new_file(path.name))
-            build(writer)
-            _tell_files(writer, path, subject)
-            writer.finish(subject.kind, identity)
+            file = staging.new_file(path.name)
+            if _fetch(subject, identity, file):
+                file.finish()
+            else:
+                writer = _FileWriter(file)
+                build(writer)
+                _tell_files(writer, path, subject)
+                writer.finish(subject.kind, identity)
             if subject.identity() != identity:
                 raise SourceChangedError(f"{subject.files[0].path}: the data changed while it was read; open it again")
             staging.publish([path], overwrite=True)
@@ -404,6 +511,7 @@ class _FileWriter:
 
     def __init__(self, file: NewFile) -> None:
         self._file, self._entries = file, list[bytes]()
+        file.clear()
         file.write(bytes(ALIGNMENT))
 
     def add(self, name: str, dtype: npt.DTypeLike, pieces: Iterable[Array]) -> Array:
@@ -541,7 +649,7 @@ def read_sidecar(path: Path) -> Sidecar:
     return Sidecar(columns, path, kind, identity)
 
 
-def _read_head(path: Path, first: bytes, size: int) -> tuple[list[tuple[Any, ...]], str, bytes]:
+def _read_head(path: Path | UrlPath, first: bytes, size: int) -> tuple[list[tuple[Any, ...]], str, bytes]:
     if len(first) < ALIGNMENT:
         raise TruncatedError(f"{path}: expected at least {ALIGNMENT} bytes, the file was cut while it was read")
     magic, version, count, told, kind, identity, crc = HEAD.unpack_from(first)
@@ -561,7 +669,7 @@ def _read_head(path: Path, first: bytes, size: int) -> tuple[list[tuple[Any, ...
     return [(_text(path, name), *facts) for name, *facts in entries], _text(path, kind), identity
 
 
-def _text(path: Path, raw: bytes) -> str:
+def _text(path: Path | UrlPath, raw: bytes) -> str:
     text = raw.rstrip(b"\0")
     if not text.isascii() or not text.decode("ascii").isprintable():
         raise FormatError(f"{path}: expected a name, found {raw!r}")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,13 @@ class FileSpans:
         words = [np.asarray(numbers, np.int64) for pair in columns.values() for numbers in pair]
         return cls(list(columns), np.stack(words, axis=1) if words else np.empty((0, 0), np.int64))
 
+    @classmethod
+    def taken(cls, scanner: _core.SpanScanner) -> "FileSpans":
+        """What a native scanner has found."""
+        columns, table, memory, in_file, has_crcs = scanner.take()
+        words = 2 * len(columns) + (in_file if has_crcs else 0)
+        return cls(columns, table.reshape(-1, words), memory, in_file, has_crcs)
+
     def write(self, writer: SidecarWriter) -> None:
         """Add the arrays to a sidecar."""
         table, count = self.table, len(self.columns)
@@ -106,6 +114,11 @@ class ScannedFile:
     @property
     def size(self) -> int:
         return self._part.size
+
+    @property
+    def path(self) -> Path | None:
+        """Of a file on disk."""
+        return self._part.path if isinstance(self._part.path, Path) else None
 
     def __str__(self) -> str:
         return str(self._part.path)
@@ -139,9 +152,7 @@ class ScannedFile:
                 stop = min(self.size, start + max(piece, scanner.need))
                 scanner.feed(self.read(start, stop))
                 piece = least if scanner.next > stop + MOST_PIECE else min(2 * piece, most)
-        columns, table, memory, in_file, has_crcs = scanner.take()
-        words = 2 * len(columns) + (in_file if has_crcs else 0)
-        return FileSpans(columns, table.reshape(-1, words), memory, in_file, has_crcs)
+        return FileSpans.taken(scanner)
 
 
 Scan = Callable[[ScannedFile], FileSpans]

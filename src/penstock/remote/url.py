@@ -13,6 +13,7 @@ __all__ = ["SCHEMES", "UrlPath", "is_url", "url_path"]
 SCHEMES = ("s3", "gs", "az", "hf", "http", "https", "memory")
 """The schemes of URLs that are object stores."""
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
@@ -131,7 +132,7 @@ def _restored(scheme: str, host: str, options: dict[str, Any], key: str) -> UrlP
 def _check_name(name: str, whole: str) -> None:
     if name in ("", ".", ".."):
         raise UnsafePathError(f"{whole!r}: expected names between slashes that are not empty, '.' or '..'; found {name!r}")
-    if any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
+    if _CONTROL.search(name) is not None:
         raise UnsafePathError(f"{whole!r}: expected no control characters in a name, found {name!r}")
 
 

@@ -137,7 +137,7 @@ class Traffic:
         self.cache_hits += 1
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Download:
     """Where a file comes from and goes to. ``identity`` is its version for the cache."""
 
