@@ -112,7 +112,8 @@ sanitize-python: $(WATCHED)/.built
 	$(WATCH) -m tests.sanitized
 	$(WATCH) -m pytest -q --hypothesis-profile=campaign --timeout=7200 tests/store/test_hostile.py tests/store/test_corruption.py
 	$(WATCH) -m tests.hostile.mutate_rows --count 10000
-	$(WATCH) -m pytest -q tests/native tests/loader/test_native_views.py tests/loader/test_native_varying.py tests/formats/test_native.py
+	$(WATCH) -m tests.hostile.mutate_images --count 10000
+	$(WATCH) -m pytest -q tests/native tests/image tests/loader/test_native_views.py tests/loader/test_native_varying.py tests/formats/test_native.py
 
 # Long campaigns, apart from the tests (fuzz, which needs clang, is not among them).
 campaign: exhaustive crash soak large resume crossing
@@ -144,7 +145,7 @@ hostile: setup build
 	$(PY) -m tests.hostile.gc_adversary --count 200
 	$(PY) -m tests.hostile.file_changer --count 1500
 	$(PY) -m tests.hostile.bombs
-	for attack in rows states notes; do $(PY) -m tests.hostile.mutate_$$attack --count 10000 || exit 1; done
+	for attack in rows states notes images; do $(PY) -m tests.hostile.mutate_$$attack --count 10000 || exit 1; done
 	$(PY) -m tests.hostile.mutate --count 10000
 	$(PY) -m tests.hostile.system_faults --stride 11
 	$(PY) -m tests.hostile.interrupts --count 2000 --busy 4

@@ -153,7 +153,7 @@ void resize(const OpenImage& image, ResizeJob job, std::uint32_t most_scale, con
   Workspace& work = workspace();
   const std::uint32_t scale = image->best_scale(scale_of(job, most_scale));
   job.across.scale = job.down.scale = scale;
-  work.across.plan(job.across);
+  work.across.plan(job.across, job.channels);
   work.down.plan(job.down);
   const std::uint32_t left = job.across.first(), top = job.down.first();
   image->start({left, top, job.across.last(), job.down.last(), scale, job.channels});

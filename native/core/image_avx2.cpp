@@ -10,8 +10,30 @@ __m256i load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256
 __m128i load_half(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
 void store(void* p, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
 
+// Bytes as the upper halves of words: the upper half of their product with a weight is the product >> 8.
+template <std::size_t kTaps>
+void narrow_down(const std::uint8_t* const* rows, const std::int16_t* weights, std::size_t any_taps, std::size_t count,
+                 std::int16_t* out) {
+  const std::size_t taps = kTaps > 0 ? kTaps : any_taps;
+  const __m256i zero = _mm256_setzero_si256();
+  const __m256i half = _mm256_set1_epi16(static_cast<std::int16_t>(taps / 2));
+  __m256i weight[kNarrowTaps];
+  for (std::size_t k = 0; k < taps; ++k) weight[k] = _mm256_set1_epi16(weights[k]);
+  for (std::size_t i = 0; i < count; i += 32) {
+    __m256i low = half, high = half;
+    for (std::size_t k = 0; k < taps; ++k) {
+      const __m256i bytes = load(rows[k] + i);
+      low = _mm256_add_epi16(low, _mm256_mulhi_epu16(_mm256_unpacklo_epi8(zero, bytes), weight[k]));
+      high = _mm256_add_epi16(high, _mm256_mulhi_epu16(_mm256_unpackhi_epi8(zero, bytes), weight[k]));
+    }
+    store(out + i, _mm256_permute2x128_si256(low, high, 0x20));       // 0 ... 15
+    store(out + i + 16, _mm256_permute2x128_si256(low, high, 0x31));  // 16 ... 31
+  }
+}
+
 // Two rows at a time: their bytes are interleaved, so that one instruction multiplies a pair by its two weights and adds.
-void down(const std::uint8_t* const* rows, const std::int16_t* weights, std::size_t taps, std::size_t count, std::int16_t* out) {
+void wide_down(const std::uint8_t* const* rows, const std::int16_t* weights, std::size_t taps, std::size_t count,
+               std::int16_t* out) {
   const __m256i zero = _mm256_setzero_si256();
   const __m256i half = _mm256_set1_epi32(kDownHalf);
   for (std::size_t i = 0; i < count; i += 32) {
@@ -33,6 +55,17 @@ void down(const std::uint8_t* const* rows, const std::int16_t* weights, std::siz
     const __m256i b = _mm256_packs_epi32(_mm256_srai_epi32(sum2, kDownShift), _mm256_srai_epi32(sum3, kDownShift));
     store(out + i, _mm256_permute2x128_si256(a, b, 0x20));       // 0 ... 15
     store(out + i + 16, _mm256_permute2x128_si256(a, b, 0x31));  // 16 ... 31
+  }
+}
+
+void down(const std::uint8_t* const* rows, const std::int16_t* weights, std::size_t taps, std::size_t count, std::int16_t* out) {
+  if (taps > kNarrowTaps) return wide_down(rows, weights, taps, count, out);
+  switch (taps) {
+    case 1: return narrow_down<1>(rows, weights, taps, count, out);
+    case 2: return narrow_down<2>(rows, weights, taps, count, out);
+    case 3: return narrow_down<3>(rows, weights, taps, count, out);
+    case 4: return narrow_down<4>(rows, weights, taps, count, out);
+    default: return narrow_down<0>(rows, weights, taps, count, out);
   }
 }
 
@@ -66,8 +99,8 @@ void across3_of(const std::int16_t* row, const std::uint32_t* first, const std::
   const std::size_t taps = kTaps > 0 ? kTaps : any_taps;
   const __m128i kept = _mm_setr_epi8(0, 1, 2, 8, 9, 10, 4, 5, 6, 12, 13, 14, -1, -1, -1, -1);
   for (std::size_t i = 0; i < outputs; i += 4, first += 4, weights += 16 * taps, out += 12) {
-    const __m256i a = pair_of(row + 3 * first[0], row + 3 * first[1], weights, taps);
-    const __m256i b = pair_of(row + 3 * first[2], row + 3 * first[3], weights + 8 * taps, taps);
+    const __m256i a = pair_of(row + first[0], row + first[1], weights, taps);
+    const __m256i b = pair_of(row + first[2], row + first[3], weights + 8 * taps, taps);
     const __m256i words = _mm256_packs_epi32(a, b);  // pixels 0 2 | 1 3
     const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));  // 0 2 1 3
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_shuffle_epi8(bytes, kept));

@@ -39,10 +39,11 @@ inline std::uint16_t to_half_bits(float value) {
 struct PlainImage {
   static void down(const std::uint8_t* const* rows, const std::int16_t* weights, std::size_t taps, std::size_t count,
                    std::int16_t* out) {
+    const bool narrow = taps <= kNarrowTaps;
     for (std::size_t i = 0; i < count; ++i) {
-      std::int32_t sum = kDownHalf;
-      for (std::size_t k = 0; k < taps; ++k) sum += rows[k][i] * weights[k];
-      out[i] = static_cast<std::int16_t>(sum >> kDownShift);
+      std::int32_t sum = narrow ? static_cast<std::int32_t>(taps / 2) : kDownHalf;
+      for (std::size_t k = 0; k < taps; ++k) sum += (rows[k][i] * weights[k]) >> (narrow ? kDownShift : 0);
+      out[i] = static_cast<std::int16_t>(narrow ? sum : sum >> kDownShift);
     }
   }
 
@@ -50,7 +51,7 @@ struct PlainImage {
   static void across(const std::int16_t* row, const std::uint32_t* first, const std::int16_t* weights, std::size_t taps,
                      std::size_t outputs, std::uint8_t* out) {
     for (std::size_t i = 0; i < outputs; ++i, weights += taps) {
-      const std::int16_t* from = row + std::size_t{first[i]} * kChannels;
+      const std::int16_t* from = row + first[i];
       for (std::size_t c = 0; c < kChannels; ++c) {
         std::int32_t sum = kAcrossHalf;
         for (std::size_t k = 0; k < taps; ++k) sum += from[k * kChannels + c] * weights[k];

@@ -6,7 +6,25 @@
 namespace penstock {
 namespace {
 
-void down(const std::uint8_t* const* rows, const std::int16_t* weights, std::size_t taps, std::size_t count, std::int16_t* out) {
+// Twice the product of a byte << 7 and a weight, >> 16, is their product >> 8.
+void narrow_down(const std::uint8_t* const* rows, const std::int16_t* weights, std::size_t taps, std::size_t count,
+                 std::int16_t* out) {
+  const int16x8_t half = vdupq_n_s16(static_cast<std::int16_t>(taps / 2));
+  for (std::size_t i = 0; i < count; i += 16) {
+    int16x8_t low = half, high = half;
+    for (std::size_t k = 0; k < taps; ++k) {
+      const uint8x16_t bytes = vld1q_u8(rows[k] + i);
+      const int16x8_t weight = vdupq_n_s16(weights[k]);
+      low = vaddq_s16(low, vqdmulhq_s16(vreinterpretq_s16_u16(vshll_n_u8(vget_low_u8(bytes), 7)), weight));
+      high = vaddq_s16(high, vqdmulhq_s16(vreinterpretq_s16_u16(vshll_high_n_u8(bytes, 7)), weight));
+    }
+    vst1q_s16(out + i, low);
+    vst1q_s16(out + i + 8, high);
+  }
+}
+
+void wide_down(const std::uint8_t* const* rows, const std::int16_t* weights, std::size_t taps, std::size_t count,
+               std::int16_t* out) {
   const int32x4_t half = vdupq_n_s32(kDownHalf);
   for (std::size_t i = 0; i < count; i += 16) {
     int32x4_t sum0 = half, sum1 = half, sum2 = half, sum3 = half;
@@ -25,6 +43,10 @@ void down(const std::uint8_t* const* rows, const std::int16_t* weights, std::siz
   }
 }
 
+void down(const std::uint8_t* const* rows, const std::int16_t* weights, std::size_t taps, std::size_t count, std::int16_t* out) {
+  (taps <= kNarrowTaps ? narrow_down : wide_down)(rows, weights, taps, count, out);
+}
+
 // One pixel is three lanes of four; the fourth belongs to the next one.
 inline int32x4_t pixel_of(const std::int16_t* from, const std::int16_t* weights, std::size_t taps) {
   int32x4_t sum = vdupq_n_s32(kAcrossHalf);
@@ -38,7 +60,7 @@ void across3(const std::int16_t* row, const std::uint32_t* first, const std::int
   const uint8x16_t kept = vld1q_u8(kKept);
   for (std::size_t i = 0; i < outputs; i += 4, first += 4, weights += 4 * taps, out += 12) {
     int32x4_t made[4];
-    for (std::size_t j = 0; j < 4; ++j) made[j] = pixel_of(row + 3 * first[j], weights + j * taps, taps);
+    for (std::size_t j = 0; j < 4; ++j) made[j] = pixel_of(row + first[j], weights + j * taps, taps);
     const int16x8_t low = vcombine_s16(vmovn_s32(made[0]), vmovn_s32(made[1]));
     const int16x8_t high = vcombine_s16(vmovn_s32(made[2]), vmovn_s32(made[3]));
     vst1q_u8(out, vqtbl1q_u8(vcombine_u8(vqmovun_s16(low), vqmovun_s16(high)), kept));

@@ -24,7 +24,7 @@ struct Triangle {
 
 }  // namespace
 
-void ResizeAxis::plan(const ResizeRange& range) {
+void ResizeAxis::plan(const ResizeRange& range, std::uint32_t channels) {
   const Triangle triangle(range);
   const std::int64_t low = range.first(), high = range.last();
   // An open interval of n pixels has the middles of at most ceil(n) pixels.
@@ -42,14 +42,15 @@ void ResizeAxis::plan(const ResizeRange& range) {
     std::int64_t total = 0;
     for (std::int64_t w; to < high && (w = triangle.weight(to, middle)) > 0; ++to) total += w;
     const std::size_t place = range.reversed ? range.out - 1 - i : i;
-    first_[place] = static_cast<std::uint32_t>(from - low);
+    first_[place] = static_cast<std::uint32_t>(from - low) * channels;
     count_[place] = static_cast<std::uint32_t>(to - from);
-    // Rounded as a running sum, so that the weights of an output add up to 2^14 exactly.
+    // Rounded as a running sum, so that the weights of an output add up to 2^15 exactly.
     std::int64_t sum = 0, before = 0;
     for (std::int64_t k = from; k < to; ++k) {
       sum += triangle.weight(k, middle);
       const std::int64_t behind = ((sum << kWeightBits) + total / 2) / total;
-      weights_[place * taps_ + static_cast<std::size_t>(k - from)] = static_cast<std::int16_t>(behind - before);
+      weights_[place * taps_ + static_cast<std::size_t>(k - from)] =
+          static_cast<std::int16_t>(std::min(behind - before, kMostWeight));
       before = behind;
     }
   }

@@ -1,7 +1,7 @@
-// One separable, antialiased resize: triangle filter, whose support grows with the factor; weights of 14 bits, sums of 32 bits.
+// One separable, antialiased resize: triangle filter, whose support grows with the factor; weights of 15 bits.
 //
 // Every level of the kernels gives identical bytes: all sums are integers, and floats are made by one multiplication and one
-// addition, each rounded. Rows go first down (bytes -> 16 bits, 6 of them behind the point), then across (-> bytes).
+// addition, each rounded. Rows go first down (bytes -> 16 bits, 7 of them behind the point), then across (-> bytes).
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,10 @@
 
 namespace penstock {
 
-inline constexpr int kWeightBits = 14;  // the weights of an output have the sum 2^14
-inline constexpr int kRowBits = 6;      // behind the point of a row between the passes
+inline constexpr int kWeightBits = 15;               // the weights of an output have the sum 2^15
+inline constexpr std::int64_t kMostWeight = 32'767;  // but for one that would be 2^15 itself
+inline constexpr int kRowBits = 7;                   // behind the point of a row between the passes
+inline constexpr std::size_t kNarrowTaps = 16;       // up to here products are cut to 16 bits before they are added
 inline constexpr std::size_t kOutputStep = 4;
 inline constexpr std::size_t kRowPadding = 64;  // elements behind a row that kernels may read
 
@@ -59,11 +61,12 @@ struct ResizeRange {
 // The weights of one axis. Used again for the next picture.
 class ResizeAxis {
  public:
-  void plan(const ResizeRange& range);
+  // channels: elements of a pixel, by which places are multiplied.
+  void plan(const ResizeRange& range, std::uint32_t channels = 1);
 
   // Per output, an even number; weights behind count(i) are 0.
   std::size_t taps() const { return taps_; }
-  std::uint32_t first(std::size_t i) const { return first_[i]; }  // from range.first() on
+  std::uint32_t first(std::size_t i) const { return first_[i]; }  // from range.first() on, in elements
   std::uint32_t count(std::size_t i) const { return count_[i]; }
   const std::int16_t* weights(std::size_t i) const { return weights_.data() + i * taps_; }
 
@@ -87,8 +90,9 @@ struct ImageAffine {
 };
 
 struct ImageKernel {
-  // out[i] = the sum of rows[k][i] * weights[k], with kRowBits behind the point. An odd number of weights is followed by a 0.
-  // Reads and writes up to 31 elements more.
+  // out[i] = the sum of rows[k][i] * weights[k], with kRowBits behind the point: up to kNarrowTaps taps, taps / 2 (rounded down)
+  // and the products, each >> 8; above, all products, rounded. An odd number of weights is followed by a 0. Reads and writes up
+  // to 31 elements more.
   void (*down)(const std::uint8_t* const* rows, const std::int16_t* weights, std::size_t taps, std::size_t count,
                std::int16_t* out);
   // The weights of a padded axis as across3 takes them, 4 * taps elements for each output; null: as they are.

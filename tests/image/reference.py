@@ -131,7 +131,7 @@ def fit_inside(width: int, height: int, across: int, down: int) -> Box:
 
 
 def weights_of(start: int, length: int, scale: int, outputs: int) -> list[tuple[int, list[int]]]:
-    """For every output: the first pixel of the decoded picture, and the weights from there on, with the sum 2**14."""
+    """For every output: the first pixel of the decoded picture, and the weights from there on, with the sum 2**15."""
     half = outputs * scale
     support = 2 * max(half, length)
     low, high = start // scale, -(-(start + length) // scale)
@@ -144,28 +144,29 @@ def weights_of(start: int, length: int, scale: int, outputs: int) -> list[tuple[
         weights, before, running = [], 0, 0
         for k in taps:
             running += exact[k]
-            behind = ((running << 14) + total // 2) // total
-            weights.append(behind - before)
+            behind = ((running << 15) + total // 2) // total
+            weights.append(min(behind - before, 2**15 - 1))
             before = behind
         found.append((taps[0], weights))
     return found
 
 
-def matrix_of(start: int, length: int, scale: int, outputs: int, pixels: int) -> Weights:
-    """The weights as a matrix of outputs x pixels."""
-    matrix = np.zeros((outputs, pixels), np.int64)
-    for row, (first, weights) in zip(matrix, weights_of(start, length, scale, outputs), strict=True):
-        row[first : first + len(weights)] = weights
-    return matrix
+def column(picture: Weights, first: int, weights: list[int]) -> Weights:
+    """One row between the passes: rows of a picture, weighted and added, with 7 bits behind the point."""
+    products = picture[first : first + len(weights)] * np.array(weights).reshape(-1, 1, 1)
+    if len(weights) <= 16:
+        return (products >> 8).sum(0) + len(weights) // 2
+    return (products.sum(0) + 128) >> 8
 
 
 def resize(picture: Bytes, box: Box, width: int, height: int, scale: int = 1) -> Bytes:
     """The box of a picture (decoded at 1/scale), height x width x channels, as bytes."""
-    down = matrix_of(box.y, box.height, scale, height, picture.shape[0])
-    across = matrix_of(box.x, box.width, scale, width, picture.shape[1])
-    rows = (np.tensordot(down, picture.astype(np.int64), (1, 0)) + 128) >> 8
-    made = (np.tensordot(across, rows, (1, 1)).swapaxes(0, 1) + (1 << 19)) >> 20
-    made = made.astype(np.uint8)
+    wide = picture.astype(np.int64)
+    rows = np.stack([column(wide, *taps) for taps in weights_of(box.y, box.height, scale, height)])
+    across = np.zeros((width, picture.shape[1]), np.int64)
+    for row, (first, weights) in zip(across, weights_of(box.x, box.width, scale, width), strict=True):
+        row[first : first + len(weights)] = weights
+    made = ((np.tensordot(across, rows, (1, 1)).swapaxes(0, 1) + (1 << 21)) >> 22).astype(np.uint8)
     return made[:, ::-1] if box.flip else made
 
 
