@@ -29,21 +29,26 @@ $(VENV)/.ready: $(VENV)/.begun
 
 build: $(VENV)/.built
 
+# The core is compiled once, for the module and for the C++ tests. The module has a build directory of its own: CMake remembers the
+# library there, and a plain `pip install -e .` must not link it when it is old.
 $(VENV)/.built: $(VENV)/.begun $(NATIVE)
-	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(CMAKE) -S . -B build/native -DPENSTOCK_TESTS=ON >/dev/null
+	$(CMAKE) --build build/native -j2 --target penstock_core
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation -C build-dir=build/module \
+	  -C cmake.define.PENSTOCK_CORE=$(CURDIR)/build/native/libpenstock_core.a -e .
 	touch $@
 
 test:
 	$(MAKE) -j2 setup compiled
 	$(PY) tools/test.py $(PYTEST_ARGS)
 
-compiled: test-native  # the module behind the tests: both take all cores
-	$(MAKE) build
+compiled: build  # the tests behind the module: both take all cores
+	$(MAKE) test-native
 
 test-native: $(VENV)/.begun
 	$(CMAKE) -S . -B build/native -DPENSTOCK_TESTS=ON >/dev/null
 	$(CMAKE) --build build/native -j2
-	$(VENV)/bin/ctest --test-dir build/native --output-on-failure
+	$(VENV)/bin/ctest --test-dir build/native -j2 --output-on-failure
 
 # The C++ tests, the golden orders and the images on an emulated arm64 processor: apt-get install qemu-user-static
 test-arm: $(VENV)/.wheels
@@ -82,6 +87,7 @@ lint: setup build
 	$(VENV)/bin/clang-format --dry-run --Werror $(CPP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy tests/typing_calls.py
 	$(VENV)/bin/lint-imports
 
 format: setup build
@@ -118,7 +124,7 @@ sanitize-python: $(WATCHED)/.built
 # Long campaigns, apart from the tests (fuzz, which needs clang, is not among them).
 campaign: exhaustive crash soak large resume crossing
 
-exhaustive: setup build  # what the tests take a sample of, with everything; see tests/README.md
+exhaustive: setup build $(VENV)/.trainers  # what the tests take a sample of, with everything; see tests/README.md
 	$(PY) -m tests.campaign
 
 crash: setup build
@@ -167,9 +173,13 @@ ray-train: setup build
 	$(PY) -m penstock convert --engine ray --workers 2 out/ray/x.npy out/ray/x.pen
 	$(PY) -m penstock verify out/ray/x.pen
 
+$(VENV)/.trainers: $(VENV)/.ready
+	$(PY) -m pip install --quiet $$($(PY) tools/requirements.py --only trainers)
+	touch $@
+
 # Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and on two. (Accelerate, torchrun and spawn
-# are among the tests.)
-trainers: setup build
+# are among the tests, as forks; here they start programs of their own.)
+trainers: setup build $(VENV)/.trainers
 	$(PY) -m pytest -q --hypothesis-profile=campaign tests/trainers
 	$(PY) -m tests.trainers.hf_trainer
 

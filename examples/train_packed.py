@@ -11,7 +11,7 @@ from torch.nn import functional
 import penstock as pen
 from penstock.deliver.torch import deliver
 
-LENGTH, BATCH, STEPS, STOP = 96, 8, 70, 30
+LENGTH, BATCH, STEPS, STOP = 96, 8, 48, 20
 VOCABULARY, WIDTH, HEADS, LAYERS = 128, 64, 4, 2
 END = 0  # the token behind every document; the others are the letters of ASCII texts
 FIELDS = ("tokens", "labels", "segment", "position")

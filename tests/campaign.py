@@ -1,7 +1,7 @@
 """The tests that take a sample in every run, with everything: python -m tests.campaign [file ...] [arguments for pytest].
 
 Properties are tried on 1000 examples, other ones each time. Without files: every file that takes a sample (it imports
-``tests.effort``) or tries properties (it imports ``hypothesis``).
+``tests.effort``), tries properties (it imports ``hypothesis``) or inherits a suite of sources (see ``conftest.py``).
 """
 
 import re
@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-SAMPLED = re.compile(r"^(?:from|import) (?:tests\.effort|hypothesis)\b|^from tests import effort\b", re.MULTILINE)
+SAMPLED = re.compile(
+    r"^(?:from|import) (?:tests\.effort|hypothesis)\b|^from tests import effort\b|\bSourceSuite\b|\bRemoteSuite\b", re.MULTILINE
+)
 
 
 def sampled() -> list[str]:

@@ -22,7 +22,7 @@ def test_the_example_of_packs_learns_and_resumes_with_the_same_losses() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert lines[-1] == "stopped after 30 steps and resumed: the losses are the same"
+    assert lines[-1] == "stopped after 20 steps and resumed: the losses are the same"
     assert len(lines) == 3
 
 

@@ -4,9 +4,11 @@ Every maker writes one file or folder and gives its path. ``python -m tests.host
 with a limit on its memory, and prints a line of JSON: what was raised, and by how much memory grew.
 """
 
+import importlib
 import json
 import mmap
 import os
+import pkgutil
 import resource
 import signal
 import struct
@@ -23,6 +25,8 @@ import numpy as np
 import pyarrow as pa
 from tests.array_record import write_array_record
 
+import penstock as pen
+import penstock.formats
 from penstock.errors import PenstockError
 
 GIB = 1 << 30
@@ -360,8 +364,6 @@ BOMBS: dict[str, tuple[Maker, dict[str, Any]]] = {
 
 def read(path: Path, options: dict[str, Any]) -> dict[str, Any]:
     """What reading record 0 raises, and the growth of memory in MB, here and in programs that were started."""
-    import penstock as pen
-
     before = _peak_bytes()
     words = ""
     try:
@@ -399,6 +401,9 @@ def in_child(work: Callable[[], dict[str, Any]], limit: int = 2 * GIB) -> dict[s
 
 def main(names: list[str]) -> None:
     """Read bombs, all of them by default."""
+    assert pen.open  # with all that it needs
+    for module in pkgutil.iter_modules(penstock.formats.__path__, "penstock.formats."):
+        importlib.import_module(module.name)  # once, and not in every child
     for name in names or BOMBS:
         maker, options = BOMBS[name]
         with tempfile.TemporaryDirectory() as directory:

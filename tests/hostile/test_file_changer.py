@@ -25,7 +25,7 @@ PLAIN = [
 ]
 
 
-@pytest.mark.parametrize("trial", every(2, PLAIN), ids=lambda trial: f"{trial.kind}-{trial.change}-{trial.io}")
+@pytest.mark.parametrize("trial", every(4, PLAIN), ids=lambda trial: f"{trial.kind}-{trial.change}-{trial.io}")
 def test_a_file_that_is_changed_is_read_as_it_was_or_the_error_is_true(trial: Trial, tmp_path: Path) -> None:
     outcome = trial.run(tmp_path)
     assert trial.change not in HARMLESS or outcome == "right"
@@ -33,7 +33,7 @@ def test_a_file_that_is_changed_is_read_as_it_was_or_the_error_is_true(trial: Tr
 
 def test_changes_at_any_moment_in_any_engine() -> None:
     rng = random.Random(7)
-    assert attack([Trial.drawn(rng) for _ in range(count(30, 2000))], lambda text: None) == []
+    assert attack([Trial.drawn(rng) for _ in range(count(15, 2000))], lambda text: None) == []
 
 
 def test_a_file_that_is_rewritten_in_place_and_then_grows_is_refused(tmp_path: Path) -> None:

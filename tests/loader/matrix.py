@@ -229,8 +229,8 @@ USES: dict[str, Callable[[Parts], Stream]] = {
     "sequences": lambda parts: parts.one().shuffle(**HOW).sequences(100),
     "map": lambda parts: (data := parts.one()).map(_same, schema=data.schema).shuffle(**HOW),
 }
-ASKED = tuple(use for use in USES if is_campaign() or use in ("plain", "select ids", "list", "mix in mix", "sequences"))
-"""A half of them; in a campaign all, as for the page of the reference."""
+ASKED = tuple(use for use in USES if is_campaign() or use in ("plain", "mix in mix", "sequences"))
+"""Three of them; in a campaign all, as for the page of the reference."""
 
 
 # The questions

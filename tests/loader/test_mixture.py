@@ -46,7 +46,7 @@ def mixed(stop: str, options: str, *, texts: bool = True) -> Stream:
 @pytest.mark.parametrize("texts", [True, False])
 def test_mixtures_deliver_what_plain_lists_say(texts: bool, tail: str, stop: str) -> None:
     """With texts every other mixture, without them the others; in a campaign, all."""
-    for options in every(2, list(MIXTURES), texts + TAILS.index(tail)):
+    for options in every(4, list(MIXTURES), 2 * texts + TAILS.index(tail) + STOP_POLICIES.index(stop)):
         stream = mixed(stop, options, texts=texts)
         if is_refused(stop, options, tail):
             with pytest.raises(ValueError, match="batches would come from several data sets"):
@@ -71,8 +71,9 @@ def test_mixtures_deliver_what_plain_lists_say(texts: bool, tail: str, stop: str
                     assert found["x"][: len(real)].tolist() == stream.fetch(picks)["x"].tolist()
 
 
-@pytest.mark.parametrize("options", MIXTURES)
-@pytest.mark.parametrize("stop", STOP_POLICIES)
+@pytest.mark.parametrize(
+    ("stop", "options"), [(stop, one) for i, stop in enumerate(STOP_POLICIES) for one in every(3, list(MIXTURES), i)]
+)
 def test_l7_mixtures_resume_at_every_step(stop: str, options: str) -> None:
     stream = mixed(stop, options)
     tail = "wrap" if len(options) % 2 and not is_refused(stop, options, "wrap") else "keep"
@@ -85,7 +86,7 @@ def test_l7_mixtures_resume_at_every_step(stop: str, options: str) -> None:
 @pytest.mark.parametrize("world", [1, 3])
 def test_native_threads_deliver_what_the_caller_would(tail: str, world: int) -> None:
     for number, stop in enumerate(STOP_POLICIES):
-        mixtures = every(2, list(MIXTURES), number + world // 2)  # with three ranks others than with one
+        mixtures = every(4, list(MIXTURES), number + world // 2)  # with three ranks others than with one
         for options in (one for one in mixtures if not is_refused(stop, one, tail)):
             assert_native_as_the_caller(mixed(stop, options, texts=False), 24, tail, world, steps=20)
 
@@ -186,7 +187,7 @@ def test_sequences_deliver_what_plain_lists_say(tmp_path: Path, count: int, page
         stream = source.shuffle(seed=5).sequences(seq_len, page=page)
         order = Shuffle(count // min(page, count), seed=5)
         line = [token for epoch in range(2500 // count + 2) for token in naive_line(range(count), page, order, epoch)]
-        for world in (1, 3, 8):
+        for world in every(3, (1, 3, 8), count + seq_len + TAILS.index(tail)):
             size = 2 * world
             cells = naive_sequences(count, seq_len, size, tail)
             if not cells:

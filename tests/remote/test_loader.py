@@ -4,7 +4,7 @@ import gc
 import io
 import threading
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,10 @@ def compare(a: pen.Loader, b: pen.Loader) -> int:
     steps = 0
     for one, other in zip(a, b, strict=True):
         assert same(one, other), f"batch {steps} differs"
-        assert without_dense(a) == without_dense(b)
+        if steps % 5 == 0:
+            assert without_dense(a) == without_dense(b)
         steps += 1
+    assert without_dense(a) == without_dense(b)
     for one, other in ((a, b), (b, a)):
         one.load_state_dict(other.state_dict())
     return steps
@@ -420,15 +422,22 @@ def test_a_slice_of_large_data_is_read_through_a_window_that_is_smaller_than_a_b
             assert data.remote.fetched_bytes <= 301 * 1024
 
 
+@pytest.fixture(scope="module")
+def small_parts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """120 stores of 10 records."""
+    directory = tmp_path_factory.mktemp("small")
+    for number in range(120):
+        with pen.create(directory / f"{number:03}", {"x": pen.Field("i8")}) as out:
+            out.extend({"x": np.arange(10) + 10 * number})
+    upload(directory, "memory://remote-small", {})
+    return "memory://remote-small/*"
+
+
 @pytest.mark.parametrize("window", [100_000, 400_000])
 @pytest.mark.parametrize("kind", ["in order", "blocks"])
-def test_many_small_parts_take_a_page_each(tmp_path: Path, kind: str, window: int) -> None:
-    for number in range(120):
-        with pen.create(tmp_path / f"{number:03}", {"x": pen.Field("i8")}) as out:
-            out.extend({"x": np.arange(10) + 10 * number})
-    upload(tmp_path, "memory://remote-small", {})
+def test_many_small_parts_take_a_page_each(small_parts: str, kind: str, window: int) -> None:
     make = {"in order": lambda data: data.in_order(), "blocks": lambda data: data.shuffle(seed=5, block=10, window=4)}[kind]
-    with pen.open("memory://remote-small/*", window_bytes=window) as data:
+    with pen.open(small_parts, window_bytes=window) as data:
         expected = pen.Loader(make(pen.open({"x": np.arange(1200)})), 8, threads=0)
         found = pen.Loader(make(data), 8, threads=2)
         assert all(same(one, other) for one, other in zip(found, expected, strict=True))
@@ -477,8 +486,7 @@ def test_runs_of_tokens_that_cross_blocks_are_held_whole(tmp_path: Path, monkeyp
         ahead.close()
 
 
-@pytest.mark.parametrize("window", ["600KiB", "1MiB", "1500KiB"])
-@pytest.mark.parametrize("kind", ["blocks", "global"])
+@pytest.mark.parametrize(("kind", "window"), every(2, list(product(["blocks", "global"], ["600KiB", "1MiB", "1500KiB"]))))
 def test_an_evaluation_in_the_middle_of_a_training_loop_shares_its_window(tmp_path: Path, kind: str, window: str) -> None:
     rows = np.arange(3_000 * 200, dtype=np.float32).reshape(3_000, 200)
     np.save(tmp_path / "rows.npy", rows)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.effort import every
 from tests.remote.double import Double
 
 import penstock as pen
@@ -102,8 +103,9 @@ def test_a_window_that_is_small_is_shared_by_the_stores_of_a_list(server: Double
     assert asked <= 1.1 * size
 
 
-@pytest.mark.parametrize("megabytes", [1, 20, 120, 160])
-@pytest.mark.parametrize("kind", ["shard", "npy"])
+@pytest.mark.parametrize(
+    ("kind", "megabytes"), [(kind, size) for i, kind in enumerate(("shard", "npy")) for size in every(2, [1, 20, 120, 160], i)]
+)
 def test_a_file_of_rows_is_fetched_in_large_pieces_whatever_its_size(kind: str, megabytes: int) -> None:
     rows = np.repeat(np.arange(megabytes * 250, dtype=np.float32)[:, None], 1024, axis=1)
     if kind == "npy":
@@ -154,7 +156,7 @@ def test_of_few_records_only_their_bytes_are_fetched(choice: str) -> None:
     assert (foreseen.bytes, network.bytes) == (found, found)
 
 
-@pytest.mark.parametrize("kind", ["list", "collection"])
+@pytest.mark.parametrize("kind", every(2, ["list", "collection"]))
 def test_however_many_stores_at_urls_are_read_together_their_requests_are_counted(tmp_path: Path, kind: str) -> None:
     one = tmp_path / "one.pen"
     with pen.create(one, FIELDS) as out:

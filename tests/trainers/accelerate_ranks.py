@@ -1,4 +1,4 @@
-"""One rank, started by torchrun: loops of one's own and under accelerate. It checks itself.
+"""One rank, started by torchrun or as its fork (forked_ranks.py): loops of one's own and under accelerate. It checks itself.
 
 The first rank also forks a process that knows nothing of ranks, before anything but the imports was done: it does the same alone.
 
@@ -185,8 +185,8 @@ def check_alone(place: Path) -> None:
     check(place)
 
 
-if __name__ == "__main__":
-    place = Path(sys.argv[1])
+def main(place: Path) -> None:
+    """One rank."""
     alone = multiprocessing.get_context("fork").Process(target=check_alone, args=(place / "alone",))
     if os.environ["RANK"] == "0":
         alone.start()
@@ -194,3 +194,7 @@ if __name__ == "__main__":
     if os.environ["RANK"] == "0":
         alone.join()
         assert alone.exitcode == 0
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,6 +1,7 @@
 """Real trainers on two processes, by every launcher: every record once an epoch on both together, evaluations the same each time.
 
-The programs check themselves, and touch a file per rank when all was well.
+The programs check themselves, and touch a file per rank when all was well. In every run the ranks are forks of one program
+(``forked_ranks.py``); in a campaign the launchers start programs of their own.
 """
 
 import json
@@ -72,7 +73,10 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int
     first = make(place)
     found = batches(first, 3)
     (place / "state.json").write_text(json.dumps(first.state_dict()))
-    run(*TORCHRUN, "accelerate_ranks.py", place=place)
+    if is_campaign():
+        run(*TORCHRUN, "accelerate_ranks.py", place=place)
+    else:
+        run("forked_ranks.py", place=place)
     return place, found
 
 
@@ -96,10 +100,20 @@ def test_a_run_goes_from_one_rank_to_two_and_back(begun: tuple[Path, list[list[i
     assert found + told["batches"] + batches(last, 8) == batches(make(place), 20)
 
 
-def test_spawn_of_torch_multiprocessing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ON_LOOPBACK.items():
-        monkeypatch.setenv(name, value)
-    running = torch.multiprocessing.spawn(spawn_ranks.run, (tmp_path,), nprocs=2, join=False)
+def test_ranks_of_torch_multiprocessing(begun: tuple[Path, list[list[int]]]) -> None:
+    place = begun[0] / "spawned"
+    if is_campaign():
+        spawn(place)
+    assert ranks(place) >= {"rank0", "rank1"}
+
+
+def spawn(place: Path) -> None:
+    """The ranks as processes that are not forks."""
+    place.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ON_LOOPBACK.items():
+            patch.setenv(name, value)
+        running = torch.multiprocessing.spawn(spawn_ranks.run, (place,), nprocs=2, join=False)
     until = time.monotonic() + WAIT_S
     try:
         while not running.join(max(0, until - time.monotonic())):  # after each rank
@@ -109,4 +123,3 @@ def test_spawn_of_torch_multiprocessing(tmp_path: Path, monkeypatch: pytest.Monk
             process.kill()
             process.join()
             process.close()
-    assert ranks(tmp_path) >= {"rank0", "rank1"}

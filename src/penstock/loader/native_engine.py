@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.argument import IntArray, as_positions
 from penstock.batch import Batch, Ragged, batch_bytes, masked
-from penstock.errors import SchemaMismatchError, WindowTooSmallError
+from penstock.errors import BatchError, PenstockError, SchemaMismatchError, WindowTooSmallError
 from penstock.interrupt import exposed
 from penstock.loader.engine import MOST_AHEAD, Engine
 from penstock.loader.lookahead import Lookahead, Rows
@@ -341,9 +341,13 @@ class NativeEngine(Engine):
         if count <= 1:
             return self._ask_one(first)
         size = len(first.spans[0].run)
-        try:
+
+        def plan() -> tuple[_Asked, ExitStack]:
             asked = self._next_found(first, count)
-            hold = self._hold(asked)
+            return asked, self._hold(asked)
+
+        try:
+            asked, hold = _heard(plan)
         except Exception:
             return self._ask_one(first)  # which knows what to do about errors
         flat = self._put(asked, size)
@@ -379,10 +383,12 @@ class NativeEngine(Engine):
         return RecordPicks(ids, sources=leaves)
 
     def _ask_one(self, place: Place) -> bool:
+        def plan() -> tuple[_Asked, ExitStack]:
+            asked = self._find(self._work.picks(place))
+            return asked, self._hold(asked)
+
         try:
-            picks = self._work.picks(place)
-            asked = self._find(picks)
-            hold = self._hold(asked)
+            asked, hold = _heard(plan)
         except WindowTooSmallError:
             if self._stretches:
                 return False  # batches under way fill the window
@@ -390,7 +396,7 @@ class NativeEngine(Engine):
         except Exception:
             self._put_nothing(place)
         else:
-            flat = self._put(asked, len(picks))
+            flat = self._put(asked, len(asked.picks))
             self._stretches.append(_Stretch(place, 1, flat, hold, runs=asked.runs))
         self._asked += 1
         return True
@@ -452,6 +458,8 @@ class NativeEngine(Engine):
                     raise StopIteration
                 self._taking = True
             return self._take()
+        except _Stray as stray:
+            raise stray.error from None
         finally:
             with self._turn:
                 self._taking = False
@@ -527,6 +535,30 @@ class NativeEngine(Engine):
         self._ahead.close()
 
 
+class _Stray(BaseException):
+    """Takes what a signal handler raised past everything that handles errors of the data."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+def _heard(plan: "Callable[[], tuple[_Asked, ExitStack]]") -> "tuple[_Asked, ExitStack]":
+    """What ``plan`` gives. An error of the data comes again, and is raised at its step; one that does not was raised by a signal
+    handler of the user's, and is raised now. Errors of files and object stores may have passed.
+    """
+    try:
+        return plan()
+    except BatchError as error:
+        stray = error.__cause__ or error
+    except (PenstockError, OSError):
+        raise
+    except Exception as error:
+        stray = error
+    with plan()[1]:
+        raise _Stray(stray)
+
+
 def _work_out(order: _core.OrderNode, run: range, leaves: Which, ids: IntArray) -> bool:
     """Fill in the stream and the record at each position; False if the order does not have them."""
     return order.run(run.start, leaves, ids) if run.step == 1 else order.at(as_positions(run), leaves, ids)
@@ -569,12 +601,11 @@ def _wait_for_batch(rings: list[_core.BatchRing]) -> tuple[list[Any], list[Any],
     present: list[Any] = []
     has_failed = False
     for ring in rings:
-        waiting = ring.size
         try:
             some, there = ring.take()
-        except Exception:
-            if ring.size == waiting:  # raised by a signal handler: the batch was not taken
-                raise
+        except Exception as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # by code in Python, which only a signal handler has here
             has_failed = True
         else:
             values += some

@@ -91,7 +91,8 @@ class SourceSuite:
         """``source[i]``, with i from both ends."""
         for i, record in enumerate(expected):
             assert_record(source[i], record)
-            assert_record(source[i - len(expected)], record)
+        for i in range(0, len(expected), 4):
+            assert_record(source[i - len(expected)], expected[i])
 
     def test_batches_are_right_whatever_the_ids(self, source: Source, expected: list[Record]) -> None:
         """Order and duplicates of the request are kept; slices, masks and negative ids are as in numpy."""
@@ -119,13 +120,16 @@ class SourceSuite:
 
     def test_types_of_batches_follow_from_the_schema(self, source: Source, expected: list[Record]) -> None:
         """Nullable fields are masked arrays, or Ragged with ``present``, in every batch; others in none. Missing values need it."""
+        read: set[tuple[int, ...]] = set()  # many fields miss the same values, or none
         for name, field in source.schema.items():
             missing = [i for i, record in enumerate(expected) if record[name] is None]
             assert field.nullable or not missing, f"field {name!r} has missing values, its schema says nullable=False"
             there = [i for i in range(len(expected)) if i not in set(missing)]
-            for ids in ([], there, missing, np.arange(len(expected))):
+            for ids in ([], there, missing, list(range(len(expected)))):
                 assert_typed({name: source[name][ids]}, source)
-                assert_typed(source.read(ids), source)
+                if tuple(ids) not in read:
+                    assert_typed(source.read(ids), source)
+                    read.add(tuple(ids))
             part = source.select(there).pick(name)
             assert part.schema[name].nullable == field.nullable
             assert_typed(part[:], part)
@@ -177,21 +181,21 @@ class SourceSuite:
     def test_batches_are_not_overwritten_by_later_ones(self, source: Source, expected: list[Record]) -> None:
         """A batch belongs to the caller."""
         n = len(expected)
-        held = [(i, source[[i] * 50]) for i in range(n)]
+        held = [(i, source[[i] * 20]) for i in range(0, n, 1 + n // 16)]
         for i, batch in held:
-            assert_batch(batch, [expected[i]] * 50)
+            assert_batch(batch, [expected[i]] * 20)
 
     # Several threads and processes
 
     def test_threads_share_a_source(self, source: Source, expected: list[Record]) -> None:
         def work(seed: int) -> None:
             rng = np.random.default_rng(seed)
-            for _ in range(6):
-                ids = rng.integers(0, len(expected), 20) if expected else np.empty(0, np.int64)
+            for _ in range(4):
+                ids = rng.integers(0, len(expected), 12) if expected else np.empty(0, np.int64)
                 assert_batch(source[ids], [expected[i] for i in ids])
 
-        with ThreadPoolExecutor(8) as pool:
-            for done in [pool.submit(work, seed) for seed in range(8)]:
+        with ThreadPoolExecutor(6) as pool:
+            for done in [pool.submit(work, seed) for seed in range(6)]:
                 done.result(DEADLINE_S)
 
     def test_forked_children_read(self, source: Source, expected: list[Record]) -> None:
