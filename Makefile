@@ -50,17 +50,18 @@ test-native: $(VENV)/.begun
 	$(CMAKE) --build build/native -j2
 	$(VENV)/bin/ctest --test-dir build/native -j2 --output-on-failure
 
-# The C++ tests and the golden orders on an emulated arm64 processor: apt-get install qemu-user-static
+# The C++ tests, the golden orders and the images on an emulated arm64 processor: apt-get install qemu-user-static
 test-arm: $(VENV)/.wheels
 	$(PY) tools/wheels.py --only cp311 --only manylinux --only aarch64
-	$(PY) tools/arm_python.py -m pytest -q -p no:cacheprovider tests/order/test_golden.py tests/stream/test_golden_sequences.py
+	$(PY) tools/arm_python.py -m pytest -q -p no:cacheprovider tests/order/test_golden.py tests/stream/test_golden_sequences.py \
+	  tests/image/test_core.py
 	$(PY) tools/zig_toolchain.py aarch64-linux-gnu.2.17 build/arm "qemu-aarch64-static;-L;$(CURDIR)/build/arm-python/root"
 	$(CMAKE) -G Ninja -S . -B build/arm --toolchain build/arm/toolchain.cmake -DPENSTOCK_TESTS=ON -DPENSTOCK_SYSTEM_CODECS=OFF \
 	  -DPENSTOCK_CODEC_SOURCES=$(CURDIR)/build/codecs >/dev/null
 	$(CMAKE) --build build/arm -j2
 	$(VENV)/bin/ctest --test-dir build/arm --output-on-failure
 
-# Every wheel, checked, into dist; WHEELS='--only x86_64 --only cp312' builds some of them.
+# Every wheel, checked, into dist (apt-get install nasm); WHEELS='--only x86_64 --only cp312' builds some of them.
 wheels: $(VENV)/.wheels
 	$(PY) tools/wheels.py $(WHEELS)
 
