@@ -172,7 +172,7 @@ def olmo_indices(records: int) -> None:
     from olmo_core.data.collator import DataCollator
     from olmo_core.data.data_loader import NumpyFSLDataLoader
 
-    from penstock.deliver.olmo_core import PenstockDataLoader
+    from penstock.deliver.olmo_core import OlmoDataLoader
 
     with quiet(), tempfile.TemporaryDirectory() as place:
         path = Path(place) / "tokens.npy"
@@ -190,7 +190,7 @@ def olmo_indices(records: int) -> None:
 
         theirs = seconds(first)
         small = {name: np.zeros((records, 4), "u1") for name in ("tokens", "labels", "segment")}
-        ours = PenstockDataLoader(pen.open(small).shuffle(seed=7), global_batch_size=32, work_dir=place)
+        ours = OlmoDataLoader(pen.open(small).shuffle(seed=7), global_batch_size=32, work_dir=place)
 
         def our_first() -> None:
             ours.reshuffle(epoch=1)

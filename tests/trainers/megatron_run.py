@@ -15,7 +15,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from tests.trainers import run
 
 import penstock as pen
-from penstock.deliver.megatron import MicroBatches, Samples
+from penstock.deliver.megatron import MegatronSamples, MicroBatches
 
 MICRO = 2
 torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment, return-value]  # it has tensors there
@@ -54,7 +54,7 @@ def train(place: Path, log: run.Log) -> None:
         optimizer.load_state_dict(saved["optimizer"])
         step, consumed = saved["step"], saved["consumed_samples"]
     stream = run.make_loader().stream
-    samples = Samples(stream, num_samples=10**9, attention_mask=True)
+    samples = MegatronSamples(stream, num_samples=10**9, attention_mask=True)
     dealt = MicroBatches(len(samples), consumed_samples=consumed, micro_batch_size=MICRO, shard=shard)
     batches = iter(torch.utils.data.DataLoader(samples, batch_sampler=dealt))
     while step < run.STEPS:

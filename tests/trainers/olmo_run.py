@@ -12,7 +12,7 @@ from olmo_core.train.callbacks import Callback, CheckpointerCallback
 from olmo_core.train.train_module import BasicTrainModule
 from tests.trainers import run
 
-from penstock.deliver.olmo_core import PenstockDataLoader
+from penstock.deliver.olmo_core import OlmoDataLoader
 
 LOSSES: dict[int, float] = {}
 
@@ -62,7 +62,7 @@ def train(place: Path, log: run.Log) -> None:
     size = run.ROWS * run.LENGTH
     module = Module(model, torch.optim.AdamW(model.parameters(), lr=0.01), rank_microbatch_size=size // ranks)
     stream = run.make_loader().stream
-    loader = PenstockDataLoader(
+    loader = OlmoDataLoader(
         stream, global_batch_size=size, work_dir=place / "work", dp_world_size=get_world_size(), dp_rank=get_rank()
     )
     config = TrainerConfig(

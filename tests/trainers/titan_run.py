@@ -45,7 +45,7 @@ from torchtitan.models.common.attention import ScaledDotProductAttention  # noqa
 from torchtitan.models.llama3 import model_registry  # noqa: E402
 from torchtitan.trainer import Trainer  # noqa: E402
 
-from penstock.deliver.torchtitan import FIELDS, PenstockDataLoader  # noqa: E402
+from penstock.deliver.torchtitan import FIELDS, TitanDataLoader  # noqa: E402
 
 
 class NoTokenizer(BaseTokenizer):
@@ -93,7 +93,7 @@ def train(place: Path, log: run.Log) -> None:
             dtype="float32",
             mixed_precision_param="float32",
         ),
-        dataloader=PenstockDataLoader.Config(stream=packs),
+        dataloader=TitanDataLoader.Config(stream=packs),
         metrics=MetricsProcessor.Config(log_freq=1),
         parallelism=ParallelismConfig(data_parallel_shard_degree=ranks, spmd_backend="partial_dtensor"),
         checkpoint=CheckpointManager.Config(enable=True, interval=run.SAVED, last_save_model_only=False),

@@ -18,13 +18,13 @@ from penstock.loader import Loader
 from penstock.order import Shard
 from penstock.stream import Stream
 
-__all__ = ["MicroBatches", "Samples"]
+__all__ = ["MegatronSamples", "MicroBatches"]
 
 NEEDED = ("tokens", "labels", "position")
 CAUSAL_NEEDS = "segment"
 
 
-class Samples(torch.utils.data.Dataset[dict[str, Any]]):
+class MegatronSamples(torch.utils.data.Dataset[dict[str, Any]]):
     """Packs as Megatron's GPT samples: ``tokens``, ``labels`` and ``position_ids`` (i64), ``loss_mask`` (f32).
 
     ``stream`` has the fields tokens, labels and position; with cu_seqlens and max_seqlen they are in the items, too.
@@ -33,9 +33,9 @@ class Samples(torch.utils.data.Dataset[dict[str, Any]]):
     Item None is one that fills up a batch: its loss mask is 0.
 
     >>> import penstock as pen
-    >>> from penstock.deliver.megatron import Samples
+    >>> from penstock.deliver.megatron import MegatronSamples
     >>> packs = pen.open({"text": ["abc", "de"]}).in_order().pack(5, fields=("tokens", "labels", "position"))
-    >>> samples = Samples(packs, num_samples=1000)
+    >>> samples = MegatronSamples(packs, num_samples=1000)
     >>> len(samples), samples[0]["loss_mask"].tolist()
     (1000, [1.0, 1.0, 0.0, 0.0, 0.0])
     """

@@ -18,12 +18,12 @@ from penstock.loader import Loader
 from penstock.order import Shard
 from penstock.stream import Stream
 
-__all__ = ["PenstockDataLoader"]
+__all__ = ["OlmoDataLoader"]
 
 NEEDED = ("tokens", "labels", "segment")
 
 
-class PenstockDataLoader(DataLoaderBase):  # type: ignore[misc]
+class OlmoDataLoader(DataLoaderBase):  # type: ignore[misc]
     """A data loader for OLMo-core's Trainer. For one thread.
 
     ``stream`` is packs with the fields tokens, labels and segment, or a mixture of them. ``global_batch_size`` counts tokens, and

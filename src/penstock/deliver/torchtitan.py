@@ -22,13 +22,13 @@ from penstock.loader import Loader
 from penstock.order import Shard
 from penstock.stream import Stream
 
-__all__ = ["PenstockDataLoader"]
+__all__ = ["TitanDataLoader"]
 
 FIELDS = ("tokens", "labels", "position")
 
 
-class PenstockDataLoader(BaseDataLoader):  # type: ignore[misc]
-    """A data loader for ``Trainer.Config(dataloader=PenstockDataLoader.Config(...))``. For one thread.
+class TitanDataLoader(BaseDataLoader):  # type: ignore[misc]
+    """A data loader for ``Trainer.Config(dataloader=TitanDataLoader.Config(...))``. For one thread.
 
     ``dataset_path`` is anything that :func:`penstock.open` takes and that has documents of tokens; it is shuffled with ``seed`` and
     packed to the sequence length of the training. ``stream`` is a function of that length instead: it gives packs with the fields
@@ -86,7 +86,7 @@ class PenstockDataLoader(BaseDataLoader):  # type: ignore[misc]
         if not state_dict:
             return
         if "penstock" not in state_dict:
-            raise ValueError(f"expected the state of a PenstockDataLoader, got one with the keys {sorted(state_dict)[:5]}")
+            raise ValueError(f"expected the state of a TitanDataLoader, got one with the keys {sorted(state_dict)[:5]}")
         self._loader.load_state_dict(json.loads(state_dict["penstock"]))
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class PenstockDataLoader(BaseDataLoader):  # type: ignore[misc]
         self._batches.close()
 
 
-def _stream(config: PenstockDataLoader.Config, seq_len: int) -> Stream:
+def _stream(config: TitanDataLoader.Config, seq_len: int) -> Stream:
     if config.stream is None:
         if not config.dataset_path:
             raise ValueError("expected dataset_path, the documents to pack, or stream, a function of the sequence length")

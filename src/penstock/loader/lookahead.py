@@ -32,7 +32,7 @@ from penstock.loader.make_batch import Work
 from penstock.loader.schedule import Schedule
 from penstock.loader.stats import Network
 from penstock.order import BlockShuffle, Sequential
-from penstock.records import Blocks, Extents, Leaf, Source
+from penstock.records import Blocks, Extents, Leaf
 from penstock.remote.plan import KEPT, Need, Plan
 from penstock.remote.residency import GAP_BYTES, PAGE, PIECE_BYTES, merge
 from penstock.remote.window import Hold, RemoteFiles, Window
@@ -399,7 +399,7 @@ class _KeptLeaf:
 
     def __init__(self, leaf: Leaf) -> None:
         self._leaf, self._blocks = leaf, leaf.blocks
-        are_alone = isinstance(leaf, Source) and not leaf.reads_blocks
+        are_alone = not getattr(leaf, "reads_blocks", True)
         if are_alone and leaf.remote is not None and len(leaf.remote.files) >= len(leaf):
             # Records are objects of their own, which no request joins.
             self._blocks = Blocks(len(leaf), 1)
