@@ -50,17 +50,18 @@ test-native: $(VENV)/.begun
 	$(CMAKE) --build build/native -j2
 	$(VENV)/bin/ctest --test-dir build/native -j2 --output-on-failure
 
-# The C++ tests and the golden orders on an emulated arm64 processor: apt-get install qemu-user-static
+# The C++ tests, the golden orders and the images on an emulated arm64 processor: apt-get install qemu-user-static
 test-arm: $(VENV)/.wheels
 	$(PY) tools/wheels.py --only cp311 --only manylinux --only aarch64
-	$(PY) tools/arm_python.py -m pytest -q -p no:cacheprovider tests/order/test_golden.py tests/stream/test_golden_sequences.py
+	$(PY) tools/arm_python.py -m pytest -q -p no:cacheprovider tests/order/test_golden.py tests/stream/test_golden_sequences.py \
+	  tests/image/test_core.py
 	$(PY) tools/zig_toolchain.py aarch64-linux-gnu.2.17 build/arm "qemu-aarch64-static;-L;$(CURDIR)/build/arm-python/root"
 	$(CMAKE) -G Ninja -S . -B build/arm --toolchain build/arm/toolchain.cmake -DPENSTOCK_TESTS=ON -DPENSTOCK_SYSTEM_CODECS=OFF \
 	  -DPENSTOCK_CODEC_SOURCES=$(CURDIR)/build/codecs >/dev/null
 	$(CMAKE) --build build/arm -j2
 	$(VENV)/bin/ctest --test-dir build/arm --output-on-failure
 
-# Every wheel, checked, into dist; WHEELS='--only x86_64 --only cp312' builds some of them.
+# Every wheel, checked, into dist (apt-get install nasm); WHEELS='--only x86_64 --only cp312' builds some of them.
 wheels: $(VENV)/.wheels
 	$(PY) tools/wheels.py $(WHEELS)
 
@@ -176,11 +177,32 @@ $(VENV)/.trainers: $(VENV)/.ready
 	$(PY) -m pip install --quiet $$($(PY) tools/requirements.py --only trainers)
 	touch $@
 
-# Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and on two. (Accelerate, torchrun and spawn
-# are among the tests, as forks; here they start programs of their own.)
-trainers: setup build $(VENV)/.trainers
+# Trainers in an environment of their own, which finds all other packages, torch among them, in $(VENV). None may bring another torch.
+TRAINERS := .trainer-packages
+TRAINER  := $(TRAINERS)/bin/python -W ignore -m
+$(TRAINERS)/.ready: $(VENV)/.trainers $(VENV)/.built
+	test -x $(TRAINERS)/bin/python || $(PYTHON) -m venv --without-pip $(TRAINERS)
+	$(PY) -c "import sys; print('\n'.join(path for path in sys.path if path.endswith('site-packages')))" \
+	  >$$($(TRAINERS)/bin/python -c "$(PACKAGES)")/dev.pth
+	cp $$($(PY) -c "$(PACKAGES)")/_editable_skbc_penstock.pth $$($(TRAINERS)/bin/python -c "$(PACKAGES)")/penstock.pth  # read behind dev.pth
+	echo "torch==2.13.0" >$(TRAINERS)/constraints
+	$(TRAINERS)/bin/python -m pip install --quiet --no-deps torchtitan==0.3.0 trl==1.16.0 grain==0.2.18 orbax-checkpoint==0.12.8 \
+	  megatron-core==0.16.1 ai2-olmo-core==3.0.0 torch_checkpointing==0.1.1 spmd_types==0.2.3 triton==3.9.0 dataclass-extensions bettermap
+	$(TRAINERS)/bin/python -m pip install --quiet -c $(TRAINERS)/constraints tyro tensorboard==2.21.0 wandb==0.31.0 einops cached-path \
+	  importlib_resources mlflow-skinny==3.17.2 msgpack prometheus-client aiofiles humanize simplejson uvloop portpicker cloudpickle psutil
+	touch $@
+
+# Every trainer: killed at a step, resumed on another number of ranks, losses compared with a run in one go (see tests/trainers/run.py).
+# Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and on two; docstrings of what few have
+# installed. (Accelerate, torchrun and spawn are among the tests, as forks; here they start programs of their own.)
+trainers: setup build $(TRAINERS)/.ready
 	$(PY) -m pytest -q --hypothesis-profile=campaign tests/trainers
 	$(PY) -m tests.trainers.hf_trainer
+	for run in lightning accelerate hf megatron olmo titan grain; do $(TRAINER) tests.trainers.$${run}_run || exit 1; done
+	$(TRAINER) tests.trainers.hf_run trl
+	$(TRAINER) tests.trainers.tracker_check
+	$(TRAINER) pytest -q -p no:cacheprovider --doctest-modules $(addprefix src/penstock/deliver/,grain.py lightning.py olmo_core.py orbax.py torchtitan.py)
+	$(TRAINERS)/bin/python -W ignore bench/trainers.py
 
 # The web page with hostile data, in a real browser: apt-get install chromium
 view-check: setup build
@@ -239,5 +261,5 @@ stub: build
 	$(PY) -m nanobind.stubgen -q -m penstock._core -o src/penstock/_core.pyi
 
 clean:
-	rm -rf build dist out $(VENV) $(WATCHED) .grain-venv .rivals .token-packages .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf build dist out $(VENV) $(WATCHED) .grain-venv .rivals .token-packages $(TRAINERS) .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

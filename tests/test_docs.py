@@ -25,7 +25,12 @@ from penstock.remote.objects import close_all
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("**/*.md")])
-MODULES = [m.name for m in pkgutil.walk_packages(penstock.__path__, "penstock.") if not m.name.startswith("penstock._")]
+OF_TRAINERS = {f"penstock.deliver.{name}" for name in ("grain", "lightning", "olmo_core", "orbax", "torchtitan")}  # make trainers
+MODULES = [
+    m.name
+    for m in pkgutil.walk_packages(penstock.__path__, "penstock.")
+    if not m.name.startswith("penstock._") and m.name not in OF_TRAINERS
+]
 REFERENCE = (DOCS / "reference" / "api.md").read_text()
 PUBLIC = re.findall(r"<!-- signatures: ([\w.]+) -->", REFERENCE)
 BUILD_S = 300

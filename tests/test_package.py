@@ -30,6 +30,7 @@ def test_import_loads_neither_numpy_nor_the_library_until_something_is_used() ->
     before, after = (set(part.split()) for part in done.stdout.split("|"))
     assert before.isdisjoint({"numpy", "penstock.library"})
     assert {"numpy", "penstock.library", "penstock.loader"} <= after
+    assert after.isdisjoint({"asyncio", "http.client", "ssl"})  # of clients, which only URLs need
 
 
 def test_every_name_and_module_can_be_had_after_the_import_alone() -> None:

@@ -37,6 +37,7 @@ PACKAGES = (
     "pytest>=8",
     "pytest-timeout>=2.3",
     "hypothesis>=6.100",
+    "pillow>=10",
 )
 PLATFORMS = [*(f"manylinux_2_{version}_aarch64" for version in (28, 27, 24, 17)), "manylinux2014_aarch64"]
 
@@ -72,8 +73,10 @@ def main() -> None:
     python = root / "usr" / "bin" / "python3.11"
     if not python.exists():
         unpack_interpreter(root)
-    if not (site / "pytest").exists():
+    mark = site / ".packages"
+    if not mark.exists() or mark.read_text() != " ".join(PACKAGES):
         install(site, *PACKAGES)
+        mark.write_text(" ".join(PACKAGES))
     (wheel,) = (ROOT / "dist").glob("penstock-*-cp311-cp311-manylinux*_aarch64.whl")
     install(site, "--no-deps", wheel)
     environment = os.environ | {"PYTHONPATH": str(site), "QEMU_LD_PREFIX": str(root), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -67,7 +67,7 @@ def measure() -> dict[str, tuple[int, int]]:
         return sum(of(module) for module in modules if str(module.path.relative_to(SOURCE)).startswith(under))
 
     return {
-        "modules": (len(modules), 162),  # 130, and a file for every format and idea since
+        "modules": (len(modules), 178),  # 130, and a file for every format and idea since
         "lines": (total(lambda module: module.lines), 27_000),
         f"modules under {SMALL_LINES} lines": (total(lambda module: module.lines < SMALL_LINES), 30),
         "isinstance in loader/": (total(lambda module: module.isinstance_calls, "loader/"), 20),

@@ -1,6 +1,6 @@
 """Builds the wheels, and checks them: ``make wheels``, or ``python tools/wheels.py --only x86_64 --only cp312``.
 
-Every wheel has zstd, lz4, libdeflate and the C++ library inside, none of whose symbols can be seen. zig compiles all of them on one
+Every wheel has the codec libraries and the C++ library inside, none of whose symbols can be seen. zig compiles all of them on one
 machine (see zig_toolchain.py); what one target compiled for one Python is taken from its cache for the next.
 
 Checked: that auditwheel agrees with the tag, that abi3audit finds nothing outside the stable ABI, that the module shows no symbol

@@ -7,6 +7,10 @@ import shlex
 import sys
 from pathlib import Path
 
+import ziglang
+
+ZIG = Path(ziglang.__file__).parent / "zig"  # not python -m ziglang: there are hundreds of calls
+
 SYSTEMS = {"linux": "Linux", "macos": "Darwin"}
 
 # What zig's linker for macOS cannot do (0.17): read nanobind's list of what Python defines, link a bundle or strip dead code (it
@@ -32,7 +36,7 @@ def write(target: str, directory: Path, emulator: str = "") -> Path:
     def program(name: str, arguments: str) -> Path:
         path = directory / f"zig-{name}"
         words = FOR_MACOS if system == "macos" else ""
-        path.write_text(f'#!/bin/sh\n{words}exec {shlex.quote(sys.executable)} -m ziglang {arguments} "$@"\n')
+        path.write_text(f'#!/bin/sh\n{words}exec {shlex.quote(str(ZIG))} {arguments} "$@"\n')
         path.chmod(0o755)
         return path
 
@@ -41,6 +45,8 @@ def write(target: str, directory: Path, emulator: str = "") -> Path:
         "CMAKE_SYSTEM_PROCESSOR": processor,
         "CMAKE_C_COMPILER": program("cc", f"cc -target {target}"),
         "CMAKE_CXX_COMPILER": program("cxx", f"c++ -target {target}"),
+        "CMAKE_C_FLAGS_INIT": "-g0",  # or zig writes what debuggers need, which takes long and is stripped anyway
+        "CMAKE_CXX_FLAGS_INIT": "-g0",
         "CMAKE_AR": program("ar", "ar"),
         "CMAKE_RANLIB": program("ranlib", "ranlib"),
         "CMAKE_LINK_DEPENDS_USE_LINKER": "OFF",  # an option of the linker that zig does not pass on

@@ -274,7 +274,15 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "unreadable records are replaced by banned ones",
-        edit("stream.stream:RecordStream.replace_unreadable", "self.banned_at(unreadable.step))", "np.empty(0, np.int64))"),
+        edit("stream.stream:RecordStream.replace_failed", "self.banned_at(unreadable.step))", "np.empty(0, np.int64))"),
+    )
+    yield (
+        "pictures that are drawn twice have one crop",
+        edit("stream.image:image_seeds", "seeds if isinstance(order, InvertibleOrder) else", "seeds if True else"),
+    )
+    yield (
+        "a picture in the place of a broken one keeps its seed",
+        edit("stream.image:ImageStream.replace_unreadable", "fixed.ids != picks.ids", "fixed.ids != fixed.ids"),
     )
     yield (
         "records drawn by weight are replaced by any",

@@ -12,6 +12,7 @@ import pytest
 from tests.formats.arrow_table import N, Record, record, table, write
 
 import penstock as pen
+from penstock.errors import SourceChangedError
 from penstock.formats.arrow import CompressedArrow, MappedArrow, open_arrow, open_table
 from penstock.records import Source
 from penstock.schema import Field
@@ -127,6 +128,16 @@ def test_blocks_are_what_is_read_at_once(
     assert type(source) is kind
     assert len(source.blocks) == num_blocks
     assert source.reads_blocks == (kind is CompressedArrow)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_compressed_file_that_was_replaced_is_refused(tmp_path: Path, stream: bool) -> None:
+    write(tmp_path / "a.arrow", table(), stream=stream, compression="zstd")
+    with open_arrow(tmp_path / "a.arrow") as source:
+        write(tmp_path / "b.arrow", table().slice(1), stream=stream, compression="zstd")
+        (tmp_path / "b.arrow").replace(tmp_path / "a.arrow")
+        with pytest.raises(SourceChangedError, match=r"a\.arrow"):
+            source[0]
 
 
 @pytest.mark.parametrize("compression", ["lz4", "uncompressed"])

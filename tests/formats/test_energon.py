@@ -4,6 +4,7 @@ import io
 import json
 import sqlite3
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -153,6 +154,23 @@ def test_an_index_that_says_something_else_is_not_used(tmp_path: Path, used: lis
     assert found == contents(pen.open(directory / "a.tar"))
 
 
+def test_an_index_with_computed_keys_takes_no_memory(tmp_path: Path, used: list[bool]):
+    directory = write(tmp_path / "data")
+    change(
+        "ALTER TABLE samples RENAME TO t; "
+        "CREATE TABLE samples (tar_file_id, sample_index, sample_key GENERATED ALWAYS AS (hex(zeroblob(5000000)))); "
+        "INSERT INTO samples SELECT tar_file_id, sample_index FROM t"
+    )(directory)
+    tracemalloc.start()
+    try:
+        pen.open(directory / "a.tar").close()
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert used == [False]
+    assert most < 5_000_000
+
+
 def test_splits(tmp_path: Path):
     directory = write(tmp_path / "data")
     with pen.open(directory, split="train") as source:
@@ -170,6 +188,7 @@ def test_splits(tmp_path: Path):
         ("split_parts: {train: ['../a.tar']}", UnsafePathError),
         ("split_parts: {train: ['{a,b}.tar']}", UnsupportedTypeError),
         ("{split_parts: {train: [a.tar]}, exclude: [a.tar/3]}", UnsupportedTypeError),
+        ("{split_parts: {train: [d/a.wds]}, exclude: [d/a.wds/x/3]}", UnsupportedTypeError),
         ("{split_parts: {train: [c.tar]}}", MissingError),
     ):
         split.write_text(words)

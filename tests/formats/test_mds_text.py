@@ -1,6 +1,7 @@
 """MosaicML's shards of lines: those that the package wrote, and those that no writer should have written."""
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,9 @@ from tests.golden.make_packed_files import N, line
 from tests.golden.make_token_files import DIRECTORY
 
 import penstock as pen
-from penstock.errors import PenstockError, SourceChangedError
+from penstock.errors import FormatError, ObjectChangedError, PenstockError, SourceChangedError
 from penstock.records import Source
+from penstock.remote.url import url_path
 from penstock.testing import SourceSuite
 
 GOLDEN = DIRECTORY / "lines"
@@ -55,6 +57,44 @@ def test_shards_of_every_format_are_read_as_they_were_written(name: str):
         assert batch["n"].tolist() == [int(line(i)["n"]) for i in reversed(range(N))]
         assert batch["x"].tobytes() == np.array([line(i)["x"] for i in reversed(range(N))]).tobytes()
         assert [batch["text"][i] for i in range(N)] == [line(i)["text"] for i in reversed(range(N))]
+
+
+def test_shards_behind_links_are_read(tmp_path: Path):
+    (tmp_path / "link").symlink_to(GOLDEN / "json")
+    with pen.open(tmp_path / "link") as source:
+        assert source.read([N - 1])["n"].tolist() == [int(line(N - 1)["n"])]
+
+
+@pytest.mark.parametrize("name", ["json", "csv-zstd"])
+def test_a_pickled_source_at_a_url_keeps_the_versions_of_its_objects(name: str):
+    place = url_path(f"memory://lines-{name}/data")
+    for path in sorted((GOLDEN / name).iterdir()):
+        place.objects.put(f"data/{path.name}", path.read_bytes())
+    with pen.open(str(place)) as source:
+        recipe = pickle.dumps(source)
+        assert source[0]["n"] == line(0)["n"]
+    with pickle.loads(recipe) as same:
+        assert same[0]["n"] == line(0)["n"]
+    shard = min(path for path in (GOLDEN / name).iterdir() if ".meta" not in path.name and path.name.startswith("shard"))
+    place.objects.put(f"data/{shard.name}", shard.read_bytes()[:-5] + b"other")
+    with pytest.raises(ObjectChangedError, match="shard"), pickle.loads(recipe) as same:
+        same.read(np.arange(N))
+
+
+def test_a_file_with_the_offsets_of_two_shards_is_refused(tmp_path: Path):
+    directory = shutil.copytree(GOLDEN / "json", tmp_path / "data")
+    index = json.loads((directory / "index.json").read_text())
+    first, second = index["shards"][:2]
+    text = "".join(f"{json.dumps({'n': n, 'text': 'a' * (9 - len(str(n))), 'x': 0.5})}\n" for n in (1, 22, 3))
+    ends = [0, *np.cumsum([len(one) + 1 for one in text.splitlines()]).tolist()]
+    for shard, edges in ((first, ends), (second, [0, ends[2], ends[2], ends[3]])):
+        (directory / shard["raw_meta"]["basename"]).write_bytes(np.array([3, *edges], "<u4").tobytes())
+        shard["raw_data"] = first["raw_data"] | {"bytes": len(text)}
+        shard |= {"samples": 3, "raw_meta": shard["raw_meta"] | {"bytes": 20}}
+    (directory / first["raw_data"]["basename"]).write_text(text)
+    (directory / "index.json").write_text(json.dumps(index | {"shards": [first, second]}))
+    with pytest.raises(FormatError, match="expected a file for each shard"):
+        pen.open(directory)
 
 
 def test_values_that_only_python_writes_into_json(tmp_path: Path):

@@ -21,6 +21,7 @@ from penstock.errors import (
     UnsupportedTypeError,
 )
 from penstock.formats.array import ArraySource, NpySource
+from penstock.remote.url import url_path
 from penstock.store import Store
 
 
@@ -294,3 +295,17 @@ def test_names_of_files_that_are_not_utf_8_are_refused(tmp_path: Path, suffix: s
         pen.open(os.fsdecode(path))
     with pytest.raises(UnsafePathError, match="rename it"):
         pen.open(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["disk", "url"])
+def test_suffixes_open_the_files_themselves(tmp_path: Path, place: str) -> None:
+    files = {"a.tar": b"1", "b.tar": b"22", "c.npy": b"3", "index.json": b'{"shards": []}'}
+    for name, data in files.items():
+        if place == "disk":
+            (tmp_path / name).write_bytes(data)
+        else:
+            url_path(f"memory://suffixes/data/{name}").objects.put(f"data/{name}", data)
+    where = tmp_path if place == "disk" else "memory://suffixes/data"
+    for suffixes, names in (([".tar"], ["a.tar", "b.tar"]), ([".npy"], ["c.npy"]), ([".json"], ["index.json"])):
+        with pen.open(where, suffixes=suffixes) as source:
+            assert {one["path"]: one["data"] for one in source} == {name: files[name] for name in names}

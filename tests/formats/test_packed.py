@@ -22,6 +22,7 @@ from penstock.errors import (
     MissingError,
     PenstockError,
     SchemaMismatchError,
+    SourceChangedError,
     TrailingBytesError,
     TruncatedError,
     UnsafeDataError,
@@ -31,6 +32,7 @@ from penstock.errors import (
 )
 from penstock.loader.native_engine import native_groups
 from penstock.records import Source
+from penstock.remote.url import url_path
 from penstock.schema import Field
 from penstock.testing import SourceSuite
 from penstock.testing.source_suite import assert_batch
@@ -375,6 +377,27 @@ def test_nested_rows_are_read() -> None:
             assert found["chat.role"] == made["chat"]["role"]
             assert found["chat.scores"].tolist() == made["chat"]["scores"]
             assert found["label"] == made["label"]
+
+
+def test_rows_at_a_url_are_copied_to_the_cache(tmp_path: Path) -> None:
+    place = url_path("memory://litdata-rows/data")
+    for path in sorted((GOLDEN / "items/nested-rows").iterdir()):
+        place.objects.put(f"data/{path.name}", path.read_bytes())
+    with pytest.raises(ValueError, match="rows is read by a package that needs files: give cache="):
+        pen.open(str(place))
+    with pen.open(str(place), cache=tmp_path / "cache") as source, pen.open(GOLDEN / "items/nested-rows") as local:
+        assert (source.schema, source.fingerprint) == (local.schema, local.fingerprint)
+        assert source[300]["chat.role"] == local[300]["chat.role"]
+
+
+def test_rows_of_a_chunk_that_was_replaced_are_refused(tmp_path: Path) -> None:
+    directory = copied("items/nested-rows", tmp_path)
+    with pen.open(directory) as source:
+        shutil.copy(directory / "chunk-0-0.bin", tmp_path / "new")
+        (tmp_path / "new").replace(directory / "chunk-0-0.bin")
+        with pytest.raises(SourceChangedError, match=r"chunk-0-0\.bin"):
+            source[0]
+        assert source[599]["id"] == 599
 
 
 @pytest.mark.parametrize("name", ["batches", "samples", "rows"])

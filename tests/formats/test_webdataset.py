@@ -384,6 +384,8 @@ def test_compressed_archives_that_change_are_noticed(tmp_path: Path, monkeypatch
 def test_compressed_archives_next_to_plain_ones_and_of_other_codecs_are_refused(tmp_path: Path):
     with pytest.raises(UnsupportedTypeError, match=r"compressed as a whole \(gzip\)"):
         opened(tmp_path, gzip.compress(tar(MEMBERS)))
+    with pytest.raises(UnsupportedTypeError, match=r"compressed as a whole \(gzip\)"):  # of less than a header
+        opened(tmp_path, gzip.compress(tar([("a.txt", b"")])))
     (tmp_path / "a.tar").write_bytes(tar(MEMBERS))
     (tmp_path / "b.tgz").write_bytes(gzip.compress(tar(MEMBERS)))
     with pytest.raises(SchemaMismatchError, match="all compressed or all plain"):

@@ -168,14 +168,15 @@ def test_without_scaling_a_jpeg_is_within_45_db_of_pillow(subsampling: int) -> N
 
 
 def test_scaling_in_the_transform_stays_close() -> None:
-    # A scaled picture is one of other low-pass filters: measured 38 to 45 dB here, and 37 dB at the least for photographs.
+    # A scaled picture is one of other low-pass filters. Measured: 50.7 to 52.7 dB here; of 54 random boxes of nine enlarged
+    # photographs of 1920 x 1280 the median was 47.1 and the least 40.3.
     picture = photograph(800, 600)
     data = encoded(picture, quality=90)
     whole = Image.open(io.BytesIO(data))
     for side in (90, 140, 180):
         crop = Crop("none", size=(side, side), flip=0.0)
         found = pixels(crop, data, 0)
-        assert psnr(found, by_pillow(whole, Box(0, 0, 800, 600), crop.size)) >= 34
+        assert psnr(found, by_pillow(whole, Box(0, 0, 800, 600), crop.size)) >= 45
 
 
 def torchvision_box(rng: np.random.Generator, width: int, height: int, scale: Sequence[float], ratio: Sequence[float]) -> Box:

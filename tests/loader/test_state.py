@@ -292,3 +292,36 @@ def test_a_state_of_another_batch_size_says_so_where_its_order_has_another_versi
     assert saved.stream.order_version > other.stream.order_version
     with pytest.raises(StateMismatchError, match=r"another run.*batch_size"):
         other.load_state_dict(saved.state_dict())
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_the_state_at_a_step_is_the_state_that_a_run_has_there(tail: str) -> None:
+    looked, loader = make(tail=tail), make(tail=tail)
+    with loader.forever() as batches:
+        for step in range(30):
+            loaded = make(tail=tail)
+            loaded.load_state_dict(looked.state_at(step))
+            assert (loaded.step, loaded.epoch) == (loader.step, loader.epoch)
+            assert_equal_batches(next(loaded.forever()), next(batches))
+    assert looked.step == 0
+
+
+def test_the_state_at_the_end_of_all_phases() -> None:
+    loader = pen.Loader(make_stream(40), phases=[Phase(9, 2)], threads=0)
+    assert loader.state_at(9) == advanced(pen.Loader(make_stream(40), phases=[Phase(9, 2)], threads=0), 9).state_dict()
+    with pytest.raises(ValueError, match="step must be"):
+        loader.state_at(-1)
+
+
+def test_a_batch_is_read_without_moving_the_loader() -> None:
+    loader, shard = make(tail="wrap"), pen.Shard(1, 2)
+    rank = make(tail="wrap", shard=shard)
+    with loader.forever() as batches:
+        for step in range(30):
+            assert_equal_batches(make(tail="wrap").batch(step), batch := next(batches))
+            assert rank.batch(step)["id"].tolist() == batch["id"][1::2].tolist()
+    assert rank.step == 0
+    memory = {"id": np.zeros(8, np.int64)}
+    filled = pen.Loader(pen.open({"id": np.arange(97)}), 8, out=[memory, memory], threads=0)
+    assert filled.batch(3)["id"].tolist() == list(range(24, 32))
+    assert not memory["id"].any()

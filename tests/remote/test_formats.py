@@ -403,6 +403,21 @@ def test_a_shard_with_a_bad_index_and_chunks_of_other_names_are_noticed(tmp_path
         pen.open(str(place / "a"))
 
 
+def test_an_array_of_more_chunks_than_rows_is_forecast_as_it_is_fetched(tmp_path: Path) -> None:
+    place = url_path("memory://zarr/narrow")
+    zarr.create_array(tmp_path / "a", data=X, chunks=(8, 1), compressors=None)
+    zarr.create_array(tmp_path / "b", data=np.tile(X[:30], 3), chunks=(8, 1), compressors=None)
+    put_all(place, tmp_path)
+    for name in ("a", "b"):
+        for order in ({}, {"block": 8, "window": 2}):
+            with pen.open(str(place / name)) as data, pen.Loader(data.shuffle(seed=5, **order), 6, tail="keep") as loader:
+                forecast = loader.forecast()
+                assert sum(len(batch["data"]) for batch in loader) == len(data)
+                network = loader.stats().network
+            assert network is not None
+            assert (network.requests, network.bytes) == (forecast.requests, forecast.bytes)
+
+
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "nothing": lambda m: None,
     "grid": lambda m: m["chunk_grid"].update(name="other"),

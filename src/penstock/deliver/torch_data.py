@@ -226,6 +226,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             _Places(loader), batch_size=None, sampler=self._places, collate_fn=as_tensors, num_workers=num_workers, **options
         )
 
+    @property
+    def loader(self) -> Loader:
+        """Whose batches these are."""
+        return self._loader
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         check_ranks(self._loader.shard, is_evaluation=self._loader.restart)
         return self._counted()

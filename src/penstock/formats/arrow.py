@@ -55,7 +55,7 @@ from penstock.formats.arrow_file import (
     translated,
     with_nullable,
 )
-from penstock.formats.files import MAX_BLOCK_BYTES, Files, FileSource, check_block
+from penstock.formats.files import MAX_BLOCK_BYTES, Files, FileSource, Versions, check_block
 from penstock.formats.rows_in_files import Rows, default_threads, extents_of_all, reader_of_memory
 from penstock.process import Recent, need
 from penstock.records import Blocks, Extents, Recipe, Sampling, Source
@@ -535,6 +535,7 @@ class CompressedArrow(FileSource, GroupSource):
     def __init__(self, paths: Sequence[str], fields: Fields | None, decoding: Decoding) -> None:
         self._paths, self._fields = list(paths), fields
         self._files = Files.on_disk(paths)
+        self._versions = Versions(self._files)
         self._streams: dict[str, bool] = {}
         first: dict[str, ArrowField] = {}
         nullable: set[str] = set()
@@ -551,6 +552,7 @@ class CompressedArrow(FileSource, GroupSource):
         super().__init__(with_nullable(first, nullable), counts, decoding)
 
     def _measure(self, group: Group, leaves: Sequence[ArrowField]) -> tuple[int, int]:
+        self._versions.check(group.path)
         return measure_batches(group.path, None if self._streams[group.path] else group.number)
 
     def _decode(self, group: Group, leaf: ArrowField) -> list[Any]:
@@ -560,6 +562,7 @@ class CompressedArrow(FileSource, GroupSource):
                 found = [batch.column(name) for batch in read_batches(True, file, [name])]
             else:
                 found = [read_batch(file, group.number, [name]).column(name)]
+        self._versions.check(group.path)
         for array in found if leaf.is_json else []:
             array.validate(full=True)  # Arrow itself reads it, and trusts it
         return found

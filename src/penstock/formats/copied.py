@@ -8,6 +8,7 @@ of several of them, for packages that read those, has hard links to them: ``<cac
 import contextlib
 import os
 import secrets
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -94,7 +95,9 @@ def _is_there(target: Path, size: int) -> bool:
 
 
 def _bytes_in(root: Path) -> int:
-    return sum(path.stat().st_size for path in root.glob("*/*") if path.is_file()) if root.is_dir() else 0
+    """Locks of other processes among them may be gone at any time."""
+    found = (status(path, follow=False) for path in root.glob("*/*"))
+    return sum(one.st_size for one in found if one is not None and stat.S_ISREG(one.st_mode))
 
 
 def _copy(file: RemoteFile, target: Path) -> int:

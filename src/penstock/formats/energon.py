@@ -13,13 +13,12 @@ several threads, and each is compared with the index. An index that says anythin
 archive is scanned.
 """
 
-import json
 import os
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ import numpy.typing as npt
 
 from penstock.argument import IntArray
 from penstock.errors import EmptySourceError, FormatError, MissingError, ReadError, UnsafePathError, UnsupportedTypeError
-from penstock.formats.files import Files, LocalFile, Names
+from penstock.formats.files import Files, LocalFile, Names, read_json
 from penstock.formats.spans import FileSpans, ScannedFile
 from penstock.native import _core
 from penstock.process import need
@@ -53,6 +52,9 @@ TAIL_BYTES = 64 << 10
 
 CHECKED = 1 << 14
 """Headers that are read at a time."""
+
+VALUE_BYTES = 4096
+"""Of the largest value of the database. Names in headers are shorter, but a column may be computed."""
 
 STEPS = 10_000
 """Of the database's machine, between two looks at whether it takes too long."""
@@ -93,8 +95,8 @@ def _find_index(path: Path) -> tuple[Path, int] | None:
         index = directory / META / INDEX
         if is_file(index) and is_file(directory / META / INFO):
             try:
-                counts = _read_json(directory / META / INFO).get("shard_counts")
-            except FormatError:
+                counts = read_json(LocalFile(directory / META / INFO), INFO_BYTES)[1].get("shard_counts")
+            except ReadError:
                 return None
             name = path.relative_to(directory).as_posix()
             names = list(counts) if isinstance(counts, dict) else []
@@ -108,6 +110,7 @@ def _rows(index: Path, number: int, most: int) -> Iterator[tuple[Any, Any, Any, 
     """
     with closing(sqlite3.connect(f"{index.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
         base.execute("PRAGMA trusted_schema = OFF")
+        base.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES)
         left = 1000 + 100 * (most // STEPS + 1)
 
         def is_too_long() -> int:
@@ -264,7 +267,8 @@ def split_files(what: Names, split: str) -> Files:
         raise FormatError(f"{meta}: expected lists of archives by the names of parts as split_parts, found something else")
     if split not in parts:
         raise KeyError(f"{meta}: there is no part {split!r}; there are {list(parts)}")
-    if left_out := [name for name in excluded if name not in parts[split] and ".tar/" in name]:
+    archives, excluded = set(parts[split]), set(excluded)
+    if left_out := [name for name in excluded if not archives.isdisjoint(str(one) for one in PurePosixPath(name).parents)]:
         raise UnsupportedTypeError(f"{meta}: the split leaves out single samples, such as {left_out[0]!r}, which is not read")
     names = [name for name in parts[split] if name not in excluded]
     for name in [*names, *excluded]:
@@ -283,7 +287,7 @@ def _are_names(names: object) -> bool:
 
 def _read_split(meta: Path) -> Mapping[str, Any]:
     if is_file(meta / "split.json") and not is_file(meta / "split.yaml"):
-        return _read_json(meta / "split.json")
+        return read_json(LocalFile(meta / "split.json"), INFO_BYTES)[1]
     if not is_file(meta / "split.yaml"):
         raise MissingError(f"{meta}: expected split.yaml or split.json, which Energon makes when it prepares a directory")
     yaml = need("yaml", "energon")
@@ -295,18 +299,4 @@ def _read_split(meta: Path) -> Mapping[str, Any]:
         raise FormatError(f"{meta / 'split.yaml'}: expected YAML, found something else") from error
     if not isinstance(content, dict):
         raise FormatError(f"{meta / 'split.yaml'}: expected split_parts, found something else")
-    return content
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    with reading(path):
-        if path.stat().st_size > INFO_BYTES:
-            raise FormatError(f"{path}: expected at most {INFO_BYTES} bytes, found more")
-        raw = path.read_bytes()
-    try:
-        content = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: expected JSON, found something else") from error
-    if not isinstance(content, dict):
-        raise FormatError(f"{path}: expected an object, found something else")
     return content

@@ -2,6 +2,7 @@
 
 import glob
 import hashlib
+import json
 import os
 import re
 import stat
@@ -20,6 +21,7 @@ from penstock.errors import (
     MissingError,
     NoMatchError,
     SchemaMismatchError,
+    SourceChangedError,
     UnsafePathError,
 )
 from penstock.fingerprint import (
@@ -37,7 +39,7 @@ from penstock.records import Sampling, Source
 from penstock.remote.objects import ObjectInfo
 from penstock.remote.url import UrlPath
 from penstock.store.storage import as_location
-from penstock.system import file_versions, is_directory, is_file, is_there, names_in, reading, status
+from penstock.system import WRITTEN, file_version, file_versions, is_directory, is_file, is_there, names_in, reading, status
 
 __all__ = [
     "MAX_BATCH_BYTES",
@@ -50,6 +52,7 @@ __all__ = [
     "Neighbours",
     "Prefix",
     "RemoteFile",
+    "Versions",
     "bytes_of",
     "check_batch",
     "check_block",
@@ -66,6 +69,7 @@ __all__ = [
     "need_utf8",
     "next_to",
     "one_line",
+    "read_json",
     "suffix_of",
 ]
 
@@ -414,6 +418,21 @@ def is_file_there(file: File) -> bool:
         return False
 
 
+def read_json(file: File, most: int) -> tuple[bytes, dict[str, Any]]:
+    """The bytes of a file, at most ``most``, and the object of JSON in them. FormatError for anything else."""
+    size = file.size
+    if size > most:
+        raise FormatError(f"{file}: expected at most {most} bytes, found {size}")
+    raw = file.read(0, size)
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{file}: expected JSON, found something else") from error
+    if not isinstance(content, dict):
+        raise FormatError(f"{file}: expected names and values, found {ascii(content)[:100]}")
+    return raw, content
+
+
 def bytes_of(file: File) -> int:
     """The bytes of a file that may be empty."""
     return file.info.size if isinstance(file, RemoteFile) else need_file(file.path).st_size
@@ -504,6 +523,20 @@ class Files(Sequence[File]):
         for (number, _), data in zip(wanted, read, strict=True):
             digests[number].update(data)
         return [(size, ends or digest.hexdigest()) for size, ends, digest in zip(sizes, known, digests, strict=True)]
+
+
+class Versions:
+    """Files on disk as they were when they were opened, for readers that open them again by name. Objects at URLs have versions of
+    their own.
+    """
+
+    def __init__(self, files: Iterable[File]) -> None:
+        self._versions = {str(file): file_version(file.path)[:WRITTEN] for file in files if isinstance(file, LocalFile)}
+
+    def check(self, name: str) -> None:
+        """SourceChangedError if the file of that name is another one, or was written to."""
+        if name in self._versions and file_version(name)[:WRITTEN] != self._versions[name]:
+            raise SourceChangedError(f"{name}: the file was written to or replaced since it was opened; open the data again")
 
 
 class Neighbours:

@@ -10,7 +10,6 @@ Records are those of the Arrow files in the order of the state. Old versions sav
 of its records in a file of indices.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from penstock.errors import CorruptError, EmptySourceError, FormatError, Missing
 from penstock.formats.arrow import open_arrow
 from penstock.formats.arrow_file import Fields, is_stream, mapped_bytes, read_batches, translated
 from penstock.formats.copied import copy_files
-from penstock.formats.files import File, LocalFile, Prefix, RemoteFile
+from penstock.formats.files import File, LocalFile, Prefix, RemoteFile, read_json
 from penstock.process import need
 from penstock.records import Source
 from penstock.remote.url import UrlPath
@@ -119,17 +118,7 @@ def _open_state(directory: _Directory, split: str | None, fields: Fields | None,
 
 
 def _content(directory: _Directory, name: str) -> dict[str, Any]:
-    path, file = directory.path / name, directory.file(name)
-    size = file.size
-    if size > MAX_BYTES:
-        raise FormatError(f"{path}: expected at most {MAX_BYTES} bytes, found {size}")
-    try:
-        content = json.loads(file.read(0, size))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: expected JSON, found something else") from error
-    if not isinstance(content, dict):
-        raise FormatError(f"{path}: expected names and values, found {ascii(content)[:100]}")
-    return content
+    return read_json(directory.file(name), MAX_BYTES)[1]
 
 
 def _files(directory: _Directory, listed: object, key: str) -> list[str]:

@@ -57,7 +57,8 @@ from penstock.formats.arrow_file import (
 from penstock.formats.arrow_file import (
     choose as choose_columns,
 )
-from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, FileSource, LocalFile, Names, RemoteFile, check_block
+from penstock.formats.copied import copy_files
+from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, FileSource, LocalFile, Names, RemoteFile, Versions, check_block
 from penstock.formats.packed import (
     KEPT_BYTES,
     OFFSET,
@@ -152,6 +153,9 @@ def open_litdata(
     limits = byte_size("max_block_bytes", max_block_bytes), byte_size("kept_bytes", kept_bytes)
     files = _files(index, content)
     if len(files) > 1 and files[1].last(len(ROWS)) == ROWS:
+        objects = [file for file in files if isinstance(file, RemoteFile)]
+        if objects:
+            files = Files.on_disk(map(str, copy_files("LitData's rows", objects, remote or RemoteOptions())))
         return LitDataRows(files, plain_fields(fields), Decoding(default_threads(threads), *reversed(limits)))
     return _open_items(files, plain_fields(fields), (default_threads(threads), io, remote), limits)
 
@@ -526,14 +530,10 @@ class LitDataRows(FileSource, GroupSource):
     def __init__(self, files: Files, fields: Fields | None, decoding: Decoding) -> None:
         self._files, self._fields = files, fields
         index, *chunks = files
-        if files.is_remote:
-            raise UnsupportedTypeError(
-                f"{index}: the items are rows of an Arrow file within {chunks[0].name}, which is not read at URLs: copy the "
-                "directory to a disk"
-            )
         content = _content(index)
         if len(content["chunks"]) != len(chunks):
             raise SourceChangedError(f"{index}: the file was changed while it was read; open it anew")
+        self._versions = Versions(chunks)
         self._spans: dict[str, tuple[int, int]] = {}
         first: dict[str, ArrowField] = {}
         nullable: set[str] = set()
@@ -554,6 +554,7 @@ class LitDataRows(FileSource, GroupSource):
         super().__init__(with_nullable(first, nullable), counts, decoding)
 
     def _measure(self, group: Group, leaves: Sequence[ArrowField]) -> tuple[int, int]:
+        self._versions.check(group.path)
         return measure_batches(group.path, group.number, self._spans[group.path])
 
     def _decode(self, group: Group, leaf: ArrowField) -> list[Any]:
@@ -562,6 +563,7 @@ class LitDataRows(FileSource, GroupSource):
         with open(group.path, "rb", buffering=0) as file:
             rows = RangeFile(high - low, lambda start, stop: os.pread(file.fileno(), stop - start, low + start))
             found = read_batch(pa.PythonFile(rows, "r"), group.number, [name]).column(name)
+        self._versions.check(group.path)
         if leaf.is_json:
             found.validate(full=True)  # Arrow itself reads it, and trusts it
         return [found]

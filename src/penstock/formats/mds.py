@@ -94,7 +94,7 @@ def open_mds(
     limits = byte_size("max_block_bytes", max_block_bytes), byte_size("kept_bytes", kept_bytes)
     how = default_threads(threads), io, remote
     if _shards_of(index)[0].get("format") in FORMATS:
-        return _open_lines(index, plain_fields(fields), how, limits)
+        return _open_lines(_line_files(index), plain_fields(fields), how, limits)
     return _open(_files(index), plain_fields(fields), how, limits)
 
 
@@ -288,13 +288,16 @@ def _look(files: Files) -> tuple[_Index, list[PackedFile], str | None]:
     found = _read_index(index)
     if len(found.shards) != len(shards):
         raise SourceChangedError(f"{index}: the file was changed while it was read; open it anew")
-    are_zipped = [
-        shard.zipped is not None and file.name == shard.zipped[0].rpartition("/")[2]
-        for shard, file in zip(found.shards, shards, strict=True)
-    ]
-    codec = _codec(index, found.shards, are_zipped)
+    codec = _codec(index, found.shards, _are_zipped(found.shards, shards))
     told = list(zip(shards, found.shards, strict=True))
     return found, list(map_at_once(lambda one: _look_at(*one, codec is not None), told, are_remote=files.is_remote)), codec
+
+
+def _are_zipped(shards: Sequence[_Shard], files: Sequence[File]) -> list[bool]:
+    return [
+        shard.zipped is not None and file.name == shard.zipped[0].rpartition("/")[2]
+        for shard, file in zip(shards, files, strict=True)
+    ]
 
 
 def _codec(index: File, shards: Sequence[_Shard], are_zipped: Sequence[bool]) -> str | None:
@@ -331,10 +334,33 @@ def _look_at(file: File, shard: _Shard, is_zipped: bool) -> PackedFile:
 # Shards of lines
 
 
-def _open_lines(
-    index: File, fields: Fields | None, options: tuple[int, str, RemoteOptions | None], limits: tuple[int, int]
-) -> LineShards | LineBlocks:
+def _line_files(index: File) -> Files:
+    """The index, the shards that it names, and their tables: compressed ones, unless all of them were decompressed before."""
     listed = _shards_of(index)
+    shards = [_shard(index, one) for one in listed]
+    raw = [_next_to(index, one.raw[0]) for one in shards]
+    is_raw = all(one.zipped is None for one in shards) or (isinstance(index, LocalFile) and all(map(is_file_there, raw)))
+    data = raw if is_raw else [_next_to(index, (one.zipped or one.raw)[0]) for one in shards]
+    tables = [_file(index, one.get("raw_meta" if is_raw else "zip_meta")) for one in listed]
+    return Files([index, *data, *(_next_to(index, name) for name, _ in tables)])
+
+
+def _open_lines(
+    files: Files, fields: Fields | None, options: tuple[int, str, RemoteOptions | None], limits: tuple[int, int]
+) -> LineShards | LineBlocks:
+    index = files[0]
+    form, shards, codec = files.once("lines", lambda: _look_at_lines(files))
+    layout = choose(index, form.packed(), fields)
+    origin = LineOrigin(form, layout, SpanOptions(*options), (_open_lines, (files, fields, options, limits)))
+    return LineShards(shards, origin) if codec is None else LineBlocks(index, shards, origin, Decompression(codec, *limits))
+
+
+def _look_at_lines(files: Files) -> tuple[TextForm, list[LineShard], str | None]:
+    """What lines are, the shards, and how they are compressed."""
+    index, listed = files[0], _shards_of(files[0])
+    data, tables = files[1 : len(listed) + 1], files[len(listed) + 1 :]
+    if len(data) != len(listed) or len(tables) != len(listed):
+        raise SourceChangedError(f"{index}: the file was changed while it was read; open it anew")
     form = TextForm.of(index, listed[0])
     for number, shard in enumerate(listed):
         if shard.get("version") != 2:
@@ -343,20 +369,16 @@ def _open_lines(
             raise SchemaMismatchError(
                 f"{index}: expected the format and the columns of the first shard in all of them, found others in number {number}"
             )
-    shards = [(shard, _shard(index, shard)) for shard in listed]
-    raw = [_next_to(index, one.raw[0]) for _, one in shards]
-    use_raw = all(one.zipped is None for _, one in shards) or (isinstance(index, LocalFile) and all(map(is_file_there, raw)))
-    codec = None if use_raw else _codec(index, [one for _, one in shards], [one.zipped is not None for _, one in shards])
-    found = [_line_shard(index, shard, one, is_zipped=codec is not None) for shard, one in shards]
-    for one in found:
-        one.check()
-    layout = choose(index, form.packed(), fields)
-    recipe = (_open_lines, (index, fields, options, limits))
-    origin = LineOrigin(form, layout, SpanOptions(*options), recipe)
-    return LineShards(found, origin) if codec is None else LineBlocks(index, found, origin, Decompression(codec, *limits))
+    shards = [_shard(index, shard) for shard in listed]
+    codec = _codec(index, shards, _are_zipped(shards, data))
+    made = [_line_shard(index, *one, is_zipped=codec is not None) for one in zip(listed, shards, data, tables, strict=True)]
+    for _ in map_at_once(LineShard.check, made, are_remote=files.is_remote):
+        pass
+    return form, made, codec
 
 
-def _line_shard(index: File, shard: Mapping[str, Any], one: _Shard, *, is_zipped: bool) -> LineShard:
-    meta = _file(index, shard.get("raw_meta"))
-    data, table = (one.zipped or one.raw, _file(index, shard.get("zip_meta"))) if is_zipped else (one.raw, meta)
-    return LineShard(_next_to(index, data[0]), _next_to(index, table[0]), one.raw[1], one.samples, meta[1], data[1], table[1])
+def _line_shard(index: File, shard: Mapping[str, Any], one: _Shard, data: File, table: File, *, is_zipped: bool) -> LineShard:
+    raw_table = _file(index, shard.get("raw_meta"))[1]
+    stored = one.zipped[1] if is_zipped and one.zipped is not None else one.raw[1]
+    stored_table = _file(index, shard.get("zip_meta"))[1] if is_zipped else raw_table
+    return LineShard(data, table, one.raw[1], one.samples, raw_table, stored, stored_table)

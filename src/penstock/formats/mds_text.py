@@ -24,7 +24,7 @@ from penstock.argument import IntArray
 from penstock.batch import Batch, Outputs, Ragged, fixed_output
 from penstock.errors import CorruptError, FormatError, SchemaMismatchError, TrailingBytesError, TruncatedError
 from penstock.fingerprint import fingerprint_of
-from penstock.formats.files import File, Files, check_block, one_line
+from penstock.formats.files import File, Files, RemoteFile, check_block, one_line
 from penstock.formats.packed import (
     Decompression,
     PackedBlocks,
@@ -33,9 +33,10 @@ from penstock.formats.packed import (
     PackedLayout,
     PackedOrigin,
 )
-from penstock.formats.rows_in_files import version_of
+from penstock.formats.rows_in_files import FileRows, version_of
 from penstock.formats.spans import FileSpans, ScannedFile, SpanField, SpanIndex, SpanOptions, SpanSource
 from penstock.native import _core
+from penstock.process import map_at_once
 from penstock.records import Recipe, Source
 from penstock.schema import Field
 
@@ -183,6 +184,12 @@ class LineShard:
         return offsets
 
 
+def _offsets_of(shards: Sequence[LineShard], form: TextForm, decompression: Decompression | None) -> list[IntArray]:
+    """The tables of all shards; of those at URLs many at once."""
+    are_remote = isinstance(shards[0].meta, RemoteFile)
+    return list(map_at_once(lambda shard: shard.offsets(form, decompression), shards, are_remote=are_remote))
+
+
 @dataclass(frozen=True)
 class LineOrigin:
     """How shards of lines were opened: what their lines are, the fields, and how they are read again."""
@@ -203,10 +210,10 @@ class LineShards(SpanSource):
 
     def __init__(self, shards: Sequence[LineShard], origin: LineOrigin) -> None:
         files = Files([shard.data for shard in shards])
-        tables = [shard.offsets(origin.form, None) for shard in shards]
+        tables = _offsets_of(shards, origin.form, None)
         self._origin, self._told = origin, origin.identity(tables)
-        by_name = dict(zip(map(str, files), tables, strict=True))
-        index = SpanIndex("mds lines", files, partial(_spans, tables=by_name, form=origin.form), origin.how, self._told)
+        scan = partial(_spans, tables=_tables_of(files, tables), form=origin.form)
+        index = SpanIndex("mds lines", files, scan, origin.how, self._told)
         super().__init__(index, {LINE: SpanField(Field.bytes())})
 
     @property
@@ -232,6 +239,15 @@ class LineShards(SpanSource):
         return self._origin.recipe
 
 
+def _tables_of(files: Files, tables: Sequence[IntArray]) -> dict[str, IntArray]:
+    """Tables by the names of files, links followed. FormatError if one file has several."""
+    found: dict[str, IntArray] = {}
+    for file, table in zip(files, tables, strict=True):
+        if not np.array_equal(found.setdefault(str(FileRows.whole(file).path), table), table):
+            raise FormatError(f"{file}: expected a file for each shard, found two tables of offsets for this one")
+    return found
+
+
 def _spans(file: ScannedFile, tables: Mapping[str, IntArray], form: TextForm) -> FileSpans:
     offsets, header = tables[str(file)], form.header
     if file.read(0, len(header)).tobytes() != header:
@@ -243,7 +259,7 @@ class LineBlocks(PackedBlocks):
     """The samples of compressed shards of lines, one shard after the other."""
 
     def __init__(self, index: File, shards: Sequence[LineShard], origin: LineOrigin, decompression: Decompression) -> None:
-        self._lines, self._tables = origin, [shard.offsets(origin.form, decompression) for shard in shards]
+        self._lines, self._tables = origin, _offsets_of(shards, origin.form, decompression)
         parts = [PackedFile(one.data, one.size, version_of(one.data), one.samples, one.stored_bytes) for one in shards]
         options = origin.how.threads, origin.how.io, origin.how.remote
         packed = PackedOrigin(options, origin.identity(self._tables), origin.recipe)

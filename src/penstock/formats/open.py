@@ -379,13 +379,14 @@ def _open_under(path: UrlPath, options: Options) -> Source:
     names = {name.partition("/")[0] for name, _ in prefix.named()}
     if names <= set(DIRECTORIES):
         return open_store(path, **_split(options))
-    if "suffixes" not in options:
-        found = kind_of_layout(names, partial(_read_under, path))
-        if found is not None:
-            return found[1].open(prefix if found[1].is_listed else path, **_split(options))
-        if (kind := _shards_in(names)) is not None:
-            return kind.open(Files(_objects_of(kind, path, listed)), **_split(options))
-        _refuse_prefixes_inside(prefix)
+    if "suffixes" in options:  # the files themselves are wanted
+        return PREFIX.open(prefix, **_split(options))
+    found = kind_of_layout(names, partial(_read_under, path))
+    if found is not None:
+        return found[1].open(prefix if found[1].is_listed else path, **_split(options))
+    if (kind := _shards_in(names)) is not None:
+        return kind.open(Files(_objects_of(kind, path, listed)), **_split(options))
+    _refuse_prefixes_inside(prefix)
     files = [RemoteFile(name, info) for name, info in children(path, listed) if not name.name.startswith(".")]
     kept = set(without_companions(file.name for file in files))
     files = [file for file in files if file.name in kept]
@@ -648,13 +649,14 @@ def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
     inside = names_in(path)
     if _is_store(inside) or "generation" in options:
         return open_store(path, **options)
-    if "suffixes" not in options:
-        found = kind_of_layout(inside, partial(_read_inside, path))
-        if found is not None:
-            return found[1].open(path, **options)
-        if (kind := _shards_in(inside)) is not None:
-            return kind.open(path, **options)
-        _refuse_layouts_inside(path, inside)
+    if "suffixes" in options:  # the files themselves are wanted
+        return FOLDER.open(path, **options)
+    found = kind_of_layout(inside, partial(_read_inside, path))
+    if found is not None:
+        return found[1].open(path, **options)
+    if (kind := _shards_in(inside)) is not None:
+        return kind.open(path, **options)
+    _refuse_layouts_inside(path, inside)
     names = without_companions(name for name in inside if not name.startswith(".") and is_file(path / name))
     if "dtype" in options and names and all(name.endswith(".bin") for name in names):
         return BIN.open(path, **options)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from penstock.argument import IntArray, byte_size, whole_number
-from penstock.errors import BatchTooLargeError, CorruptError, FormatError, SizeOverflowError, SourceChangedError, TruncatedError
+from penstock.errors import BatchTooLargeError, CorruptError, FormatError, SizeOverflowError, TruncatedError
 from penstock.formats.arrow import CACHE_BYTES, Decoding, Group, GroupSource
 from penstock.formats.arrow_column import ArrowColumn
 from penstock.formats.arrow_file import (
@@ -37,14 +37,23 @@ from penstock.formats.arrow_file import (
     translated,
     with_nullable,
 )
-from penstock.formats.files import MAX_BLOCK_BYTES, File, FileSource, LocalFile, Names, RemoteFile, check_block, find_files
+from penstock.formats.files import (
+    MAX_BLOCK_BYTES,
+    File,
+    FileSource,
+    LocalFile,
+    Names,
+    RemoteFile,
+    Versions,
+    check_block,
+    find_files,
+)
 from penstock.formats.rows_in_files import default_threads
 from penstock.process import Recent, need
 from penstock.records import Extents, Recipe
 from penstock.remote.residency import PAGE
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.row_table import expanded
-from penstock.system import WRITTEN, file_version
 
 __all__ = ["ParquetSource", "RangeFile", "RemoteParquetSource", "open_parquet"]
 
@@ -451,7 +460,7 @@ class ParquetSource(FileSource, GroupSource):
         self._files, self._fields = find_files(what, SUFFIXES), fields
         self._file_named = {str(file): file for file in self._files}
         self._footers, self._plans = Recent(FOOTER_BYTES), Recent(PLAN_BYTES)
-        self._versions = {str(file): _version_of(file) for file in self._files}
+        self._versions = Versions(self._files)
         heads, names = self._look(decoding.threads), [str(file) for file in self._files]
         for name, (leaves, _) in zip(names, heads, strict=True):
             need_agreement(heads[0][0], leaves, (names[0], name), exact=False)
@@ -488,17 +497,13 @@ class ParquetSource(FileSource, GroupSource):
                 batches = file.iter_batches(rows, row_groups=[group.number], columns=[name], use_threads=False)
                 _check_batches(f"{group.path}: group {group.number}", batches, plan.stored_bytes, limit)
             found = file.read_row_group(group.number, [name], use_threads=False).to_batches()
-        self._need_unchanged(self._file_named[group.path])
+        self._versions.check(group.path)
         for batch in found:
             batch.validate(full=leaf.is_json)  # of nested columns Arrow itself makes texts, and trusts them
         return [batch.column(leaf.path[0]) for batch in found]
 
-    def _need_unchanged(self, file: File) -> None:
-        if _version_of(file) != self._versions[str(file)]:
-            raise SourceChangedError(f"{file}: the file was written to or replaced since it was opened; open the data again")
-
     def _footer(self, file: File) -> Any:
-        self._need_unchanged(file)
+        self._versions.check(str(file))
         return self._footers.get((str(file), None), lambda: _with_size(read_footer(file)))
 
     @contextmanager
@@ -627,11 +632,6 @@ def _check_batches(where: str, batches: Iterable[Any], stored: int, limit: int) 
     for batch in batches:
         total += batch.get_total_buffer_size()
         check_block(where, total, stored, limit)
-
-
-def _version_of(file: File) -> tuple[int, ...]:
-    """Inode, size and time of a file on disk, which is opened anew for every group; an object at a URL is known by its version."""
-    return file_version(file.path)[:WRITTEN] if isinstance(file, LocalFile) else ()
 
 
 def _with_size(footer: Any) -> tuple[Any, int]:

@@ -33,7 +33,7 @@ from penstock.remote.url import UrlPath
 from penstock.store.local import Filesystem
 from penstock.system import is_file, is_there, names_in, writing
 
-__all__ = ["NewFile", "Staging", "new_file", "refuse_existing", "replace_file"]
+__all__ = ["NewFile", "Staging", "new_file", "put_file", "refuse_existing", "replace_file"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -296,5 +296,10 @@ def _put_new(local: Path, target: UrlPath) -> None:
             _refuse_existing(target)
         return
     _refuse_existing(target)
+    put_file(local, target)
+
+
+def put_file(local: Path, target: UrlPath) -> None:
+    """Put a file that is not empty at a URL, in parts if it is large, in place of what may be there."""
     with local.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
         target.objects.put(target.key, [view])

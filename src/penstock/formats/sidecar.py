@@ -49,7 +49,7 @@ from penstock.errors import (
 )
 from penstock.fingerprint import digest_files, fingerprint_of
 from penstock.formats.files import RemoteFile
-from penstock.formats.publish import NewFile, Staging
+from penstock.formats.publish import NewFile, Staging, put_file
 from penstock.formats.rows_in_files import Version
 from penstock.native import _core
 from penstock.records import FEW, Sampling
@@ -292,7 +292,7 @@ def publish(subject: Subject, sidecar: "Sidecar") -> UrlPath | None:
             raise SourceChangedError(f"{one}: the object was replaced while its index was made; open it again")
     if not _is_published(place, subject.kind, sidecar.identity):
         with reading(sidecar.path):
-            place.objects.put(place.key, sidecar.path.read_bytes())
+            put_file(sidecar.path, place)
     return place
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from penstock.argument import IntArray, byte_size
 from penstock.batch import Batch, Outputs, Ragged, empty
-from penstock.errors import CorruptError, EmptyFileError, FormatError, SchemaMismatchError, UnsupportedTypeError
+from penstock.errors import CorruptError, EmptyFileError, FormatError, SchemaMismatchError, TruncatedError, UnsupportedTypeError
 from penstock.formats.energon import spans_of_energon, split_files
 from penstock.formats.files import MAX_BATCH_BYTES, MAX_BLOCK_BYTES, Files, Names, check_batch, find_files, suffix_of
 from penstock.formats.lines import decompressed
@@ -98,7 +98,7 @@ def _scan(file: ScannedFile) -> FileSpans:
         return found
     try:
         return file.scan(_core.TarScanner(str(file), file.size))
-    except FormatError:
+    except (FormatError, TruncatedError):
         head = file.read(0, min(8, file.size)).tobytes()
         for magic, name in COMPRESSED.items():
             if head.startswith(magic):

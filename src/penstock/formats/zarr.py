@@ -6,7 +6,6 @@ checked, and tensorstore is imported when the first record is read. What differs
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from penstock.errors import (
 )
 from penstock.fingerprint import fingerprint_of
 from penstock.formats.arrow_file import Fields, plain_fields
-from penstock.formats.files import MAX_BLOCK_BYTES, File, LocalFile, Prefix, one_line
+from penstock.formats.files import MAX_BLOCK_BYTES, File, LocalFile, Prefix, one_line, read_json
 from penstock.formats.rows_in_files import default_threads
 from penstock.process import need
 from penstock.records import Blocks, Recipe, Source
@@ -265,7 +264,7 @@ def _arrays(directory: Directory, above: tuple[str, ...]) -> Iterator[tuple[str,
     inside, path = set(directory.names()), directory.path
     is_group = ".zgroup" in inside
     if "zarr.json" in inside:
-        raw, content = _metadata(directory.file("zarr.json"))
+        raw, content = read_json(directory.file("zarr.json"), MAX_METADATA)
         if content.get("node_type") == "array":
             yield "/".join(above) or "data", _of_v3(path, content, raw)
             return
@@ -273,27 +272,13 @@ def _arrays(directory: Directory, above: tuple[str, ...]) -> Iterator[tuple[str,
         if not is_group:
             raise FormatError(f"{path / 'zarr.json'}: expected an array or a group, found {ascii(content.get('node_type'))[:100]}")
     elif ".zarray" in inside:
-        raw, content = _metadata(directory.file(".zarray"))
+        raw, content = read_json(directory.file(".zarray"), MAX_METADATA)
         yield "/".join(above) or "data", _of_v2(path, content, raw)
         return
     if is_group and len(above) < MOST_DEEP:
         for name in sorted(inside):
             if directory.is_node(name):
                 yield from _arrays(directory.inner(name), (*above, name))
-
-
-def _metadata(path: File) -> tuple[bytes, dict[str, Any]]:
-    size = path.size
-    if size > MAX_METADATA:
-        raise FormatError(f"{path}: expected at most {MAX_METADATA} bytes, found {size}")
-    raw = path.read(0, size)
-    try:
-        content = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: expected JSON, found something else") from error
-    if not isinstance(content, dict):
-        raise FormatError(f"{path}: expected names and values, found {ascii(content)[:100]}")
-    return raw, content
 
 
 def _of_v3(path: Path | UrlPath, content: Mapping[str, Any], raw: bytes) -> ZarrArray:

@@ -227,6 +227,11 @@ class Loader:
     def __iter__(self) -> "Batches":
         return Batches(self, endless=False)
 
+    def batch(self, step: int) -> Any:
+        """This rank's batch of any step, past or future, read now, in the caller's thread; the loader stays where it is."""
+        work = replace(self._work, out=()) if self._work.out else self._work
+        return work.make(self._schedule.place(whole_number("step", step)))
+
     def forever(self) -> "Batches":
         """Batches without end, epoch after epoch; with phases, until the last one is over."""
         if self._phases is None and not self._schedule.is_endless:
@@ -272,6 +277,19 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """The state as plain JSON types. It counts what was delivered, never what was read ahead."""
         step, epoch, position = self._at
+        return self._identity.state(Cursor(self.stream.seed, epoch, position), step, self._batch_size or 0)
+
+    def state_at(self, step: int) -> dict[str, Any]:
+        """The state before a step, past or future, as :meth:`state_dict` gives it there; the loader stays where it is.
+
+        For trainers that count the steps themselves, or take batches before they train on them.
+        """
+        step = whole_number("step", step)
+        if step == self._schedule.total:
+            epoch, position = self._schedule.end(step)
+        else:
+            place = self._schedule.place(step)
+            epoch, position = place.epoch, place.position
         return self._identity.state(Cursor(self.stream.seed, epoch, position), step, self._batch_size or 0)
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:

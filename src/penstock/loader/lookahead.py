@@ -399,7 +399,9 @@ class _KeptLeaf:
 
     def __init__(self, leaf: Leaf) -> None:
         self._leaf, self._blocks = leaf, leaf.blocks
-        if leaf.remote is not None and len(leaf.remote.files) >= len(leaf):  # objects of their own, which no request joins
+        are_alone = not getattr(leaf, "reads_blocks", True)
+        if are_alone and leaf.remote is not None and len(leaf.remote.files) >= len(leaf):
+            # Records are objects of their own, which no request joins.
             self._blocks = Blocks(len(leaf), 1)
         self._spans: set[range] = set()
         self.needs: dict[int, Need] = {}

@@ -229,7 +229,7 @@ def _native_field(
     if first.is_fixed:
         is_tokens = streams[0].has_sequences
         stride = first.dtype.itemsize if is_tokens else first.stride
-        is_made = any(isinstance(reader, _core.ImageReader) for reader, _ in readers)
+        is_made = streams[0].makes(name)
         return FixedField(name, readers, stride, first.dtype, first.shape, is_tokens, nullable, is_made)
     if any(field.ndim != first.ndim for field in fields):
         return None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.errors import (
     CorruptError,
@@ -40,8 +40,9 @@ from penstock.remote.fetch import (
     given_up,
     read_error,
 )
-from penstock.remote.http_client import HttpClient
-from penstock.remote.obstore_client import ObstoreClient, first_line, open_obstore
+
+if TYPE_CHECKING:
+    from penstock.remote.obstore_client import ObstoreClient
 
 __all__ = ["AnyClient", "Clients", "ObjectInfo", "Objects", "close_all", "open_client", "shared_objects"]
 
@@ -153,6 +154,9 @@ class Clients:
 
 def open_client(scheme: str, host: str, options: Mapping[str, Any], policy: Policy, *, write: bool = False) -> AnyClient:
     """A new client; ValueError if one of the options is unknown or has a bad value."""
+    from penstock.remote.http_client import HttpClient  # here, because asyncio, http and ssl take as long to load as half of numpy
+    from penstock.remote.obstore_client import first_line, open_obstore
+
     try:
         _check_ours(scheme, options)
         if scheme in READ_ONLY:
@@ -484,8 +488,10 @@ class Objects:
     def _client(self) -> AnyClient:
         return self._clients.client(self.policy)
 
-    def _obstore(self, *, write: bool = False) -> ObstoreClient:
+    def _obstore(self, *, write: bool = False) -> "ObstoreClient":
         """The client for everything except reads from a web server."""
+        from penstock.remote.obstore_client import ObstoreClient
+
         if self.scheme in READ_ONLY:
             raise FailedError(Failure("refused", f"places of {self.scheme}:// are only read", sent=False))
         client = self._clients.client(self.policy, write=write)

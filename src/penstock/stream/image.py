@@ -180,6 +180,9 @@ class ImageStream(PartStream):
         names = {name: name if one is None else one.data for name, one in self._fields.items()}
         return {name: tables[data] for name, data in names.items() if data in tables}
 
+    def makes(self, name: str) -> bool:
+        return self._fields[name] is not None
+
     def native_reader(self, leaf: Leaf, name: str, inner: str) -> tuple[Any, int] | None:
         """Of a picture: the reader of its bytes, and what makes an array of them. Where a picture may be in a file outside of the
         data, one that is missing is left to :meth:`fetch`.

@@ -339,6 +339,10 @@ class PartStream(Stream):
         """Whether something is made of what was read before it is delivered."""
         return False
 
+    def makes(self, name: str) -> bool:
+        """Whether a field is made of what is read, as a picture is."""
+        return False
+
     @property
     def completion(self) -> object:
         """What is made of what was read, equal for streams that make the same of samples of any of them; None if there is no such

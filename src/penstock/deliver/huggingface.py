@@ -1,0 +1,144 @@
+"""Delivery to the Trainer of transformers and to TRL: loaders where they take datasets, packed batches in the padding-free form."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+
+from penstock.deliver.torch import DataLoader
+from penstock.errors import StateMismatchError
+from penstock.loader import Loader
+
+__all__ = ["over_loaders", "padding_free", "with_bounds"]
+
+T = TypeVar("T")
+IGNORED = -100
+
+
+def padding_free(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch of packs as one row: ``input_ids``, ``labels`` and ``position_ids`` of shape [1, rows * length]; a ``transform=``.
+
+    Packs need the fields tokens, labels and position; with the field segment the padding of a row is one document. There is no
+    attention mask: models tell documents apart where positions begin at 0. Their loss compares a token with the label behind it, so
+    labels are moved by one; that of a document's first token is -100.
+
+    >>> import penstock as pen
+    >>> from penstock.deliver.huggingface import padding_free
+    >>> packs = pen.open({"text": ["abc", "de"]}).in_order().pack(5, fields=("tokens", "labels", "position"))
+    >>> next(iter(pen.Loader(packs, 1, transform=padding_free)))["labels"].tolist()
+    [[-100, 98, 99, -100, -100]]
+    """
+    missing = {"tokens", "labels", "position"} - set(batch)
+    if missing:
+        raise ValueError(
+            f"the batch has no field {', '.join(sorted(missing))}: use pack(..., fields=('tokens', 'labels', 'position'))"
+        )
+    labels = np.full((1, batch["labels"].size), IGNORED, np.int64)
+    labels[0, 1:] = batch["labels"].reshape(-1)[:-1]
+    position = batch["position"].astype(np.int64)
+    if "segment" in batch:  # then padding is one document, not many of one token
+        padding = batch["segment"] < 0
+        position[padding] = (np.cumsum(padding, axis=1) - 1)[padding]
+    return {"input_ids": batch["tokens"].reshape(1, -1).astype(np.int64), "labels": labels, "position_ids": position.reshape(1, -1)}
+
+
+def with_bounds(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """:func:`padding_free`, and where documents begin: ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q``, ``max_length_k``.
+
+    For attention of varying length (flash attention), which then need not look for them in ``position_ids``.
+    """
+    flat = padding_free(batch)
+    starts = np.flatnonzero(flat["position_ids"][0] == 0)
+    bounds = np.append(starts, flat["position_ids"].size).astype(np.int32)
+    longest = int(np.diff(bounds).max())
+    return {**flat, "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds.copy(), "max_length_q": longest, "max_length_k": longest}
+
+
+def over_loaders(trainer: type[T]) -> type[T]:
+    """A Trainer, or a class derived from it such as TRL's SFTTrainer, that takes loaders as train_dataset and eval_dataset.
+
+    Batches go to the model as the loaders make them; no collator, no sampler. The loader's shard divides them among the ranks.
+    A resumed run begins at its step without reading the batches before it, and StateMismatchError says if the data are others.
+    Loaders for evaluation need ``restart=True``.
+    """
+
+    keeps_state = _keeps_state()
+
+    class LoaderTrainer(trainer):  # type: ignore[valid-type, misc]
+        def __init__(self, *args: Any, train_dataset: Loader | None = None, eval_dataset: Any = None, **options: Any) -> None:
+            shown = _every(eval_dataset, _columns)
+            super().__init__(*args, train_dataset=_every(train_dataset, _columns), eval_dataset=shown, **options)
+            self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+            self.add_callback(keeps_state)
+
+        def get_train_dataloader(self) -> DataLoader:
+            loader = _checked(self.train_dataset)
+            if loader.restart or getattr(loader.schedule, "tail", None) == "wrap":
+                raise ValueError("the Trainer counts epochs of one length: leave out restart=True and tail='wrap'")
+            return DataLoader(loader, num_workers=self.args.dataloader_num_workers)
+
+        def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+            if isinstance(eval_dataset, str):
+                eval_dataset = self.eval_dataset[eval_dataset]
+            loader = _checked(self.eval_dataset if eval_dataset is None else eval_dataset)
+            if not loader.restart:
+                raise ValueError("a loader for evaluation needs restart=True: without it every evaluation would see other records")
+            return DataLoader(loader)
+
+        def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+            return self.get_eval_dataloader(test_dataset)
+
+    LoaderTrainer.__name__ = LoaderTrainer.__qualname__ = f"Loader{trainer.__name__}"
+    return LoaderTrainer
+
+
+def _every(loaders: Any, function: Callable[[Loader], Any]) -> Any:
+    if loaders is None or isinstance(loaders, Mapping):
+        return None if loaders is None else {name: function(_checked(one)) for name, one in loaders.items()}
+    return function(_checked(loaders))
+
+
+def _columns(loader: Loader) -> Any:
+    """What trainers look at before they train: TRL takes nothing but a data set, and a sample from it. The loader does not move."""
+    from datasets import Dataset
+
+    return Dataset.from_dict({name: [None] for name in loader.batch(0)})
+
+
+def _checked(loader: Any) -> Loader:
+    if not isinstance(loader, Loader):
+        raise TypeError(f"expected a penstock Loader in the place of a dataset, got {type(loader).__name__}")
+    return loader
+
+
+@cache
+def _keeps_state() -> type[Any]:
+    """A callback that puts the loader's state into trainer_state.json, and compares it when a run resumes."""
+    try:
+        from transformers import TrainerCallback
+        from transformers.trainer_callback import ExportableState
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":  # it is there, but something it needs is not
+            raise
+        raise ImportError("over_loaders needs transformers: pip install 'transformers[torch]'") from error
+
+    class KeepsState(TrainerCallback, ExportableState):  # type: ignore[misc]
+        loader: Loader | None = None
+
+        def state(self) -> dict[str, Any]:
+            return {"args": {}, "attributes": {"saved": self.loader.state_dict() if self.loader is not None else None}}
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kept: Any) -> None:
+            self.loader = loader = kept["train_dataloader"].loader
+            saved = state.stateful_callbacks.get("KeepsState", {}).get("attributes", {}).get("saved")
+            if not state.global_step or saved is None:
+                return
+            now = loader.state_dict()["batch_size"]
+            if saved["batch_size"] != now:
+                raise StateMismatchError(
+                    f"the Trainer counts batches: the run had batch_size {saved['batch_size']}, the loader has {now}"
+                )
+            loader.load_state_dict(saved)  # the Trainer seeks by its own count, which is the same
+
+    return KeepsState
