@@ -17,6 +17,7 @@ from tests.remote.double import Double
 
 import penstock as pen
 from penstock import _core
+from penstock.deliver.torch import Sampler
 from penstock.errors import BatchError, ImageError, SchemaMismatchError, StateMismatchError
 from penstock.records import Source
 from penstock.remote.objects import close_all
@@ -342,6 +343,9 @@ def test_pictures_that_are_only_named_are_an_error_and_missing_ones_are_not(tmp_
             assert made.mask.all(axis=(1, 2, 3)).tolist() == [False, False, False, True]
             with pytest.raises(BatchError, match=r"record 6, field 'image': the data has only the name of a file, 'photo.jpg'"):
                 next(iter(loader))
+        assert stream.boxes(0, [2, 3])[:, 2].astype(bool).tolist() == [True, False]
+        with pytest.raises(ImageError, match="record 6, field 'image': the data has only the name of a file"):
+            stream.boxes(0, range(8))
         kept = data.in_order().images("image.bytes", SIZE)
         assert list(kept.schema) == ["image.bytes", "image.path", "label"]
 
@@ -412,6 +416,7 @@ def test_what_has_no_pictures_is_refused(store: Source) -> None:
         (lambda: records.images("image", channels=2), ValueError, "channels must be 1 or 3, got 2"),
         (lambda: records.images("image", dtype="f4", mean=(0.5, 0.5)), ValueError, "one for each of 3 channels"),
         (lambda: stream.boxes(0, [0.5]), TypeError, "positions"),
+        (lambda: Sampler(stream), TypeError, r"give it stream\.records"),
         (lambda: pen.mix({"a": stream, "b": records.images("image", 8)}, seed=1), SchemaMismatchError, "same fields"),
         (lambda: pen.Loader(stream, phases=[pen.Phase(2, batch_size=2, seq_len=8)]), ValueError, "sequences"),
     ):

@@ -23,7 +23,7 @@ from penstock.loader import Loader
 from penstock.order import Cursor, Order, Shard
 from penstock.records import Recipe, Source
 from penstock.schema import Field
-from penstock.stream import RecordStream, Stream
+from penstock.stream import ImageStream, RecordStream, Stream
 from penstock.stream.picks import RecordPicks
 
 LIGHTNING = "pass use_distributed_sampler=False to the Trainer"
@@ -335,6 +335,8 @@ def _stream_of(data: Any, seed: int | None) -> RecordStream:
         if seed is not None:
             raise ValueError(f"{type(data).__name__} has an order already, so seed must be left out, got {seed!r}")
         return data if isinstance(data, RecordStream) else RecordStream(_Ids(int(getattr(data, "n", len(data)))), data)
+    if isinstance(data, ImageStream):
+        raise TypeError("a sampler only gives ids, and the data set would decode: give it stream.records, or use DataLoader")
     if isinstance(data, Stream):
         raise TypeError(
             f"samples of a {type(data).__name__} are no single records: use DataLoader or IterableDataset with a Loader"

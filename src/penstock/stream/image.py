@@ -314,6 +314,8 @@ class ImageStream(PartStream):
             boxes = np.zeros((len(some), 5), np.int32)
             rows = np.arange(len(some)) if column.present is None else np.flatnonzero(column.present)
             there = column if column.present is None else column.take(rows)
+            if column.present is not None:
+                self._check_paths(image, some.ids[~column.present])
             try:
                 boxes[rows] = image.options.maker.boxes(
                     np.ascontiguousarray(there.values), there.offsets, seeds[low : low + BOXES_AT_ONCE][rows]
