@@ -10,7 +10,7 @@ import torch.utils.data
 import penstock as pen
 from penstock.deliver.huggingface import padding_free, with_bounds
 from penstock.deliver.maxtext import maxtext
-from penstock.deliver.megatron import MicroBatches, Samples
+from penstock.deliver.megatron import MegatronSamples, MicroBatches
 
 LENGTH = 8
 FIELDS = ("tokens", "labels", "segment", "position")
@@ -81,7 +81,7 @@ def test_segment_0_is_padding_for_maxtext() -> None:
 
 def test_samples_of_megatron_are_numbered_through_the_epochs() -> None:
     stream = packs(fields=(*FIELDS, "cu_seqlens", "max_seqlen"))
-    samples, count = Samples(stream, num_samples=100, attention_mask=True), len(stream)
+    samples, count = MegatronSamples(stream, num_samples=100, attention_mask=True), len(stream)
     loader = pen.Loader(stream, 1, tail="wrap")
     for index in (0, 5, count - 1, count, 2 * count + 3):
         item, row = samples[index], {name: column[0] for name, column in loader.batch(index).items()}
@@ -98,7 +98,7 @@ def test_samples_of_megatron_are_numbered_through_the_epochs() -> None:
     with pytest.raises(IndexError, match="from 0 to 99, got 100"):
         samples[100]
     with pytest.raises(ValueError, match=r"no field segment: use pack"):
-        Samples(packs(fields=("tokens", "labels", "position")), attention_mask=True)
+        MegatronSamples(packs(fields=("tokens", "labels", "position")), attention_mask=True)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 6])
@@ -120,7 +120,7 @@ def test_micro_batches_of_all_ranks_are_the_global_batches(world: int) -> None:
 
 
 def test_a_data_loader_collates_samples_of_megatron() -> None:
-    samples = Samples(packs(), num_samples=50)
+    samples = MegatronSamples(packs(), num_samples=50)
     dealt = MicroBatches(50, consumed_samples=4, micro_batch_size=2, shard=pen.Shard(1, 2))
     batch = next(iter(torch.utils.data.DataLoader(samples, batch_sampler=dealt)))
     assert batch["tokens"].tolist() == [samples[6]["tokens"].tolist(), samples[7]["tokens"].tolist()]
