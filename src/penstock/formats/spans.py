@@ -127,14 +127,15 @@ class ScannedFile:
         """Bytes [start, stop), which are there."""
         return self.gather(np.array([start], np.int64), np.array([stop - start], np.int64))
 
-    def gather(self, starts: IntArray, sizes: IntArray) -> npt.NDArray[np.uint8]:
-        """Spans, which are there, one after the other."""
+    def gather(self, starts: IntArray, sizes: IntArray, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
+        """Spans, which are there, one after the other; at the beginning of ``out`` if that is given."""
         if np.any((starts < 0) | (sizes < 0) | (sizes > self.size - starts)):
             raise ValueError(f"{self}: expected spans within {self.size} bytes")
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        out = np.empty(int(offsets[-1]), np.uint8)
-        self._rows.read_spans(starts + self._base, offsets, out)
-        return out
+        total = int(offsets[-1])
+        data = np.empty(total, np.uint8) if out is None else out[:total]
+        self._rows.read_spans(starts + self._base, offsets, data)
+        return data
 
     def scan(self, scanner: _core.SpanScanner) -> FileSpans:
         """What a native scanner of this file finds. At a URL it gets large pieces, and leaves out what is between the records where
