@@ -21,9 +21,11 @@ from tests.crossing.model import (
     concatenated,
     faulty,
     leaf,
+    leaves,
     mapped,
     pick,
     select,
+    varying,
 )
 
 from penstock import Phase
@@ -80,7 +82,7 @@ class Lot:
         self.needs_ragged = (not sequential or self.recipe["change"] != "none") and self.happens(0.97)
         self.is_remote = self.happens(0.05)  # slow, so not often
         stream = self.mixture(0) if self.happens(0.45) else self.single()
-        return Case(self.seed, stream, self.legs(stream))
+        return Case(self.seed, stream, self.balanced(stream, self.legs(stream)))
 
     # Streams
 
@@ -372,6 +374,23 @@ class Lot:
             )
         return tuple(legs)
 
+    def balanced(self, stream: Stream, legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
+        """The same legs, some of them with balance."""
+        chance = random.Random(f"balance {self.seed}")  # apart, so that all other cases are what they were
+        first = leaves(stream)[0]
+        plain = isinstance(first, Sequences) and not isinstance(first, Packs)
+        if chance.random() > (0.02 if plain else 0.3):
+            return legs
+        choices = _costs(first) if chance.random() < 0.95 else [*_costs(first), *first.forms(), "attention", "unknown"]
+        found = []
+        for leg in legs:
+            sizes = [leg.size or 1] if leg.phases is None else [phase.batch_size for phase in leg.phases]
+            micro = [m for m in (1, 2, 3) if all(size % (leg.world * m) == 0 for size in sizes)] or [1]
+            number = chance.choice(micro) if chance.random() < 0.97 else 2
+            given = (chance.choice(choices), number) if choices and chance.random() < 0.8 else None
+            found.append(replace(leg, balance=given))
+        return tuple(found)
+
     def phases(self, stream: Stream) -> tuple[Phase, ...]:
         found = []
         for _ in range(self.one(1, 2, 2, 3)):
@@ -395,6 +414,20 @@ def _of_documents(stream: Sequences, bans: Bans) -> Bans:
     count = len(stream.texts) if stream.has_pages and stream.separator != 70_000 else stream.table.length
     found = tuple((step, frozenset(one for one in ids if one < count)) for step, ids in bans)
     return tuple((step, ids) for step, ids in found if 0 < len(ids) < count)
+
+
+def _costs(stream: Stream) -> list[str]:
+    """What samples of a stream may be balanced by."""
+    if not isinstance(stream, Records):
+        return ["attention", "tokens"]
+    forms = {name: form for name, form in stream.table.forms.items() if name != getattr(stream, "image", None)}
+    numbers = [
+        name
+        for name, form in forms.items()
+        if form.kind == "fixed" and form.shape == () and form.dtype[:3] in ("int", "uin", "flo")
+    ]
+    ragged = [name for name, form in forms.items() if form.kind != "fixed"]
+    return numbers + ragged + (["attention", "tokens"] if len(varying(stream.table)) == 1 and ragged else [])
 
 
 def make_case(seed: int) -> Case:

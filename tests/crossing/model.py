@@ -230,6 +230,7 @@ class Sample:
     planned: int = -1  # the id before unreadable records were replaced
     original: int = -1  # the id before banned records were replaced, too
     places: tuple[int, ...] = ()  # of the tokens of a sequence, in the storage line
+    pieces: tuple[int, ...] = ()  # the lengths of the documents that a pack shows
 
 
 @lru_cache(4096)
@@ -854,6 +855,7 @@ class Packs(Sequences):
         padding = (self.pad, self.first_segment - 1, 0, -100, 0)
         rows: list[tuple[int, int, int, int, int]] = []
         places: list[int] = []
+        pieces: list[int] = []
         segment, first = self.first_segment, -1
         for number, offset, size in self.epoch(epoch, length)[sequence]:
             room = -(-size // self.multiple_of) * self.multiple_of
@@ -865,6 +867,7 @@ class Packs(Sequences):
             whole += [(token, start + i) for i, token in enumerate(self.texts[number])]
             whole += [(self.eos, -2)] if self.eos is not None else []
             piece = whole[offset : offset + size]
+            pieces.append(size)
             own = [place for _, place in piece if place >= 0]
             if not rows:
                 first = own[0] if own else -2 - number
@@ -879,7 +882,7 @@ class Packs(Sequences):
         names = ("tokens", "segment", "position", "labels", "loss_mask")
         columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
         values = {name: columns[name] for name in self.forms_of_tokens()}
-        return Sample(values, first, planned=first, places=tuple(places))
+        return Sample(values, first, planned=first, places=tuple(places), pieces=tuple(pieces))
 
 
 def _edges_of_whole(texts: list[list[int]], packing: Packing, epoch: int) -> list[int]:
@@ -1353,6 +1356,75 @@ class PhasedJob(Job):
 def samples(job: Job, place: Place) -> list[Sample | None]:
     """What the batch at a place holds."""
     return [None if cell is None else job.stream.sample(cell[0], cell[1], place.step, cell[2]) for cell in job.cells(place)]
+
+
+# Balance
+
+Balanced = tuple[str, int]
+"""By what, and in how many micro-batches."""
+
+WIDTH = 1
+"""Of the model, so that squares of lengths count."""
+
+
+def varying(table: Table) -> list[str]:
+    """The fields by whose length records may be measured."""
+    names = [name for name, form in table.forms.items() if form.kind != "fixed"]
+    plain = [name for name in names if name.rpartition(".")[2] != "loss_mask"]
+    return plain if len(names) == 2 and len(plain) == 1 else names
+
+
+def leaves(stream: Stream) -> list[Stream]:
+    return [one for _, part in stream.parts for one in leaves(part)] if isinstance(stream, Mix) else [stream]
+
+
+def cost(stream: Stream, row: Sample, by: str) -> Any:
+    """What a sample costs: by the record that was to come, if that could be read."""
+    source = leaves(stream)[row.leaf]
+    if isinstance(source, Packs):
+        return sum(n * (12 * WIDTH + n) if by == "attention" else n for n in row.pieces)
+    assert isinstance(source, Records)
+    name = varying(source.table)[0] if by in ("attention", "tokens") else by
+    value = source.table.columns[name][row.planned]
+    if source.table.forms[name].kind == "fixed":
+        return value or 0
+    n = len(value.encode() if isinstance(value, str) else value or ())
+    return n * (12 * WIDTH + n) if by == "attention" else n
+
+
+def deal(costs: list[Any], size: int, world: int, micro: int) -> list[list[list[int]]]:
+    """The samples of every rank and micro-batch: the most expensive first, each to the slot that has the least and has room."""
+    costs = _whole_numbers(costs)
+    each = size // (world * micro)
+    room = [[0] * micro for _ in range(world)]
+    for number in range(len(costs)):
+        mine = room[number % world]
+        mine[sum(mine) // each] += 1
+    falling = sorted(range(len(costs)), key=lambda number: (-costs[number], number))
+    per_micro = _deal(falling, costs, [sum(mine[m] for mine in room) for m in range(micro)], list(range(micro)))
+    slots: list[list[list[int]]] = [[] for _ in range(world)]
+    for m in range(micro):
+        spent = [sum(costs[number] for done in mine for number in done) for mine in slots]
+        turns = sorted(range(world), key=lambda rank: (spent[rank], rank))
+        for rank, found in enumerate(_deal(per_micro[m], costs, [mine[m] for mine in room], turns)):
+            slots[rank].append(sorted(found))
+    return slots
+
+
+def _whole_numbers(costs: list[Any]) -> list[int]:
+    """Costs of at most 2^40."""
+    if any(isinstance(one, float) for one in costs):
+        return [round(one / max(costs) * 2**40) if max(costs) else 0 for one in costs]
+    bits = max(0, (max(costs, default=0) - 1).bit_length() - 40)
+    return [one >> bits for one in costs]
+
+
+def _deal(falling: list[int], costs: list[Any], room: list[int], turns: list[int]) -> list[list[int]]:
+    groups: list[list[int]] = [[] for _ in room]
+    for number in falling:
+        open_groups = [group for group in turns if len(groups[group]) < room[group]]
+        groups[min(open_groups, key=lambda group: sum(costs[one] for one in groups[group]))].append(number)
+    return groups
 
 
 NAMES: dict[str, Any] = {}

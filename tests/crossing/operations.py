@@ -83,6 +83,9 @@ OPERATIONS = {
     "ids": "ids=",
     "transform": "transform=",
     "on_error skip": 'on_error="skip"',
+    "balance": "dealt to ranks by a field",
+    "balance by lengths": "dealt to ranks by the lengths of documents",
+    "micro-batches": "dealt to micro-batches of ranks",
     "restart": "restart=True",
     "forever": "loader.forever()",
     "seek": "loader.seek",
@@ -106,6 +109,7 @@ PACKS = {
     "without behind packs",
 }
 PAGES = {"token sequences", "page"}
+BALANCE = {"balance", "balance by lengths", "micro-batches"}
 PHASES = {"phases", "phase weights", "phase epochs"}
 ORDERS = {name for name in OPERATIONS if name.startswith("order ")}
 NUMBERS = {"format array", "format store", "format parquet", "format nullable_store"}
@@ -133,6 +137,9 @@ CANNOT_MEET: tuple[Pair, ...] = (
     ("a mixture has one kind of fields", MASKED, UNMASKED),
     ("a mixture has one kind of fields", PICTURES, NUMBERS | RAGGED | PLAIN | TEXT),
     ("pictures are no tokens", PICTURES, SEQUENCES | PACKS | {"loss mask"}),
+    ("sequences all have one length", BALANCE, SEQUENCES - {"separator"}),
+    ("packs are balanced by lengths", {"balance"}, PACKS | {"separator"}),
+    ("records of fixed fields have no lengths", {"balance by lengths"}, NUMBERS | PLAIN | PICTURES),
     ("numbers are no tokens", PLAIN, SEQUENCES | PACKS),
     (
         "token blocks within other sources are documents",

@@ -13,10 +13,11 @@ from penstock.argument import MAX_LENGTH, IntArray, as_ids, set_whole
 from penstock.batch import Batch, Outputs, fixed_output
 from penstock.formats.token_line import DocumentBounds, as_elements
 from penstock.native import _core
-from penstock.order import BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle, Weighted
+from penstock.order import Balance, BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle, Weighted
 from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
+from penstock.stream.cost import PieceCosts
 from penstock.stream.documents import DocumentTable, are_records, find_bounds
 from penstock.stream.picks import SpanPicks
 from penstock.stream.sequence import (
@@ -30,7 +31,7 @@ from penstock.stream.sequence import (
 )
 from penstock.stream.stream import Bans, PartStream, RecordStream, describe
 
-__all__ = ["PackOptions", "PackStream", "make_pack"]
+__all__ = ["PackOptions", "PackStream", "flatten_pack", "make_pack"]
 
 ADDED = ("pad", "bos", "eos")
 PADDING, BOS, EOS = -1, -2, -3
@@ -339,6 +340,9 @@ class PackStream(PartStream):
             return self
         return self._remade(options=replace(self._options, length=seq_len, window=self.packing.window))
 
+    def costing(self, balance: Balance) -> PieceCosts:
+        return PieceCosts.checked(balance)
+
     # Where tokens are
 
     def locate_at(self, epoch: int, positions: IntArray, step: int = 0) -> SpanPicks:
@@ -459,6 +463,17 @@ class PackStream(PartStream):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("packing", "order", "documents", "schema")}
+
+
+def flatten_pack(batch: Batch) -> None:
+    """Make a batch of at most one sequence what attention of varying length takes: ``cu_seqlens`` without the entries that fill it
+    up, and ``max_seqlen`` as one number. Everything else stays.
+    """
+    if "cu_seqlens" in batch:
+        row = batch["cu_seqlens"].reshape(-1)
+        batch["cu_seqlens"] = row[: np.searchsorted(row, row[-1]) + 1] if row.size else np.zeros(1, np.int32)
+    if "max_seqlen" in batch:
+        batch["max_seqlen"] = batch["max_seqlen"].max(initial=0).reshape(())
 
 
 @dataclass(frozen=True)
