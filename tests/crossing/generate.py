@@ -82,6 +82,7 @@ class Lot:
         self.needs_ragged = (not sequential or self.recipe["change"] != "none") and self.happens(0.97)
         self.is_remote = self.happens(0.05)  # slow, so not often
         stream = self.mixture(0) if self.happens(0.45) else self.single()
+        stream = self.bucketed(stream)
         return Case(self.seed, stream, self.balanced(stream, self.legs(stream)))
 
     # Streams
@@ -126,7 +127,7 @@ class Lot:
             image = next(name for name, form in table.forms.items() if form.kind == "bytes")
             how = tuple(PICTURES)[recipe["length"] % len(PICTURES)]
             ordered = self.ordered(table, design=recipe["design"])
-            return Pictures(table, ordered, self.bans(table), image, how, self.happens(0.5))
+            return Pictures(table, ordered, self.bans(table), None, image, how, self.happens(0.5))
         if not recipe["sequential"]:
             return Records(table, self.ordered(table, design=recipe["design"]), self.bans(table))
         records = Records(table, self.ordered(table, design=self.happens(0.01)), self.bans(table))
@@ -374,6 +375,11 @@ class Lot:
             )
         return tuple(legs)
 
+    def bucketed(self, stream: Stream) -> Stream:
+        """The same streams, some of them with buckets."""
+        chance = random.Random(f"buckets {self.seed}")  # apart, so that all other cases are what they were
+        return _with_buckets(stream, chance, self.size) if chance.random() < 0.3 else stream
+
     def balanced(self, stream: Stream, legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
         """The same legs, some of them with balance."""
         chance = random.Random(f"balance {self.seed}")  # apart, so that all other cases are what they were
@@ -414,6 +420,18 @@ def _of_documents(stream: Sequences, bans: Bans) -> Bans:
     count = len(stream.texts) if stream.has_pages and stream.separator != 70_000 else stream.table.length
     found = tuple((step, frozenset(one for one in ids if one < count)) for step, ids in bans)
     return tuple((step, ids) for step, ids in found if 0 < len(ids) < count)
+
+
+def _with_buckets(stream: Stream, chance: random.Random, size: int) -> Stream:
+    if isinstance(stream, Mix):
+        return replace(stream, parts=tuple((name, _with_buckets(part, chance, size)) for name, part in stream.parts))
+    if not isinstance(stream, Records) or stream.ordered.method not in ("in_order", "shuffle") or chance.random() < 0.2:
+        return stream
+    ragged = [name for name, form in stream.table.forms.items() if form.kind != "fixed"]
+    if not ragged or (dict(stream.ordered.options).get("lanes", 1) > 1 and chance.random() < 0.9):
+        return stream
+    number = size * chance.choice([1, 1, 1, 2]) if chance.random() < 0.96 else size + 1
+    return replace(stream, buckets=(number, chance.choice([1, 2, 3, 5]), chance.choice(ragged)))
 
 
 def _costs(stream: Stream) -> list[str]:

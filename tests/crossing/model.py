@@ -342,21 +342,30 @@ class Stream:
 
 @dataclass(frozen=True)
 class Records(Stream):
-    """The records of a source in an order."""
+    """The records of a source in an order. ``buckets`` are the batch size and the window of those, and the field they go by."""
 
     table: Table
     ordered: Ordered
     bans: Bans = ()
+    buckets: tuple[int, int, str] | None = None
 
     @property
     def tags(self) -> frozenset[str]:  # type: ignore[override]
         given = dict(self.ordered.options)
         is_blocked = self.ordered.method == "shuffle" and {"block", "window", "lanes"} & given.keys()
         name = "block shuffle" if is_blocked else self.ordered.method
-        return self.table.tags | {f"order {name}"} | ({"without"} if self.bans else set())
+        found = {f"order {name}"} | ({"without"} if self.bans else set()) | ({"buckets"} if self.buckets else set())
+        return self.table.tags | found
 
     def code(self) -> str:
-        return f"{self.table.code}.{self.ordered.code()}{bans_code(self.bans)}"
+        return f"{self.table.code}.{self.ordered.code()}{self.buckets_code}{bans_code(self.bans)}"
+
+    @property
+    def buckets_code(self) -> str:
+        if self.buckets is None:
+            return ""
+        size, window, field = self.buckets
+        return f".buckets({size}, field={field!r}, window={window})"
 
     def forms(self) -> dict[str, Form]:
         weight = {"weight": Form("fixed", "float64")} if self.ordered.method == "design" else {}
@@ -382,7 +391,7 @@ class Records(Stream):
         return len(self.order)
 
     def sample(self, epoch: int, position: int, step: int, length: int = 0, drawn: Draw = None) -> Sample:
-        original = first = epoch_ids(self.order, epoch)[position]
+        original = first = self.ids(epoch)[position]
         banned = banned_at(self.bans, step)
         if original in banned:
             first = self._other(epoch, position, banned)
@@ -393,6 +402,30 @@ class Records(Stream):
         if self.weights is not None:
             values["weight"] = self.weights[position]
         return Sample(values, number, planned=first, original=original)
+
+    @cached_property
+    def _bucketed(self) -> dict[int, list[int]]:
+        return {}
+
+    def ids(self, epoch: int) -> list[int]:
+        """The records of an epoch."""
+        ids = epoch_ids(self.order, epoch)
+        if self.buckets is None:
+            return ids
+        if epoch not in self._bucketed:
+            self._bucketed[epoch] = self._in_buckets(ids, epoch, *self.buckets)
+        return self._bucketed[epoch]
+
+    def _in_buckets(self, ids: list[int], epoch: int, size: int, window: int, field: str) -> list[int]:
+        """Windows of whole batches, each sorted by length and cut again, its batches permuted; then what is left over."""
+        full = len(ids) // size
+        found: list[int] = []
+        for number, low in enumerate(range(0, full, window)):
+            own = ids[low * size : min(low + window, full) * size]
+            rising = sorted(own, key=lambda one: num_elements(self.table.columns[field][one]))
+            order = Permutation(len(own) // size, key=_core.derive_key(self.seed, epoch, 16, number)).run(0, len(own) // size)
+            found += [one for place in order.tolist() for one in rising[place * size : (place + 1) * size]]
+        return found + ids[full * size :]
 
     def _other(self, epoch: int, position: int, banned: frozenset[int], drawn: Draw = None) -> int:
         weights = self.ordered.weights
@@ -424,7 +457,7 @@ class Pictures(Records):
     def code(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in PICTURES[self.how].items())
         images, bans = f".images({self.image!r}{options})", bans_code(self.bans)
-        return f"{self.table.code}.{self.ordered.code()}{images + bans if self.is_first else bans + images}"
+        return f"{self.table.code}.{self.ordered.code()}{self.buckets_code}{images + bans if self.is_first else bans + images}"
 
     def forms(self) -> dict[str, Form]:
         found = super().forms()
@@ -1367,6 +1400,11 @@ WIDTH = 1
 """Of the model, so that squares of lengths count."""
 
 
+def num_elements(value: Any) -> int:
+    """The length of a value of varying length; 0 where it is missing."""
+    return len(value.encode() if isinstance(value, str) else value or ())
+
+
 def varying(table: Table) -> list[str]:
     """The fields by whose length records may be measured."""
     names = [name for name, form in table.forms.items() if form.kind != "fixed"]
@@ -1388,7 +1426,7 @@ def cost(stream: Stream, row: Sample, by: str) -> Any:
     value = source.table.columns[name][row.planned]
     if source.table.forms[name].kind == "fixed":
         return value or 0
-    n = len(value.encode() if isinstance(value, str) else value or ())
+    n = num_elements(value)
     return n * (12 * WIDTH + n) if by == "attention" else n
 
 

@@ -42,6 +42,7 @@ OPERATIONS = {
     "order weighted": "drawn with replacement, by weight",
     "order slide": "windows",
     "order design": "a designed sample",
+    "buckets": "records of similar length in one batch",
     "images": "pictures, decoded",
     "without": "bans on records",
     "without behind sequences": "bans on a stream of sequences",
@@ -140,6 +141,10 @@ CANNOT_MEET: tuple[Pair, ...] = (
     ("sequences all have one length", BALANCE, SEQUENCES - {"separator"}),
     ("packs are balanced by lengths", {"balance"}, PACKS | {"separator"}),
     ("records of fixed fields have no lengths", {"balance by lengths"}, NUMBERS | PLAIN | PICTURES),
+    ("buckets are of records", {"buckets"}, SEQUENCES | PACKS | {"loss mask"}),
+    ("buckets have every record once", {"buckets"}, {"order sample", "order weighted", "order slide", "order design"}),
+    ("records of fixed fields have no lengths", {"buckets"}, PLAIN),
+    ("buckets are for batches of one size", {"buckets"}, PHASES),
     ("numbers are no tokens", PLAIN, SEQUENCES | PACKS),
     (
         "token blocks within other sources are documents",

@@ -268,6 +268,10 @@ def _phases_over_nothing(case: Case) -> bool:
     return any(phase.steps for phase in phases)
 
 
+def _bucketed(case: Case) -> list[Any]:
+    return [stream for stream in leaves(case.stream) if isinstance(stream, Records) and stream.buckets is not None]
+
+
 def _balance_of(case: Case, *, lengths: bool | None = None) -> list[str]:
     """What legs are balanced by; only lengths, or only fields, if that is said."""
     found = [leg.balance[0] for leg in case.legs if leg.balance is not None]
@@ -439,6 +443,44 @@ ROWS = (
     Row("epochs that are empty later", _empty_later, ValueError, "has no samples"),
     Row("longer than the line", _short_line, ValueError, "fewer than"),
     Row("batches of one stream, wrapped", _wrapped_batches, ValueError, "tail='wrap'"),
+    Row(
+        "buckets of another batch size",
+        lambda case: any(
+            stream.buckets[0] % leg.size for stream in _bucketed(case) for leg in case.legs if leg.phases is None and leg.size
+        ),
+        ValueError,
+        "buckets are for batches of",
+        sure=False,  # a later leg may not be reached
+    ),
+    Row(
+        "buckets that are wrapped",
+        lambda case: any(
+            stream.table.length % stream.buckets[0] for stream in _bucketed(case) for leg in case.legs if leg.tail == "wrap"
+        ),
+        ValueError,
+        "tail='wrap' lets batches begin",
+        sure=False,
+    ),
+    Row(
+        "buckets in phases",
+        lambda case: bool(_bucketed(case)) and any(leg.phases is not None for leg in case.legs),
+        ValueError,
+        "leave out phases, or buckets",
+        sure=False,  # not of the streams of a mixture
+    ),
+    Row(
+        "buckets in lanes",
+        lambda case: any(dict(stream.ordered.options).get("lanes", 1) > 1 for stream in _bucketed(case)),
+        ValueError,
+        "buckets have no lanes",
+    ),
+    Row(
+        "lengths of records that cannot be read",
+        lambda case: any(stream.table.bad for stream in _bucketed(case)),
+        OSError,
+        "",
+        sure=False,
+    ),
     Row(
         "balance of sequences",
         lambda case: bool(_balance_of(case)) and any(not isinstance(stream, Packs) for stream in _sequences(case)),

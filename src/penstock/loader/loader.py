@@ -30,7 +30,7 @@ from penstock.order import Balance, Cursor, Phase, Shard
 from penstock.order.balance import TOKENS
 from penstock.records import Source
 from penstock.remote.window import Window, is_changing
-from penstock.stream import PackStream, Stream
+from penstock.stream import Stream
 
 __all__ = ["Batches", "Loader"]
 
@@ -107,7 +107,7 @@ class Loader:
         self._shard = Shard() if shard is None else shard
         if batch_tokens is not None:
             batch_size = _rows_of(stream, batch_tokens, (batch_size, phases, balance), self._shard)
-        self._balance = Balance(balance) if isinstance(balance, str) else balance
+        self._balance = None if balance is None else Balance.of(balance)
         self._first = make_schedule(stream, batch_size, phases, tail, self._shard)
         dealing = None if self._balance is None else _make_dealing(self._balance, self._first)
         if dealing is not None:
@@ -488,8 +488,6 @@ class Loader:
 
 def _make_dealing(balance: Balance, schedule: Schedule) -> Dealing:
     """ValueError, TypeError or KeyError if samples cannot be dealt so. The costs of records are read."""
-    if not isinstance(balance, Balance):
-        raise TypeError(f"balance must be 'attention', 'tokens', the name of a field or a Balance, got {type(balance).__name__}")
     slots = schedule.shard.world * balance.micro_batches
     for size, _ in schedule.shapes:
         if size % slots:
@@ -497,6 +495,7 @@ def _make_dealing(balance: Balance, schedule: Schedule) -> Dealing:
                 f"a batch of {size} cannot be dealt to {schedule.shard.world} ranks in {balance.micro_batches} micro-batches each: "
                 f"use a multiple of {slots}"
             )
+    costing = schedule.stream.costing(balance)
     for part in schedule.stream.parts:
         lanes = getattr(part.order, "lanes", 1)
         if lanes > 1:
@@ -504,7 +503,6 @@ def _make_dealing(balance: Balance, schedule: Schedule) -> Dealing:
                 f"the order has {lanes} lanes, which give ranks blocks of their own, and balance deals samples to any rank: "
                 "leave out lanes, or balance"
             )
-    costing = schedule.stream.costing(balance)
     costing.prepare()
     return Dealing(balance, schedule.shard, costing)
 
@@ -514,8 +512,7 @@ def _rows_of(stream: Stream, batch_tokens: int, others: tuple[Any, ...], shard: 
     tokens = whole_number("batch_tokens", batch_tokens, least=1)
     if any(other is not None for other in others):
         raise ValueError("batch_tokens makes the batch of a rank one packed sequence: leave out batch_size, phases and balance")
-    lengths = {part.stride if isinstance(part, PackStream) else None for part in stream.parts}
-    if lengths != {tokens}:
+    if {part.packed_length for part in stream.parts} != {tokens}:
         raise ValueError(
             f"batch_tokens={tokens} is for packed sequences of that many tokens: load stream.pack({tokens}, ...), "
             "or a mixture of such streams"

@@ -31,7 +31,7 @@ from penstock.errors import PenstockError
 from penstock.loader.make_batch import Work
 from penstock.loader.schedule import Schedule
 from penstock.loader.stats import Network
-from penstock.order import BlockShuffle, Bucketed, Sequential
+from penstock.order import BlockShuffle, Sequential
 from penstock.records import Blocks, Extents, Leaf
 from penstock.remote.plan import KEPT, Need, Plan
 from penstock.remote.residency import GAP_BYTES, PAGE, PIECE_BYTES, merge
@@ -175,11 +175,11 @@ def _blocks_of(order: Any) -> tuple[int, int]:
     """Units of a block of an order, and of a group of blocks; (0, 0) for one that goes all over the data, 1 for one in sequence."""
     if isinstance(order, BlockShuffle):
         return order.block, order.n if order.window is None else min(order.n, order.window * order.lanes * order.block)
-    if isinstance(order, Bucketed):  # a window of batches comes in any order
+    if window := getattr(order, "window_size", 0):  # buckets: a window of the other order comes in any order
         block, group = _blocks_of(order.order)
         if block == group > 0:
-            return order.window_size, 2 * order.window_size
-        return block, min(order.n, group + 2 * order.window_size) if block else 0
+            return window, 2 * window
+        return block, min(order.n, group + 2 * window) if block else 0
     return (1, 1) if isinstance(order, Sequential) else (0, 0)
 
 

@@ -16,7 +16,7 @@ from penstock.batch import Batch, Outputs
 from penstock.errors import BatchError
 from penstock.interrupt import exposed
 from penstock.loader.schedule import Place, Span
-from penstock.order import Balance, Bucketed, Shard
+from penstock.order import Balance, Shard
 from penstock.order.balance import deal, room_of_slots
 from penstock.order.permutation import Purpose, absorb_all, derive_root
 from penstock.stream import Stream
@@ -148,8 +148,7 @@ class Work:
         if self.dealing is not None:
             self.dealing.costing.prepare()
         for part in self.stream.parts:
-            if isinstance(part.order, Bucketed):
-                part.order.prepare()
+            part.prepare()
 
     def __post_init__(self) -> None:
         if self.on_error != "raise" and not self.stream.has_records:

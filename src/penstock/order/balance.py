@@ -54,6 +54,13 @@ class Balance:
         if self.field is not None and not self.is_of_lengths:
             raise ValueError(f"field= is for balance by 'attention' or 'tokens', got field={self.field!r} with {self.by!r}")
 
+    @classmethod
+    def of(cls, given: "Balance | str") -> "Balance":
+        """What a caller gives: the name alone will do."""
+        if not isinstance(given, Balance | str):
+            raise TypeError(f"balance must be 'attention', 'tokens', the name of a field or a Balance, got {type(given).__name__}")
+        return cls(given) if isinstance(given, str) else given
+
     @property
     def is_of_lengths(self) -> bool:
         """Whether costs follow from the lengths of documents."""

@@ -80,20 +80,21 @@ class Bucketed:
         return len(self.order)
 
     @property
-    def _key(self) -> tuple[Any, ...]:
+    def identity(self) -> tuple[Any, ...]:
+        """What the order follows from."""
         given = self._given
         told = given if callable(given) else hashlib.sha256(np.ascontiguousarray(given, np.int64).data).hexdigest()[:32]
         return self.order, told, self.batch_size, self.window
 
     def __repr__(self) -> str:
-        order, told, size, window = self._key
+        order, told, size, window = self.identity
         return f"Bucketed({order!r}, lengths={told!r}, batch_size={size}, window={window})"
 
     def __eq__(self, other: object) -> bool:
-        return self._key == other._key if isinstance(other, Bucketed) else NotImplemented
+        return self.identity == other.identity if isinstance(other, Bucketed) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self.identity)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (self.order, self._given, self.batch_size, self.window)

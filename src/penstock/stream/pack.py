@@ -247,6 +247,13 @@ class PackStream(PartStream):
         return True
 
     @property
+    def packed_length(self) -> int:
+        return self._options.length
+
+    def prepare(self) -> None:
+        """Documents are known."""
+
+    @property
     def axis(self) -> int:
         """Tokens of an epoch, padding included. With phases, which may change the length, samples of the run."""
         return self._sequences * self._options.length if self._phases is None else MAX_LENGTH

@@ -338,6 +338,16 @@ class PartStream(Stream):
     def leaves(self, epoch: int, positions: IntArray) -> "Iterator[tuple[PartStream, int, IntArray]]":
         yield self, epoch, positions
 
+    def prepare(self) -> None:
+        """Read the lengths that the order goes by, if any, where a pickled copy has none yet."""
+        if isinstance(self.order, Bucketed):
+            self.order.prepare()
+
+    @property
+    def packed_length(self) -> int | None:
+        """The length of packed sequences; None where samples are something else."""
+        return None
+
     @property
     def has_weights(self) -> bool:
         """Whether samples have weights, as those of a design."""
