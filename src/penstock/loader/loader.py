@@ -79,8 +79,6 @@ class Loader:
         stream: Stream | Source,
         batch_size: int | None = None,
         *,
-        batch_tokens: int | None = None,
-        balance: Balance | str | None = None,
         shard: Shard | None = None,
         tail: str = "keep",
         prefetch: int | str | None = None,
@@ -93,6 +91,8 @@ class Loader:
         out: Sequence[Outputs] = (),
         restart: bool = False,
         check: str = "samples",
+        balance: Balance | str | None = None,
+        batch_tokens: int | None = None,
     ) -> None:
         if isinstance(stream, Source):
             stream = stream.in_order()
