@@ -45,16 +45,12 @@ struct BoundList {
 std::unique_ptr<BoundList> make_list(const PathName& root, const std::vector<PathName>& folders, Ints run_ends, Bytes names,
                                      Ints name_ends, Ints sizes, Versions versions, const std::map<std::int64_t, PathName>& links,
                                      Labels labels, std::uint64_t batch_bytes) {
-  ListedFiles files{root.bytes,
-                    names_of(folders),
-                    span(run_ends),
-                    {reinterpret_cast<const char*>(names.data()), names.size()},
-                    span(name_ends),
-                    span(sizes),
-                    span(versions)};
+  ListedFiles files{
+      root.bytes,      names_of(folders), span(run_ends), {reinterpret_cast<const char*>(names.data()), names.size()},
+      span(name_ends), span(sizes),       span(versions)};
   for (const auto& [file, target] : links) files.links.emplace(file, target.bytes);
-  return std::make_unique<BoundList>(BoundList::Kept{run_ends, names, name_ends, sizes, versions, labels}, std::move(files), labels,
-                                     batch_bytes);
+  return std::make_unique<BoundList>(BoundList::Kept{run_ends, names, name_ends, sizes, versions, labels}, std::move(files),
+                                     labels, batch_bytes);
 }
 
 BoundVarying varying_of(nb::handle_t<BoundList> self, const VaryingReader& reader) {
@@ -66,7 +62,8 @@ BoundVarying varying_of(nb::handle_t<BoundList> self, const VaryingReader& reade
 std::unique_ptr<BoundSpans> labels_of(nb::handle_t<BoundList> self) {
   const auto& own = nb::cast<const BoundList&>(self);
   const std::shared_ptr<const RunTable> table(std::shared_ptr<const void>{}, &own.labels);
-  auto reader = std::make_shared<const RunReader>(own.label_bytes, own.labels, RunChecks{~std::uint64_t{0}, sizeof(std::int32_t)});
+  auto reader =
+      std::make_shared<const RunReader>(own.label_bytes, own.labels, RunChecks{~std::uint64_t{0}, sizeof(std::int32_t)});
   return std::unique_ptr<BoundSpans>(new BoundSpans{nb::borrow(self), nb::none(), table, std::move(reader)});
 }
 
@@ -85,10 +82,12 @@ void read_files(const BoundList& self, Ints ids, Ints offsets, Array<std::uint8_
 
 void bind_file_list(nb::module_& m) {
   nb::class_<BoundList>(m, "FileList", "Files of a folder as records. Safe to use from several threads and after fork.")
-      .def(nb::new_(&make_list), "root"_a, "folders"_a, "run_ends"_a.noconvert(), "names"_a.noconvert(), "name_ends"_a.noconvert(),
-           "sizes"_a.noconvert(), "versions"_a.noconvert(), "links"_a, "labels"_a.noconvert(), "batch_bytes"_a,
+      .def(nb::new_(&make_list), "root"_a, "folders"_a, "run_ends"_a.noconvert(), "names"_a.noconvert(),
+           "name_ends"_a.noconvert(), "sizes"_a.noconvert(), "versions"_a.noconvert(), "links"_a, "labels"_a.noconvert(),
+           "batch_bytes"_a,
            "The root and the folder of each run of files, both with a slash at their ends; the names of files, one behind the "
-           "other; their bytes; three numbers each that say which version (none: any); where links lead to; a label for every run, "
+           "other; their bytes; three numbers each that say which version (none: any); where links lead to; a label for every "
+           "run, "
            "below 0: none.")
       .def("read", &read_files, "ids"_a.noconvert(), "offsets"_a.noconvert(), "out"_a.noconvert(), "pool"_a,
            "Fill out with the bytes of files, each at its offset.")

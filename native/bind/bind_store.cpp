@@ -61,7 +61,8 @@ void translate(const std::exception_ptr& error, void*) {
     raise_as("BatchTooLargeError", e.what());
   } catch (const SystemError& e) {
     const char* name = e.code == ENOENT ? "MissingError" : "ReadError";
-    const nb::object made = nb::module_::import_("penstock.errors").attr(name)(e.code, with_escapes(e.words), with_escapes(e.path));
+    const nb::object made =
+        nb::module_::import_("penstock.errors").attr(name)(e.code, with_escapes(e.words), with_escapes(e.path));
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
   } catch (const std::system_error& e) {
     raise_as("ReadError", std::string("a thread cannot be started: ") + e.what() + "; raise the limit of processes (ulimit -u)");

@@ -88,8 +88,8 @@ class File {
 };
 
 // Reads bytes [offset, offset + out.size()) of a file that was listed before with that size and version (which may not be known),
-// and leaves nothing open. Throws ChangedError if the name stands for anything else by now, or if the file was written to while it
-// was read; a name that is gone is a SystemError.
+// and leaves nothing open. Throws ChangedError if the name stands for anything else by now, or if the file was written to while
+// it was read; a name that is gone is a SystemError.
 void read_listed(const std::string& path, std::uint64_t bytes, const FileVersion& version, std::uint64_t offset,
                  std::span<std::byte> out);
 

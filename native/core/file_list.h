@@ -19,13 +19,13 @@ namespace penstock {
 // What a listing has found. Files of one folder that follow each other are a run. The arrays are the caller's, and must outlive
 // the list.
 struct ListedFiles {
-  std::string root;                                // ends with a slash
-  std::vector<std::string> folders;                // of each run, below the root; "" or with a slash at its end
-  std::span<const std::int64_t> run_ends;          // the number behind the last file of each run
-  std::span<const char> names;                     // one behind the other, without their folders
-  std::span<const std::int64_t> name_ends;         // where the name of each file ends there
-  std::span<const std::int64_t> sizes;             // bytes
-  std::span<const std::uint64_t> versions;         // three numbers each: device, inode, time of the last write; or nothing
+  std::string root;                         // ends with a slash
+  std::vector<std::string> folders;         // of each run, below the root; "" or with a slash at its end
+  std::span<const std::int64_t> run_ends;   // the number behind the last file of each run
+  std::span<const char> names;              // one behind the other, without their folders
+  std::span<const std::int64_t> name_ends;  // where the name of each file ends there
+  std::span<const std::int64_t> sizes;      // bytes
+  std::span<const std::uint64_t> versions;  // three numbers each: device, inode, time of the last write; or nothing
   std::unordered_map<std::int64_t, std::string> links = {};  // where those that are links lead to
 };
 
