@@ -244,9 +244,10 @@ golden: setup build
 	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 	  > $$(.token-packages/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dev.pth
 	.token-packages/bin/python -m pip install --quiet --no-deps megatron-core ai2-olmo-core dolma datatrove litdata dataclass-extensions bettermap
-	.token-packages/bin/python -m pip install --quiet --no-deps mosaicml-streaming webdataset braceexpand tfrecord
+	.token-packages/bin/python -m pip install --quiet --no-deps mosaicml-streaming webdataset braceexpand tfrecord \
+	  megatron-energon multi-storage-client s3fs xattr lark wcmatch bracex deprecation filetype
 	.token-packages/bin/python -m pip install --quiet loguru humanize msgspec smart_open boto3 cached_path omegaconf crc32c protobuf \
-	  zstd Brotli python-snappy xxhash catalogue
+	  zstd Brotli python-snappy xxhash catalogue cffi opentelemetry-api opentelemetry-sdk lightning-utilities
 	touch $@
 
 token-packages: setup build .token-packages/.ready
