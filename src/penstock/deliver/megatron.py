@@ -13,6 +13,7 @@ import torch
 import torch.utils.data
 
 from penstock.argument import whole_number
+from penstock.deliver.requirement import check_fields
 from penstock.deliver.torch import as_tensors
 from penstock.loader import Loader
 from penstock.order import Shard
@@ -42,9 +43,7 @@ class MegatronSamples(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __init__(self, stream: Stream, *, num_samples: int | None = None, attention_mask: bool = False) -> None:
         needed = (*NEEDED, CAUSAL_NEEDS) if attention_mask else NEEDED
-        missing = [name for name in needed if name not in stream.schema]
-        if missing:
-            raise ValueError(f"the stream has no field {', '.join(missing)}: use pack(..., fields={needed})")
+        check_fields("stream", stream.schema, needed)
         self._loader = Loader(stream, 1, tail="wrap", threads=0)
         self._loader.forever().close()  # refuses a stream without samples
         self._length = len(stream) if num_samples is None else whole_number("num_samples", num_samples)
