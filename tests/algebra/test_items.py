@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import penstock as pen
+from penstock.errors import SchemaMismatchError
 from penstock.testing import SourceSuite
 
 Items = pen.source.Items
@@ -44,7 +45,7 @@ def test_other_items_are_other_data() -> None:
     assert Items(Dataset(30)).fingerprint == source.fingerprint
     assert pickle.loads(pickle.dumps(source)).fingerprint == source.fingerprint
     assert len({source.fingerprint, Items(Dataset(31)).fingerprint, Items(Dataset(30, 1)).fingerprint}) == 3
-    rows = {"a": pen.Field("str", nullable=True)}
+    rows = {"a": pen.Field.text(nullable=True)}
     first, again = (Items([{"a": text} for text in texts], schema=rows) for texts in (["x", None], ["x", None]))
     assert first.fingerprint == again.fingerprint != Items([{"a": "x"}, {"a": "y"}], schema=rows).fingerprint
 
@@ -58,8 +59,8 @@ def test_what_is_not_there_is_told() -> None:
     with pytest.raises(ValueError, match=r"no record to find out the fields from: give schema="):
         Items([])
     assert len(Items([], schema={"x": pen.Field("i8")})) == 0
-    with pytest.raises(pen.SchemaMismatchError, match="no field 'x'"):
-        pen.Loader(Items([{"x": 1}, {"y": 2}]), 2).batch(0)
+    with pytest.raises(SchemaMismatchError, match="no field 'x'"):
+        Items([{"x": 1}, {"y": 2}]).read([0, 1])
 
 
 class TestItems(SourceSuite):

@@ -59,7 +59,7 @@ def document_lengths(segment: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.in
     rows, length = segment.shape
     starts = np.ones((rows, length), bool)
     starts[:, 1:] = segment[:, 1:] != segment[:, :-1]
-    number = np.cumsum(starts, axis=1) - 1  # of its document, in its row
-    lengths = np.zeros((rows, int(number.max(initial=-1)) + 1), np.int32)
-    np.add.at(lengths, (np.arange(rows)[:, None], number), 1)
+    counts = starts.sum(axis=1)
+    lengths = np.zeros((rows, int(counts.max(initial=0))), np.int32)
+    lengths[np.arange(lengths.shape[1]) < counts[:, None]] = np.diff(np.flatnonzero(starts), append=starts.size)
     return lengths

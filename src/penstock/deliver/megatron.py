@@ -48,20 +48,40 @@ class MegatronSamples(torch.utils.data.Dataset[dict[str, Any]]):
         self._loader.forever().close()  # refuses a stream without samples
         self._length = len(stream) if num_samples is None else whole_number("num_samples", num_samples)
         self._masked = attention_mask
+        self._runs: Loader | None = None
+        self._has_runs = self._loader.stream is stream  # otherwise the samples depend on the size of batches
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int | None) -> dict[str, Any]:
-        if index is not None and not 0 <= index < self._length:
-            raise IndexError(f"expected a sample from 0 to {self._length - 1}, got {index}")
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int | None]) -> list[dict[str, Any]]:
+        """Several items; those that follow each other are read at once."""
+        for index in indices:
+            if index is not None and not 0 <= index < self._length:
+                raise IndexError(f"expected a sample from 0 to {self._length - 1}, got {index}")
+        batch = self._run(indices)
+        if batch is not None:
+            return [self._item({name: values[row] for name, values in batch.items()}) for row in range(len(indices))]
+        return [self._one(index) for index in indices]
+
+    def _run(self, indices: Sequence[int | None]) -> Mapping[str, Any] | None:
+        """The samples of one step of a loader, if these are: micro-batches are."""
+        first, size = indices[0] if indices else None, len(indices)
+        if not self._has_runs or size < 2 or first is None or first % size or list(indices) != list(range(first, first + size)):
+            return None
+        if self._runs is None or self._runs.schedule.batch_size != size:
+            self._runs = Loader(self._loader.stream, size, tail="wrap", threads=0)
+        batch: Mapping[str, Any] = self._runs.batch(first // size)
+        return batch
+
+    def _one(self, index: int | None) -> dict[str, Any]:
         item = self._item({name: values[0] for name, values in self._loader.batch(index or 0).items()})
         if index is None:
             item["loss_mask"].zero_()
         return item
-
-    def __getitems__(self, indices: Sequence[int | None]) -> list[dict[str, Any]]:
-        return [self[index] for index in indices]
 
     def _item(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         counts = sample["labels"] >= 0
