@@ -194,7 +194,7 @@ $(TRAINERS)/.ready: $(VENV)/.trainers $(VENV)/.built
 	touch $@
 
 # Every trainer: killed at a step, resumed on another number of ranks, losses compared with a run in one go (see tests/trainers/run.py).
-# Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and on two; docstrings of what few have
+# torchft: a replica killed and healed. Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and on two; docstrings of what few have
 # installed. (Accelerate, torchrun and spawn are among the tests, as forks; here they start programs of their own.)
 trainers: setup build $(TRAINERS)/.ready
 	$(PY) -m pytest -q --hypothesis-profile=campaign tests/trainers
@@ -202,6 +202,7 @@ trainers: setup build $(TRAINERS)/.ready
 	for run in lightning accelerate hf megatron olmo titan grain torchft; do $(TRAINER) tests.trainers.$${run}_run || exit 1; done
 	$(TRAINER) tests.trainers.hf_run trl
 	$(TRAINER) tests.trainers.tracker_check
+	$(TRAINER) tests.trainers.private_check
 	$(TRAINER) pytest -q -p no:cacheprovider --doctest-modules $(addprefix src/penstock/deliver/,grain.py lightning.py olmo_core.py orbax.py torchtitan.py torchft.py)
 	$(TRAINERS)/bin/python -W ignore bench/trainers.py
 

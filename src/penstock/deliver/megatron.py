@@ -48,7 +48,7 @@ class MegatronSamples(torch.utils.data.Dataset[dict[str, Any]]):
         self._loader.forever().close()  # refuses a stream without samples
         self._length = len(stream) if num_samples is None else whole_number("num_samples", num_samples)
         self._masked = attention_mask
-        self._runs: Loader | None = None
+        self._runs: dict[int, Loader] = {}
         self._has_runs = self._loader.stream is stream  # otherwise the samples depend on the size of batches
 
     def __len__(self) -> int:
@@ -72,9 +72,9 @@ class MegatronSamples(torch.utils.data.Dataset[dict[str, Any]]):
         first, size = indices[0] if indices else None, len(indices)
         if not self._has_runs or size < 2 or first is None or first % size or list(indices) != list(range(first, first + size)):
             return None
-        if self._runs is None or self._runs.schedule.batch_size != size:
-            self._runs = Loader(self._loader.stream, size, tail="wrap", threads=0)
-        batch: Mapping[str, Any] = self._runs.batch(first // size)
+        if size not in self._runs:
+            self._runs[size] = Loader(self._loader.stream, size, tail="wrap", threads=0)
+        batch: Mapping[str, Any] = self._runs[size].batch(first // size)
         return batch
 
     def _one(self, index: int | None) -> dict[str, Any]:
