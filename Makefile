@@ -194,8 +194,9 @@ $(TRAINERS)/.ready: $(VENV)/.trainers $(VENV)/.built
 	touch $@
 
 # Every trainer: killed at a step, resumed on another number of ranks, losses compared with a run in one go (see tests/trainers/run.py).
-# torchft: a replica killed and healed. Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and on two; docstrings of what few have
-# installed. (Accelerate, torchrun and spawn are among the tests, as forks; here they start programs of their own.)
+# torchft: a replica is killed and healed. Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and
+# on two; trackers; private names; docstrings of what few have installed; and a benchmark next to each trainer's own loader.
+# (Accelerate, torchrun and spawn are among the tests, as forks; here they start programs of their own.)
 trainers: setup build $(TRAINERS)/.ready
 	$(PY) -m pytest -q --hypothesis-profile=campaign tests/trainers
 	$(PY) -m tests.trainers.hf_trainer
