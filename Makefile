@@ -204,7 +204,7 @@ trainers: setup build $(TRAINERS)/.ready
 	$(TRAINER) tests.trainers.hf_run trl
 	$(TRAINER) tests.trainers.tracker_check
 	$(TRAINER) tests.trainers.private_check
-	$(TRAINER) pytest -q -p no:cacheprovider --doctest-modules $(addprefix src/penstock/deliver/,grain.py lightning.py olmo_core.py orbax.py torchtitan.py torchft.py)
+	$(TRAINER) pytest -q -p no:cacheprovider -o filterwarnings=ignore --doctest-modules $(addprefix src/penstock/deliver/,grain.py lightning.py olmo_core.py orbax.py torchtitan.py torchft.py)
 	$(TRAINERS)/bin/python -W ignore bench/trainers.py
 
 # The web page with hostile data, in a real browser: apt-get install chromium
