@@ -381,6 +381,9 @@ class MixedStream(Stream):
         """Of every stream of the mixture."""
         return self._remade({name: stream.with_images(names, options, seed) for name, stream in self._streams.items()})
 
+    def with_masks(self, names: Sequence[str], size: int | Sequence[int] | None, fill: int, of: str | None) -> "MixedStream":
+        return self._remade({name: stream.with_masks(names, size, fill, of) for name, stream in self._streams.items()})
+
     def boxes_of(self, picks: MixedPicks, field: str | None) -> npt.NDArray[np.int32]:
         boxes = np.zeros((len(picks), 5), np.int32)
         parts = zip(self._streams.values(), picks.parts, strict=True)

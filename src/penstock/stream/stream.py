@@ -221,8 +221,8 @@ class Stream(ABC):
         * ``seed``        of crops and flips; that of the order unless given
 
         Crop and flip follow from (seed, epoch, record): they are the same for any number of threads and ranks, and after a resume.
-        All pictures of a sample share them, so that a mask stays with its picture. (It is interpolated like any other, which is
-        wrong for numbers of classes.) :meth:`boxes` tells them. Called again, it adds other fields. See :class:`ImageStream`.
+        All pictures of a sample share them. :meth:`boxes` tells them. Called again, it adds other fields; :meth:`masks` adds masks
+        of class numbers. See also :class:`ImageStream`.
         """
         from penstock.image import ImageOptions
 
@@ -235,6 +235,44 @@ class Stream(ABC):
     def with_images(self, names: Sequence[str], options: "ImageOptions", seed: int | None) -> "Stream":
         """What :meth:`images` gives."""
         raise TypeError(f"{type(self).__name__} has no pictures: images() is for records of a source, and for mixtures of them")
+
+    def masks(
+        self,
+        field: str | Sequence[str] = "mask",
+        size: int | Sequence[int] | None = None,
+        *,
+        fill: int = 0,
+        of: str | None = None,
+    ) -> "Stream":
+        """The same stream, which has pictures, with the masks of a field (PNG, lossless WebP) as arrays of class numbers, height x
+        width of uint8, from the same part of the picture, flipped alike.
+
+        * ``field``  the encoded masks: a field of bytes, or several
+        * ``size``   pixels of a side, or (height, width); that of the pictures unless given
+        * ``fill``   the number around the mask, where pictures have ``crop="pad"``: 255 for what is to be ignored
+        * ``of``     the name of the pictures, where there are several
+
+        Numbers are those that are stored: grey values, or indices of a palette. Each output has that of the nearest pixel; none is
+        interpolated. Lossy files, colours and 16 bits are refused, and so is a mask that is not as large as its picture.
+
+        >>> import io, numpy as np, penstock as pen
+        >>> from PIL import Image
+        >>> def encoded(pixels, kind):
+        ...     file = io.BytesIO()
+        ...     Image.fromarray(pixels).save(file, kind)
+        ...     return file.getvalue()
+        >>> photos = [encoded(np.full((40, 60, 3), n, np.uint8), "JPEG") for n in range(4)]
+        >>> masks = [encoded(np.full((40, 60), n, np.uint8), "PNG") for n in range(4)]
+        >>> stream = pen.open({"image": photos, "mask": masks}).shuffle(seed=7).images("image", 32).masks("mask")
+        >>> batch = next(iter(pen.Loader(stream, batch_size=4)))
+        >>> batch["mask"].shape, bool((batch["mask"][:, 0, 0] == batch["image"][:, 0, 0, 0]).all())
+        ((4, 32, 32), True)
+        """
+        return self.with_masks([field] if isinstance(field, str) else list(field), size, fill, of)
+
+    def with_masks(self, names: Sequence[str], size: int | Sequence[int] | None, fill: int, of: str | None) -> "Stream":
+        """What :meth:`masks` gives."""
+        raise TypeError("masks() goes behind images(), which says what part of a picture its mask is of")
 
     def boxes(self, epoch: int, positions: Any, field: str | None = None, *, step: int = 0) -> npt.NDArray[np.int32]:
         """x, y, width and height of the part of its picture that each sample is, in pixels of the picture as it is displayed, and 1
