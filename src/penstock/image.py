@@ -89,8 +89,8 @@ class ImageOptions:
                 f"that is taken depends on it; got {height} x {width}"
             )
         number = whole_number("fill", fill, most=255)
-        plain = {"layout": "nchw", "dtype": "u1", "mean": None, "std": None, "channels": 1, "fill": number, "numbers": True}
-        return replace(self, height=height, width=width, **plain)
+        plain = replace(self, layout="nchw", dtype="u1", mean=None, std=None, channels=1, numbers=True)
+        return replace(plain, height=height, width=width, fill=number)
 
     @property
     def maker(self) -> _core.ImageMaker:
