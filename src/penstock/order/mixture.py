@@ -70,6 +70,10 @@ class Amendment:
 
     ``weights`` are for all data sets that there are from then on, given like those of the mixture; without them every data set
     counts by its length, as without weights in the mixture. ``max_epochs`` are added to those there were, or replace them.
+
+    >>> from penstock.order import Mixture
+    >>> Mixture({"web": 700}, seed=5).amend(100, weights={"web": 0.7, "code": 0.3}, add={"code": 300}).amendments
+    (Amendment(100, weights={'code': 0.3, 'web': 0.7}, add={'code': 300}),)
     """
 
     step: int
@@ -618,7 +622,7 @@ def copied_caps(caps: Any) -> dict[str, float]:
     if not isinstance(caps, Mapping):
         raise TypeError(f"max_epochs must be a dict by name, got {caps!r}")
     for name, epochs in caps.items():
-        if isinstance(epochs, bool) or not isinstance(epochs, Real) or not 0 <= epochs <= MAX_LENGTH:
+        if isinstance(epochs, bool) or not isinstance(epochs, Real) or not 0 <= float(epochs) <= MAX_LENGTH:
             raise ValueError(f"max_epochs of {name!r} must be a number of at least 0, got {repr(epochs)[:40]}")
     return {name: caps[name] for name in sorted(caps, key=str)}
 

@@ -64,7 +64,7 @@ def mix(
     (1000, 0.3)
     """
     options: dict[str, Any] = {"seed": seed, "weights": weights, "stop": stop, "unit": unit, "batch_size": batch_size}
-    more = {"by": None if by == "samples" else by, "temperature": temperature, "max_epochs": max_epochs}
+    more: dict[str, Any] = {"by": None if by == "samples" else by, "temperature": temperature, "max_epochs": max_epochs}
     return MixedStream(streams, **options, period=period, **{key: value for key, value in more.items() if value is not None})
 
 
@@ -103,7 +103,7 @@ class MixedStream(Stream):
         self._check_phases()
         # Checked now in any case; without a batch size what it says is not used.
         lengths, given = self._lengths(), self._mixture_options()
-        amendments = [replace(one, add={name: lengths.pop(name) for name in one.add}) for one in self.amendments]
+        amendments = [replace(one, add={str(name): lengths.pop(str(name)) for name in one.add}) for one in self.amendments]
         if self.amendments:
             given["amendments"] = amendments
         if given.pop("by", None) is not None:
@@ -157,7 +157,7 @@ class MixedStream(Stream):
         >>> amended = mixed.amend(step=100, weights={"web": 0.7, "code": 0.3}, add={"code": code.shuffle(seed=2)})
         >>> loader = pen.Loader(amended, batch_size=1000)
         >>> float(loader.batch(99)["x"].mean()), float(loader.batch(100)["x"].mean())
-        (0.0, 0.299)
+        (0.0, 0.301)
         """
         added = {} if add is None else dict(add)
         amendment = Amendment(step, weights=weights, add=dict.fromkeys(added, 0), max_epochs=max_epochs)
