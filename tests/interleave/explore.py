@@ -9,6 +9,7 @@ A schedule is the list of the numbers of the actions that were taken, which is e
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -37,6 +38,7 @@ class World(Protocol):
     def actions(self) -> list[Action]: ...
     def perform(self, action: Action) -> None: ...
     def finish(self) -> None: ...
+    def close(self) -> None: ...
 
 
 def depend(one: Action, other: Action) -> bool:
@@ -115,18 +117,19 @@ def explore(make: Callable[[], World], most: int, *, most_failures: int = 1) -> 
 
 def _run(world: World, stack: list[Node], tally: Tally) -> bool:
     """One run: along the stack, then by the first action that does not sleep. Whether it came to its end."""
-    for node in stack:
-        world.perform(node.actions[node.taken])
-    tally.actions += len(stack)
-    while actions := world.actions():
-        sleep = stack[-1].child_sleep() if stack else set()
-        first = next((number for number, action in enumerate(actions) if action not in sleep), None)
-        if first is None:
-            return False
-        stack.append(Node(actions, sleep, first))
-        tally.actions += 1
-        world.perform(actions[first])
-    world.finish()
+    with closing(world):
+        for node in stack:
+            world.perform(node.actions[node.taken])
+        tally.actions += len(stack)
+        while actions := world.actions():
+            sleep = stack[-1].child_sleep() if stack else set()
+            first = next((number for number, action in enumerate(actions) if action not in sleep), None)
+            if first is None:
+                return False
+            stack.append(Node(actions, sleep, first))
+            tally.actions += 1
+            world.perform(actions[first])
+        world.finish()
     return True
 
 
@@ -148,6 +151,8 @@ def sample(make: Callable[[], World], seeds: Sequence[int], *, most_failures: in
             world.finish()
         except WrongError as error:
             tally.failures.append((schedule, str(error)))
+        finally:
+            world.close()
         seen.add(hash(tuple(schedule)))
         tally.actions += len(schedule)
         tally.longest = max(tally.longest, len(schedule))
@@ -167,10 +172,10 @@ def _drawn(draw: random.Random, actions: list[Action]) -> int:
 
 def replay(make: Callable[[], World], schedule: Sequence[int]) -> Iterator[Action]:
     """Run one schedule again, and give its actions one by one; WrongError at its end if it is wrong."""
-    world = make()
-    for number in schedule:
-        action = world.actions()[number]
-        yield action
-        world.perform(action)
-    if not world.actions():
-        world.finish()
+    with closing(make()) as world:
+        for number in schedule:
+            action = world.actions()[number]
+            yield action
+            world.perform(action)
+        if not world.actions():
+            world.finish()

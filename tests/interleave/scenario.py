@@ -1,13 +1,13 @@
 """What processes do: appends, changes, gc, rebalance, reading, two new stores at one place; and which of them at once."""
 
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from collections.abc import Mapping, Sequence
 
-from tests.interleave.bucket import Bucket, Process, Stored, native, place_of
-from tests.interleave.explore import WrongError
-from tests.interleave.world import HOUR_S, KEEP_HOURS, Operation, Record, Scenario, Script, World, installed
+from tests.interleave.bucket import Alone, Bucket, Runner, Script, Stored, place_of
+from tests.interleave.world import HOUR_S, KEEP_HOURS, Operation, Record, Scenario, installed
 
-from penstock.errors import ConflictError, MissingError, ReadError, StoreError
+from penstock.errors import ConflictError, DurabilityError, MissingError, PenstockError, StoreError
 from penstock.schema import Field
 from penstock.store import maintenance, reader, writer
 
@@ -18,28 +18,46 @@ def columns(records: Sequence[Record]) -> Mapping[str, list[int] | list[str]]:
     return {"x": [x for x, _ in records], "t": [t for _, t in records]}
 
 
+@contextlib.contextmanager
+def telling(process: Runner) -> Iterator[None]:
+    """What a process says of its errors: "expired" is right only after gc, "failed" only without a network."""
+    try:
+        yield
+    except MissingError as error:
+        process.say("expired", f"{type(error).__name__}: {error}")
+    except Exception as error:
+        process.say("failed", f"{type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def transaction(process: Runner, operation: Operation, *, may_be_there: bool = False) -> Iterator[None]:
+    """One operation, and what the process is told by exceptions: ``may_be_there`` if others than DurabilityError may come after the
+    commit.
+    """
+    process.label = (process.number, operation)
+    process.say("begin", operation)
+    try:
+        yield
+    except ConflictError:
+        process.say("told", operation, "refused")
+    except DurabilityError:
+        process.say("told", operation, "unknown")
+    except PenstockError as error:
+        process.say("told", operation, "unknown" if may_be_there else "refused")
+        process.say("expired" if isinstance(error, MissingError) else "failed", f"{type(error).__name__}: {error}")
+
+
 def appending(*commits: Sequence[Record]) -> Script:
     """A writer that appends, one commit after the other."""
     operations = [Operation(f"append {list(added)}", lambda records, added=added: [*records, *added]) for added in commits]
 
-    def run(world: World, process: Process) -> None:
-        try:
-            out = writer.append_to(place_of(process.number), threads=1)
-        except ReadError:
-            if process.is_offline or world.history.collected:
-                return
-            raise
-        try:
+    def run(process: Runner) -> None:
+        with telling(process), contextlib.closing(writer.append_to(place_of(process.number), threads=1)) as out:
             for operation, added in zip(operations, commits, strict=True):
-                outcome = world.begin(process, operation)
-                with world.telling(process, outcome):
+                with transaction(process, operation):
                     out.extend(columns(added))
                     generation = out.commit()
-                    outcome.told, outcome.generation, outcome.ids = "acked", generation, out.last_range
-                if outcome.told != "acked":
-                    return
-        finally:
-            out.close()
+                    process.say("told", operation, "acked", generation, out.last_range)
 
     return run
 
@@ -58,23 +76,13 @@ def changing(number: int, text: str, *, deletes: int | None = None) -> Script:
 
     operation = Operation(f"change {number} to {text}, delete {deletes}", change)
 
-    def run(world: World, process: Process) -> None:
-        try:
-            out = writer.append_to(place_of(process.number), threads=1)
-        except ReadError:
-            if process.is_offline or world.history.collected:
-                return
-            raise
-        try:
-            outcome = world.begin(process, operation)
-            with world.telling(process, outcome):
+    def run(process: Runner) -> None:
+        with telling(process), contextlib.closing(writer.append_to(place_of(process.number), threads=1)) as out:
+            with transaction(process, operation):
                 out.update([number], {"t": [text]})
                 if deletes is not None:
                     out.delete([deletes])
-                outcome.generation = out.commit()
-                outcome.told = "acked"
-        finally:
-            out.close()
+                process.say("told", operation, "acked", out.commit())
 
     return run
 
@@ -83,66 +91,43 @@ def creating(records: Sequence[Record]) -> Script:
     """A new store. One that is there already is refused."""
     operation = Operation(f"create with {list(records)}", lambda _: list(records))
 
-    def run(world: World, process: Process) -> None:
-        outcome = world.begin(process, operation)
-        with world.telling(process, outcome):
+    def run(process: Runner) -> None:
+        with transaction(process, operation):
             try:
                 out = writer.create(place_of(process.number), FIELDS, chunk_records=2, threads=1)
             except StoreError as error:
                 raise ConflictError(str(error)) from error
-            try:
+            with contextlib.closing(out):
                 out.extend(columns(records))
-                outcome.generation = out.commit()
-                outcome.told = "acked"
-            finally:
-                out.close()
+                process.say("told", operation, "acked", out.commit())
 
     return run
 
 
-def rebalancing(world: World, process: Process) -> None:
+REBALANCE = Operation("rebalance", list)
+
+
+def rebalancing(process: Runner) -> None:
     """The live records into full chunks."""
-    outcome = world.begin(process, Operation("rebalance", list))
-    with world.telling(process, outcome, may_be_there=True):
-        try:
-            outcome.generation = maintenance.rebalance(place_of(process.number), threads=1).after.generation
-        except MissingError:
-            if not world.history.collected:
-                raise
-            outcome.told = "unknown"
-            return
-        outcome.told = "acked"
+    with transaction(process, REBALANCE, may_be_there=True):
+        done = maintenance.rebalance(place_of(process.number), threads=1)
+        process.say("told", REBALANCE, "acked", done.after.generation)
 
 
-def collecting(world: World, process: Process) -> None:
+def collecting(process: Runner) -> None:
     """gc, of what is older than a day."""
-    try:
-        maintenance.gc(place_of(process.number), keep=1, keep_hours=KEEP_HOURS)
-    except (ConflictError, MissingError):
-        if not world.history.collected:
-            raise
-    except (StoreError, ReadError):
-        if not process.is_offline:
-            raise
+    with telling(process):
+        try:
+            maintenance.gc(place_of(process.number), keep=1, keep_hours=KEEP_HOURS)
+        except ConflictError as error:
+            process.say("expired", str(error))
 
 
-def reading(world: World, process: Process) -> None:
+def reading(process: Runner) -> None:
     """The newest generation, all of it: no older than what was acknowledged before, and what the model says."""
-    least = world.history.acked()
-    try:
-        with reader.open_store(place_of(process.number)) as store:
-            found, records = store.manifest.generation, store.contents().records
-    except MissingError:
-        if not world.history.collected:
-            raise
-        return
-    except ReadError:
-        if not process.is_offline:
-            raise
-        return
-    process.notes["read"] = found, records
-    if found < least and not world.is_stale:
-        raise WrongError(f"a reader found generation {found}, and {least} was acknowledged before")
+    process.say("open")
+    with telling(process), reader.open_store(place_of(process.number)) as store:
+        process.say("read", store.manifest.generation, store.contents().records)
 
 
 # The store in the beginning
@@ -153,7 +138,7 @@ def old_store() -> tuple[Mapping[str, Stored], Mapping[int, list[Record]]]:
     """Four generations, all of them old: two chunks, a redirect, and what a writer that was killed left behind."""
     bucket = Bucket({}, now=HOUR_S)
     with installed():
-        native.process = Process(70, bucket)
+        Alone(70, bucket)
         first, place = [(i, f"old {i}") for i in range(3)], place_of(70)
         with writer.create(place, FIELDS, chunk_records=2, threads=1) as out:
             out.extend(columns(first))

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from greenlet import greenlet
-from tests.interleave.bucket import STORE, Bucket, DeadError, Process, Request, Stored, lost_answer, native, place_of
+from tests.interleave.bucket import LOST, STORE, Alone, Answer, Bucket, Process, Request, Script, Step, Stored, native, place_of
 from tests.interleave.explore import Action, WrongError
 
-from penstock.errors import ConflictError, DurabilityError, MissingError
+from penstock.errors import MissingError
 from penstock.store import bucket, chunk, generation, maintenance, manifest, reader, writer
 from penstock.store.manifest import Manifest
 from penstock.store.reader import ChunkReader
@@ -42,7 +41,7 @@ Record = tuple[int, str]
 # The model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operation:
     """One transaction of a process, on the list of records: ``change`` gives the new list."""
 
@@ -77,6 +76,7 @@ class History:
     landed: dict[int, Landing] = field(default_factory=dict)
     outcomes: dict[tuple[int, Operation], Outcome] = field(default_factory=dict)
     collected: set[int] = field(default_factory=set)
+    read: list[tuple[int, list[Record]]] = field(default_factory=list)
 
     def acked(self) -> int:
         """The newest generation that some process was told of, or that was there before."""
@@ -140,6 +140,9 @@ class History:
                 raise WrongError(f"generation {number} ({owner[1].name}): expected {expected}, found {records}")
         for owner, outcome in self.outcomes.items():
             self._check_outcome(owner, outcome, published.get(owner))
+        for number, records in self.read:
+            if records != self.model.get(number):
+                raise WrongError(f"a reader of generation {number} found {records}, expected {self.model.get(number)}")
 
     def _check_outcome(self, owner: tuple[int, Operation], outcome: Outcome, generation: int | None) -> None:
         what = f"{owner[1].name} of process {owner[0]}"
@@ -299,8 +302,7 @@ class BucketTime:
 
     @staticmethod
     def time() -> float:
-        assert native.process is not None
-        return native.process.bucket.now
+        return float(native.ask("time", ""))
 
 
 def _identity() -> str:
@@ -329,14 +331,13 @@ def installed() -> Iterator[None]:
 
 # The world
 
-Script = Callable[["World", Process], None]
-
 
 @dataclass(frozen=True)
 class Scenario:
     """What processes do on a store: scripts, one for each, and how often what may happen to them.
 
-    ``objects`` and ``model`` are the store in the beginning: its bytes, and the records of each generation.
+    ``objects`` and ``model`` are the store in the beginning: its bytes, and the records of each generation. ``roots`` are the
+    processes before anything was answered, which remember how they went on.
     """
 
     name: str
@@ -346,85 +347,103 @@ class Scenario:
     crashes: int = 1
     faults: int = 1
     jumps: int = 0
+    roots: list[Step] = field(default_factory=list)
+    most_known: int = 100_000
+    """The steps that are remembered at most, about."""
+
+
+START_S = 10 * KEEP_HOURS * HOUR_S
 
 
 class World:
     """One run of a scenario."""
 
+    num_known = 0  # steps that are remembered, in all worlds
+
     def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
-        self.bucket = Bucket(dict(scenario.objects), now=10 * KEEP_HOURS * HOUR_S)
+        self.bucket = Bucket(dict(scenario.objects), now=START_S)
         self.history = History(scenario.objects, dict(scenario.model), lambda: self.bucket.now)
         self.bucket.watch = self.history.watch
-        self.left = {CRASH: scenario.crashes, FAULT: scenario.faults, JUMP: scenario.jumps}
-        self.late: list[Request | None] = []
-        self.is_stale = False
-        self.processes = [Process(number, self.bucket) for number in range(len(scenario.scripts))]
-        for process, script in zip(self.processes, scenario.scripts, strict=True):
-            process.run, native.process = greenlet(self._main), process
-            process.run.switch(process, script)
+        self._left = {CRASH: scenario.crashes, FAULT: scenario.faults, JUMP: scenario.jumps}
+        self._late: list[Request | None] = []
+        self._is_stale = False
+        self._least: dict[int, int] = {}
+        self._crossed: dict[int, int] = {}  # how often hours passed during the transaction of a process
+        if not scenario.roots or World.num_known > scenario.most_known:
+            World.num_known = 0
+            scenario.roots[:] = [Step((), Request("start", "")) for _ in scenario.scripts]
+        self._processes = [
+            Process(number, script, root) for number, (script, root) in enumerate(zip(scenario.scripts, scenario.roots, strict=True))
+        ]
+        for process in self._processes:
+            self._resume(process, None)
 
-    def _main(self, process: Process, script: Script) -> None:
-        try:
-            script(self, process)
-        except (DeadError, WrongError) as error:
-            if not process.is_dead:
-                raise error
-        except Exception as error:
-            raise WrongError(f"process {process.number}: {type(error).__name__}: {error}") from error
+    def close(self) -> None:
+        """End what runs."""
+        for process in self._processes:
+            process.close()
 
-    def _resume(self, process: Process, answer: Any = None, error: BaseException | None = None) -> None:
-        native.process = process
-        process.resume(answer, error)
+    def _resume(self, process: Process, answer: Answer) -> None:
+        """Answer a process. What needs no scheduler is answered at once: the time, and requests of one that is offline."""
+        while True:
+            World.num_known += process.answer(answer)
+            for words in process.step.said:
+                self._hear(process, words)
+            request = process.step.request
+            if request is not None and request.method == "time":
+                answer = self.bucket.now
+            elif request is not None and process.is_offline:
+                answer = LOST
+            else:
+                return
 
-    # What scripts call
-
-    def begin(self, process: Process, operation: Operation) -> Outcome:
-        """A transaction begins; its manifest is known by the label of its request."""
-        process.label = (process.number, operation)
-        process.notes["jumps"] = 0
-        outcome = self.history.outcomes[process.label] = Outcome()
-        return outcome
-
-    @contextlib.contextmanager
-    def telling(self, process: Process, outcome: Outcome, *, may_be_there: bool = False) -> Iterator[None]:
-        """What a process is told by an exception: ``may_be_there`` if it may also come after the commit."""
-        try:
-            yield
-        except ConflictError:
-            outcome.told = "refused"
-        except DurabilityError:
-            outcome.told = "unknown"
-        except Exception:
-            if not process.is_offline:
-                raise
-            outcome.told = "unknown" if may_be_there else "refused"
-        finally:
-            process.notes.pop("jumps", None)
+    def _hear(self, process: Process, words: tuple[Any, ...]) -> None:
+        """What a process says."""
+        history, number = self.history, process.number
+        match words:
+            case ("begin", operation):
+                history.outcomes[number, operation] = Outcome()
+                self._crossed[number] = 0
+            case ("told", operation, told, *rest):
+                history.outcomes[number, operation] = Outcome(told, *rest)
+                self._crossed.pop(number, None)
+            case ("open",):
+                self._least[number] = history.acked()
+            case ("read", found, records):
+                history.read.append((found, records))
+                if found < self._least[number] and not self._is_stale:
+                    raise WrongError(f"a reader found generation {found}, and {self._least[number]} was acknowledged before")
+            case ("expired", text):
+                if not history.collected:
+                    raise WrongError(f"process {number}: {text}")
+            case ("failed", text):
+                if not process.is_offline:
+                    raise WrongError(f"process {number}: {text}")
 
     # What may happen
 
     def actions(self) -> list[Action]:
         """Everything that may happen next."""
         made: list[Action] = []
-        for process in self.processes:
-            if process.request is not None:
-                self._add_actions(process.number, process.request, made)
-        for number, request in enumerate(self.late):
+        for process in self._processes:
+            request = process.request
+            if request is not None:
+                self._add_actions(process.number, request, made)
+        for number, request in enumerate(self._late):
             if request is not None:
                 made.append(Action(LATE + number, "lands", request.key, writes=True))
-        if made and self.left[JUMP] and self._may_jump():
+        if made and self._left[JUMP] and self._may_jump():
             made.append(Action(CLOCK, "hours pass", is_global=True, budget=JUMP))
         return made
 
     def _add_actions(self, number: int, request: Request, made: list[Action]) -> None:
         key, writes = request.key, request.writes
         made.append(Action(number, "go", key, writes))
-        if self.left[CRASH]:
+        if self._left[CRASH]:
             made.append(Action(number, "crash", budget=CRASH))
             if writes:
                 made.append(Action(number, "crash, lands late", budget=CRASH))
-        if self.left[FAULT]:
+        if self._left[FAULT]:
             if request.method == "create":
                 made += [Action(number, name, key, writes, FAULT) for name in ("answer lost", "performed twice", "away, performed")]
                 made += [Action(number, name, budget=FAULT) for name in ("request lost", "lands late", "away")]
@@ -435,75 +454,44 @@ class World:
 
     def _may_jump(self) -> bool:
         """No transaction, and no request, may last longer than gc keeps files for."""
-        busy = [process.notes.get("jumps", 0) for process in self.processes if process.request is not None]
-        return not any(busy) and (self.bucket.now == 10 * KEEP_HOURS * HOUR_S or not any(self.late))
+        return not any(self._crossed.values()) and (self.bucket.now == START_S or not any(self._late))
 
     def perform(self, action: Action) -> None:
         """Let it happen, and everything up to the next request of the process that goes on."""
-        for bit in (CRASH, FAULT, JUMP):
-            if action.budget & bit:
-                self.left[bit] -= 1
+        if action.budget:
+            self._left[action.budget] -= 1
         if action.actor == CLOCK:
             self.bucket.now += JUMP_S
-            for process in self.processes:
-                if "jumps" in process.notes:
-                    process.notes["jumps"] += 1
+            self._crossed = {number: times + 1 for number, times in self._crossed.items()}
         elif action.actor >= LATE:
-            request, self.late[action.actor - LATE] = self.late[action.actor - LATE], None
+            request, self._late[action.actor - LATE] = self._late[action.actor - LATE], None
             assert request is not None
-            self._quietly(request)
-        else:
-            self._answer(self.processes[action.actor], action.name)
-
-    def _quietly(self, request: Request) -> None:
-        """Nobody hears what becomes of it."""
-        try:
             self.bucket.perform(request)
-        except WrongError:
-            raise
-        except Exception:  # it was refused
-            pass
+        else:
+            self._answer(self._processes[action.actor], action.name)
 
     def _answer(self, process: Process, name: str) -> None:
         request = process.request
         assert request is not None
+        if name in ("lands late", "crash, lands late"):
+            self._late.append(request)
         if name in ("crash", "crash, lands late"):
             process.is_dead = True
-            if name != "crash":
-                self.late.append(request)
-            return self._resume(process, error=DeadError())
+            self._crossed.pop(process.number, None)
+            return
         if name in ("away", "away, performed"):
             process.is_offline = True
         if name in ("answer lost", "performed twice", "away, performed"):
-            self._quietly(request)
-        elif name == "lands late":
-            self.late.append(request)
-        if name == "performed twice":
-            name = "go"
-        if name not in ("go", "stale"):
-            return self._resume(process, error=lost_answer())
-        try:
-            answer = self.bucket.perform(request)
-        except WrongError:
-            raise
-        except Exception as error:
-            return self._resume(process, error=error)
+            self.bucket.perform(request)
+        answer = self.bucket.perform(request) if name in ("go", "stale", "performed twice") else LOST
         if name == "stale":
-            self.is_stale = True
-            newest = max(self.history.landed)
-            answer = [(key, stored) for key, stored in answer if _generation(key) != newest]
-        return self._resume(process, answer)
+            self._is_stale, newest = True, max(self.history.landed)
+            answer = tuple(one for one in answer if _generation(one[0]) != newest)
+        self._resume(process, answer)
 
     def finish(self) -> None:
         """All processes are done: compare with the model, and go on with the store."""
-        for process in self.processes:
-            assert process.run is not None
-            assert process.run.dead
         self.history.check()
-        for process in self.processes:
-            found, records = process.notes.get("read", (0, []))
-            if records != self.history.model.get(found, []):
-                raise WrongError(f"a reader of generation {found} found {records}, expected {self.history.model.get(found)}")
         go_on(self.bucket.objects, self.history)
 
 
@@ -514,7 +502,7 @@ _gone_on: dict[object, str | None] = {}
 
 def go_on(objects: Mapping[str, Stored], history: History) -> None:
     """A new process finds the newest generation, adds to it, and gc leaves nothing but what is named. Once for the same objects."""
-    key = frozenset((name, stored.data) for name, stored in objects.items())
+    key = frozenset([(name, stored.data) for name, stored in objects.items()])
     if key not in _gone_on:
         if len(_gone_on) > LIMIT:
             _gone_on.clear()
@@ -529,7 +517,7 @@ def go_on(objects: Mapping[str, Stored], history: History) -> None:
 
 
 def _add_and_collect(objects: dict[str, Stored], records: list[Record], newest: int) -> None:
-    process = native.process = Process(80, Bucket(objects, now=100 * KEEP_HOURS * HOUR_S))
+    process = Alone(80, Bucket(objects, now=100 * KEEP_HOURS * HOUR_S))
     place, added = place_of(80), (99, "afterwards")
     if newest == 0:
         return
