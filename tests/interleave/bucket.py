@@ -8,6 +8,7 @@ What a process does is a function of the answers that it got. So it is remembere
 answers, and a schedule in which no process gets answers that are new costs no more than a few lookups.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,8 +24,8 @@ from penstock.remote.obstore_client import ObstoreClient
 from penstock.remote.url import UrlPath
 
 STORE = "a.pen"
-EXISTS, MISSING, LOST = "exists", "missing", "lost"
-"""Answers that become exceptions: there is an object already, there is none, nothing came."""
+EXISTS, MISSING, LOST, INTERRUPT = "exists", "missing", "lost", "interrupt"
+"""Answers that become exceptions: there is an object already, there is none, nothing came, Ctrl-C came instead."""
 
 
 class Stored(NamedTuple):
@@ -66,6 +67,8 @@ class Bucket:
         method, key, objects = request.method, request.key, self.objects
         if method == "get" or method == "head":
             return objects.get(key, MISSING)
+        if method == "wait":
+            return None
         if method == "list":
             return tuple([(name, len(one.data), one.modified) for name, one in sorted(objects.items()) if name.startswith(key)])
         if method == "create" and key in objects:
@@ -122,10 +125,8 @@ class Runner:
         self._greenlet = greenlet(self._run)
 
     def _run(self, _: Answer) -> None:
-        try:
+        with contextlib.suppress(DeadError):
             self._script(self)
-        except DeadError:
-            pass
 
     def go_on(self, answer: Answer) -> Step:
         """Run until the next request."""
@@ -146,6 +147,10 @@ class Runner:
         if self._is_dead:
             raise DeadError
         return answer
+
+    def wait(self) -> None:
+        """Let others go on."""
+        self.ask("wait", "")
 
     def end(self) -> None:
         """End it now, wherever it is."""
@@ -180,7 +185,8 @@ class Process:
         self._runner: Runner | None = None
         self._num_fed = 0
         self.step: Step = root
-        self.is_dead = self.is_offline = False
+        self.is_dead = self.was_offline = False
+        self.to_lose = 0  # so many of its next requests get no answer
 
     @property
     def request(self) -> Request | None:
@@ -224,6 +230,8 @@ class Native:
             raise AlreadyExistsError(key)
         if answer == MISSING:
             raise FileNotFoundError(key)
+        if answer == INTERRUPT:
+            raise KeyboardInterrupt
         if answer == LOST:
             raise GenericError("Generic store error: no answer\n\nDebug source:\nHttpError {\n    kind: Timeout,\n}")
         return answer
@@ -265,5 +273,3 @@ def place_of(number: int) -> UrlPath:
         objects._can_put_new = True
         _places[number] = UrlPath(objects, STORE)
     return _places[number]
-
-

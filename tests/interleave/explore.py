@@ -77,7 +77,7 @@ class Node:
 
 @dataclass
 class Tally:
-    """What an exploration did: complete schedules, runs that ended where all that was left slept, actions, and the longest schedule.
+    """What an exploration did: complete schedules, runs that ended where all that was left slept, actions, the longest schedule.
 
     ``is_whole`` says that no schedule is left.
     """
@@ -139,7 +139,7 @@ def sample(make: Callable[[], World], seeds: Sequence[int], *, most_failures: in
     for seed in seeds:
         draw, world, schedule = random.Random(seed), make(), list[int]()
         # Half of the walks stay with an actor for a while: that reaches deeper than a coin at every step does.
-        patience = draw.choice((0.0, 0.0, 0.5, 0.8))
+        patience = draw.choice((0.0, 0.0, 0.5, 0.8, 0.95))
         last = -1
         try:
             while actions := world.actions():

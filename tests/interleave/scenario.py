@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 
 from tests.interleave.bucket import Alone, Bucket, Runner, Script, Stored, place_of
 from tests.interleave.world import HOUR_S, KEEP_HOURS, Operation, Record, Scenario, installed
@@ -25,6 +25,8 @@ def telling(process: Runner) -> Iterator[None]:
         yield
     except MissingError as error:
         process.say("expired", f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        pass
     except Exception as error:
         process.say("failed", f"{type(error).__name__}: {error}")
 
@@ -40,19 +42,21 @@ def transaction(process: Runner, operation: Operation, *, may_be_there: bool = F
         yield
     except ConflictError:
         process.say("told", operation, "refused")
-    except DurabilityError:
+    except (DurabilityError, KeyboardInterrupt):
         process.say("told", operation, "unknown")
     except PenstockError as error:
         process.say("told", operation, "unknown" if may_be_there else "refused")
         process.say("expired" if isinstance(error, MissingError) else "failed", f"{type(error).__name__}: {error}")
 
 
-def appending(*commits: Sequence[Record]) -> Script:
-    """A writer that appends, one commit after the other."""
+def appending(*commits: Sequence[Record], waits: bool = False) -> Script:
+    """A writer that appends, one commit after the other; it may wait, without a transaction, before the first."""
     operations = [Operation(f"append {list(added)}", lambda records, added=added: [*records, *added]) for added in commits]
 
     def run(process: Runner) -> None:
         with telling(process), contextlib.closing(writer.append_to(place_of(process.number), threads=1)) as out:
+            if waits:
+                process.wait()
             for operation, added in zip(operations, commits, strict=True):
                 with transaction(process, operation):
                     out.extend(columns(added))
@@ -77,12 +81,12 @@ def changing(number: int, text: str, *, deletes: int | None = None) -> Script:
     operation = Operation(f"change {number} to {text}, delete {deletes}", change)
 
     def run(process: Runner) -> None:
-        with telling(process), contextlib.closing(writer.append_to(place_of(process.number), threads=1)) as out:
-            with transaction(process, operation):
-                out.update([number], {"t": [text]})
-                if deletes is not None:
-                    out.delete([deletes])
-                process.say("told", operation, "acked", out.commit())
+        opened = partial(writer.append_to, place_of(process.number), threads=1)
+        with telling(process), contextlib.closing(opened()) as out, transaction(process, operation):
+            out.update([number], {"t": [text]})
+            if deletes is not None:
+                out.delete([deletes])
+            process.say("told", operation, "acked", out.commit())
 
     return run
 
@@ -135,26 +139,36 @@ def reading(process: Runner) -> None:
 
 @cache
 def old_store() -> tuple[Mapping[str, Stored], Mapping[int, list[Record]]]:
-    """Four generations, all of them old: two chunks, a redirect, and what a writer that was killed left behind."""
+    """Three generations, all of them old, of which the last names nothing of the first; and what a killed writer left behind."""
     bucket = Bucket({}, now=HOUR_S)
     with installed():
         Alone(70, bucket)
         first, place = [(i, f"old {i}") for i in range(3)], place_of(70)
-        with writer.create(place, FIELDS, chunk_records=2, threads=1) as out:
+        with writer.create(place, FIELDS, chunk_records=4, threads=1) as out:
             out.extend(columns(first))
+        maintenance.rebalance(place, threads=1)
         with writer.append_to(place, threads=1) as out:
             out.update([1], {"t": ["changed"]})
-        with writer.append_to(place, threads=1) as out:
-            out.extend(columns([(3, "old 3")]))
         out = writer.append_to(place, threads=1)
-        out.extend(columns([(8, "lost"), (9, "lost")]))
-    second = [first[0], (1, "changed"), first[2]]
-    return bucket.objects, {1: first, 2: second, 3: [*second, (3, "old 3")]}
+        out.extend(columns([(8, "lost")] * 4))
+    return bucket.objects, {1: first, 2: first, 3: [first[0], (1, "changed"), first[2]]}
 
 
-def scenario(name: str, *scripts: Script, crashes: int = 1, faults: int = 1, jumps: int = 0, is_new: bool = False) -> Scenario:
+def scenario(
+    name: str,
+    *scripts: Script,
+    crashes: int = 1,
+    faults: int = 1,
+    jumps: int = 0,
+    is_new: bool = False,
+    first: tuple[int, ...] = (),
+) -> Scenario:
     objects, model = ({}, {}) if is_new else old_store()
-    return Scenario(name, scripts, objects, model, crashes, faults, jumps)
+    return Scenario(name, scripts, objects, model, crashes, faults, jumps, first)
+
+
+LARGE = ("append-change-gc", "append-rebalance-gc-hours", "two-writers-gc-rebalance-reader")
+"""Scenarios that have too many schedules to run all of them."""
 
 
 @cache
@@ -179,6 +193,17 @@ def scenarios() -> Mapping[str, Scenario]:
         scenario("gc-read", collecting, reading),
         scenario("append-gc-hours", one, collecting, faults=0, jumps=2),
         scenario("twice-gc-hours", twice, collecting, crashes=0, faults=0, jumps=2),
+        scenario("append-gc-hours-stale", one, collecting, crashes=0, jumps=2, first=(0,) * 8),
+        scenario(
+            "idle-twice-gc-hours",
+            twice,
+            collecting,
+            appending([(10, "a")], waits=True),
+            crashes=0,
+            faults=0,
+            jumps=2,
+            first=(2,) * 4 + (0,) * 12,
+        ),
         scenario("append-append-append", one, two, appending([(40, "e")]), faults=0),
         scenario("append-change-gc", one, change, collecting),
         scenario("append-rebalance-gc-hours", one, rebalancing, collecting, jumps=3),

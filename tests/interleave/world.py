@@ -1,8 +1,8 @@
 """Several processes on one store, what may happen to them, and what must hold whatever happens.
 
 What may happen: any process makes its next request; one process ends before a request, or while one is under way that lands later;
-one answer is lost, with or without its request having been performed; a request is performed twice, or late; a network stays away; a
-listing lacks its newest object; hours pass.
+one answer is lost, with or without its request having been performed; a request is performed twice, or late; a network is away for
+a while, or for good; Ctrl-C comes while a request is under way; a listing lacks its newest object; hours pass.
 
 What must hold is compared with the list-of-dicts model of the store: see ``History``.
 """
@@ -17,10 +17,24 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tests.interleave.bucket import LOST, STORE, Alone, Answer, Bucket, Process, Request, Script, Step, Stored, native, place_of
+from tests.interleave.bucket import (
+    INTERRUPT,
+    LOST,
+    STORE,
+    Alone,
+    Answer,
+    Bucket,
+    Process,
+    Request,
+    Script,
+    Step,
+    Stored,
+    native,
+    place_of,
+)
 from tests.interleave.explore import Action, WrongError
 
-from penstock.errors import MissingError
+from penstock.errors import MissingError, PenstockError
 from penstock.store import bucket, chunk, generation, maintenance, manifest, reader, writer
 from penstock.store.manifest import Manifest
 from penstock.store.reader import ChunkReader
@@ -34,6 +48,10 @@ JUMP_S = 0.6 * KEEP_HOURS * HOUR_S
 CLOCK, LATE = 90, 100
 """Numbers of the actors that are no processes: the clock, and requests that land late."""
 CRASH, FAULT, JUMP = 1, 2, 4
+PERFORMED = ("answer lost", "performed twice", "away, performed", "gone, performed", "interrupt, performed")
+"""Faults of a request that the server obeys."""
+AWAY, GONE = 2, 1 << 30
+"""Further requests without an answer: as many as it takes until a read is given up, and all."""
 
 Record = tuple[int, str]
 
@@ -135,7 +153,10 @@ class History:
             data = landing.request.data
             expected = owner[1].change(self.model.get(number - 1, []))
             self.model[number] = expected
-            records = contents(landing.request.data, landing.objects).records
+            try:
+                records = contents(landing.request.data, landing.objects).records
+            except PenstockError as error:
+                raise WrongError(f"generation {number} cannot be read: {error}") from error
             if records != expected:
                 raise WrongError(f"generation {number} ({owner[1].name}): expected {expected}, found {records}")
         for owner, outcome in self.outcomes.items():
@@ -347,6 +368,8 @@ class Scenario:
     crashes: int = 1
     faults: int = 1
     jumps: int = 0
+    first: tuple[int, ...] = ()
+    """Processes whose first requests come before everything else, in this order."""
     roots: list[Step] = field(default_factory=list)
     most_known: int = 100_000
     """The steps that are remembered at most, about."""
@@ -373,10 +396,13 @@ class World:
             World.num_known = 0
             scenario.roots[:] = [Step((), Request("start", "")) for _ in scenario.scripts]
         self._processes = [
-            Process(number, script, root) for number, (script, root) in enumerate(zip(scenario.scripts, scenario.roots, strict=True))
+            Process(number, script, root)
+            for number, (script, root) in enumerate(zip(scenario.scripts, scenario.roots, strict=True))
         ]
         for process in self._processes:
             self._resume(process, None)
+        for number in scenario.first:
+            self._answer(self._processes[number], "go")
 
     def close(self) -> None:
         """End what runs."""
@@ -392,7 +418,8 @@ class World:
             request = process.step.request
             if request is not None and request.method == "time":
                 answer = self.bucket.now
-            elif request is not None and process.is_offline:
+            elif request is not None and process.to_lose:
+                process.to_lose -= 1
                 answer = LOST
             else:
                 return
@@ -417,7 +444,7 @@ class World:
                 if not history.collected:
                     raise WrongError(f"process {number}: {text}")
             case ("failed", text):
-                if not process.is_offline:
+                if not process.was_offline:
                     raise WrongError(f"process {number}: {text}")
 
     # What may happen
@@ -433,22 +460,26 @@ class World:
             if request is not None:
                 made.append(Action(LATE + number, "lands", request.key, writes=True))
         if made and self._left[JUMP] and self._may_jump():
-            made.append(Action(CLOCK, "hours pass", is_global=True, budget=JUMP))
+            made.insert(0, Action(CLOCK, "hours pass", is_global=True, budget=JUMP))
         return made
 
     def _add_actions(self, number: int, request: Request, made: list[Action]) -> None:
         key, writes = request.key, request.writes
         made.append(Action(number, "go", key, writes))
+        if request.method == "wait":
+            return
         if self._left[CRASH]:
             made.append(Action(number, "crash", budget=CRASH))
             if writes:
                 made.append(Action(number, "crash, lands late", budget=CRASH))
         if self._left[FAULT]:
             if request.method == "create":
-                made += [Action(number, name, key, writes, FAULT) for name in ("answer lost", "performed twice", "away, performed")]
-                made += [Action(number, name, budget=FAULT) for name in ("request lost", "lands late", "away")]
+                made += [Action(number, name, key, writes, FAULT) for name in PERFORMED]
+                made += [
+                    Action(number, name, budget=FAULT) for name in ("request lost", "lands late", "away", "interrupt, lands late")
+                ]
             elif request.method == "put":
-                made += [Action(number, "lands late", budget=FAULT), Action(number, "away", budget=FAULT)]
+                made += [Action(number, name, budget=FAULT) for name in ("lands late", "away", "gone")]
             elif request.method == "list" and key.endswith("/manifest/") and self.history.landed:
                 made.append(Action(number, "stale", key, writes, FAULT))
 
@@ -473,17 +504,19 @@ class World:
     def _answer(self, process: Process, name: str) -> None:
         request = process.request
         assert request is not None
-        if name in ("lands late", "crash, lands late"):
+        if name.endswith("lands late"):
             self._late.append(request)
-        if name in ("crash", "crash, lands late"):
+        if name.startswith("crash"):
             process.is_dead = True
             self._crossed.pop(process.number, None)
             return
-        if name in ("away", "away, performed"):
-            process.is_offline = True
-        if name in ("answer lost", "performed twice", "away, performed"):
+        if name.startswith(("away", "gone")):
+            process.was_offline, process.to_lose = True, AWAY if name.startswith("away") else GONE
+        if name in PERFORMED:
             self.bucket.perform(request)
-        answer = self.bucket.perform(request) if name in ("go", "stale", "performed twice") else LOST
+        answer = INTERRUPT if name.startswith("interrupt") else LOST
+        if name in ("go", "stale", "performed twice"):
+            answer = self.bucket.perform(request)
         if name == "stale":
             self._is_stale, newest = True, max(self.history.landed)
             answer = tuple(one for one in answer if _generation(one[0]) != newest)
@@ -500,6 +533,11 @@ class World:
 _gone_on: dict[object, str | None] = {}
 
 
+def forget() -> None:
+    """The code is another one: what it made of the same objects is not known any more."""
+    _gone_on.clear()
+
+
 def go_on(objects: Mapping[str, Stored], history: History) -> None:
     """A new process finds the newest generation, adds to it, and gc leaves nothing but what is named. Once for the same objects."""
     key = frozenset([(name, stored.data) for name, stored in objects.items()])
@@ -509,8 +547,8 @@ def go_on(objects: Mapping[str, Stored], history: History) -> None:
         try:
             _gone_on[key] = None
             _add_and_collect(dict(objects), history.model.get(history.newest(), []), history.newest())
-        except WrongError as error:
-            _gone_on[key] = str(error)
+        except Exception as error:
+            _gone_on[key] = f"afterwards: {type(error).__name__}: {error}"
     wrong = _gone_on[key]
     if wrong is not None:
         raise WrongError(wrong)
@@ -523,13 +561,13 @@ def _add_and_collect(objects: dict[str, Stored], records: list[Record], newest: 
         return
     with reader.open_store(place) as store:
         if store.manifest.generation != newest or store.contents().records != records:
-            raise WrongError(f"afterwards generation {newest} should be the newest, with {records}")
+            raise WrongError(f"generation {newest} should be the newest, with {records}")
     with writer.append_to(place, threads=1) as out:
         out.extend({"x": [added[0]], "t": [added[1]]})
     maintenance.gc(place, keep=1, keep_hours=0)
     with reader.open_store(place) as store:
         if store.manifest.generation != newest + 1 or store.contents().records != [*records, added]:
-            raise WrongError("afterwards a record that was added is not there")
+            raise WrongError("a record that was added is not there")
         named = named_files(_encode(store.manifest)) | {f"{STORE}/manifest/{newest + 1:020d}.json"}
     if named != process.bucket.objects.keys():
-        raise WrongError(f"afterwards gc left {sorted(process.bucket.objects.keys() ^ named)}")
+        raise WrongError(f"gc left {sorted(process.bucket.objects.keys() ^ named)}")
