@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 from tests.array_record import write_array_record
-from tests.effort import is_campaign
+from tests.effort import every, is_campaign
 from tests.formats import shards
 from tests.formats.energon_files import prepare
 from tests.golden.make_token_files import DIRECTORY as GOLDEN
@@ -120,7 +120,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", every(3, list(FORMATS), 1))
 def test_commands_work_on_every_format(run_json: Callable[..., Any], place: Path, tmp_path: Path, name: str) -> None:
     data = place / name
     with pen.open(data) as source:

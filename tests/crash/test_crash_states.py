@@ -11,10 +11,10 @@ from tests.crash.trace import parse
 from tests.effort import every
 
 SUBSETS = 2
-TRIED = every(4, list(MUTANTS))
+TRIED = every(8, list(MUTANTS))
 RECOVERED = every(2, ["rebalance-gc", "update"])
-MOST = "12"  # of every plan, drawn by lot; all of them: make crash
-LEAST_STATES = 300
+MOST = "6"  # of every plan, drawn by lot; all of them: make crash
+LEAST_STATES = 150
 # A protocol that syncs has few states; many more than this mean that an fsync was lost somewhere.
 MOST_STATES_PER_EVENT = 30
 

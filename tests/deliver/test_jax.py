@@ -191,6 +191,7 @@ LOADERS: dict[str, Callable[[Data], pen.Loader]] = {
 
 
 @pytest.mark.parametrize(("name", "forever"), every(2, list(product(LOADERS, [False, True])), 1))
+@pytest.mark.sampled(2)
 def test_a_run_can_be_resumed_after_any_batch(name: str, forever: bool, data: Data) -> None:
     assert verify_resume(lambda: deliver(LOADERS[name](data), forever=forever), steps=14).steps >= 9
 
@@ -497,7 +498,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", every(2, [1, 2], 1))
 def test_two_processes_share_a_batch_and_one_goes_on(devices: int, tmp_path: Path) -> None:
     port = free_port()
     finish([start(HERE / "jax_processes.py", rank, port, tmp_path, devices=devices) for rank in range(2)])

@@ -37,7 +37,7 @@ def run(
 
 @pytest.mark.parametrize("group", hostile.GROUPS)
 def test_hostile_stores_are_refused_by_name_or_read_without_harm(group: str, folder: Path) -> None:
-    stride = count(20, 1)
+    stride = count(40, 1)
     lines = run(group, folder, stride)
     results = [line for line in lines if "case" in line]
     assert len(results) == len(list(hostile.GROUPS[group]())[::stride])
