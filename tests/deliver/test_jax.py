@@ -190,8 +190,7 @@ LOADERS: dict[str, Callable[[Data], pen.Loader]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "forever"), every(2, list(product(LOADERS, [False, True])), 1))
-@pytest.mark.sampled(2)
+@pytest.mark.parametrize(("name", "forever"), every(3, list(product(LOADERS, [False, True])), 1))
 def test_a_run_can_be_resumed_after_any_batch(name: str, forever: bool, data: Data) -> None:
     assert verify_resume(lambda: deliver(LOADERS[name](data), forever=forever), steps=14).steps >= 9
 

@@ -94,7 +94,7 @@ def data(tmp_path: Path) -> Iterator[dict[str, Source]]:
 @pytest.mark.parametrize(
     ("codec", "missing"), [(codec, one) for i, codec in enumerate(CODECS) for one in every(2, [False, True], i)]
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 def test_all_kinds_of_fields_are_read_natively(tmp_path: Path, codec: Codec, missing: bool) -> None:
     write_store(tmp_path / "s", codec, missing=missing)
     for io in ("map", "pread"):

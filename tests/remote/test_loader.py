@@ -126,7 +126,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "name", "threads"), CASES)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 def test_local_and_remote_give_the_same_batches_and_states(
     local: Path, remote: Callable[..., Source], name: str, kind: str, threads: int
 ) -> None:
@@ -188,7 +188,7 @@ def test_every_tail_over_two_epochs(local: Path, remote: Callable[..., Source], 
 
 @pytest.mark.parametrize("name", ["store", "rows"])
 @pytest.mark.parametrize("world", [1, 2, 4])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 def test_resume_from_a_local_state_on_another_world(local: Path, remote: Callable[..., Source], name: str, world: int) -> None:
     make = STREAMS["lanes"]
     here = pen.Loader(make(pen.open(local / name)), 64, ids="id")
