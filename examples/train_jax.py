@@ -67,7 +67,7 @@ def launch(directory: Path, run: str, world: int, kill_at: int = 0) -> list[list
     environment, quiet = {**os.environ, "JAX_PLATFORMS": "cpu"}, subprocess.DEVNULL if kill_at else None
     ranks = [subprocess.Popen([*command, str(r)], env=environment, stdout=quiet, stderr=quiet) for r in range(world)]
     try:
-        if ranks[-1].wait(timeout=100) != (-signal.SIGKILL if kill_at else 0):
+        if ranks[-1].wait(timeout=500) != (-signal.SIGKILL if kill_at else 0):
             raise SystemExit(f"{run}: the last of {world} processes ended with {ranks[-1].returncode}")
     finally:
         for process in ranks:  # they would wait for the last one

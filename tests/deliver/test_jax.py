@@ -28,7 +28,7 @@ from penstock.source import write_tokens
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-WAIT_S = 300
+WAIT_S = 600
 
 
 def make_loader(n: int = 23, batch_size: int = 4, **options: Any) -> pen.Loader:
