@@ -187,21 +187,23 @@ $(TRAINERS)/.ready: $(VENV)/.trainers $(VENV)/.built
 	cp $$($(PY) -c "$(PACKAGES)")/_editable_skbc_penstock.pth $$($(TRAINERS)/bin/python -c "$(PACKAGES)")/penstock.pth  # read behind dev.pth
 	echo "torch==2.13.0" >$(TRAINERS)/constraints
 	$(TRAINERS)/bin/python -m pip install --quiet --no-deps torchtitan==0.3.0 trl==1.16.0 grain==0.2.18 orbax-checkpoint==0.12.8 \
-	  megatron-core==0.16.1 ai2-olmo-core==3.0.0 torch_checkpointing==0.1.1 spmd_types==0.2.3 triton==3.9.0 dataclass-extensions bettermap
+	  megatron-core==0.16.1 ai2-olmo-core==3.0.0 torch_checkpointing==0.1.1 spmd_types==0.2.3 triton==3.9.0 dataclass-extensions bettermap torchft==0.2.0
 	$(TRAINERS)/bin/python -m pip install --quiet -c $(TRAINERS)/constraints tyro tensorboard==2.21.0 wandb==0.31.0 einops cached-path \
-	  importlib_resources mlflow-skinny==3.17.2 msgpack prometheus-client aiofiles humanize simplejson uvloop portpicker cloudpickle psutil
+	  importlib_resources mlflow-skinny==3.17.2 msgpack prometheus-client aiofiles humanize simplejson uvloop portpicker cloudpickle psutil \
+	  opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
 	touch $@
 
 # Every trainer: killed at a step, resumed on another number of ranks, losses compared with a run in one go (see tests/trainers/run.py).
-# Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and on two; docstrings of what few have
+# torchft: a replica killed and healed. Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and on two; docstrings of what few have
 # installed. (Accelerate, torchrun and spawn are among the tests, as forks; here they start programs of their own.)
 trainers: setup build $(TRAINERS)/.ready
 	$(PY) -m pytest -q --hypothesis-profile=campaign tests/trainers
 	$(PY) -m tests.trainers.hf_trainer
-	for run in lightning accelerate hf megatron olmo titan grain; do $(TRAINER) tests.trainers.$${run}_run || exit 1; done
+	for run in lightning accelerate hf megatron olmo titan grain torchft; do $(TRAINER) tests.trainers.$${run}_run || exit 1; done
 	$(TRAINER) tests.trainers.hf_run trl
 	$(TRAINER) tests.trainers.tracker_check
-	$(TRAINER) pytest -q -p no:cacheprovider --doctest-modules $(addprefix src/penstock/deliver/,grain.py lightning.py olmo_core.py orbax.py torchtitan.py)
+	$(TRAINER) tests.trainers.private_check
+	$(TRAINER) pytest -q -p no:cacheprovider --doctest-modules $(addprefix src/penstock/deliver/,grain.py lightning.py olmo_core.py orbax.py torchtitan.py torchft.py)
 	$(TRAINERS)/bin/python -W ignore bench/trainers.py
 
 # The web page with hostile data, in a real browser: apt-get install chromium

@@ -2,7 +2,7 @@
 The native core of penstock. Private: its functions trust their callers about sizes they cannot see.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import enum
 from typing import Annotated
 
@@ -349,7 +349,7 @@ class RowReader:
     Rows of one size, in files, in memory or in landings. Safe to use from several threads and after fork.
     """
 
-    def __init__(self, paths: Sequence[str], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], stride: int, pread: bool) -> None: ...
+    def __init__(self, paths: Sequence[str | bytes], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], stride: int, pread: bool) -> None: ...
 
     @staticmethod
     def of_memory(arrays: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], stride: int) -> RowReader: ...
@@ -420,7 +420,7 @@ class SpanScanner:
         Bytes of the file from next on: need of them or more, or all up to its end.
         """
 
-    def scan(self, path: str, device: int, inode: int, written_ns: int) -> None:
+    def scan(self, path: str | bytes, device: int, inode: int, written_ns: int) -> None:
         """Read the file, which must be that version; 0 0 0: any."""
 
     def take(self) -> tuple[list[str], NDArray[numpy.int64], NDArray[numpy.uint8], int, bool]:
@@ -431,19 +431,19 @@ class SpanScanner:
 class TFRecordScanner(SpanScanner):
     """TFRecord files: one column, with crcs."""
 
-    def __init__(self, name: str, bytes: int) -> None: ...
+    def __init__(self, name: str | bytes, bytes: int) -> None: ...
 
 class TarScanner(SpanScanner):
     """tar archives: samples as WebDataset groups them, keys in memory."""
 
-    def __init__(self, name: str, bytes: int) -> None: ...
+    def __init__(self, name: str | bytes, bytes: int) -> None: ...
 
 class SpanTable:
     """
     Where the fields of records are in files, one table a file. Safe to use from several threads.
     """
 
-    def __init__(self, parts: list[tuple[str, int, int, tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]], tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]], str]], page_bytes: int) -> None:
+    def __init__(self, parts: list[tuple[str | bytes, int, int, tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]], tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]], str | bytes]], page_bytes: int) -> None:
         """
         Of every file: name, bytes, words of a record, (table, crcs of its pages, flags), (memory, crcs, flags), name of the sidecar. A record has the first byte and the size of each column, -1 for a missing one, then crcs.
         """
@@ -522,7 +522,7 @@ class PackedRecords:
     Records in files that begin with a table of them, whose columns are packed: sizes of some, then the bytes of all. Safe to use from several threads.
     """
 
-    def __init__(self, rows: RowReader, names: Sequence[str], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, 4), order='C', device='cpu', writable=False)], offsets: Sequence[Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]], columns: Annotated[NDArray[numpy.int64], dict(shape=(None, 2), order='C', device='cpu', writable=False)]) -> None:
+    def __init__(self, rows: RowReader, names: Sequence[str | bytes], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, 4), order='C', device='cpu', writable=False)], offsets: Sequence[Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]], columns: Annotated[NDArray[numpy.int64], dict(shape=(None, 2), order='C', device='cpu', writable=False)]) -> None:
         """
         Of a line of bytes: names of files, and of each where it begins there, its bytes, its records and where its table begins; the tables, or none of them, to read them from the files; and of each column the bytes of a value, or -1, and whether records have its size.
         """
@@ -548,12 +548,37 @@ def zstd_content_bytes(head: Annotated[NDArray[numpy.uint8], dict(shape=(None,),
     The bytes that a zstd frame has, decompressed; -1 if its header does not say.
     """
 
+class FileList:
+    """
+    Files of a folder as records. Safe to use from several threads and after fork.
+    """
+
+    def __init__(self, root: str | bytes, folders: Sequence[str | bytes], run_ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], names: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], name_ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], versions: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], links: Mapping[int, str | bytes], labels: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], batch_bytes: int) -> None:
+        """
+        The root and the folder of each run of files, both with a slash at their ends; the names of files, one behind the other; their bytes; three numbers each that say which version (none: any); where links lead to; a label for every run, below 0: none.
+        """
+
+    def read(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
+        """Fill out with the bytes of files, each at its offset."""
+
+    @property
+    def contents(self) -> VaryingReader:
+        """The bytes of files, for a ring."""
+
+    @property
+    def paths(self) -> VaryingReader:
+        """The paths of files below the root, as text, for a ring."""
+
+    @property
+    def labels(self) -> SpanReader:
+        """The labels of the runs that files are in."""
+
 class StoreReader:
     """
     One generation of a store. Safe to use from several threads and after fork.
     """
 
-    def __init__(self, path: str, length: int, paths: Sequence[str], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool, batch_bytes: int, landings: Sequence[Landing] | None = None, record_bytes: int = 1073741824, names: Sequence[tuple[int, str]] = []) -> None: ...
+    def __init__(self, path: str | bytes, length: int, paths: Sequence[str | bytes], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool, batch_bytes: int, landings: Sequence[Landing] | None = None, record_bytes: int = 1073741824, names: Sequence[tuple[int, str]] = []) -> None: ...
 
     def set_redirects(self, field: int, rows: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """Let records of a field point elsewhere; before the first read."""
@@ -618,7 +643,7 @@ def train_dictionary(samples: Annotated[NDArray[numpy.uint8], dict(shape=(None,)
 def all_below(values: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], n: int) -> bool:
     """Whether every value is in [0, n)."""
 
-def is_network_filesystem(path: str) -> bool:
+def is_network_filesystem(path: str | bytes) -> bool:
     """
     Whether files there come over a network (NFS, SMB, FUSE, Lustre, 9p, Ceph, AFS), where maps are unsafe.
     """

@@ -26,7 +26,7 @@ ON_DISK = """
 ## On a disk
 
 *native*: threads outside of Python read the records. *threads*: Python threads read them, because another library decompresses
-them, values are nested, a function runs, or there is no native reader yet (texts of Arrow files, folders). A transform makes every
+them, values are nested, a function runs, or there is no native reader yet (texts of Arrow files). A transform makes every
 loader one of Python threads. *+ prefetch*: the system is told which blocks come next, and reads them while the trainer works.
 Sequences are cut from texts, byte strings, ragged arrays and tokens, and images are decoded from byte strings; other records have
 none (—).
