@@ -54,7 +54,7 @@ test-native: $(VENV)/.begun
 test-arm: $(VENV)/.wheels
 	$(PY) tools/wheels.py --only cp311 --only manylinux --only aarch64
 	$(PY) tools/arm_python.py -m pytest -q -p no:cacheprovider tests/order/test_golden.py tests/stream/test_golden_sequences.py \
-	  tests/image/test_core.py
+	  tests/image
 	$(PY) tools/zig_toolchain.py aarch64-linux-gnu.2.17 build/arm "qemu-aarch64-static;-L;$(CURDIR)/build/arm-python/root"
 	$(CMAKE) -G Ninja -S . -B build/arm --toolchain build/arm/toolchain.cmake -DPENSTOCK_TESTS=ON -DPENSTOCK_SYSTEM_CODECS=OFF \
 	  -DPENSTOCK_CODEC_SOURCES=$(CURDIR)/build/codecs >/dev/null
@@ -194,8 +194,9 @@ $(TRAINERS)/.ready: $(VENV)/.trainers $(VENV)/.built
 	touch $@
 
 # Every trainer: killed at a step, resumed on another number of ranks, losses compared with a run in one go (see tests/trainers/run.py).
-# torchft: a replica killed and healed. Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and on two; docstrings of what few have
-# installed. (Accelerate, torchrun and spawn are among the tests, as forks; here they start programs of their own.)
+# torchft: a replica is killed and healed. Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and
+# on two; trackers; private names; docstrings of what few have installed; and a benchmark next to each trainer's own loader.
+# (Accelerate, torchrun and spawn are among the tests, as forks; here they start programs of their own.)
 trainers: setup build $(TRAINERS)/.ready
 	$(PY) -m pytest -q --hypothesis-profile=campaign tests/trainers
 	$(PY) -m tests.trainers.hf_trainer
@@ -203,7 +204,7 @@ trainers: setup build $(TRAINERS)/.ready
 	$(TRAINER) tests.trainers.hf_run trl
 	$(TRAINER) tests.trainers.tracker_check
 	$(TRAINER) tests.trainers.private_check
-	$(TRAINER) pytest -q -p no:cacheprovider --doctest-modules $(addprefix src/penstock/deliver/,grain.py lightning.py olmo_core.py orbax.py torchtitan.py torchft.py)
+	$(TRAINER) pytest -q -p no:cacheprovider -o filterwarnings=ignore --doctest-modules $(addprefix src/penstock/deliver/,grain.py lightning.py olmo_core.py orbax.py torchtitan.py torchft.py)
 	$(TRAINERS)/bin/python -W ignore bench/trainers.py
 
 # The web page with hostile data, in a real browser: apt-get install chromium
@@ -246,9 +247,10 @@ golden: setup build
 	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 	  > $$(.token-packages/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dev.pth
 	.token-packages/bin/python -m pip install --quiet --no-deps megatron-core ai2-olmo-core dolma datatrove litdata dataclass-extensions bettermap
-	.token-packages/bin/python -m pip install --quiet --no-deps mosaicml-streaming webdataset braceexpand tfrecord
+	.token-packages/bin/python -m pip install --quiet --no-deps mosaicml-streaming webdataset braceexpand tfrecord \
+	  megatron-energon multi-storage-client s3fs xattr lark wcmatch bracex deprecation filetype
 	.token-packages/bin/python -m pip install --quiet loguru humanize msgspec smart_open boto3 cached_path omegaconf crc32c protobuf \
-	  zstd Brotli python-snappy xxhash catalogue
+	  zstd Brotli python-snappy xxhash catalogue cffi opentelemetry-api opentelemetry-sdk lightning-utilities
 	touch $@
 
 token-packages: setup build .token-packages/.ready

@@ -101,7 +101,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "left-overs of streams whose weight is 0",
-        edit("order.mixture:_lay_rest", "if weight else 0", "if True else 0"),
+        edit("order.layout:_lay_rest", "if weight else 0", "if True else 0"),
     )
     yield (
         "segments are joined where pages meet",
@@ -143,7 +143,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "weights by step start over in every epoch",
-        edit("order.mixture:make_runs", "len(left) == 1 or each == 0 or here is None", "True"),
+        edit("order.layout:make_runs", "if count is None or is_last:", "if True:"),
     )
     yield (
         "the clock of weights by step counts dropped batches",
@@ -155,7 +155,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "whole batches lose records",
-        edit("order.mixture:_lay_rest", "if any(counts):", "if False:"),
+        edit("order.layout:_lay_rest", "if any(counts):", "if False:"),
     )
     yield (
         "the batch size of a mixture is not compared",

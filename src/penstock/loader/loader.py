@@ -233,8 +233,8 @@ class Loader:
         return work.make(self._schedule.place(whole_number("step", step)))
 
     def forever(self) -> "Batches":
-        """Batches without end, epoch after epoch; with phases, until the last one is over."""
-        if self._phases is None and not self._schedule.is_endless:
+        """Batches without end, epoch after epoch; with phases, until the last one is over, and with caps, until all are reached."""
+        if self._phases is None and not self._schedule.is_endless and not self.stream.is_finite:
             raise ValueError(
                 f"an epoch has no batch ({self.stream.num_samples} samples, batches of {self._batch_size}): nothing would ever come"
             )

@@ -236,6 +236,11 @@ class EpochSchedule:
             if candidate >= 0 and (step is None or candidate == step) and self._begins_at(candidate, epoch, position):
                 return self, candidate
         anchor = expected if step is None else step
+        if self.stream.needs_steps:
+            raise StateMismatchError(
+                f"the state was saved at step {step}, position {position} of epoch {epoch}, where no batch of {self.batch_size} "
+                "begins at that step: weights by step, amendments and whole batches need the batch size and tail of the run"
+            )
         return replace(self, start=anchor, epoch=epoch, position=position), anchor
 
     def _begins_at(self, step: int, epoch: int, position: int) -> bool:
@@ -408,11 +413,11 @@ def make_schedule(stream: Stream, batch_size: int | None, phases: Sequence[Phase
         raise ValueError(f"batch_size is that of the whole job: {size} cannot be divided among {shard.world} ranks")
     schedule = EpochSchedule(stream.for_batches(size, tail), size, tail, shard)
     first, axis = schedule.stream.axes[-1]
-    if axis == 0 and first > 0:
+    if axis == 0 and first > 0 and not schedule.stream.is_finite:
         raise ValueError(
             f"from epoch {first} on an epoch has no samples, because an empty stream of the mixture has a weight then: give it 0"
         )
-    if first > 0 and not schedule.is_endless:
+    if first > 0 and not schedule.is_endless and not schedule.stream.is_finite:
         raise ValueError(
             f"from epoch {first} on tail='drop' drops every epoch whole: it has {axis} samples, a batch {size}: "
             "use a smaller batch_size, other weights, or another tail"

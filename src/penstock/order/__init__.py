@@ -11,7 +11,7 @@ from penstock.order.design import (
     fraction_schedule,
     in_fraction,
 )
-from penstock.order.mixture import Choice, Mixture
+from penstock.order.mixture import Amendment, Choice, Mixture
 from penstock.order.order import InvertibleOrder, Order, Sequential, Sliding
 from penstock.order.pack import Pack, Pieces
 from penstock.order.permutation import Permutation
@@ -22,6 +22,7 @@ from penstock.order.weighted import Weighted
 
 __all__ = [
     "ORDER_VERSION",
+    "Amendment",
     "BlockShuffle",
     "Choice",
     "Curriculum",

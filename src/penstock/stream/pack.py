@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, cast
 
@@ -244,6 +245,12 @@ class PackStream(PartStream):
     @property
     def has_sequences(self) -> bool:
         return True
+
+    def mean_tokens(self, field: str | None = None) -> Fraction:
+        """Padding is no token."""
+        if field not in (None, TOKENS):
+            return super().mean_tokens(field)
+        return Fraction(self.packing.num_packed, max(1, self._sequences))
 
     @property
     def axis(self) -> int:
