@@ -116,7 +116,7 @@ $(WATCHED)/.built: $(VENV)/.ready $(NATIVE)
 
 sanitize-python: $(WATCHED)/.built
 	$(WATCH) -m tests.sanitized
-	$(WATCH) -m pytest -q --hypothesis-profile=campaign --timeout=7200 tests/store/test_hostile.py tests/store/test_corruption.py
+	$(WATCH) -m pytest -q --hypothesis-profile=campaign -o faulthandler_timeout=7200 tests/store/test_hostile.py tests/store/test_corruption.py
 	$(WATCH) -m tests.hostile.mutate_rows --count 10000
 	$(WATCH) -m tests.hostile.mutate_images --count 10000
 	$(WATCH) -m pytest -q tests/native tests/image tests/loader/test_native_views.py tests/loader/test_native_varying.py tests/formats/test_native.py
