@@ -172,9 +172,9 @@ class ObjectStorage(Storage):
     def is_current(self, generation: int, digest: str) -> bool:
         """Whether there is no successor, and the manifest is still there, looked at in this order.
 
-        gc removes older generations first. So while a generation is there, none that followed it was collected, and a successor that
-        was absent before had never been there. Without that look, gc could remove an old successor after this call, and the next
-        commit would take its number, below the newest generation. A successor that comes from now on is younger than gc takes.
+        gc removes older generations first. So while a generation is there, none that followed it was collected, and a successor
+        that was absent before had never been there. Without that look, gc could remove an old successor after this call, and the
+        next commit would take its number, below the newest generation. A successor that comes from now on is younger than gc takes.
         """
         if generation == 0:
             return not any(generation_of(name) is not None for name in self.names(MANIFEST_DIRECTORY))
