@@ -196,6 +196,7 @@ def batches(data: Source, **how: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.sampled(3)
 def test_every_format_is_read_on_the_server_as_on_a_disk(
     prefix: UrlPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -15,11 +15,12 @@ from penstock.batch import Batch, Outputs, scatter, typed
 from penstock.errors import SchemaMismatchError, StateMismatchError
 from penstock.fingerprint import fingerprint_of
 from penstock.native import _core
-from penstock.order import Amendment, Mixture, Phase
+from penstock.order import Amendment, Balance, Mixture, Phase
 from penstock.order.mixture import StagedWeights
 from penstock.order.phase import Weights
 from penstock.records import Sampling
 from penstock.schema import Field
+from penstock.stream.cost import MixedCosts
 from penstock.stream.picks import MixedPicks, Picks, grouped, join
 from penstock.stream.stream import PartStream, Stream, Unreadable
 
@@ -388,6 +389,9 @@ class MixedStream(Stream):
 
     def with_phases(self, phases: Sequence[Phase]) -> "MixedStream":
         return self._remade(self._streams, phases=phases)
+
+    def costing(self, balance: Balance) -> MixedCosts:
+        return MixedCosts(tuple(stream.costing(balance) for stream in self._streams.values()))
 
     def sized(self, seq_len: int) -> "MixedStream":
         streams = {name: stream.sized(seq_len) for name, stream in self._streams.items()}

@@ -18,6 +18,7 @@ from penstock.fingerprint import fingerprint_arrays, fingerprint_of
 from penstock.native import _core
 from penstock.order import (
     BlockShuffle,
+    Bucketed,
     Design,
     InvertibleOrder,
     Mixture,
@@ -37,6 +38,8 @@ from penstock.stream.picks import Picks, RecordPicks
 
 if TYPE_CHECKING:
     from penstock.image import ImageOptions
+    from penstock.order.balance import Balance
+    from penstock.stream.cost import Costing
     from penstock.stream.image import ImageStream
     from penstock.stream.pack import PackStream
     from penstock.stream.sequence import SequenceStream
@@ -332,6 +335,12 @@ class Stream(ABC):
         """
         return self, self.plan()
 
+    def costing(self, balance: "Balance") -> "Costing":
+        """What says how much samples cost. ValueError, TypeError or KeyError if they have no such costs."""
+        raise ValueError(
+            f"samples of a {type(self).__name__} all have one length, so there is nothing to balance: leave balance out"
+        )
+
     @abstractmethod
     def sized(self, seq_len: int) -> "Stream":
         """The same line cut into samples of another length."""
@@ -396,6 +405,16 @@ class PartStream(Stream):
 
     def leaves(self, epoch: int, positions: IntArray) -> "Iterator[tuple[PartStream, int, IntArray]]":
         yield self, epoch, positions
+
+    def prepare(self) -> None:
+        """Read the lengths that the order goes by, if any, where a pickled copy has none yet."""
+        if isinstance(self.order, Bucketed):
+            self.order.prepare()
+
+    @property
+    def packed_length(self) -> int | None:
+        """The length of packed sequences; None where samples are something else."""
+        return None
 
     @property
     def has_weights(self) -> bool:
@@ -599,6 +618,11 @@ class RecordStream(PartStream):
         batch[WEIGHT] = picks.weights if weights is None else weights
         return batch
 
+    def costing(self, balance: "Balance") -> "Costing":
+        from penstock.stream.cost import RecordCosts
+
+        return RecordCosts.checked(self.source, balance)
+
     def sized(self, seq_len: int) -> "RecordStream":
         """A record is one sample, whatever it holds."""
         if seq_len != 1:
@@ -661,6 +685,53 @@ class RecordStream(PartStream):
         names = as_fields(fields, tuple(FIELDS))
         options = PackOptions(length, split, long, window, multiple_of, names, pad, bos, eos, first_segment)
         return make_pack(self, options, field, separator)
+
+    def buckets(self, batch_size: int, *, field: str | None = None, window: int = 64) -> "RecordStream":
+        """The same records, with those of similar length in one batch: ``window`` batches of ``batch_size`` (that of the whole job)
+        are sorted by the length of a field, cut into batches again, and these are shuffled.
+
+        Padded to its longest record, a batch then has little padding. Every record comes once an epoch, and a larger window has
+        less padding and less chance. ``field`` is needed where several vary in length. Lengths are read from the index of the
+        data, as far as it has one.
+
+        >>> import penstock as pen
+        >>> texts = ["a" * n for n in (9, 1, 8, 2, 7, 3, 6, 4)]
+        >>> stream = pen.open({"text": texts}).shuffle(seed=7).buckets(2)
+        >>> [batch["text"].lengths.tolist() for batch in pen.Loader(stream, batch_size=2)]
+        [[3, 4], [8, 9], [1, 2], [6, 7]]
+        """
+        from penstock.stream.cost import FieldLengths, length_field
+
+        order = self.order
+        if not isinstance(order, Sequential | Shuffle | BlockShuffle):
+            raise TypeError(f"buckets need an order that has every record once, in_order() or shuffle(), got {order!r}")
+        if isinstance(order, BlockShuffle) and order.lanes > 1:
+            raise ValueError(f"buckets have no lanes, and the order has {order.lanes}: use shuffle(...) without lanes")
+        if len(order) != len(self.source):
+            raise ValueError(f"buckets need an order of all {len(self.source)} records, got one of {len(order)}")
+        lengths = FieldLengths(self.source, length_field(self.source.schema, field))
+        made = Bucketed(order, lengths, batch_size=batch_size, window=window)
+        made.prepare()
+        return RecordStream(self.source, made, bans=self.bans)
+
+    def for_batches(self, batch_size: int, tail: str) -> "RecordStream":
+        order = self.order
+        if isinstance(order, Bucketed):
+            if order.batch_size % batch_size:
+                raise ValueError(
+                    f"the buckets are for batches of {order.batch_size}, and one of {batch_size} would take from two of them: "
+                    f"use .buckets({batch_size}), or a batch size that divides theirs"
+                )
+            if tail == "wrap" and len(order) % order.batch_size:
+                raise ValueError(
+                    "tail='wrap' lets batches begin anywhere in the next epoch, and buckets begin with it: use another tail"
+                )
+        return self
+
+    def with_phases(self, phases: Sequence[Phase]) -> "RecordStream":
+        if isinstance(self.order, Bucketed):
+            raise ValueError("buckets are for batches of one size, one epoch after the other: leave out phases, or buckets")
+        return self
 
     def without(self, ids: Any, *, from_step: int = 0) -> "RecordStream":
         """The same stream in which records no longer come from ``from_step`` on. At each of their places comes another record, the
