@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock import source as source
     from penstock.library import (
         LZ4,
+        Balance,
         Deflate,
         Field,
         Loader,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LZ4",
+    "Balance",
     "Deflate",
     "Field",
     "Loader",

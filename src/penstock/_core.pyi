@@ -146,6 +146,16 @@ def random_at(n: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(
 def systematic(n: int, size: int, offset: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """Fill out with evenly spread places in [0, n)."""
 
+MAX_COST: int = 1099511627776
+
+def deal(costs: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], room: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], micro_batches: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Fill out with samples dealt to slots of those sizes, slot after slot, so that slots cost about the same.
+    """
+
+def piece_costs(first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], owner: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], count: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], linear: int, quadratic: int, out: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Fill out with the costs of samples made of runs of documents."""
+
 MAX_PACK_LENGTH: int = 16777216
 
 class Split(enum.Enum):
@@ -694,15 +704,15 @@ class ImageMaker:
     Decodes, crops, resizes and converts pictures into arrays of one size. Immutable, thread-safe.
     """
 
-    def __init__(self, *, height: int, width: int, crop: ImageCrop = ImageCrop.RANDOM, scale: tuple[float, float] = (0.08, 1.0), ratio: tuple[float, float] = (0.75, 1.3333333333333333), fraction: float = 1.0, flip: float = 0.0, layout: ImageLayout = ImageLayout.NHWC, type: ImageType = ImageType.U1, mean: Sequence[float] | None = None, std: Sequence[float] | None = None, fill: int = 0, channels: int = 3, max_pixels: int = 178956970, max_scale: int = 8, level: Simd | None = None) -> None: ...
+    def __init__(self, *, height: int, width: int, crop: ImageCrop = ImageCrop.RANDOM, scale: tuple[float, float] = (0.08, 1.0), ratio: tuple[float, float] = (0.75, 1.3333333333333333), fraction: float = 1.0, flip: float = 0.0, layout: ImageLayout = ImageLayout.NHWC, type: ImageType = ImageType.U1, mean: Sequence[float] | None = None, std: Sequence[float] | None = None, fill: int = 0, channels: int = 3, max_pixels: int = 178956970, max_scale: int = 8, level: Simd | None = None, numbers: bool = False) -> None: ...
 
     @property
     def nbytes(self) -> int:
         """Bytes of one output."""
 
-    def make(self, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], threads: ThreadPool, errors: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')] | None = None) -> int:
+    def make(self, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], threads: ThreadPool, errors: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')] | None = None, partners: tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None = None) -> int:
         """
-        Decode record i, values[offsets[i]:offsets[i + 1]], with seeds[i] into out[i * nbytes:]. Raises ImageError for the first record that fails (index, reason); with errors, sets errors[i] to 1 and the output to 0 instead. Gives the number of failures.
+        Decode record i, values[offsets[i]:offsets[i + 1]], with seeds[i] into out[i * nbytes:]. Raises ImageError for the first record that fails (index, reason); with errors, sets errors[i] to 1 and the output to 0 instead. Gives the number of failures. ``partners`` are the values and offsets of pictures that must have the sizes of these; no bytes: none.
         """
 
     def boxes(self, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None))]:
@@ -726,9 +736,9 @@ def shrink_image(data: bytes | NDArray[numpy.uint8], max_side: int, quality: int
 class ImageReader:
     """Pictures of records, for a ring. Safe to use from several threads."""
 
-    def __init__(self, reader: VaryingReader, maker: ImageMaker, needs_all: bool) -> None:
+    def __init__(self, reader: VaryingReader, maker: ImageMaker, needs_all: bool, partner: VaryingReader | None = None) -> None:
         """
-        The bytes of pictures, and what makes arrays of them; with needs_all, a missing picture is an error.
+        The bytes of pictures, and what makes arrays of them; with needs_all, a missing picture is an error. ``partner`` has those of which they are masks.
         """
 
 class DocumentLine:

@@ -7,13 +7,14 @@ from penstock.conversion.convert import convert
 from penstock.errors import PenstockError
 from penstock.formats.open import open
 from penstock.loader import Loader, plan, verify_resume
-from penstock.order import Phase, Shard
+from penstock.order import Balance, Phase, Shard
 from penstock.records import Source
 from penstock.store import LZ4, Deflate, Field, Raw, Zstd, add_field, create, gc, rebalance, train_dictionary, verify
 from penstock.stream import Stream, load_mixture, mix
 
 __all__ = [
     "LZ4",
+    "Balance",
     "Deflate",
     "Field",
     "Loader",

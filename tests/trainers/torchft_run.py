@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -117,8 +119,21 @@ def start(place: Path, name: str, replica: int, lighthouse: str, *, killed: bool
     )
 
 
+@contextmanager
+def stderr_to(path: Path) -> Iterator[None]:
+    """The lighthouse, which is native, tells every quorum."""
+    kept = os.dup(2)
+    with path.open("w") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
 def main() -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, stderr_to(Path(directory) / "lighthouse.text"):
         place = Path(directory)
 
         def texts() -> str:

@@ -45,7 +45,7 @@ of requests and bytes is *exact*, a *bound* (no more than that is fetched), or *
 def page(uses: tuple[str, ...] = tuple(USES)) -> str:
     """The page, with columns for some combinations."""
     parts = [HEAD, ON_DISK, *_table(uses, KINDS, _on_disk)]
-    kinds = [kind for kind in KINDS if cells(uses)[kind, "plain"].fits is not None]
+    kinds = [kind for kind in KINDS if cells(uses)[kind, uses[0]].fits is not None]
     parts += [AT_URLS, "\nWhere all data fits into the window:\n", *_table(uses, kinds, lambda cell: _at_url(cell, cell.fits))]
     parts += ["\nWhere it does not:\n", *_table(uses, kinds, lambda cell: _at_url(cell, cell.larger))]
     return "".join(parts)

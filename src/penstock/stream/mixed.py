@@ -15,11 +15,12 @@ from penstock.batch import Batch, Outputs, scatter, typed
 from penstock.errors import SchemaMismatchError, StateMismatchError
 from penstock.fingerprint import fingerprint_of
 from penstock.native import _core
-from penstock.order import Amendment, Mixture, Phase
+from penstock.order import Amendment, Balance, Mixture, Phase
 from penstock.order.mixture import StagedWeights
 from penstock.order.phase import Weights
 from penstock.records import Sampling
 from penstock.schema import Field
+from penstock.stream.cost import MixedCosts
 from penstock.stream.picks import MixedPicks, Picks, grouped, join
 from penstock.stream.stream import PartStream, Stream, Unreadable
 
@@ -394,6 +395,9 @@ class MixedStream(Stream):
     def with_phases(self, phases: Sequence[Phase]) -> "MixedStream":
         return self._remade(self._streams, phases=phases)
 
+    def costing(self, balance: Balance) -> MixedCosts:
+        return MixedCosts(tuple(stream.costing(balance) for stream in self._streams.values()))
+
     def sized(self, seq_len: int) -> "MixedStream":
         streams = {name: stream.sized(seq_len) for name, stream in self._streams.items()}
         return self._remade(streams)
@@ -487,6 +491,9 @@ class MixedStream(Stream):
     def with_images(self, names: Sequence[str], options: "ImageOptions", seed: int | None) -> "MixedStream":
         """Of every stream of the mixture."""
         return self._remade({name: stream.with_images(names, options, seed) for name, stream in self._streams.items()})
+
+    def with_masks(self, names: Sequence[str], size: int | Sequence[int] | None, fill: int, of: str | None) -> "MixedStream":
+        return self._remade({name: stream.with_masks(names, size, fill, of) for name, stream in self._streams.items()})
 
     def boxes_of(self, picks: MixedPicks, field: str | None) -> npt.NDArray[np.int32]:
         boxes = np.zeros((len(picks), 5), np.int32)

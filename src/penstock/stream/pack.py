@@ -14,10 +14,11 @@ from penstock.argument import MAX_LENGTH, IntArray, as_ids, set_whole
 from penstock.batch import Batch, Outputs, fixed_output
 from penstock.formats.token_line import DocumentBounds, as_elements
 from penstock.native import _core
-from penstock.order import BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle, Weighted
+from penstock.order import Balance, BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle, Weighted
 from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
+from penstock.stream.cost import PieceCosts
 from penstock.stream.documents import DocumentTable, are_records, find_bounds
 from penstock.stream.picks import SpanPicks
 from penstock.stream.sequence import (
@@ -31,7 +32,7 @@ from penstock.stream.sequence import (
 )
 from penstock.stream.stream import Bans, PartStream, RecordStream, describe
 
-__all__ = ["PackOptions", "PackStream", "make_pack"]
+__all__ = ["PackOptions", "PackStream", "flatten_pack", "make_pack"]
 
 ADDED = ("pad", "bos", "eos")
 PADDING, BOS, EOS = -1, -2, -3
@@ -261,6 +262,13 @@ class PackStream(PartStream):
         }
 
     @property
+    def packed_length(self) -> int:
+        return self._options.length
+
+    def prepare(self) -> None:
+        """Documents are known."""
+
+    @property
     def axis(self) -> int:
         """Tokens of an epoch, padding included. With phases, which may change the length, samples of the run."""
         return self._sequences * self._options.length if self._phases is None else MAX_LENGTH
@@ -353,6 +361,9 @@ class PackStream(PartStream):
         if seq_len == self._options.length:
             return self
         return self._remade(options=replace(self._options, length=seq_len, window=self.packing.window))
+
+    def costing(self, balance: Balance) -> PieceCosts:
+        return PieceCosts.checked(balance)
 
     # Where tokens are
 
@@ -474,6 +485,17 @@ class PackStream(PartStream):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("packing", "order", "documents", "schema")}
+
+
+def flatten_pack(batch: Batch) -> None:
+    """Make a batch of at most one sequence what attention of varying length takes: ``cu_seqlens`` without the entries that fill it
+    up, and ``max_seqlen`` as one number. Everything else stays.
+    """
+    if "cu_seqlens" in batch:
+        row = batch["cu_seqlens"].reshape(-1)
+        batch["cu_seqlens"] = row[: np.searchsorted(row, row[-1]) + 1] if row.size else np.zeros(1, np.int32)
+    if "max_seqlen" in batch:
+        batch["max_seqlen"] = batch["max_seqlen"].max(initial=0).reshape(())
 
 
 @dataclass(frozen=True)

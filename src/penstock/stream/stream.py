@@ -18,6 +18,7 @@ from penstock.fingerprint import fingerprint_arrays, fingerprint_of
 from penstock.native import _core
 from penstock.order import (
     BlockShuffle,
+    Bucketed,
     Design,
     InvertibleOrder,
     Mixture,
@@ -37,6 +38,8 @@ from penstock.stream.picks import Picks, RecordPicks
 
 if TYPE_CHECKING:
     from penstock.image import ImageOptions
+    from penstock.order.balance import Balance
+    from penstock.stream.cost import Costing
     from penstock.stream.image import ImageStream
     from penstock.stream.pack import PackStream
     from penstock.stream.sequence import SequenceStream
@@ -255,8 +258,8 @@ class Stream(ABC):
         * ``seed``        of crops and flips; that of the order unless given
 
         Crop and flip follow from (seed, epoch, record): they are the same for any number of threads and ranks, and after a resume.
-        All pictures of a sample share them, so that a mask stays with its picture. (It is interpolated like any other, which is
-        wrong for numbers of classes.) :meth:`boxes` tells them. Called again, it adds other fields. See :class:`ImageStream`.
+        All pictures of a sample share them. :meth:`boxes` tells them. Called again, it adds other fields; :meth:`masks` adds masks
+        of class numbers. See also :class:`ImageStream`.
         """
         from penstock.image import ImageOptions
 
@@ -269,6 +272,44 @@ class Stream(ABC):
     def with_images(self, names: Sequence[str], options: "ImageOptions", seed: int | None) -> "Stream":
         """What :meth:`images` gives."""
         raise TypeError(f"{type(self).__name__} has no pictures: images() is for records of a source, and for mixtures of them")
+
+    def masks(
+        self,
+        field: str | Sequence[str] = "mask",
+        size: int | Sequence[int] | None = None,
+        *,
+        fill: int = 0,
+        of: str | None = None,
+    ) -> "Stream":
+        """The same stream, which has pictures, with the masks of a field (PNG, lossless WebP) as arrays of class numbers, height x
+        width of uint8, from the same part of the picture, flipped alike.
+
+        * ``field``  the encoded masks: a field of bytes, or several
+        * ``size``   pixels of a side, or (height, width); that of the pictures unless given
+        * ``fill``   the number around the mask, where pictures have ``crop="pad"``: 255 for what is to be ignored
+        * ``of``     the name of the pictures, where there are several
+
+        Numbers are those that are stored: grey values, or indices of a palette. Each output has that of the nearest pixel; none is
+        interpolated. Lossy files, colours and 16 bits are refused, and so is a mask that is not as large as its picture.
+
+        >>> import io, numpy as np, penstock as pen
+        >>> from PIL import Image
+        >>> def encoded(pixels, kind):
+        ...     file = io.BytesIO()
+        ...     Image.fromarray(pixels).save(file, kind)
+        ...     return file.getvalue()
+        >>> photos = [encoded(np.full((40, 60, 3), n, np.uint8), "JPEG") for n in range(4)]
+        >>> masks = [encoded(np.full((40, 60), n, np.uint8), "PNG") for n in range(4)]
+        >>> stream = pen.open({"image": photos, "mask": masks}).shuffle(seed=7).images("image", 32).masks("mask")
+        >>> batch = next(iter(pen.Loader(stream, batch_size=4)))
+        >>> batch["mask"].shape, bool((batch["mask"][:, 0, 0] == batch["image"][:, 0, 0, 0]).all())
+        ((4, 32, 32), True)
+        """
+        return self.with_masks([field] if isinstance(field, str) else list(field), size, fill, of)
+
+    def with_masks(self, names: Sequence[str], size: int | Sequence[int] | None, fill: int, of: str | None) -> "Stream":
+        """What :meth:`masks` gives."""
+        raise TypeError("masks() goes behind images(), which says what part of a picture its mask is of")
 
     def boxes(self, epoch: int, positions: Any, field: str | None = None, *, step: int = 0) -> npt.NDArray[np.int32]:
         """x, y, width and height of the part of its picture that each sample is, in pixels of the picture as it is displayed, and 1
@@ -297,6 +338,12 @@ class Stream(ABC):
         StateMismatchError, with the reason, if the order of that version was wrong.
         """
         return self, self.plan()
+
+    def costing(self, balance: "Balance") -> "Costing":
+        """What says how much samples cost. ValueError, TypeError or KeyError if they have no such costs."""
+        raise ValueError(
+            f"samples of a {type(self).__name__} all have one length, so there is nothing to balance: leave balance out"
+        )
 
     @abstractmethod
     def sized(self, seq_len: int) -> "Stream":
@@ -362,6 +409,16 @@ class PartStream(Stream):
 
     def leaves(self, epoch: int, positions: IntArray) -> "Iterator[tuple[PartStream, int, IntArray]]":
         yield self, epoch, positions
+
+    def prepare(self) -> None:
+        """Read the lengths that the order goes by, if any, where a pickled copy has none yet."""
+        if isinstance(self.order, Bucketed):
+            self.order.prepare()
+
+    @property
+    def packed_length(self) -> int | None:
+        """The length of packed sequences; None where samples are something else."""
+        return None
 
     @property
     def has_weights(self) -> bool:
@@ -565,6 +622,11 @@ class RecordStream(PartStream):
         batch[WEIGHT] = picks.weights if weights is None else weights
         return batch
 
+    def costing(self, balance: "Balance") -> "Costing":
+        from penstock.stream.cost import RecordCosts
+
+        return RecordCosts.checked(self.source, balance)
+
     def sized(self, seq_len: int) -> "RecordStream":
         """A record is one sample, whatever it holds."""
         if seq_len != 1:
@@ -627,6 +689,53 @@ class RecordStream(PartStream):
         names = as_fields(fields, tuple(FIELDS))
         options = PackOptions(length, split, long, window, multiple_of, names, pad, bos, eos, first_segment)
         return make_pack(self, options, field, separator)
+
+    def buckets(self, batch_size: int, *, field: str | None = None, window: int = 64) -> "RecordStream":
+        """The same records, with those of similar length in one batch: ``window`` batches of ``batch_size`` (that of the whole job)
+        are sorted by the length of a field, cut into batches again, and these are shuffled.
+
+        Padded to its longest record, a batch then has little padding. Every record comes once an epoch, and a larger window has
+        less padding and less chance. ``field`` is needed where several vary in length. Lengths are read from the index of the
+        data, as far as it has one.
+
+        >>> import penstock as pen
+        >>> texts = ["a" * n for n in (9, 1, 8, 2, 7, 3, 6, 4)]
+        >>> stream = pen.open({"text": texts}).shuffle(seed=7).buckets(2)
+        >>> [batch["text"].lengths.tolist() for batch in pen.Loader(stream, batch_size=2)]
+        [[3, 4], [8, 9], [1, 2], [6, 7]]
+        """
+        from penstock.stream.cost import FieldLengths, length_field
+
+        order = self.order
+        if not isinstance(order, Sequential | Shuffle | BlockShuffle):
+            raise TypeError(f"buckets need an order that has every record once, in_order() or shuffle(), got {order!r}")
+        if isinstance(order, BlockShuffle) and order.lanes > 1:
+            raise ValueError(f"buckets have no lanes, and the order has {order.lanes}: use shuffle(...) without lanes")
+        if len(order) != len(self.source):
+            raise ValueError(f"buckets need an order of all {len(self.source)} records, got one of {len(order)}")
+        lengths = FieldLengths(self.source, length_field(self.source.schema, field))
+        made = Bucketed(order, lengths, batch_size=batch_size, window=window)
+        made.prepare()
+        return RecordStream(self.source, made, bans=self.bans)
+
+    def for_batches(self, batch_size: int, tail: str) -> "RecordStream":
+        order = self.order
+        if isinstance(order, Bucketed):
+            if order.batch_size % batch_size:
+                raise ValueError(
+                    f"the buckets are for batches of {order.batch_size}, and one of {batch_size} would take from two of them: "
+                    f"use .buckets({batch_size}), or a batch size that divides theirs"
+                )
+            if tail == "wrap" and len(order) % order.batch_size:
+                raise ValueError(
+                    "tail='wrap' lets batches begin anywhere in the next epoch, and buckets begin with it: use another tail"
+                )
+        return self
+
+    def with_phases(self, phases: Sequence[Phase]) -> "RecordStream":
+        if isinstance(self.order, Bucketed):
+            raise ValueError("buckets are for batches of one size, one epoch after the other: leave out phases, or buckets")
+        return self
 
     def without(self, ids: Any, *, from_step: int = 0) -> "RecordStream":
         """The same stream in which records no longer come from ``from_step`` on. At each of their places comes another record, the
