@@ -28,6 +28,7 @@ WORDS = {
     "show": "DATA 7",
     "explain": "DATA 1 --batch-size 8",
     "where": "DATA 7 --batch-size 8",
+    "plan": "DATA --batch-size 8",
     "convert": "DATA NEW.pen",
     "index": "DATA",
     "rebalance": "DATA",
@@ -274,6 +275,7 @@ TARGETS = {
     "show": "DATA 7 --fields image --save TARGET",
     "bench": "DATA --batch-size 8 --seconds 0.1 --html TARGET.html",
     "shuffle-report": "DATA --batch-size 8 --html TARGET.html",
+    "plan": "DATA --batch-size 8 --html TARGET.html",
     "demo": "TARGET --records 2000",
 }
 

@@ -48,6 +48,12 @@ ENTRIES = (
         "where",
         "Say when a record is seen, or a document of sequences: epochs, positions, steps and ranks. No record is read.",
     ),
+    Entry(
+        "Look",
+        "plan",
+        "plan",
+        "Say what a run is going to see: epochs, tokens and repeats of every stream, padding, bytes, requests. No record is read.",
+    ),
     Entry("Make", "convert", "convert", "Write a new store from anything that can be opened."),
     Entry("Make", "maintenance", "index", "Build the indexes of data that has none of its own, or remove them."),
     Entry("Make", "maintenance", "rebalance", "Rewrite a store into full chunks."),

@@ -220,6 +220,11 @@ class MixedStream(Stream):
         return isinstance(weights, Sequence) and len(weights) > 0 and isinstance(weights[0], Sequence)
 
     @property
+    def mixture(self) -> Mixture:
+        """The order of the samples; TypeError if it depends on the batch size, and that is not known."""
+        return self._mixture
+
+    @property
     def _mixture(self) -> Mixture:
         if self.needs_steps and self._phases is None and self._options["batch_size"] is None:
             raise TypeError(

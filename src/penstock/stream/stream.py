@@ -156,6 +156,10 @@ class Stream(ABC):
             )
         return Fraction(math.prod(known.shape))
 
+    def packing_facts(self) -> dict[str, float]:
+        """Of packs: the shares of padding and of tokens that are cut off, and documents per sequence."""
+        return {}
+
     @property
     def num_samples(self) -> int:
         """Samples of the first epoch; a very large number if it never ends."""
