@@ -11,12 +11,14 @@ from penstock.order import Phase, Shard
 from penstock.records import Source
 from penstock.store import LZ4, Deflate, Field, Raw, Zstd, add_field, create, gc, rebalance, train_dictionary, verify
 from penstock.stream import Stream, mix
+from penstock.trace import LossLog
 
 __all__ = [
     "LZ4",
     "Deflate",
     "Field",
     "Loader",
+    "LossLog",
     "PenstockError",
     "Phase",
     "Ragged",

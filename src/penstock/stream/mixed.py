@@ -284,6 +284,12 @@ class MixedStream(Stream):
             plan |= {f"{name}: {key}": value for key, value in inner.items()} | {f"{name}: samples": str(stream.num_samples)}
         return plan
 
+    def recipe(self) -> Any:
+        streams = {name: stream.recipe() for name, stream in self._streams.items()}
+        if None in streams.values() or self._phases is not None or self._version == 1:
+            return None
+        return {"mix": {name: value for name, value in self._options.items() if value is not None}, "streams": streams}
+
     def with_phases(self, phases: Sequence[Phase]) -> "MixedStream":
         return self._remade(self._streams, phases=phases)
 

@@ -28,7 +28,7 @@ from penstock.stream.sequence import (
     mask_of,
     need_token_field,
 )
-from penstock.stream.stream import Bans, PartStream, RecordStream, describe
+from penstock.stream.stream import Bans, PartStream, RecordStream, describe, order_recipe
 
 __all__ = ["PackOptions", "PackStream", "make_pack"]
 
@@ -291,6 +291,21 @@ class PackStream(PartStream):
         made = f"pad, bos, eos {added}, fields {', '.join(options.fields)}, segments from {options.first_segment}"
         where = {"field": cast(DocumentLine, self._line).field} if self._has_records else {"separator": self._separator}
         return {"order": describe(self._given), "pack": repr(self.packing), "made": made, **where, **self._bans.describe()}
+
+    def recipe(self) -> Any:
+        calls, options = order_recipe(self._given), self._options
+        if calls is None or self._phases is not None:
+            return None
+        tokens = {
+            name: None if getattr(options, name) is None else token for name, token in zip(ADDED, self._added.tolist(), strict=True)
+        }
+        asked = {name: getattr(options, name) for name in ("length", "split", "long", "window", "multiple_of", "first_segment")}
+        asked |= {"fields": list(options.fields), "pad": tokens["pad"] or 0, "bos": tokens["bos"], "eos": tokens["eos"]}
+        if self._has_records:
+            asked["field"] = cast(DocumentLine, self._line).field
+        elif self._bounds is not None and self._bounds.separator is not None:
+            asked["separator"] = self._bounds.separator.tolist()
+        return [*calls, ("pack", asked), *self._bans.recipe()]
 
     def without(self, ids: Any, *, from_step: int = 0) -> "PackStream":
         """The same stream in which some documents, given by number, no longer come from ``from_step`` on. Nothing moves: padding is

@@ -50,6 +50,7 @@ __all__ = [
     "designed",
     "in_order",
     "is_in",
+    "order_recipe",
     "sampled",
     "shuffled",
     "sliding",
@@ -157,6 +158,12 @@ class Stream(ABC):
     @abstractmethod
     def plan(self) -> dict[str, Any]:
         """What the order follows from, in plain JSON types: two streams with equal data and plans give equal samples."""
+
+    def recipe(self) -> Any:
+        """The calls that make this stream of its source, (name, options) in plain JSON types; of a mixture ``{"mix": options,
+        "streams": recipes by name}``. None if it cannot be told.
+        """
+        return None
 
     @abstractmethod
     def locate_at(self, epoch: int, positions: IntArray, step: int = 0) -> Picks:
@@ -468,6 +475,10 @@ class RecordStream(PartStream):
     def plan(self) -> dict[str, Any]:
         return {"order": describe(self.order), **self.bans.describe()}
 
+    def recipe(self) -> Any:
+        calls = order_recipe(self.order)
+        return None if calls is None else calls + self.bans.recipe()
+
     def native_order(self, epoch: int, position: int, leaf: int) -> _core.OrderNode | None:
         if self.bans:
             return None
@@ -676,6 +687,10 @@ class Bans(tuple[tuple[int, IntArray], ...]):
             self._recent = recent = active, union
         return recent[1]
 
+    def recipe(self) -> list[tuple[str, dict[str, Any]]]:
+        """The calls that ban these: see :meth:`Stream.recipe`."""
+        return [("without", {"ids": ids.tolist(), "from_step": step}) for step, ids in self]
+
     def describe(self) -> dict[str, str]:
         """As a plan has them."""
         return {
@@ -715,6 +730,17 @@ def _can_come(order: Weighted, banned: IntArray) -> bool:
     can_come = order.can_come()
     can_come[banned[banned < order.n]] = False
     return bool(can_come.any())
+
+
+def order_recipe(order: Order) -> list[tuple[str, dict[str, Any]]] | None:
+    """The call that gives records in an order: see :meth:`Stream.recipe`."""
+    if type(order) is Sequential and not order.wrap:
+        return [("in_order", {})]
+    if type(order) is Shuffle:
+        return [("shuffle", {"seed": order.seed})]
+    if type(order) is BlockShuffle and order.window is not None:
+        return [("shuffle", {"seed": order.seed, "block": order.block, "window": order.window, "lanes": order.lanes})]
+    return [("sample", {"seed": order.seed})] if type(order) is Random else None
 
 
 def describe(order: Order) -> str:
