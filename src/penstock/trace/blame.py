@@ -241,7 +241,8 @@ def _by_window(place: IntArray, excess: FloatArray, steps: int) -> tuple[FloatAr
     found = [_spread(excess[order[low:high]]) if high > low else None for low, high in pairwise(ends.tolist())]
     centers = np.array([(edges[k] + edges[k + 1]) / 2 for k, one in enumerate(found) if one is not None])
     pairs = np.array([one for one in found if one is not None])
-    return tuple(np.interp(np.arange(steps), centers, pairs[:, k]) for k in (0, 1))  # type: ignore[return-value]
+    at = np.arange(steps)
+    return np.interp(at, centers, pairs[:, 0]), np.interp(at, centers, pairs[:, 1])
 
 
 def find_spikes(table: LossTable, *, most: int = 20, z: float = SPIKE_Z, level: Level | None = None) -> list[Spike]:
@@ -316,7 +317,8 @@ class _Usual:
 
 
 def _excess(level: Level, visits: Visits) -> FloatArray:
-    return visits.loss.astype(np.float64) - level.at[level.table.place(visits.step)]
+    excess: FloatArray = visits.loss.astype(np.float64) - level.at[level.table.place(visits.step)]
+    return excess
 
 
 def _shares(excess: FloatArray, loss: Losses) -> FloatArray:

@@ -43,7 +43,8 @@ FloatArray = npt.NDArray[np.float64]
 
 def is_missing(losses: Losses) -> npt.NDArray[np.bool_]:
     """Which losses are not known."""
-    return losses.view(np.uint32) == MISSING.view(np.uint32)
+    found: npt.NDArray[np.bool_] = losses.view(np.uint32) == MISSING.view(np.uint32)
+    return found
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,12 @@ class RankFile:
         if len(data) < HEAD.size:
             return self._cut_head()
         magic, length, crc = HEAD.unpack(bytes(data[: HEAD.size]))
+        length = int(length)
         if magic != MAGIC:
             raise FormatError(f"{self.path}: expected a file of losses that begins with {MAGIC!r}, found {magic!r}")
         if length > MAX_HEAD:
             raise CorruptError(f"{self.path}: expected a head of at most {MAX_HEAD} bytes, found {length}")
-        end = HEAD.size + length + -(HEAD.size + length) % 8
+        end: int = HEAD.size + length + -(HEAD.size + length) % 8
         if end > len(data):
             return self._cut_head()
         text = data[HEAD.size : HEAD.size + length]
@@ -132,7 +134,7 @@ class RankFile:
             return None
         start = begin + BLOCK.size
         middle = start + (4 * steps if each == VARYING else 0)
-        end = middle + 4 * losses
+        end: int = middle + 4 * losses
         if end > len(data):
             return None
         counts = data[start:middle].view("<u4") if each == VARYING else None
@@ -222,7 +224,7 @@ class LossTable:
         for rank in np.unique(rank_of):
             mine = np.flatnonzero(rank_of == rank)
             last[:] = -1
-            for number in mine:
+            for number in mine.tolist():
                 places = self._of_block(number)
                 fits = self.stretch_of[places] == self._key_of[self._file_of[number]]
                 if fits.all():
@@ -283,7 +285,8 @@ class LossTable:
     def mean(self) -> FloatArray:
         """The mean loss of every step over all ranks, of losses that are finite; NaN where there is none."""
         total, finite, _ = self._sums
-        return np.divide(total, finite, out=np.full(len(self), np.nan), where=finite > 0)
+        mean: FloatArray = np.divide(total, finite, out=np.full(len(self), np.nan), where=finite > 0)
+        return mean
 
     @property
     def num_losses(self) -> IntArray:
@@ -332,7 +335,8 @@ class LossTable:
 def _added(values: npt.NDArray[Any], counts: IntArray) -> FloatArray:
     """Sums of values, ``counts`` of them at a time."""
     if counts.size and counts[0] > 0 and (counts == counts[0]).all():
-        return values.reshape(counts.size, -1).sum(axis=1, dtype=np.float64)
+        even: FloatArray = values.reshape(counts.size, -1).sum(axis=1, dtype=np.float64)
+        return even
     ends = np.concatenate([[0], np.cumsum(values, dtype=np.float64)])
     edges = np.concatenate([[0], np.cumsum(counts)])
     return np.diff(ends[edges])

@@ -183,7 +183,7 @@ class Run:
                 f"{self.table.path}: the run has {'phases' if stretch.batch_size == 0 else f'batches of {stretch.batch_size}'}, "
                 f"the loader {'phases' if given.phases is not None else 'a batch size'}: give the loader of that run"
             )
-        options = {"transform": work.transform, "ids": work.ids, "on_error": work.on_error, "threads": 0}
+        options: dict[str, Any] = {"transform": work.transform, "ids": work.ids, "on_error": work.on_error, "threads": 0}
         loader = Loader(given.stream, tail=stretch.tail, **size, **options)
         try:
             loader.load_state_dict(stretch.state)
