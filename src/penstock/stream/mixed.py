@@ -1,5 +1,6 @@
 """MixedStream: several streams drawn from by weight."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from penstock.order.mixture import StagedWeights
 from penstock.order.phase import Weights
 from penstock.records import Sampling
 from penstock.schema import Field
+from penstock.stream.ban_file import with_bans
 from penstock.stream.picks import MixedPicks, Picks, grouped, join
 from penstock.stream.stream import PartStream, Stream, Unreadable
 
@@ -395,8 +397,13 @@ class MixedStream(Stream):
             picks.gather(found, boxes)
         return boxes
 
-    def without(self, ids: Mapping[str, Any], *, from_step: int = 0) -> "MixedStream":
-        """The same mixture in which records, given by the name of their stream, no longer come from ``from_step`` on."""
+    def without(self, ids: Mapping[str, Any] | str | os.PathLike[str], *, from_step: int = 0) -> "MixedStream":
+        """The same mixture in which records, given by the name of their stream, no longer come from ``from_step`` on. Instead of
+        them, the name of a ban file.
+        """
+        if isinstance(ids, str | os.PathLike):
+            listed: MixedStream = with_bans(self, ids, from_step)
+            return listed
         unknown = [name for name in ids if name not in self._streams]
         if unknown:
             raise KeyError(f"unknown streams {unknown}; there are {list(self._streams)}")

@@ -1,5 +1,6 @@
 """PackStream: documents put together into sequences of one length, with padding where nothing fits."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
@@ -17,6 +18,7 @@ from penstock.order import BlockShuffle, Order, Pack, Phase, Pieces, Random, Seq
 from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
+from penstock.stream.ban_file import with_bans
 from penstock.stream.documents import DocumentTable, are_records, find_bounds
 from penstock.stream.picks import SpanPicks
 from penstock.stream.sequence import (
@@ -309,8 +311,11 @@ class PackStream(PartStream):
 
     def without(self, ids: Any, *, from_step: int = 0) -> "PackStream":
         """The same stream in which some documents, given by number, no longer come from ``from_step`` on. Nothing moves: padding is
-        in their place.
+        in their place. Instead of ids, the name of a ban file.
         """
+        if isinstance(ids, str | os.PathLike):
+            banned: PackStream = with_bans(self, ids, from_step)
+            return banned
         return self._remade(bans=self._bans.with_ids(ids, from_step, self.packing.num_documents))
 
     def _remade(self, **changed: Any) -> "PackStream":

@@ -1,5 +1,6 @@
 """Stream: a source in an order. Sample p of epoch e is a pure function of (data, seed, e, p)."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from penstock.order.permutation import Purpose, derive_root
 from penstock.records import Leaf, Sampling, Source, provide
 from penstock.row_table import RowTable
 from penstock.schema import Field
+from penstock.stream.ban_file import with_bans
 from penstock.stream.picks import Picks, RecordPicks
 
 if TYPE_CHECKING:
@@ -575,13 +577,17 @@ class RecordStream(PartStream):
 
     def without(self, ids: Any, *, from_step: int = 0) -> "RecordStream":
         """The same stream in which records no longer come from ``from_step`` on. At each of their places comes another record, the
-        same on every rank and in every run, so that batches stay full.
+        same on every rank and in every run, so that batches stay full. Instead of ids, the name of a file that ``penstock blame
+        --ban-file`` wrote.
 
         >>> import numpy as np, penstock as pen
         >>> stream = pen.open({"x": np.arange(10)}).in_order()
         >>> next(iter(pen.Loader(stream.without([2]), batch_size=5)))["x"]
         array([0, 1, 4, 3, 4])
         """
+        if isinstance(ids, str | os.PathLike):
+            banned: RecordStream = with_bans(self, ids, from_step)
+            return banned
         bans = self.bans.with_ids(ids, from_step, len(self.source))
         if isinstance(self.order, Weighted) and not _can_come(self.order, bans[-1][1]):
             raise ValueError("every record that has a weight is banned, so there is nothing to take instead")

@@ -5,7 +5,7 @@ from penstock.trace.certificate import Certificate, certify, certify_run
 from penstock.trace.deviation import Comparison, Reason, compare
 from penstock.trace.loss_log import ABSENT, MISSING, LossLog, LossLogWarning, segment_losses
 from penstock.trace.loss_table import LossTable
-from penstock.trace.run import Record, Run, Visits
+from penstock.trace.run import RecordKey, Run, Visits
 
 __all__ = [
     "ABSENT",
@@ -17,7 +17,7 @@ __all__ = [
     "LossLogWarning",
     "LossTable",
     "Reason",
-    "Record",
+    "RecordKey",
     "Run",
     "Spike",
     "StepBlame",

@@ -25,7 +25,7 @@ from penstock.argument import IntArray
 from penstock.errors import StateMismatchError
 from penstock.trace.loss_log import Losses
 from penstock.trace.loss_table import LossTable, is_missing
-from penstock.trace.run import Record, Run, Visits
+from penstock.trace.run import RecordKey, Run, Visits
 
 __all__ = ["Blame", "Level", "SourceBlame", "Spike", "StepBlame", "Suspect", "Visit", "blame_run", "blame_step", "find_spikes"]
 
@@ -88,7 +88,7 @@ class Suspect:
     id: int
     score: float
     visits: tuple[Visit, ...]
-    record: Record = field(repr=False)
+    key: RecordKey = field(repr=False)
 
     @property
     def times(self) -> int:
@@ -354,7 +354,7 @@ def blame_run(run: Run, *, most: int = 20, most_spikes: int = 20) -> Blame:
     steps = dict.fromkeys(spike.step for spike in spikes)
     steps |= dict.fromkeys(step for _, step in level.suspicious(8 * MOST_SUSPECT_STEPS))
     looked = [visits for step in list(steps)[:MOST_SUSPECT_STEPS] if (visits := usual.visits(run, step)) is not None]
-    best: dict[Record, float] = {}
+    best: dict[RecordKey, float] = {}
     for visits in looked:
         z = usual.z(level, visits)
         for number in np.flatnonzero(z >= SUSPECT_Z).tolist():
@@ -381,7 +381,7 @@ def _spread_steps(table: LossTable, most: int) -> list[int]:
     return [int(step) for step in table.steps[places]]
 
 
-def _suspect(run: Run, level: Level, usual: _Usual, record: Record, known: Iterable[Visits]) -> Suspect:
+def _suspect(run: Run, level: Level, usual: _Usual, record: RecordKey, known: Iterable[Visits]) -> Suspect:
     """A record with all its visits that can be found."""
     by_step = {visits.step: visits for visits in known}
     for step in run.steps_with(record):

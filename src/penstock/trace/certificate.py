@@ -35,7 +35,7 @@ from penstock.stream.picks import RecordPicks, flatten
 from penstock.system import reading, writing
 from penstock.trace.run import Run, global_place, leaf_names
 
-__all__ = ["Certificate", "Section", "certify", "certify_run", "record_digests"]
+__all__ = ["Certificate", "CertifiedSteps", "certify", "certify_run", "record_digests"]
 
 KIND = "penstock certificate"
 VERSION = 1
@@ -50,7 +50,7 @@ Digests = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Section:
+class CertifiedSteps:
     """Steps [first, end) whose batches follow from one plan and one batch size."""
 
     first: int
@@ -70,12 +70,12 @@ class Certificate:
     steps: IntArray
     digests: Digests
     chain: str
-    sections: tuple[Section, ...]
+    sections: tuple[CertifiedSteps, ...]
     partial: tuple[tuple[int, tuple[int, ...], int], ...] = ()
     contents: Digests | None = None
     records: Mapping[str, npt.NDArray[np.uint64]] = field(default_factory=dict)
 
-    def section(self, step: int) -> Section | None:
+    def section(self, step: int) -> CertifiedSteps | None:
         """The section of a step."""
         return next((one for one in self.sections if one.first <= step < one.end), None)
 
@@ -130,7 +130,7 @@ class Certificate:
             steps,
             _digests(found["digests"], count),
             str(found["chain"]),
-            tuple(Section(**one) for one in found["sections"]),
+            tuple(CertifiedSteps(**one) for one in found["sections"]),
             tuple((int(step), tuple(map(int, ranks)), int(world)) for step, ranks, world in found["partial"]),
             None if contents is None else _digests(contents, count),
             {str(name): np.frombuffer(base64.b64decode(text), "<u8") for name, text in found["records"].items()},
@@ -282,13 +282,13 @@ def _begin(loader: Loader) -> bytes:
     return hashlib.sha256(repr((KIND, VERSION, state["order_version"], data)).encode()).digest()
 
 
-def _sections(given: Sequence[_Delivered]) -> Iterable[Section]:
+def _sections(given: Sequence[_Delivered]) -> Iterable[CertifiedSteps]:
     begin = 0
     for place in range(1, len(given) + 1):
         if place == len(given) or given[place].loader is not given[begin].loader:
             loader = given[begin].loader
             state = loader.state_at(getattr(loader.schedule, "start", 0))
-            yield Section(
+            yield CertifiedSteps(
                 given[begin].step,
                 given[place - 1].step + 1,
                 state["order_version"],

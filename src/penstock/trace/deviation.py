@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.argument import shown
 from penstock.records import is_same_data
-from penstock.trace.certificate import Certificate, Section
+from penstock.trace.certificate import Certificate, CertifiedSteps
 
 __all__ = ["Comparison", "Reason", "compare"]
 
@@ -74,7 +74,7 @@ def _reasons(a: Certificate, b: Certificate, step: int | None) -> Iterator[Reaso
         yield from _sections(_section(a, later), _section(b, later))
 
 
-def _section(of: Certificate, step: int) -> Section:
+def _section(of: Certificate, step: int) -> CertifiedSteps:
     """The section of a step, or the last one before it."""
     before = [section for section in of.sections if section.first <= step]
     return of.section(step) or (before[-1] if before else of.sections[0])
@@ -106,7 +106,7 @@ def _ranks(missing: tuple[int, ...], world: int) -> str:
     return f"nothing of rank {', '.join(map(str, missing))} of {world}"
 
 
-def _sections(one: Section, two: Section) -> Iterator[Reason]:
+def _sections(one: CertifiedSteps, two: CertifiedSteps) -> Iterator[Reason]:
     if one.order_version != two.order_version:
         yield Reason("order version", str(one.order_version), str(two.order_version))
     if one.batch_size != two.batch_size:
@@ -187,7 +187,7 @@ def _split(text: str) -> Iterator[str]:
 # Data
 
 
-def _data(a: Certificate, b: Certificate, one: Section, two: Section) -> Iterator[Reason]:
+def _data(a: Certificate, b: Certificate, one: CertifiedSteps, two: CertifiedSteps) -> Iterator[Reason]:
     is_same = is_same_data(one.samples, one.data, lambda sampling: two.samples.get(sampling.name), lambda: two.data)
     if a.records and b.records:
         found = list(_records(a, b))
@@ -199,7 +199,7 @@ def _data(a: Certificate, b: Certificate, one: Section, two: Section) -> Iterato
         yield Reason("data", _known(one), f"{_known(two)}{note}")
 
 
-def _known(section: Section) -> str:
+def _known(section: CertifiedSteps) -> str:
     found = section.samples.get("dense") or section.samples.get("few") or section.data
     return shown(found[:16])[1:-1]
 

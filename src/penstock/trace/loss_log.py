@@ -117,7 +117,7 @@ class Stretch:
 def head_bytes(stretch: Stretch, rank: int, made_by: Mapping[str, Any] | None = None) -> bytes:
     """The beginning of a file."""
     told = {"state": dict(stretch.state), "tail": stretch.tail, "world": stretch.world, "per": stretch.per, "rank": rank}
-    text = json.dumps(told if made_by is None else told | {"made_by": dict(made_by)}, sort_keys=True).encode()
+    text = json.dumps(told if made_by is None else told | {"made_by": dict(made_by)}).encode()
     return HEAD.pack(MAGIC, len(text), _crc(text)) + text + bytes(-(HEAD.size + len(text)) % 8)
 
 

@@ -20,14 +20,14 @@ from penstock.trace.loss_log import MISSING, Losses, Stretch
 from penstock.trace.loss_table import LossTable
 from penstock.trace.recipe import make_loader
 
-__all__ = ["Record", "Run", "Visits", "global_place", "key_in", "leaf_names", "part_named", "visits_of"]
+__all__ = ["RecordKey", "Run", "Visits", "global_place", "key_in", "leaf_names", "part_named", "visits_of"]
 
 RECORD = "record of a visit"
 """The name of a field of ids that no data has."""
 
 
 @dataclass(frozen=True, order=True)
-class Record:
+class RecordKey:
     """A record or document: the number of its stream in ``leaf_names``, and its id there."""
 
     source: int
@@ -56,8 +56,8 @@ class Visits:
         columns = (self.sample, self.source, self.id, self.low, self.high, self.loss)
         return Visits(self.step, *(column[places] for column in columns))
 
-    def record(self, place: int) -> Record:
-        return Record(int(self.source[place]), int(self.id[place]))
+    def record(self, place: int) -> RecordKey:
+        return RecordKey(int(self.source[place]), int(self.id[place]))
 
 
 def leaf_names(stream: Stream) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ class Run:
             visits.loss[mine] = losses[visits.sample[mine] // stretch.world] if stretch.per == "sample" else losses
         return visits
 
-    def steps_with(self, record: Record, most: int = 100) -> Sequence[int]:
+    def steps_with(self, record: RecordKey, most: int = 100) -> Sequence[int]:
         """The logged steps at which a record comes, as far as the order can say so without looking at all of them; at most
         ``most``.
         """
@@ -238,7 +238,7 @@ class Run:
         """Whether ids of a stream are those of records or documents; otherwise they are first tokens of samples."""
         return bool(getattr(self.part(source), "has_documents", True))
 
-    def key(self, record: Record) -> Any:
+    def key(self, record: RecordKey) -> Any:
         """A record as ``where`` and ``without`` name it: its id, or (name, id) in a mixture."""
         return key_in(self.given.stream, record)
 
@@ -248,7 +248,7 @@ class Run:
         return loader.work.make(global_place(loader, step))
 
 
-def key_in(stream: Stream, record: Record) -> Any:
+def key_in(stream: Stream, record: RecordKey) -> Any:
     """A record as :meth:`penstock.Loader.where` names it."""
     if not isinstance(stream, MixedStream):
         return record.id
@@ -256,6 +256,6 @@ def key_in(stream: Stream, record: Record) -> Any:
     for name, part in zip(stream.names, stream.streams, strict=True):
         width = len(leaf_names(part))
         if record.source < first + width:
-            return name, key_in(part, Record(record.source - first, record.id))
+            return name, key_in(part, RecordKey(record.source - first, record.id))
         first += width
     raise IndexError(f"there is no stream {record.source} among {leaf_names(stream)}")
