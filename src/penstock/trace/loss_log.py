@@ -215,6 +215,14 @@ class LossLog:
         self.flush()
         self._loader = loader
 
+    def follows(self, loader: Loader) -> bool:
+        """Whether the losses are those of this loader."""
+        return self._loader is loader
+
+    def miss(self, reason: str) -> None:
+        """Count a loss that a trainer did not give, and warn once."""
+        self._lose(1, ValueError(reason))
+
     def __call__(self, losses: Any, *, step: int | None = None) -> None:
         """Log the losses of a batch of this rank, in the order of its samples. ``step`` is that of the batch that the loader gave
         last, unless given: give it where batches are taken ahead. An array on a device is copied when the buffer is written.
