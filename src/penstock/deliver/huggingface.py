@@ -102,7 +102,7 @@ class _CountedLoader(DataLoader):
         super().__init__(loader, **options)
         self.taken: deque[int] = deque()
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self.taken.clear()
         for batch in super().__iter__():
             self.taken.append(self.loader.step - 1)
