@@ -11,7 +11,7 @@ WATCH    = LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-na
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build compiled test test-native test-arm wheels test-wheels sdist docs lint format check sanitize sanitize-python campaign exhaustive crash soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden token-packages stub clean
+.PHONY: setup build compiled test test-native test-arm wheels test-wheels sdist docs lint format check sanitize sanitize-python campaign exhaustive crash interleave soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden token-packages stub clean
 
 setup: $(VENV)/.ready
 
@@ -54,7 +54,7 @@ test-native: $(VENV)/.begun
 test-arm: $(VENV)/.wheels
 	$(PY) tools/wheels.py --only cp311 --only manylinux --only aarch64
 	$(PY) tools/arm_python.py -m pytest -q -p no:cacheprovider tests/order/test_golden.py tests/stream/test_golden_sequences.py \
-	  tests/image/test_core.py
+	  tests/image
 	$(PY) tools/zig_toolchain.py aarch64-linux-gnu.2.17 build/arm "qemu-aarch64-static;-L;$(CURDIR)/build/arm-python/root"
 	$(CMAKE) -G Ninja -S . -B build/arm --toolchain build/arm/toolchain.cmake -DPENSTOCK_TESTS=ON -DPENSTOCK_SYSTEM_CODECS=OFF \
 	  -DPENSTOCK_CODEC_SOURCES=$(CURDIR)/build/codecs >/dev/null
@@ -116,19 +116,22 @@ $(WATCHED)/.built: $(VENV)/.ready $(NATIVE)
 
 sanitize-python: $(WATCHED)/.built
 	$(WATCH) -m tests.sanitized
-	$(WATCH) -m pytest -q --hypothesis-profile=campaign --timeout=7200 tests/store/test_hostile.py tests/store/test_corruption.py
+	$(WATCH) -m pytest -q --hypothesis-profile=campaign -o faulthandler_timeout=7200 tests/store/test_hostile.py tests/store/test_corruption.py
 	$(WATCH) -m tests.hostile.mutate_rows --count 10000
 	$(WATCH) -m tests.hostile.mutate_images --count 10000
 	$(WATCH) -m pytest -q tests/native tests/image tests/loader/test_native_views.py tests/loader/test_native_varying.py tests/formats/test_native.py
 
 # Long campaigns, apart from the tests (fuzz, which needs clang, is not among them).
-campaign: exhaustive crash soak large resume crossing
+campaign: exhaustive crash interleave soak large resume crossing
 
 exhaustive: setup build $(VENV)/.trainers  # what the tests take a sample of, with everything; see tests/README.md
 	$(PY) -m tests.campaign
 
 crash: setup build
 	$(PY) -m tests.crash.campaign --states 100000
+
+interleave: setup build  # schedules of writers, gc, rebalance and readers on one bucket, with crashes and lost answers; mutants
+	$(PY) -m tests.interleave.campaign --schedules 1000000
 
 soak: setup build
 	$(PY) -m tests.store.soak --seconds 30
@@ -187,22 +190,25 @@ $(TRAINERS)/.ready: $(VENV)/.trainers $(VENV)/.built
 	cp $$($(PY) -c "$(PACKAGES)")/_editable_skbc_penstock.pth $$($(TRAINERS)/bin/python -c "$(PACKAGES)")/penstock.pth  # read behind dev.pth
 	echo "torch==2.13.0" >$(TRAINERS)/constraints
 	$(TRAINERS)/bin/python -m pip install --quiet --no-deps torchtitan==0.3.0 trl==1.16.0 grain==0.2.18 orbax-checkpoint==0.12.8 \
-	  megatron-core==0.16.1 ai2-olmo-core==3.0.0 torch_checkpointing==0.1.1 spmd_types==0.2.3 triton==3.9.0 dataclass-extensions bettermap
+	  megatron-core==0.16.1 ai2-olmo-core==3.0.0 torch_checkpointing==0.1.1 spmd_types==0.2.3 triton==3.9.0 dataclass-extensions bettermap torchft==0.2.0
 	$(TRAINERS)/bin/python -m pip install --quiet -c $(TRAINERS)/constraints tyro tensorboard==2.21.0 wandb==0.31.0 einops cached-path \
-	  importlib_resources mlflow-skinny==3.17.2 msgpack prometheus-client aiofiles humanize simplejson uvloop portpicker cloudpickle psutil
+	  importlib_resources mlflow-skinny==3.17.2 msgpack prometheus-client aiofiles humanize simplejson uvloop portpicker cloudpickle psutil \
+	  opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
 	touch $@
 
 # Every trainer: killed at a step, resumed on another number of ranks, losses compared with a run in one go (see tests/trainers/run.py).
-# Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and on two; docstrings of what few have
-# installed. (Accelerate, torchrun and spawn are among the tests, as forks; here they start programs of their own.)
+# torchft: a replica is killed and healed. Lightning's own launcher on two processes; the Trainer of transformers, resumed, on one and
+# on two; trackers; private names; docstrings of what few have installed; and a benchmark next to each trainer's own loader.
+# (Accelerate, torchrun and spawn are among the tests, as forks; here they start programs of their own.)
 trainers: setup build $(TRAINERS)/.ready
 	$(PY) -m pytest -q --hypothesis-profile=campaign tests/trainers
 	$(PY) -m tests.trainers.hf_trainer
 	$(PY) -W ignore -m tests.trainers.loss_hooks
-	for run in lightning accelerate hf megatron olmo titan grain; do $(TRAINER) tests.trainers.$${run}_run || exit 1; done
+	for run in lightning accelerate hf megatron olmo titan grain torchft; do $(TRAINER) tests.trainers.$${run}_run || exit 1; done
 	$(TRAINER) tests.trainers.hf_run trl
 	$(TRAINER) tests.trainers.tracker_check
-	$(TRAINER) pytest -q -p no:cacheprovider --doctest-modules $(addprefix src/penstock/deliver/,grain.py lightning.py olmo_core.py orbax.py torchtitan.py)
+	$(TRAINER) tests.trainers.private_check
+	$(TRAINER) pytest -q -p no:cacheprovider -o filterwarnings=ignore --doctest-modules $(addprefix src/penstock/deliver/,grain.py lightning.py olmo_core.py orbax.py torchtitan.py torchft.py)
 	$(TRAINERS)/bin/python -W ignore bench/trainers.py
 
 # The web page with hostile data, in a real browser: apt-get install chromium
@@ -245,9 +251,10 @@ golden: setup build
 	$(PY) -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 	  > $$(.token-packages/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/dev.pth
 	.token-packages/bin/python -m pip install --quiet --no-deps megatron-core ai2-olmo-core dolma datatrove litdata dataclass-extensions bettermap
-	.token-packages/bin/python -m pip install --quiet --no-deps mosaicml-streaming webdataset braceexpand tfrecord
+	.token-packages/bin/python -m pip install --quiet --no-deps mosaicml-streaming webdataset braceexpand tfrecord \
+	  megatron-energon multi-storage-client s3fs xattr lark wcmatch bracex deprecation filetype
 	.token-packages/bin/python -m pip install --quiet loguru humanize msgspec smart_open boto3 cached_path omegaconf crc32c protobuf \
-	  zstd Brotli python-snappy xxhash catalogue
+	  zstd Brotli python-snappy xxhash catalogue cffi opentelemetry-api opentelemetry-sdk lightning-utilities
 	touch $@
 
 token-packages: setup build .token-packages/.ready

@@ -1,4 +1,4 @@
-"""The rivals' side of bench/images.py, which runs it in an environment of theirs.
+"""The rivals' side of bench/images.py, which runs each in an environment of its own.
 
 ::
 
@@ -6,15 +6,18 @@
     python bench/images_rival.py CONTENDER DIRECTORY SECONDS            # prints a JSON object
 
 All go over the files in their order, from memory, in batches of 64, with two threads. ``boxes.npy`` in the directory has the crops
-and flips of penstock: x, y, width, height and flip of every file, epoch by epoch. The first batch of the first epoch is written to
-``CONTENDER.npy``.
+and flips of penstock: x, y, width, height and flip of every file, epoch by epoch (FFCV has those of the first epoch in all of them:
+its compiler makes constants of them). The first batch of the first epoch is written to ``CONTENDER.npy``.
 """
 
+import ctypes
 import io
 import json
 import os
 import resource
+import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-BATCH, SIZE, THREADS = 64, 224, 2
+BATCH, SIZE, THREADS, TURNS = 64, 224, 2, 3
 PHOTOGRAPHS = (
     "astronaut.png",
     "chelsea.png",
@@ -60,16 +63,22 @@ def files_in(directory: Path) -> list[bytes]:
 
 
 def measure(epoch: Callable[[int], Iterator[Any]], count: int, seconds: float) -> dict[str, float]:
-    """Images a second of whole epochs, and processor seconds of 1,000 images, behind one epoch that is not measured."""
+    """Images a second of whole epochs, the median of turns, with the slowest and the fastest; and processor seconds of 1,000
+    images. Behind one epoch that is not measured.
+    """
     for _ in epoch(0):
         pass
-    began, before, number = time.perf_counter(), _processor_s(), 0
-    while number == 0 or time.perf_counter() - began < seconds:
-        number += 1
-        for _ in epoch(number):
-            pass
-    wall, spent = time.perf_counter() - began, _processor_s() - before
-    return {"rate": number * count / wall, "cpu_s": 1000 * spent / (number * count)}
+    rates, before, epochs = [], _processor_s(), 0
+    for _ in range(TURNS):
+        began, number = time.perf_counter(), 0
+        while number == 0 or time.perf_counter() - began < seconds / TURNS:
+            number += 1
+            for _ in epoch(epochs + number):
+                pass
+        rates.append(number * count / (time.perf_counter() - began))
+        epochs += number
+    spent = _processor_s() - before
+    return {"rate": statistics.median(rates), "low": min(rates), "high": max(rates), "cpu_s": 1000 * spent / (epochs * count)}
 
 
 def _processor_s() -> float:
@@ -105,6 +114,60 @@ def decoded_only(data: bytes, box: Box) -> np.ndarray:
     import simplejpeg
 
     return simplejpeg.decode_jpeg(data)
+
+
+def limit_library() -> ctypes.CDLL:
+    """images_limit.cpp, which bench/images.py has compiled."""
+    return ctypes.CDLL(os.environ["IMAGES_LIMIT"])
+
+
+def by_simplejpeg_and_penstock(files: list[bytes], boxes: np.ndarray) -> Callable[[int], Iterator[Any]]:
+    """simplejpeg's pixels of whole images, and penstock's own resize of the box."""
+    sys.path.append(os.environ["IMAGES_PACKAGES"])  # of the environment that has it; this program has penstock
+    import simplejpeg
+
+    resize, padding = limit_library().resize_box, 256
+    own, made = threading.local(), np.empty((BATCH, SIZE * SIZE * 3 + padding), np.uint8)
+    height, width = simplejpeg.decode_jpeg_header(files[0])[:2]
+    pool = ThreadPoolExecutor(THREADS)
+
+    def fill(place: int, data: bytes, box: np.ndarray) -> None:
+        if not hasattr(own, "pixels"):
+            own.pixels = np.empty(height * width * 3 + padding, np.uint8)
+        simplejpeg.decode_jpeg(data, buffer=own.pixels)
+        resize(own.pixels.ctypes.data_as(_POINTER), width, box.ctypes.data_as(_POINTER), SIZE, made[place].ctypes.data_as(_POINTER))
+
+    def epoch(number: int) -> Iterator[Any]:
+        rows = np.ascontiguousarray(boxes[number % len(boxes)], np.int32)
+        for low in range(0, len(files), BATCH):
+            list(pool.map(fill, range(BATCH), files[low : low + BATCH], rows[low : low + BATCH]))
+            yield made[:, : SIZE * SIZE * 3].reshape(BATCH, SIZE, SIZE, 3)
+
+    return epoch
+
+
+_POINTER = ctypes.c_void_p
+
+
+def decoding_in_c(files: list[bytes], boxes: np.ndarray) -> Callable[[int], Iterator[Any]]:
+    """Two threads of C that only decode, and only what the boxes need."""
+    library = limit_library()
+    pointers = (ctypes.c_char_p * len(files))(*files)
+    sizes = np.array([len(one) for one in files], np.uint64)
+
+    def epoch(number: int) -> Iterator[Any]:
+        rows = np.ascontiguousarray(boxes[number % len(boxes)], np.int32)
+        library.decode_all(
+            pointers,
+            sizes.ctypes.data_as(_POINTER),
+            rows.ctypes.data_as(_POINTER),
+            ctypes.c_uint64(len(files)),
+            SIZE,
+            THREADS,
+        )
+        yield np.empty(0)
+
+    return epoch
 
 
 def in_threads(
@@ -175,11 +238,97 @@ def by_dali(files: list[bytes], boxes: np.ndarray) -> Callable[[int], Iterator[A
     return epoch
 
 
-def by_torch(workers: int) -> Callable[[list[bytes], np.ndarray], Callable[[int], Iterator[Any]]]:
-    """What torchvision's RandomResizedCrop does to images of Pillow, behind torch's DataLoader."""
+def by_ffcv(files: list[bytes], boxes: np.ndarray) -> Callable[[int], Iterator[Any]]:
+    """Its writer with the bytes of the same JPEG files, its decoder with the same boxes, its flip with the same choices."""
+    from dataclasses import replace
+
+    from ffcv.fields import RGBImageField, rgb_image
+    from ffcv.libffcv import imdecode, resize_crop
+    from ffcv.loader import Loader, OrderOption
+    from ffcv.pipeline.allocation_query import AllocationQuery
+    from ffcv.pipeline.compiler import Compiler
+    from ffcv.pipeline.operation import Operation
+    from ffcv.writer import DatasetWriter
+    from PIL import Image
+
+    given = boxes[0].astype(np.int64)
+
+    class SameBox(rgb_image.ResizedCropRGBImageDecoder):
+        get_crop_generator = None
+
+        def generate_code(self) -> Callable[..., Any]:
+            read, numbers = self.memory_read, Compiler.get_iterator()
+            decode_c, resize_c = Compiler.compile(imdecode), Compiler.compile(resize_crop)
+
+            def decode(batch_indices: Any, my_storage: Any, metadata: Any, storage_state: Any) -> Any:
+                destination, whole = my_storage
+                for place in numbers(len(batch_indices)):
+                    index = batch_indices[place]
+                    field = metadata[index]
+                    height, width = np.uint32(field["height"]), np.uint32(field["width"])
+                    pixels = whole[place]
+                    data = read(field["data_ptr"], storage_state)
+                    decode_c(data, pixels, height, width, height, width, 0, 0, 1, 1, False, False)
+                    pixels = pixels.reshape(-1)[: 3 * height * width].reshape(height, width, 3)
+                    x, y, w, h = given[index, 0], given[index, 1], given[index, 2], given[index, 3]
+                    resize_c(pixels, y, y + h, x, x + w, destination[place])
+                return destination[: len(batch_indices)]
+
+            decode.is_parallel = True  # type: ignore[attr-defined]
+            return decode
+
+    class SameFlip(Operation):
+        def generate_code(self) -> Callable[..., Any]:
+            numbers = Compiler.get_iterator()
+
+            def flip(images: Any, out: Any, indices: Any) -> Any:
+                for i in numbers(images.shape[0]):
+                    out[i] = images[i, :, ::-1] if given[indices[i], 4] else images[i]
+                return out
+
+            flip.is_parallel = flip.with_indices = True  # type: ignore[attr-defined]
+            return flip
+
+        def declare_state_and_memory(self, previous_state: Any) -> Any:
+            return replace(previous_state, jit_mode=True), AllocationQuery(previous_state.shape, previous_state.dtype)
+
+    class Pictures:
+        def __len__(self) -> int:
+            return len(files)
+
+        def __getitem__(self, index: int) -> Any:
+            pixels = np.array(Image.open(io.BytesIO(files[index])).convert("RGB"))
+            encoded[pixels.tobytes()] = np.frombuffer(files[index], np.uint8)
+            return (pixels,)
+
+    encoded: dict[bytes, np.ndarray] = {}
+    rgb_image.encode_jpeg = lambda pixels, quality: encoded.pop(pixels.tobytes())
+    path = Path(os.environ["IMAGES_SCRATCH"]) / f"{os.getpid()}.beton"
+    DatasetWriter(str(path), {"image": RGBImageField(write_mode="jpg")}, num_workers=1).from_indexed_dataset(Pictures())
+    pipelines = {"image": [SameBox((SIZE, SIZE)), SameFlip()]}
+    loader = Loader(
+        str(path), BATCH, num_workers=THREADS, os_cache=True, order=OrderOption.SEQUENTIAL, pipelines=pipelines, batches_ahead=2
+    )
+
+    def epoch(number: int) -> Iterator[Any]:
+        for (batch,) in loader:
+            yield np.asarray(batch)
+
+    return epoch
+
+
+def by_torchvision(workers: int) -> Callable[[list[bytes], np.ndarray], Callable[[int], Iterator[Any]]]:
+    """What torchvision's RandomResizedCrop and RandomHorizontalFlip do to images of Pillow, behind torch's DataLoader."""
 
     def make(files: list[bytes], boxes: np.ndarray) -> Callable[[int], Iterator[Any]]:
         import torch
+
+        # Its wheel is built for CUDA. With torch for the CPU its own operators are missing, of which it declares two on import.
+        declared = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        from PIL import Image
+        from torchvision.transforms import functional
 
         class Images(torch.utils.data.Dataset[Any]):
             def __init__(self, number: int) -> None:
@@ -189,7 +338,11 @@ def by_torch(workers: int) -> Callable[[list[bytes], np.ndarray], Callable[[int]
                 return len(files)
 
             def __getitem__(self, index: int) -> Any:
-                return torch.from_numpy(by_pillow(files[index], self.boxes[index]).copy())
+                x, y, width, height, flip = self.boxes[index]
+                picture = Image.open(io.BytesIO(files[index])).convert("RGB")
+                made = functional.resized_crop(picture, y, x, height, width, [SIZE, SIZE])
+                made = functional.hflip(made) if flip else made
+                return functional.pil_to_tensor(made).permute(1, 2, 0)
 
         def epoch(number: int) -> Iterator[Any]:
             torch.set_num_threads(1)
@@ -201,13 +354,16 @@ def by_torch(workers: int) -> Callable[[list[bytes], np.ndarray], Callable[[int]
 
 
 CONTENDERS: dict[str, Callable[[list[bytes], np.ndarray], Callable[[int], Iterator[Any]]]] = {
+    "simplejpeg in threads, penstock's resize": by_simplejpeg_and_penstock,
     "simplejpeg in threads, Pillow's resize": lambda files, boxes: in_threads(by_simplejpeg, files, boxes),
     "Pillow in threads": lambda files, boxes: in_threads(by_pillow, files, boxes),
     "SPDL": by_spdl,
     "DALI, CPU": by_dali,
-    "torch DataLoader, Pillow, 0 workers": by_torch(0),
-    "torch DataLoader, Pillow, 2 workers": by_torch(2),
-    "decoding whole images only": lambda files, boxes: in_threads(decoded_only, files, boxes),
+    "FFCV": by_ffcv,
+    "torchvision, DataLoader, 0 workers": by_torchvision(0),
+    "torchvision, DataLoader, 2 workers": by_torchvision(2),
+    "simplejpeg in threads, whole images, no resize": lambda files, boxes: in_threads(decoded_only, files, boxes),
+    "limit: decoding of the boxes alone, in C": decoding_in_c,
 }
 
 
@@ -220,8 +376,9 @@ def main() -> None:
         return
     files, boxes = files_in(directory), np.load(directory / "boxes.npy")
     epoch = CONTENDERS[name](files, boxes)
-    np.save(directory / f"{name}.npy", np.asarray(next(iter(epoch(0)))))
-    epoch = CONTENDERS[name](files, boxes)
+    np.save(directory / f"{name}.npy", np.array(next(iter(epoch(0)))))
+    if name == "DALI, CPU":  # goes on where it was
+        epoch = CONTENDERS[name](files, boxes)
     sys.stdout.write(json.dumps(measure(epoch, len(files), float(sys.argv[3]))) + "\n")
     sys.stdout.flush()
     os._exit(0)  # without the ends of threads of the rivals

@@ -67,22 +67,29 @@ def launch(directory: Path, run: str, world: int, kill_at: int = 0) -> list[list
     environment, quiet = {**os.environ, "JAX_PLATFORMS": "cpu"}, subprocess.DEVNULL if kill_at else None
     ranks = [subprocess.Popen([*command, str(r)], env=environment, stdout=quiet, stderr=quiet) for r in range(world)]
     try:
-        if ranks[-1].wait(timeout=100) != (-signal.SIGKILL if kill_at else 0):
+        if ranks[-1].wait(timeout=500) != (-signal.SIGKILL if kill_at else 0):
             raise SystemExit(f"{run}: the last of {world} processes ended with {ranks[-1].returncode}")
     finally:
         for process in ranks:  # they would wait for the last one
             process.kill()
             process.wait()
+    return read_notes(directory, run, world)
+
+
+def read_notes(directory: Path, run: str, world: int) -> list[list[dict[str, Any]]]:
+    """What each process of a run noted, step by step."""
     logs = [directory / f"{run}-{rank}-of-{world}.log" for rank in range(world)]
     return [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
 
 
 def main() -> None:
     """A run without and one with an accident, compared."""
+    jax.config.update("jax_platforms", "cpu")  # as in the processes that are started below
     with tempfile.TemporaryDirectory() as name:
         walk = np.cumsum(np.random.default_rng(1).integers(1, 4, 16_000)) % VOCABULARY
         write_tokens([walk.astype(np.uint8)], Path(name) / "tokens.rox", block_size=256)
-        (straight,) = launch(Path(name), "straight", 1)
+        train(Path(name), "straight", 1, 0, 0, 0)
+        (straight,) = read_notes(Path(name), "straight", 1)
         print(f"1 process, {len(straight)} steps, never stopped: loss {straight[0]['loss']:.3f} -> {straight[-1]['loss']:.3f}")
         pair = launch(Path(name), "accident", 2, KILL_AT)
         print(f"2 processes, one killed (SIGKILL) after step {pair[1][-1]['step']}, checkpoint every {SAVE_EVERY} steps")

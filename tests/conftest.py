@@ -6,7 +6,8 @@ import signal
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,7 +15,7 @@ from tests.effort import is_campaign
 
 from penstock.formats.hdf5 import shared_process
 from penstock.remote.url import url_path
-from penstock.testing import SourceSuite
+from penstock.testing import OrderSuite, SourceSuite
 
 # A shell that starts the tests in the background has SIGINT ignored, and every program that they start would inherit that.
 # A signal that is handled here has its default in programs started from here.
@@ -27,28 +28,58 @@ PATIENCE_S = 60
 
 # The first profile is what make test runs. In the other one properties are tried on many more examples, other ones each time, and
 # tests that take a sample take everything (see tests/effort.py): make campaign, or pytest --hypothesis-profile=campaign
-settings.register_profile("ci", derandomize=True, deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("campaign", settings.get_profile("ci"), derandomize=False, max_examples=1000)
 settings.load_profile("ci")
 
-# What a source inherits is the same code for all of them: a third of the suites try each of these, in a campaign all.
-INHERITED = {
-    SourceSuite.test_bad_requests_are_refused: 0,
-    SourceSuite.test_batches_are_not_overwritten_by_later_ones: 1,
-    SourceSuite.test_selections_are_sources: 2,
+# What sources and orders inherit is the same code for all of them. Every suite tries what is named here, and a quarter of the rest,
+# another quarter for every suite and every order; in a campaign everything.
+ALWAYS: dict[type, set[Callable[..., None]]] = {
+    SourceSuite: {
+        SourceSuite.test_source_has_its_length_and_fields,
+        SourceSuite.test_every_record_is_right_by_itself,
+        SourceSuite.test_batches_are_right_whatever_the_ids,
+    },
+    OrderSuite: {
+        OrderSuite.test_seek_gives_a_slice_of_the_whole,
+        OrderSuite.test_at_gives_the_ids_of_any_positions,
+        OrderSuite.test_epoch_holds_every_record_once,
+        OrderSuite.test_inverse_undoes_the_order,
+    },
 }
+TURNS = {
+    test: turn
+    for suite, always in ALWAYS.items()
+    for turn, test in enumerate(one for name, one in vars(suite).items() if name.startswith("test_") and one not in always)
+}
+STRIDE = 4
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Take a sample of what many suites inherit."""
+    """Take a sample of what many suites inherit, and of tests that say so."""
     if is_campaign():
         return
-    items[:] = [item for item in items if not isinstance(item, pytest.Function) or _is_taken(item)]
+    seen: Counter[tuple[str, str]] = Counter()
+    items[:] = [item for item in items if not isinstance(item, pytest.Function) or (_is_taken(item) and _is_drawn(item, seen))]
 
 
 def _is_taken(item: pytest.Function) -> bool:
-    turn = INHERITED.get(getattr(item.function, "__func__", item.function))
-    return turn is None or item.parent is None or zlib.crc32(item.parent.nodeid.encode()) % 3 == turn
+    turn = TURNS.get(getattr(item.function, "__func__", item.function))
+    if turn is None or item.parent is None:
+        return True
+    suite = zlib.crc32(item.parent.nodeid.encode())
+    parameters = sum(item.callspec.indices.values()) if hasattr(item, "callspec") else 0
+    return (suite + parameters + turn) % STRIDE == 0
+
+
+def _is_drawn(item: pytest.Function, seen: Counter[tuple[str, str]]) -> bool:
+    """Whether a case of a test with the mark ``sampled`` is one of the sample."""
+    mark = item.get_closest_marker("sampled")
+    if mark is None or item.parent is None:
+        return True
+    test = (item.parent.nodeid, item.originalname)
+    seen[test] += 1
+    return (seen[test] - 1) % mark.args[0] == 0
 
 
 def _left_open() -> set[tuple[str, str]]:

@@ -4,6 +4,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.array_record import write_array_record
+from tests.effort import every
 
 import penstock as pen
 from penstock import fingerprint, system
@@ -90,6 +92,7 @@ def inverted(path: Path, start: int, count: int) -> bytes:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", [0.123, 0.456, 0.987])
+@pytest.mark.sampled(5)
 def test_a_percent_of_a_file_that_was_changed_in_place_is_seen(tmp_path: Path, kind: str, place: float) -> None:
     path = KINDS[kind](tmp_path)
     size = path.stat().st_size
@@ -385,8 +388,7 @@ MADE: dict[str, Callable[[Source], Source]] = {
 }
 
 
-@pytest.mark.parametrize("made", MADE)
-@pytest.mark.parametrize("kind", [*KINDS, "store"])
+@pytest.mark.parametrize(("kind", "made"), every(3, list(product([*KINDS, "store"], MADE))))
 def test_a_digest_of_all_records_is_remembered_until_a_file_changes(
     tmp_path: Path, kind: str, made: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

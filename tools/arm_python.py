@@ -34,8 +34,7 @@ PACKAGES = (
     "rich>=13",
     "typer>=0.15",
     "scipy>=1.11",
-    "pytest>=8",
-    "pytest-timeout>=2.3",
+    "pytest>=9",
     "hypothesis>=6.100",
     "pillow>=10",
 )

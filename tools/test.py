@@ -1,11 +1,12 @@
 """Runs the tests: all of them in three processes at once, or with arguments for pytest, in one.
 
 The files of tests are a queue, those that took longest first (``tests/durations.json``, files that are not in it before all
-others); each process takes the next one when it is done with the last, so that all end together. A process that has grown large
-is replaced by a new one: hundreds of tests fork, which takes 3 ms of CPU time with numpy and pyarrow, 11 with torch and jax, and 50
-in a process with a gigabyte of its own. A new process takes 5 to 8 s of CPU time for its imports and servers, so that this happens
-to processes that hold data, and not to all that have imported torch. Results go to out/tests-*.xml, CPU time to out/tests-*.cpu
-(tools/cost.py). Exit code 0 if all passed.
+others); each process takes the next one when it is done with the last, so that all end together. Files that import torch or jax
+are a queue of their own: the first process begins with it, the others end with it, so that few processes import them, and most
+forks are those of small ones. A process that has grown large is replaced by a new one: hundreds of tests fork, which takes 3 ms of
+CPU time with numpy and pyarrow, 11 with torch and jax, and 50 in a process with a gigabyte of its own. A new process takes 5 to 8 s
+of CPU time for its imports and servers, so that this happens to processes that hold data, and not to all that have imported torch.
+Results go to out/tests-*.xml, CPU time to out/tests-*.cpu (tools/cost.py). Exit code 0 if all passed.
 
 ``--processes N`` takes another number of processes: more where other programs take the cores.
 ``--record`` writes the durations of the last run to ``tests/durations.json``.
@@ -15,6 +16,7 @@ import fcntl
 import itertools
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -24,7 +26,7 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -37,13 +39,14 @@ DURATIONS = Path("tests/durations.json")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # others start with every program, and wait by spinning
 _ITEM_BYTES = 4
 LARGE_BYTES = 500 << 20
+HEAVY = re.compile(r"^\s*(?:from|import) (?:torch|jax|accelerate)\b|\bpenstock\.deliver\.(?:torch|jax)\b", re.MULTILINE)
 
 
 class Worker:
-    """A plugin of pytest that runs the files whose numbers it reads from a pipe, until the pipe is empty."""
+    """A plugin of pytest that runs the files whose numbers it reads from pipes, until the last pipe is empty."""
 
-    def __init__(self, pipe: int) -> None:
-        self._pipe = pipe
+    def __init__(self, pipes: Sequence[int]) -> None:
+        self._pipes = pipes
         self._modules: dict[str, pytest.Module] = {}
 
     def pytest_collection(self, session: pytest.Session) -> bool:
@@ -63,10 +66,14 @@ class Worker:
 
     def _taken(self, session: pytest.Session) -> Iterator[list[pytest.Item]]:
         # Numbers are read whole: all of them are in the pipe before the first process starts.
-        while _own_bytes() < LARGE_BYTES and (number := os.read(self._pipe, _ITEM_BYTES)):
+        while _own_bytes() < LARGE_BYTES and (number := self._number()):
             items = list(session.genitems(self._modules[_files()[int.from_bytes(number)]]))
             session.config.hook.pytest_collection_modifyitems(session=session, config=session.config, items=items)
             yield items
+
+    def _number(self) -> bytes:
+        """That of the next file; nothing when all are taken."""
+        return next(filter(None, (os.read(pipe, _ITEM_BYTES) for pipe in self._pipes)), b"")
 
 
 def _own_bytes() -> int:
@@ -75,11 +82,11 @@ def _own_bytes() -> int:
     return (resident - shared) * resource.getpagesize()
 
 
-def run_worker(name: str, pipe: int) -> int:
+def run_worker(name: str, pipes: Sequence[int]) -> int:
     """One of the processes."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests were started in the background
     arguments = ["-p", "no:cacheprovider", f"--junitxml={OUT}/tests-{name}.xml", "-o", "console_output_style=classic"]
-    code = int(pytest.main([*arguments, *_files()], plugins=[Worker(pipe), Meter(OUT / f"tests-{name}.cpu")]))
+    code = int(pytest.main([*arguments, *_files()], plugins=[Worker(pipes), Meter(OUT / f"tests-{name}.cpu")]))
     return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code  # others took the last ones
 
 
@@ -89,12 +96,17 @@ def run_all(processes: int = PROCESSES) -> int:
     for old in OUT.glob("tests-*"):
         old.unlink()
     files, durations = _files(), json.loads(DURATIONS.read_text())
-    pipe, end = os.pipe()
+    ends = [os.pipe() for _ in range(2)]  # of files with torch or jax, and of all others
     for file in sorted(files, key=lambda file: -durations.get(file, float("inf"))):
-        os.write(end, files.index(file).to_bytes(_ITEM_BYTES))
-    os.close(end)
+        os.write(ends[not HEAVY.search(Path(file).read_text())][1], files.index(file).to_bytes(_ITEM_BYTES))
+    for _, end in ends:
+        os.close(end)
+    pipes = [pipe for pipe, _ in ends]
     began, codes = time.monotonic(), list[int]()
-    lines = [threading.Thread(target=_run_line, args=(number, pipe, codes)) for number in range(processes)]
+    lines = [
+        threading.Thread(target=_run_line, args=(number, pipes if number == 0 else pipes[::-1], codes))
+        for number in range(processes)
+    ]
     for line in lines:
         line.start()
     for line in lines:
@@ -104,17 +116,17 @@ def run_all(processes: int = PROCESSES) -> int:
     return max(map(abs, codes))
 
 
-def _run_line(number: int, pipe: int, codes: list[int]) -> None:
+def _run_line(number: int, pipes: Sequence[int], codes: list[int]) -> None:
     """One process after the other, as long as there are files."""
     # Programs that tests start import penstock: with its bytecode on disk they need half the time.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | ONE_THREAD
     for turn in itertools.count():
         name = f"{number}-{turn}"
-        command = [sys.executable, __file__, "--worker", name, str(pipe)]
+        command = [sys.executable, __file__, "--worker", name, *map(str, pipes)]
         with (OUT / f"tests-{name}.log").open("w") as log:
-            codes.append(subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment, pass_fds=[pipe]).returncode)
+            codes.append(subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment, pass_fds=pipes).returncode)
         print((OUT / f"tests-{name}.log").read_text(), flush=True)
-        if _bytes_left(pipe) == 0:
+        if not any(map(_bytes_left, pipes)):
             return
 
 
@@ -146,7 +158,7 @@ if __name__ == "__main__":
             sys.exit(run_all(int(number)))
         case ["--record"]:
             record()
-        case ["--worker", number, pipe]:
-            sys.exit(run_worker(number, int(pipe)))
+        case ["--worker", number, *pipes]:
+            sys.exit(run_worker(number, [int(pipe) for pipe in pipes]))
         case arguments:
             sys.exit(pytest.main(arguments))

@@ -21,8 +21,7 @@ NEEDS_MORE = re.compile(
     r"\b(torch|jax|ray|dask|lightning|accelerate|datasets|array_record|mypy|nanobind|mkdocs|seaweed|src)\b|importlib.metadata"
 )
 PACKAGES = (
-    "pytest>=8",
-    "pytest-timeout>=2.3",
+    "pytest>=9",
     "hypothesis>=6.100",
     "scipy>=1.11",
     "pyarrow>=15",

@@ -63,8 +63,10 @@ PINS: dict[str, Environment] = {
     ),
     "loaderx": Environment(("loaderx==2.8.19", ZSTD), python="3.13"),
     "images": Environment(
-        ("spdl==0.8.0", "simplejpeg==1.9.0", "scikit-image==0.26.0", "nvidia-dali-cuda120==2.4.0", "pillow==13.0.0", NUMPY)
+        ("spdl==0.8.0", "simplejpeg==1.9.0", "scikit-image==0.26.0", "nvidia-dali-cuda120==2.4.0", "pillow==13.0.0", NUMPY),
+        system=("libavdevice59", "libavfilter8"),  # of FFmpeg 5, for SPDL
     ),
+    "torchvision": Environment((), shared=("torchvision==0.28.0",)),
     "trl": Environment((), shared=("trl==1.16.0",)),
     "olmo": Environment(
         ("cached_path==1.8.10", "omegaconf==2.3.1", "msgspec==0.22.0", "importlib_resources==7.1.0"),

@@ -78,7 +78,7 @@ class FirstFailure {
 void make_maker(ImageMaker* self, std::uint32_t height, std::uint32_t width, ImageCrop crop, Range scale, Range ratio,
                 double fraction, double flip, ImageLayout layout, ImageType type, const std::optional<Triple>& mean,
                 const std::optional<Triple>& std, std::uint8_t fill, std::uint32_t channels, std::uint64_t max_pixels,
-                std::uint32_t max_scale, std::optional<Simd> level) {
+                std::uint32_t max_scale, std::optional<Simd> level, bool numbers) {
   ImageSpec spec;
   spec.height = height;
   spec.width = width;
@@ -98,6 +98,7 @@ void make_maker(ImageMaker* self, std::uint32_t height, std::uint32_t width, Ima
   spec.fill = fill;
   spec.max_pixels = max_pixels;
   spec.max_scale = max_scale;
+  spec.numbers = numbers;
   const std::vector<Simd> levels = available_simd();
   if (level && std::find(levels.begin(), levels.end(), *level) == levels.end()) {
     throw std::invalid_argument("this processor does not have that instruction set");
@@ -106,8 +107,11 @@ void make_maker(ImageMaker* self, std::uint32_t height, std::uint32_t width, Ima
 }
 
 std::size_t make_images(const ImageMaker& self, Bytes values, Ints offsets, Seeds seeds, Array<std::uint8_t> out,
-                        ThreadPool& threads, const std::optional<Array<std::uint8_t>>& errors) {
+                        ThreadPool& threads, const std::optional<Array<std::uint8_t>>& errors,
+                        const std::optional<std::pair<Bytes, Ints>>& partners) {
   const Records records(values, offsets, seeds);
+  std::optional<Records> others;
+  if (partners) others.emplace(partners->first, partners->second, seeds);
   const std::size_t bytes = self.bytes();
   need_same_length(seeds.size() * bytes, out.size());
   if (errors) need_same_length(seeds.size(), errors->size());
@@ -120,7 +124,7 @@ std::size_t make_images(const ImageMaker& self, Bytes values, Ints offsets, Seed
       auto* const to = reinterpret_cast<std::byte*>(out.data()) + i * bytes;
       if (errors) errors->data()[i] = 0;
       try {
-        self.make(records[i], seeds.data()[i], to);
+        self.make(records[i], seeds.data()[i], to, others ? (*others)[i] : std::span<const std::byte>{});
       } catch (const ImageError& e) {
         failure.note(i, e.what());
         failed.fetch_add(1);
@@ -184,13 +188,15 @@ void bind_image(nb::module_& m) {
       .def("__init__", &make_maker, nb::kw_only(), "height"_a, "width"_a, "crop"_a = ImageCrop::random,
            "scale"_a = Range{0.08, 1.0}, "ratio"_a = Range{3.0 / 4.0, 4.0 / 3.0}, "fraction"_a = 1.0, "flip"_a = 0.0,
            "layout"_a = ImageLayout::nhwc, "type"_a = ImageType::u1, "mean"_a.none() = nb::none(), "std"_a.none() = nb::none(),
-           "fill"_a = 0, "channels"_a = 3, "max_pixels"_a = kDefaultMaxPixels, "max_scale"_a = 8, "level"_a.none() = nb::none())
+           "fill"_a = 0, "channels"_a = 3, "max_pixels"_a = kDefaultMaxPixels, "max_scale"_a = 8, "level"_a.none() = nb::none(),
+           "numbers"_a = false)
       .def_prop_ro("nbytes", &ImageMaker::bytes, "Bytes of one output.")
       .def("make", &make_images, "values"_a.noconvert(), "offsets"_a.noconvert(), "seeds"_a.noconvert(), "out"_a.noconvert(),
-           "threads"_a, "errors"_a.noconvert().none() = nb::none(),
+           "threads"_a, "errors"_a.noconvert().none() = nb::none(), "partners"_a.noconvert().none() = nb::none(),
            "Decode record i, values[offsets[i]:offsets[i + 1]], with seeds[i] into out[i * nbytes:]. Raises ImageError for the "
            "first record that fails (index, reason); with errors, sets errors[i] to 1 and the output to 0 instead. Gives the "
-           "number of failures.")
+           "number of failures. ``partners`` are the values and offsets of pictures that must have the sizes of these; no bytes: "
+           "none.")
       .def("boxes", &find_boxes, "values"_a.noconvert(), "offsets"_a.noconvert(), "seeds"_a.noconvert(),
            "x, y, width, height and flip of every record, in pixels as displayed; reads headers only.")
       .def(

@@ -39,6 +39,7 @@ bool is_ending() {
 struct BoundImages {
   BoundVarying bytes;
   nb::object maker;
+  std::optional<BoundVarying> partner;
   ImageReader reader;
 };
 
@@ -295,18 +296,22 @@ void make_documents(BoundDocuments* self, std::vector<BoundVarying> readers, Int
   new (self) BoundDocuments{std::move(readers), std::move(bounds), std::move(which), std::move(rows), std::move(line)};
 }
 
-void make_image_reader(BoundImages* self, const BoundVarying& bytes, nb::object maker, bool needs_all) {
-  const ImageReader reader(*bytes.reader, nb::cast<const ImageMaker&>(maker), needs_all);
-  new (self) BoundImages{bytes, std::move(maker), reader};
+void make_image_reader(BoundImages* self, const BoundVarying& bytes, nb::object maker, bool needs_all,
+                       std::optional<BoundVarying> partner) {
+  const ImageReader reader(*bytes.reader, nb::cast<const ImageMaker&>(maker), needs_all,
+                           partner ? partner->reader.get() : nullptr);
+  new (self) BoundImages{bytes, std::move(maker), std::move(partner), reader};
 }
 
 }  // namespace
 
 void bind_loader(nb::module_& m) {
   nb::class_<BoundImages>(m, "ImageReader", "Pictures of records, for a ring. Safe to use from several threads.")
-      .def("__init__", &make_image_reader, "reader"_a, "maker"_a, "needs_all"_a,
-           nb::sig("def __init__(self, reader: VaryingReader, maker: ImageMaker, needs_all: bool) -> None"),
-           "The bytes of pictures, and what makes arrays of them; with needs_all, a missing picture is an error.");
+      .def("__init__", &make_image_reader, "reader"_a, "maker"_a, "needs_all"_a, "partner"_a.none() = nb::none(),
+           nb::sig("def __init__(self, reader: VaryingReader, maker: ImageMaker, needs_all: bool, "
+                   "partner: VaryingReader | None = None) -> None"),
+           "The bytes of pictures, and what makes arrays of them; with needs_all, a missing picture is an error. ``partner`` has "
+           "those of which they are masks.");
   nb::class_<BoundDocuments>(m, "DocumentLine", "Documents as one line of tokens, for a ring. Safe to use from several threads.")
       .def("__init__", &make_documents, "readers"_a, "bounds"_a.noconvert(), "which"_a.noconvert().none(),
            "rows"_a.noconvert().none(), "token_bytes"_a, "separator"_a.noconvert(),

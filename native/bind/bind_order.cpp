@@ -1,4 +1,5 @@
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -6,6 +7,7 @@
 
 #include "bind/array.h"
 #include "core/alias.h"
+#include "core/balance.h"
 #include "core/block_shuffle.h"
 #include "core/mixed_order.h"
 #include "core/mixture.h"
@@ -89,15 +91,35 @@ std::vector<MixtureSegment> make_segments(const Words& starts, const Words& peri
   return segments;
 }
 
+using Levels = std::vector<std::vector<std::pair<Ints, Ints>>>;
+
+std::vector<std::vector<Deferred>> make_deferred(const Levels& levels) {
+  std::vector<std::vector<Deferred>> made;
+  for (const auto& level : levels) {
+    std::vector<Deferred>& sets = made.emplace_back();
+    for (const auto& [numbers, elements] : level) {
+      const auto from = span(numbers);
+      const auto to = span(elements);
+      sets.push_back({{from.begin(), from.end()}, {to.begin(), to.end()}});
+    }
+  }
+  return made;
+}
+
 void bind_mixture(nb::module_& m) {
   nb::class_<MixtureLine>(m, "MixtureLine", "The line of a mixture. Immutable; safe to use from several threads.")
       .def(
           "__init__",
-          [](MixtureLine* self, Words starts, Words periods, Words units, Words counted, Matrix edges, IntMatrix before) {
-            new (self) MixtureLine(make_segments(starts, periods, units, counted, edges, before));
+          [](MixtureLine* self, Words starts, Words periods, Words units, Words counted, Matrix edges, IntMatrix before,
+             const std::vector<std::size_t>& levels, const Levels& deferred) {
+            auto segments = make_segments(starts, periods, units, counted, edges, before);
+            if (!levels.empty()) need_same_length(levels.size(), segments.size());
+            for (std::size_t row = 0; row < levels.size(); ++row) segments[row].level = levels[row];
+            new (self) MixtureLine(std::move(segments), make_deferred(deferred));
           },
           "starts"_a.noconvert(), "periods"_a.noconvert(), "units"_a.noconvert(), "counted"_a.noconvert(), "edges"_a.noconvert(),
-          "before"_a.noconvert())
+          "before"_a.noconvert(), "levels"_a = std::vector<std::size_t>{}, "deferred"_a = Levels{},
+          "Segments; and the level of each, from 1 on, of (numbers, elements) of deferred runs of every data set.")
       .def(
           "at",
           [](const MixtureLine& self, std::uint64_t root, Ints positions, Array<std::int32_t> which, IntsOut element,
@@ -280,6 +302,23 @@ void bind_order(nb::module_& m) {
       },
       "n"_a, "size"_a, "offset"_a, "positions"_a.noconvert(), "out"_a.noconvert(),
       "Fill out with evenly spread places in [0, n).");
+  m.attr("MAX_COST") = kMaxCost;
+  m.def(
+      "deal",
+      [](Array<const std::uint64_t> costs, Ints room, std::size_t micro_batches, IntsOut out) {
+        const nb::gil_scoped_release free;
+        deal(span(costs), span(room), micro_batches, span(out));
+      },
+      "costs"_a.noconvert(), "room"_a.noconvert(), "micro_batches"_a, "out"_a.noconvert(),
+      "Fill out with samples dealt to slots of those sizes, slot after slot, so that slots cost about the same.");
+  m.def(
+      "piece_costs",
+      [](Ints first, Ints owner, Ints count, std::uint64_t linear, std::uint64_t quadratic, Array<std::uint64_t> out) {
+        const nb::gil_scoped_release free;
+        piece_costs(span(first), span(owner), span(count), linear, quadratic, span(out));
+      },
+      "first"_a.noconvert(), "owner"_a.noconvert(), "count"_a.noconvert(), "linear"_a, "quadratic"_a, "out"_a.noconvert(),
+      "Fill out with the costs of samples made of runs of documents.");
 }
 
 }  // namespace penstock::bind

@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/array.h"
+#include "bind/path.h"
 #include "bind/rows.h"
 #include "bind/spans.h"
 #include "core/codec.h"
@@ -27,7 +28,7 @@ struct BoundPacked {
   PackedRecords records;
 };
 
-std::unique_ptr<BoundPacked> make_packed(nb::handle_t<BoundRows> rows, const std::vector<std::string>& names, const Facts& facts,
+std::unique_ptr<BoundPacked> make_packed(nb::handle_t<BoundRows> rows, const std::vector<PathName>& names, const Facts& facts,
                                          Offsets offsets, const Columns& columns) {
   need_same_length(names.size(), facts.shape(0));
   if (!offsets.empty()) need_same_length(names.size(), offsets.size());
@@ -35,7 +36,7 @@ std::unique_ptr<BoundPacked> make_packed(nb::handle_t<BoundRows> rows, const std
   for (std::size_t i = 0; i < names.size(); ++i) {
     const std::uint64_t* const row = facts.data() + 4 * i;
     if (!offsets.empty()) need_same_length(row[2] + 1, offsets[i].size());
-    files.push_back({names[i], row[0], row[1], row[2], row[3], offsets.empty() ? nullptr : offsets[i].data()});
+    files.push_back({names[i].bytes, row[0], row[1], row[2], row[3], offsets.empty() ? nullptr : offsets[i].data()});
   }
   std::vector<PackedSize> sizes;
   for (std::size_t i = 0; i < columns.shape(0); ++i) sizes.push_back({columns.data()[2 * i], columns.data()[2 * i + 1] != 0});

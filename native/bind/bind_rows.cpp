@@ -9,6 +9,7 @@
 #include "bind/array.h"
 #include "bind/buffer.h"
 #include "bind/landing.h"
+#include "bind/path.h"
 #include "bind/rows.h"
 #include "bind/varying.h"
 #include "core/documents.h"
@@ -24,12 +25,12 @@ namespace {
 using Words = nb::ndarray<const std::uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Rows = BoundRows::Array;
 
-std::unique_ptr<BoundRows> of_files(const std::vector<std::string>& paths, const Words& facts, std::uint64_t stride, bool pread) {
+std::unique_ptr<BoundRows> of_files(const std::vector<PathName>& paths, const Words& facts, std::uint64_t stride, bool pread) {
   if (facts.shape(0) != paths.size() || facts.shape(1) != 6) throw std::invalid_argument("expected six numbers per file");
   std::vector<RowPart> parts;
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const std::uint64_t* row = facts.data() + 6 * i;
-    parts.push_back({paths[i], row[0], row[1], row[2], nullptr, nullptr, {row[3], row[4], row[5]}});
+    parts.push_back({paths[i].bytes, row[0], row[1], row[2], nullptr, nullptr, {row[3], row[4], row[5]}});
   }
   return std::unique_ptr<BoundRows>(
       new BoundRows{RowReader(std::move(parts), stride, pread ? FileAccess::pread : FileAccess::map), {}});

@@ -12,12 +12,14 @@
 
 #include "bind/array.h"
 #include "bind/buffer.h"
+#include "bind/path.h"
 #include "bind/rows.h"
 #include "bind/spans.h"
 #include "bind/varying.h"
 #include "core/example.h"
 #include "core/pieces.h"
 #include "core/span_scan.h"
+#include "core/utf8.h"
 
 namespace penstock::bind {
 
@@ -29,7 +31,7 @@ namespace {
 template <class T>
 using Pages = std::tuple<Array<const T>, Array<const std::uint32_t>, Array<bool>>;
 // Name and bytes of a file, words of a record, table, memory, name of the sidecar.
-using Part = std::tuple<std::string, std::uint64_t, std::uint32_t, Pages<std::int64_t>, Pages<std::uint8_t>, std::string>;
+using Part = std::tuple<PathName, std::uint64_t, std::uint32_t, Pages<std::int64_t>, Pages<std::uint8_t>, PathName>;
 using Words = Array<const std::int32_t>;
 
 template <class T>
@@ -45,8 +47,8 @@ std::unique_ptr<BoundTable> make_table(const nb::typed<nb::list, Part>& parts, s
   for (const nb::handle one : parts) {
     const auto [name, file_bytes, words, table, memory, sidecar] = nb::cast<Part>(one, false);
     if (words == 0) throw std::invalid_argument("expected records of at least one word");
-    made.push_back({name, file_bytes, std::get<0>(table).size() / words, words, pages_of(table, page_bytes),
-                    pages_of(memory, page_bytes), sidecar});
+    made.push_back({name.bytes, file_bytes, std::get<0>(table).size() / words, words, pages_of(table, page_bytes),
+                    pages_of(memory, page_bytes), sidecar.bytes});
     kept.push_back(nb::borrow(one));
   }
   return std::unique_ptr<BoundTable>(new BoundTable{std::move(kept), SpanTable(std::move(made))});
@@ -157,6 +159,11 @@ nb::tuple take(SpanScanner& self) {
                         own(std::vector<std::uint8_t>(memory, memory + found.memory.size())), found.in_file, found.has_crcs);
 }
 
+template <class Scanner>
+std::unique_ptr<Scanner> make_scanner(const PathName& name, std::uint64_t bytes) {
+  return std::make_unique<Scanner>(name.bytes, bytes);
+}
+
 void bind_scans(nb::module_& m) {
   nb::class_<SpanScanner>(m, "SpanScanner", "Where the records of a file are, found by reading it once. For one thread.")
       .def_prop_ro("is_done", &SpanScanner::is_done)
@@ -171,18 +178,18 @@ void bind_scans(nb::module_& m) {
           "data"_a.noconvert(), "Bytes of the file from next on: need of them or more, or all up to its end.")
       .def(
           "scan",
-          [](SpanScanner& self, const std::string& path, std::uint64_t device, std::uint64_t inode, std::uint64_t written_ns) {
+          [](SpanScanner& self, const PathName& path, std::uint64_t device, std::uint64_t inode, std::uint64_t written_ns) {
             const nb::gil_scoped_release free;
-            self.scan(path, {device, inode, written_ns});
+            self.scan(path.bytes, {device, inode, written_ns});
           },
           "path"_a, "device"_a, "inode"_a, "written_ns"_a, "Read the file, which must be that version; 0 0 0: any.")
       .def("take", &take, nb::sig("def take(self) -> tuple[list[str], NDArray[numpy.int64], NDArray[numpy.uint8], int, bool]"),
            "When it is done: the columns, the words of all records, bytes in memory, columns in the file, whether there are "
            "crcs.");
   nb::class_<TFRecordScanner, SpanScanner>(m, "TFRecordScanner", "TFRecord files: one column, with crcs.")
-      .def(nb::init<std::string, std::uint64_t>(), "name"_a, "bytes"_a);
+      .def(nb::new_(&make_scanner<TFRecordScanner>), "name"_a, "bytes"_a);
   nb::class_<TarScanner, SpanScanner>(m, "TarScanner", "tar archives: samples as WebDataset groups them, keys in memory.")
-      .def(nb::init<std::string, std::uint64_t>(), "name"_a, "bytes"_a);
+      .def(nb::new_(&make_scanner<TarScanner>), "name"_a, "bytes"_a);
 }
 
 // Messages one after the other: message i is bytes [offsets[i], offsets[i + 1]).
@@ -323,7 +330,7 @@ void bind_spans(nb::module_& m) {
           "name",
           [](const BoundTable& self, std::int64_t record) {
             need_below({&record, 1}, self.table.length());
-            return self.table.name(record);
+            return with_escapes(self.table.name(record));
           },
           "record"_a, "A record in a message: its file, and its number there.")
       .def("extents", &extents, "starts"_a.noconvert(), "stops"_a.noconvert(), "words"_a.noconvert(),

@@ -17,9 +17,11 @@
 #include "bind/array.h"
 #include "bind/buffer.h"
 #include "bind/landing.h"
+#include "bind/path.h"
 #include "bind/varying.h"
 #include "core/codec.h"
 #include "core/store_reader.h"
+#include "core/utf8.h"
 
 namespace penstock::bind {
 
@@ -38,7 +40,7 @@ std::byte* out_bytes(const BytesOut& data) { return reinterpret_cast<std::byte*>
 constexpr std::size_t kMostProblems = 1000;  // of a chunk: a hostile one may have very many
 
 void raise_as(const char* name, const std::string& message) {
-  PyErr_SetString(nb::module_::import_("penstock.errors").attr(name).ptr(), message.c_str());
+  PyErr_SetString(nb::module_::import_("penstock.errors").attr(name).ptr(), with_escapes(message).c_str());
 }
 
 // The core's exceptions as those of penstock.errors.
@@ -59,7 +61,8 @@ void translate(const std::exception_ptr& error, void*) {
     raise_as("BatchTooLargeError", e.what());
   } catch (const SystemError& e) {
     const char* name = e.code == ENOENT ? "MissingError" : "ReadError";
-    const nb::object made = nb::module_::import_("penstock.errors").attr(name)(e.code, e.words, e.path);
+    const nb::object made =
+        nb::module_::import_("penstock.errors").attr(name)(e.code, with_escapes(e.words), with_escapes(e.path));
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
   } catch (const std::system_error& e) {
     raise_as("ReadError", std::string("a thread cannot be started: ") + e.what() + "; raise the limit of processes (ulimit -u)");
@@ -74,7 +77,7 @@ nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> own(std::vector<std::byte> byt
 
 void check_ids(const StoreReader& reader, const Ints& ids) { need_below(span(ids), reader.length()); }
 
-std::unique_ptr<StoreReader> make_reader(const std::string& path, std::uint64_t length, const std::vector<std::string>& paths,
+std::unique_ptr<StoreReader> make_reader(const PathName& path, std::uint64_t length, const std::vector<PathName>& paths,
                                          const Words& chunks, const Words& segments, const nb::bytes& dataset, bool pread,
                                          bool verify, std::uint64_t batch_bytes,
                                          const std::optional<std::vector<BoundLanding>>& landings, std::uint64_t record_bytes,
@@ -86,7 +89,7 @@ std::unique_ptr<StoreReader> make_reader(const std::string& path, std::uint64_t 
   std::vector<ChunkFact> facts;
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const std::uint64_t* row = chunks.data() + 3 * i;
-    facts.push_back({paths[i], row[0], static_cast<std::uint32_t>(row[1]), static_cast<std::uint32_t>(row[2]),
+    facts.push_back({paths[i].bytes, row[0], static_cast<std::uint32_t>(row[1]), static_cast<std::uint32_t>(row[2]),
                      landings ? (*landings)[i].landing : nullptr});
   }
   std::vector<Segment> pieces;
@@ -100,7 +103,7 @@ std::unique_ptr<StoreReader> make_reader(const std::string& path, std::uint64_t 
   limits.verify = verify;
   limits.batch_bytes = batch_bytes;
   limits.record_bytes = record_bytes;
-  return std::make_unique<StoreReader>(path, length, std::move(facts), std::move(pieces), id,
+  return std::make_unique<StoreReader>(path.bytes, length, std::move(facts), std::move(pieces), id,
                                        pread && !landings ? FileAccess::pread : FileAccess::map, limits,
                                        FieldNames(names.begin(), names.end()));
 }
@@ -370,9 +373,9 @@ void bind_store(nb::module_& m) {
       "values"_a.noconvert(), "n"_a, "Whether every value is in [0, n).");
   m.def(
       "is_network_filesystem",
-      [](const std::string& path) {
+      [](const PathName& path) {
         struct statfs info = {};
-        if (statfs(path.c_str(), &info) != 0) return false;
+        if (statfs(path.bytes.c_str(), &info) != 0) return false;
 #ifdef __APPLE__
         return (info.f_flags & MNT_LOCAL) == 0;
 #else

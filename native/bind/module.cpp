@@ -3,6 +3,7 @@
 
 namespace penstock::bind {
 void bind_checksum(nanobind::module_& m);
+void bind_file_list(nanobind::module_& m);
 void bind_image(nanobind::module_& m);
 void bind_landing(nanobind::module_& m);
 void bind_lines(nanobind::module_& m);
@@ -28,6 +29,7 @@ NB_MODULE(_core, m) {
   penstock::bind::bind_rows(m);
   penstock::bind::bind_spans(m);
   penstock::bind::bind_packed(m);
+  penstock::bind::bind_file_list(m);
   penstock::bind::bind_store(m);
   penstock::bind::bind_image(m);
   penstock::bind::bind_loader(m);

@@ -164,6 +164,18 @@ class Descriptor {
   int value_;
 };
 
+// Reads bytes [offset, offset + out.size()) of an open file that has that many bytes.
+void read_descriptor(int descriptor, const std::string& path, std::uint64_t bytes, std::uint64_t offset,
+                     std::span<std::byte> out) {
+  for (std::size_t done = 0; done < out.size();) {
+    const ssize_t got = pread(descriptor, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw SystemError(errno, path, "byte " + std::to_string(offset + done) + " could not be read");
+    if (got == 0) throw TruncatedError(sizes_in_words(path, bytes, offset + done) + ": the file was cut while it was read");
+    done += static_cast<std::size_t>(got);
+  }
+}
+
 // A descriptor of the directory of a path, which must not be a link.
 int open_above(const std::string& path) {
   const std::string above = path.substr(0, path.rfind('/') + 1);
@@ -334,12 +346,30 @@ void File::read(std::uint64_t offset, std::span<std::byte> out) const {
     if (fault.happened) fail(fault.at);
     return;
   }
-  for (std::size_t done = 0; done < out.size();) {
-    const ssize_t got = pread(descriptor_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw SystemError(errno, path_, "byte " + std::to_string(offset + done) + " could not be read");
-    if (got == 0) throw TruncatedError(sizes_in_words(path_, bytes_, offset + done) + ": the file was cut while it was read");
-    done += static_cast<std::size_t>(got);
+  read_descriptor(descriptor_, path_, bytes_, offset, out);
+}
+
+void read_listed(const std::string& path, std::uint64_t bytes, const FileVersion& version, std::uint64_t offset,
+                 std::span<std::byte> out) {
+  const auto changed = [&](const std::string& found) {
+    return ChangedError(path + ": expected the file that was listed, found " + found + "; open the data again");
+  };
+  const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (descriptor.get() < 0) {
+    if (errno == ELOOP || errno == ENOTDIR || errno == ENXIO) throw changed("something else");
+    throw SystemError(errno, path, errno == ENOENT ? "the file was there when it was listed" : "the file could not be opened");
+  }
+  struct stat info = {};
+  for (int looks = 0; looks < 2; ++looks) {  // before it is read, and after that
+    if (fstat(descriptor.get(), &info) != 0) throw SystemError(errno, path, "the file could not be looked at");
+    if (!S_ISREG(info.st_mode)) throw changed("something else");
+    if (const auto found = static_cast<std::uint64_t>(info.st_size); found != bytes) {
+      throw changed(std::to_string(found) + " bytes instead of " + std::to_string(bytes));
+    }
+    const FileVersion now = version_of(info);
+    if (version.is_known() && !is_same_file(version, now)) throw changed("another one of that name");
+    if (version.is_known() && version.written_ns != now.written_ns) throw changed("one that was written to since");
+    if (looks == 0) read_descriptor(descriptor.get(), path, bytes, offset, out);
   }
 }
 

@@ -87,6 +87,12 @@ class File {
   std::shared_ptr<const Landing> landing_;  // whose memory the map is, if it is one's
 };
 
+// Reads bytes [offset, offset + out.size()) of a file that was listed before with that size and version (which may not be known),
+// and leaves nothing open. Throws ChangedError if the name stands for anything else by now, or if the file was written to while
+// it was read; a name that is gone is a SystemError.
+void read_listed(const std::string& path, std::uint64_t bytes, const FileVersion& version, std::uint64_t offset,
+                 std::span<std::byte> out);
+
 inline constexpr std::array<char, 8> kFileMark{'K', 'N', 'U', 'H', 'C', 'N', 'E', 'P'};
 
 // What became of guarded work: whether it touched a page that could not be had, and the address, null if that is not known.

@@ -23,6 +23,7 @@ const ImageSpec& checked(const ImageSpec& spec) {
   const auto size = [](std::uint32_t side) { return side >= 1 && side <= kMaxOutputSide; };
   need(size(spec.height) && size(spec.width), "a height and a width from 1 to 16,384");
   need(spec.channels == 1 || spec.channels == 3, "1 or 3 channels");
+  need(!spec.numbers || (spec.channels == 1 && spec.type == ImageType::u1), "one channel of bytes for a mask of numbers");
   need(spec.scale_low > 0 && spec.scale_low <= spec.scale_high && spec.scale_high <= 1, "0 < scale[0] <= scale[1] <= 1");
   need(spec.ratio_low >= 1e-3 && spec.ratio_low <= spec.ratio_high && spec.ratio_high <= 1e3,
        "0.001 <= ratio[0] <= ratio[1] <= 1000");
@@ -53,6 +54,7 @@ struct Workspace {
   ResizeAxis across, down;
   Scratch<std::int16_t> between, arranged;
   Scratch<std::uint8_t> row, pixels, planes;
+  Scratch<std::uint32_t> columns;
   std::vector<const std::uint8_t*> rows;
 };
 
@@ -132,6 +134,7 @@ ResizeJob job_of(const OpenImage& image, const ImageBox& box, std::uint32_t out_
   const auto reverse = [](ResizeRange& range, std::uint32_t side) {
     range.start = side - range.start - range.length;
     range.reversed = !range.reversed;
+    range.mirrored = true;
   };
   if (orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8) reverse(job.across, image.stored.width);
   if (orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7) reverse(job.down, image.stored.height);
@@ -145,6 +148,49 @@ std::uint32_t scale_of(const ResizeJob& job, std::uint32_t most) {
     scale *= 2;
   }
   return scale;
+}
+
+// Gives take the columns of a picture as rows.
+template <class Take>
+void take_columns(const std::uint8_t* pixels, std::size_t width, std::size_t height, std::size_t channels, const Take& take) {
+  std::uint8_t* const column = workspace().row.take(height * channels + kRowPadding);
+  for (std::size_t x = 0; x < width; ++x) {
+    for (std::size_t y = 0; y < height; ++y) {
+      for (std::size_t c = 0; c < channels; ++c) column[y * channels + c] = pixels[(y * width + x) * channels + c];
+    }
+    take(x, column);
+  }
+}
+
+// The pixel that has the middle of output i in it; on an edge, the one behind it as displayed.
+std::uint32_t nearest(const ResizeRange& range, std::uint32_t i) {
+  const std::uint64_t place = range.reversed != range.mirrored ? range.out - 1 - i : i;
+  const auto from = static_cast<std::uint32_t>((2 * place + 1) * range.length / (2 * std::uint64_t{range.out}));
+  return range.start + (range.mirrored ? range.length - 1 - from : from);
+}
+
+// Gives take(y, row) every row of the output, as displayed: the stored numbers of the nearest pixels.
+template <class Take>
+void pick_numbers(const OpenImage& image, const ResizeJob& job, const Take& take) {
+  Workspace& work = workspace();
+  const ResizeRange& across = job.across;
+  const ResizeRange& down = job.down;
+  image->start({across.start, down.start, across.start + across.length, down.start + down.length, 1, 1, true});
+  std::uint32_t* const columns = work.columns.take(across.out);
+  for (std::uint32_t x = 0; x < across.out; ++x) columns[x] = nearest(across, x) - across.start;
+  const std::size_t width = across.out;
+  std::uint8_t* const pixels = job.transposed ? work.pixels.take(width * down.out) : work.row.take(width);
+  for (std::uint32_t y = 0; y < down.out; ++y) {
+    const std::uint32_t from = nearest(down, y);
+    image->read(from + 1);
+    const std::uint8_t* const row = image->row(from);
+    std::uint8_t* const out = job.transposed ? pixels + y * width : pixels;
+    for (std::size_t x = 0; x < width; ++x) out[x] = row[columns[x]];
+    if (!job.transposed) take(y, out);
+  }
+  image->finish();
+  if (job.transposed) take_columns(pixels, width, down.out, 1, take);
+  work.pixels.trim(kKept);
 }
 
 // Gives take(y, row) every row of the output, as displayed: RGB or grey bytes, which stay until the next.
@@ -183,18 +229,19 @@ void resize(const OpenImage& image, ResizeJob job, std::uint32_t most_scale, con
     if (!job.transposed) take(y, row);
   }
   image->finish();
-  if (job.transposed) {
-    std::uint8_t* const column = work.row.take(height * channels);
-    for (std::size_t x = 0; x < width; ++x) {
-      for (std::size_t y = 0; y < height; ++y) {
-        for (std::size_t c = 0; c < channels; ++c) column[y * channels + c] = pixels[(y * width + x) * channels + c];
-      }
-      take(x, column);
-    }
-  }
+  if (job.transposed) take_columns(pixels, width, height, channels, take);
   work.between.trim(kKept);
   work.arranged.trim(kKept);
   work.pixels.trim(kKept);
+}
+
+// Boxes follow from the displayed size: crops of pictures of two sizes show different things.
+void need_same_size(std::span<const std::byte> mask, std::span<const std::byte> picture, std::uint64_t max_pixels) {
+  const ImageInfo own = probe_image(mask, max_pixels), other = probe_image(picture, max_pixels);
+  if (own.width == other.width && own.height == other.height) return;
+  const auto size = [](const ImageInfo& info) { return std::to_string(info.width) + " x " + std::to_string(info.height); };
+  throw ImageError("a mask of " + size(own) + " pixels for a picture of " + size(other) +
+                   ", as displayed: their crops would not fit each other");
 }
 
 }  // namespace
@@ -265,7 +312,9 @@ ImageBox ImageMaker::box(std::uint32_t width, std::uint32_t height, std::uint64_
   return box;
 }
 
-void ImageMaker::make(std::span<const std::byte> encoded, std::uint64_t seed, std::byte* out) const {
+void ImageMaker::make(std::span<const std::byte> encoded, std::uint64_t seed, std::byte* out,
+                      std::span<const std::byte> partner) const {
+  if (!partner.empty()) need_same_size(encoded, partner, spec_.max_pixels);
   const OpenImage image(encoded, spec_.max_pixels);
   const ImageBox box = this->box(image.width(), image.height(), seed);
   ImageBox place{0, 0, spec_.width, spec_.height};
@@ -296,8 +345,12 @@ void ImageMaker::make(std::span<const std::byte> encoded, std::uint64_t seed, st
     }
   };
   const ResizeJob job = job_of(image, box, place.width, place.height, spec_.channels);
-  resize(image, job, spec_.max_scale, *kernel_,
-         [&](std::size_t y, const std::uint8_t* row) { put(place.x, place.y + y, place.width, row); });
+  const auto take = [&](std::size_t y, const std::uint8_t* row) { put(place.x, place.y + y, place.width, row); };
+  if (spec_.numbers) {
+    pick_numbers(image, job, take);
+  } else {
+    resize(image, job, spec_.max_scale, *kernel_, take);
+  }
   if (place.width == spec_.width && place.height == spec_.height) return;
   std::uint8_t* const filled = planes + 3 * row_pixels;
   std::memset(filled, spec_.fill, channels * row_pixels);

@@ -36,6 +36,8 @@ struct ImageSpec {
   ImageLayout layout = ImageLayout::nhwc;
   ImageType type = ImageType::u1;
   std::uint32_t channels = 3;  // 3 (RGB) or 1 (grey)
+  // A mask of class numbers: each is that of the nearest pixel, as it is stored. One channel of bytes.
+  bool numbers = false;
   // Floats are value / 255, and with `normalise` (value / 255 - mean) / std.
   bool normalise = false;
   float mean[3] = {0, 0, 0};
@@ -65,7 +67,9 @@ class ImageMaker {
   std::size_t bytes() const { return bytes_; }
 
   // Writes bytes() bytes to out, which needs no alignment. Throws ImageError; what was written is then arbitrary.
-  void make(std::span<const std::byte> encoded, std::uint64_t seed, std::byte* out) const;
+  // partner: another picture that must be displayed in the same size, so that its box with this seed is the same one.
+  void make(std::span<const std::byte> encoded, std::uint64_t seed, std::byte* out,
+            std::span<const std::byte> partner = {}) const;
 
   // The part of a picture of that displayed size that make takes.
   ImageBox box(std::uint32_t width, std::uint32_t height, std::uint64_t seed) const;

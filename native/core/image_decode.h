@@ -24,6 +24,7 @@ struct DecodeWindow {
   std::uint32_t left = 0, top = 0, right = 0, bottom = 0;
   std::uint32_t scale = 1;
   std::uint32_t channels = 3;  // wanted: 3 (RGB) or 1 (grey)
+  bool numbers = false;        // the numbers that are stored, of one channel: indices of a palette, bits that are not expanded
 };
 
 inline constexpr std::uint32_t kMaxImageSide = 65'535;

@@ -120,6 +120,7 @@ class JpegDecoder final : public ImageDecoder {
   std::uint32_t best_scale(std::uint32_t most) const override { return most; }
 
   void start(const DecodeWindow& window) override {
+    if (window.numbers) throw ImageError("JPEG: it does not keep the numbers of a mask; PNG or lossless WebP does");
     info_.scale_num = 1;
     info_.scale_denom = window.scale;
     info_.dct_method = JDCT_ISLOW;

@@ -92,13 +92,18 @@ class PngDecoder final : public ImageDecoder {
       return false;
     });
     if (!ends) throw ImageError("PNG: the file was cut");
+    if (window.numbers) need_numbers();
     guarded([&] {
       png_set_crc_action(png_, PNG_CRC_QUIET_USE, PNG_CRC_DEFAULT);
       const int kind = png_get_color_type(png_, info_);
-      if (png_get_bit_depth(png_, info_) == 16) png_set_scale_16(png_);
-      if (kind == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png_);
-      if (kind == PNG_COLOR_TYPE_GRAY) png_set_expand_gray_1_2_4_to_8(png_);
-      if ((kind & PNG_COLOR_MASK_COLOR) == 0 && window.channels == 3) png_set_gray_to_rgb(png_);
+      if (window.numbers) {
+        png_set_packing(png_);
+      } else {
+        if (png_get_bit_depth(png_, info_) == 16) png_set_scale_16(png_);
+        if (kind == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png_);
+        if (kind == PNG_COLOR_TYPE_GRAY) png_set_expand_gray_1_2_4_to_8(png_);
+        if ((kind & PNG_COLOR_MASK_COLOR) == 0 && window.channels == 3) png_set_gray_to_rgb(png_);
+      }
       png_set_strip_alpha(png_);
       passes_ = png_set_interlace_handling(png_);
       png_read_update_info(png_, info_);
@@ -175,6 +180,13 @@ class PngDecoder final : public ImageDecoder {
       return true;
     });
     return found;
+  }
+
+  void need_numbers() const {
+    if (png_get_bit_depth(png_, info_) == 16) throw ImageError("PNG: 16 bits a pixel; the numbers of a mask are bytes");
+    const int kind = png_get_color_type(png_, info_);
+    if (kind == PNG_COLOR_TYPE_RGB || kind == PNG_COLOR_TYPE_RGB_ALPHA)
+      throw ImageError("PNG: colours; the numbers of a mask are grey values or indices of a palette");
   }
 
   // Of row next_: the columns of the window.

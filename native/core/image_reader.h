@@ -13,9 +13,9 @@ inline constexpr std::uint64_t kImageWork = 256 << 10;
 // Safe to use from several threads. The reader and the maker must outlive it.
 class ImageReader {
  public:
-  // needs_all: a missing picture is an error.
-  ImageReader(const VaryingReader& bytes, const ImageMaker& maker, bool needs_all)
-      : bytes_(bytes), maker_(maker), needs_all_(needs_all) {}
+  // needs_all: a missing picture is an error. partner: those that the pictures are masks of, which must have their sizes.
+  ImageReader(const VaryingReader& bytes, const ImageMaker& maker, bool needs_all, const VaryingReader* partner = nullptr)
+      : bytes_(bytes), maker_(maker), needs_all_(needs_all), partner_(partner) {}
 
   // A missing picture is zeros, and not present.
   void read(const RingRead& read) const;
@@ -24,6 +24,7 @@ class ImageReader {
   const VaryingReader& bytes_;
   const ImageMaker& maker_;
   bool needs_all_;
+  const VaryingReader* partner_;
 };
 
 }  // namespace penstock

@@ -53,6 +53,7 @@ struct ResizeRange {
   std::uint32_t scale = 1;   // pixel k of the decoded picture covers [k * scale, (k + 1) * scale)
   std::uint32_t out = 0;     // pixels made of the box
   bool reversed = false;
+  bool mirrored = false;  // the picture is displayed from its end on
 
   std::uint32_t first() const { return start / scale; }                        // decoded pixels [first, last)
   std::uint32_t last() const { return (start + length + scale - 1) / scale; }  // that touch the box

@@ -58,12 +58,14 @@ class WebpDecoder final : public ImageDecoder {
     width_ = static_cast<std::uint32_t>(features.width);
     height_ = static_cast<std::uint32_t>(features.height);
     check_image_size(width_, height_, max_pixels);
+    lossless_ = features.format == 2;
     return {width_, height_, features.has_alpha != 0 ? 4U : 3U, orientation_of(encoded)};
   }
 
   std::uint32_t best_scale(std::uint32_t) const override { return 1; }
 
   void start(const DecodeWindow& window) override {
+    if (window.numbers && !lossless_) throw ImageError("WebP: lossy; it does not keep the numbers of a mask");
     // Chroma is interpolated between neighbours: a margin makes the edges of the window those of the whole picture. Even, because
     // the library rounds it.
     const std::uint32_t left = (window.left - std::min(window.left, kMargin)) & ~1U;
@@ -93,7 +95,11 @@ class WebpDecoder final : public ImageDecoder {
     const VP8StatusCode status = WebPDecode(bytes(), encoded_.size(), &config);
     WebPFreeDecBuffer(&config.output);
     need(status);
-    if (grey != nullptr) rgb_to_grey(colours, width * rows, grey);
+    if (window.numbers) {
+      keep_numbers(colours, width * rows, grey);
+    } else if (grey != nullptr) {
+      rgb_to_grey(colours, width * rows, grey);
+    }
   }
 
   void read(std::uint32_t) override {}  // start has read all
@@ -107,11 +113,19 @@ class WebpDecoder final : public ImageDecoder {
  private:
   static constexpr std::uint32_t kMargin = 2;
 
+  static void keep_numbers(const std::uint8_t* in, std::size_t count, std::uint8_t* out) {
+    for (std::size_t i = 0; i < count; ++i, in += 3) {
+      if (in[0] != in[1] || in[0] != in[2]) throw ImageError("WebP: colours; the numbers of a mask are grey values");
+      out[i] = in[0];
+    }
+  }
+
   const std::uint8_t* bytes() const { return reinterpret_cast<const std::uint8_t*>(encoded_.data()); }
 
   std::span<const std::byte> encoded_;
   Scratch<std::uint8_t> rgb_;
   std::uint32_t width_ = 0, height_ = 0;
+  bool lossless_ = false;
 };
 
 }  // namespace

@@ -16,13 +16,19 @@ std::uint64_t share(std::uint64_t positions, std::uint64_t cumulative_weight) {
 struct Period {
   const MixtureSegment* segment;
   std::uint64_t first;  // absolute position
+  std::uint64_t end;    // behind the last position; before that of a whole period where it is cut off
   Permutation slots;
   std::vector<std::uint64_t> edges;
   std::vector<std::int64_t> before;  // elements given before this period
   std::vector<std::uint16_t> owner;  // the data set of each slot, where a table of them is small; spares a search per position
 
-  Period(const MixtureSegment& s, std::uint64_t number, std::uint64_t root)
-      : segment(&s), first(s.start + number * s.period), slots(s.period, absorb(root, first)), edges(s.edges), before(s.before) {
+  Period(const MixtureSegment& s, std::uint64_t number, std::uint64_t root, std::uint64_t segment_end)
+      : segment(&s),
+        first(s.start + number * s.period),
+        end(std::min(first + s.period, segment_end)),
+        slots(s.period, absorb(root, first)),
+        edges(s.edges),
+        before(s.before) {
     if (!s.counted) set_shares(number);
     if (edges.front() != 0 || edges.back() != s.period || !std::is_sorted(edges.begin(), edges.end())) {
       throw std::invalid_argument("the shares of a mixture do not fill its periods");
@@ -47,7 +53,7 @@ struct Period {
     }
   }
 
-  bool holds(std::uint64_t position) const { return position >= first && position - first < segment->period; }
+  bool holds(std::uint64_t position) const { return position >= first && position < end; }
 
   std::size_t owner_of(std::uint64_t slot) const {
     if (!owner.empty()) return owner[slot];
@@ -65,7 +71,9 @@ const MixtureSegment& segment_of(const std::vector<MixtureSegment>& segments, st
 Period period_of(const std::vector<MixtureSegment>& segments, std::uint64_t root, std::uint64_t position,
                  std::span<const std::int64_t> before) {
   const MixtureSegment& segment = segment_of(segments, position);
-  Period period(segment, (position - segment.start) / segment.period, root);
+  const bool is_last = &segment == &segments.back();
+  const std::uint64_t end = is_last ? kMaxLength + 1 : segments[static_cast<std::size_t>(&segment - segments.data()) + 1].start;
+  Period period(segment, (position - segment.start) / segment.period, root, end);
   if (!before.empty() && before.size() != period.before.size())
     throw std::invalid_argument("expected a number for every data set");
   for (std::size_t k = 0; k < before.size(); ++k) period.before[k] += before[k];
@@ -73,6 +81,32 @@ Period period_of(const std::vector<MixtureSegment>& segments, std::uint64_t root
 }
 
 }  // namespace
+
+std::int64_t Deferred::element_of(std::int64_t number) const {
+  if (!has(number)) return number;
+  const auto run = std::upper_bound(numbers.begin(), numbers.end(), number) - numbers.begin() - 1;
+  return elements[static_cast<std::size_t>(run)] + number - numbers[static_cast<std::size_t>(run)];
+}
+
+MixtureLine::MixtureLine(std::vector<MixtureSegment> segments, std::vector<std::vector<Deferred>> deferred)
+    : segments_(std::move(segments)), deferred_(std::move(deferred)) {
+  for (const MixtureSegment& segment : segments_) {
+    if (segment.level > deferred_.size()) throw std::invalid_argument("expected what is deferred in every level of a mixture");
+    if (segment.level > 0 && deferred_[segment.level - 1].size() != segment.before.size())
+      throw std::invalid_argument("expected what is deferred of every data set");
+  }
+  for (const std::vector<Deferred>& level : deferred_) {
+    for (const Deferred& one : level) {
+      const bool fits = one.numbers.empty() ? one.elements.empty() : one.numbers.size() == one.elements.size() + 1;
+      if (!fits || !std::is_sorted(one.numbers.begin(), one.numbers.end()))
+        throw std::invalid_argument("expected rising numbers of deferred elements, and one more behind them");
+    }
+  }
+}
+
+const Deferred* MixtureLine::deferred_of(const MixtureSegment& segment) const {
+  return segment.level == 0 ? nullptr : deferred_[segment.level - 1].data();
+}
 
 void MixtureLine::at(std::uint64_t root, std::span<const std::int64_t> positions, std::span<std::int32_t> which,
                      std::span<std::int64_t> element, std::span<const std::int64_t> before) const {
@@ -90,7 +124,9 @@ void MixtureLine::at(std::uint64_t root, std::span<const std::int64_t> positions
     const std::uint64_t slot = period->slots.forward(position - period->first);
     const std::size_t k = period->owner_of(slot);
     which[i] = static_cast<std::int32_t>(k);
-    element[i] = period->before[k] + static_cast<std::int64_t>((slot - period->edges[k]) * period->segment->unit);
+    const std::int64_t number = period->before[k] + static_cast<std::int64_t>((slot - period->edges[k]) * period->segment->unit);
+    const Deferred* const deferred = deferred_of(*period->segment);
+    element[i] = deferred == nullptr ? number : deferred[k].element_of(number);
   }
 }
 
@@ -112,6 +148,7 @@ bool MixtureLine::run(std::uint64_t root, std::int64_t first, std::span<std::uin
         counts[k] = 0;
       }
       if (period.before[k] != elements[k] + counts[k]) return false;
+      if (const Deferred* const deferred = deferred_of(segment); deferred != nullptr && deferred[k].has(period.before[k])) return false;
       counts[k] += static_cast<std::int64_t>(period.edges[k + 1] - period.edges[k]);
     }
   }

@@ -7,6 +7,8 @@
 //                   given S(k+1, t) - S(k, t) items after the first t positions of the segment, for every t at a period's end
 //                   so each share times the period must be at least one slot, or 0
 //   counted segment a single period; edges are the cumulative counts themselves
+// A segment may begin within a period of the one before, which is then cut off there. What that period did not give comes
+// later: the line counts elements by the numbers in which they are given, and `Deferred` says which element has which number.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +20,16 @@
 
 namespace penstock {
 
+// The elements of one data set that have other numbers than their own: runs of them. All numbers behind the runs are their own
+// elements. Empty if there are none.
+struct Deferred {
+  std::vector<std::int64_t> numbers;   // the first of each run, rising, and the one behind the last run
+  std::vector<std::int64_t> elements;  // the first of each run; one fewer
+
+  bool has(std::int64_t number) const { return !numbers.empty() && number < numbers.back(); }
+  std::int64_t element_of(std::int64_t number) const;  // of a number that is not below the first run's
+};
+
 struct MixtureSegment {
   std::uint64_t start;   // first position
   std::uint64_t period;  // positions per period
@@ -25,12 +37,15 @@ struct MixtureSegment {
   bool counted;
   std::vector<std::uint64_t> edges;  // one more than there are data sets
   std::vector<std::int64_t> before;  // elements each data set has given before this segment
+  std::size_t level = 0;             // of the lists of Deferred that hold in it; 0: none
 };
 
 // Immutable, so safe to use from several threads.
 class MixtureLine {
  public:
-  explicit MixtureLine(std::vector<MixtureSegment> segments) : segments_(std::move(segments)) {}
+  // deferred[level - 1] is for segments of that level, with one entry per data set. Numbers in it are those after `before` of at()
+  // was added. Throws std::invalid_argument where it does not fit the segments.
+  explicit MixtureLine(std::vector<MixtureSegment> segments, std::vector<std::vector<Deferred>> deferred = {});
 
   // The data set and the first element of the item at each position. Positions in rising order cost least: the tables of a period
   // are kept until another period is asked for. A period's key is absorb(root, its first position).
@@ -49,7 +64,10 @@ class MixtureLine {
   std::vector<std::int64_t> given_before(std::uint64_t position) const;
 
  private:
+  const Deferred* deferred_of(const MixtureSegment& segment) const;
+
   std::vector<MixtureSegment> segments_;
+  std::vector<std::vector<Deferred>> deferred_;
 };
 
 }  // namespace penstock

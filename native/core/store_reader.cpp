@@ -37,7 +37,7 @@ struct StoreReader::Open {
   SlotCache<Chunk> chunks;
   // Of a field, one entry per chunk. A list that only grows, and is read without a lock: every read of a few records begins here.
   struct PlainField {
-    std::uint32_t field;
+    std::uint32_t field = 0;
     std::vector<Plain> chunks;
     std::unique_ptr<PlainField> next;
   };
@@ -184,8 +184,10 @@ class StoreReader::Session {
     if (std::vector<Plain>* const known = open_.find_plain(field_); known != nullptr) return *known;
     const std::lock_guard lock(open_.change);
     if (std::vector<Plain>* const known = open_.find_plain(field_); known != nullptr) return *known;
-    auto made =
-        std::make_unique<Open::PlainField>(field_, std::vector<Plain>(reader_.chunks_.size()), std::move(open_.plain_owner));
+    auto made = std::make_unique<Open::PlainField>();
+    made->field = field_;
+    made->chunks = std::vector<Plain>(reader_.chunks_.size());
+    made->next = std::move(open_.plain_owner);
     open_.plain_owner = std::move(made);
     open_.plain.store(open_.plain_owner.get(), std::memory_order_release);
     return open_.plain_owner->chunks;

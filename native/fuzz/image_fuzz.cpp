@@ -31,14 +31,17 @@ std::vector<ImageSpec> specs() {
   center.layout = ImageLayout::nchw;
   center.type = ImageType::f4;
   center.max_scale = 1;
-  return {random, grey, center};
+  ImageSpec numbers = random;
+  numbers.channels = 1;
+  numbers.numbers = true;
+  return {random, grey, center, numbers};
 }
 
 // Whether it was made.
 bool make(const ImageMaker& maker, std::span<const std::byte> data, std::uint64_t seed, std::vector<std::byte>& out) {
   out.assign(maker.bytes(), std::byte{0});
   try {
-    maker.make(data, seed, out.data());
+    maker.make(data, seed, out.data(), data);
     return true;
   } catch (const ImageError&) {
     return false;

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock import source as source
     from penstock.library import (
         LZ4,
+        Balance,
         Deflate,
         Field,
         Loader,
@@ -39,8 +40,10 @@ if TYPE_CHECKING:
         convert,
         create,
         gc,
+        load_mixture,
         mix,
         open,
+        plan,
         rebalance,
         train_dictionary,
         verify,
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LZ4",
+    "Balance",
     "Deflate",
     "Field",
     "Loader",
@@ -65,8 +69,10 @@ __all__ = [
     "convert",
     "create",
     "gc",
+    "load_mixture",
     "mix",
     "open",
+    "plan",
     "rebalance",
     "train_dictionary",
     "verify",

@@ -2,7 +2,7 @@
 The native core of penstock. Private: its functions trust their callers about sizes they cannot see.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import enum
 from typing import Annotated
 
@@ -75,7 +75,10 @@ class BlockEpoch:
 class MixtureLine:
     """The line of a mixture. Immutable; safe to use from several threads."""
 
-    def __init__(self, starts: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], periods: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], units: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], counted: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], edges: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], before: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None: ...
+    def __init__(self, starts: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], periods: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], units: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], counted: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], edges: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], before: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)], levels: Sequence[int] = [], deferred: Sequence[Sequence[tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]]]] = []) -> None:
+        """
+        Segments; and the level of each, from 1 on, of (numbers, elements) of deferred runs of every data set.
+        """
 
     def at(self, root: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], element: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], before: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
         """
@@ -142,6 +145,16 @@ def random_at(n: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(
 
 def systematic(n: int, size: int, offset: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """Fill out with evenly spread places in [0, n)."""
+
+MAX_COST: int = 1099511627776
+
+def deal(costs: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], room: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], micro_batches: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Fill out with samples dealt to slots of those sizes, slot after slot, so that slots cost about the same.
+    """
+
+def piece_costs(first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], owner: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], count: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], linear: int, quadratic: int, out: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Fill out with the costs of samples made of runs of documents."""
 
 MAX_PACK_LENGTH: int = 16777216
 
@@ -349,7 +362,7 @@ class RowReader:
     Rows of one size, in files, in memory or in landings. Safe to use from several threads and after fork.
     """
 
-    def __init__(self, paths: Sequence[str], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], stride: int, pread: bool) -> None: ...
+    def __init__(self, paths: Sequence[str | bytes], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], stride: int, pread: bool) -> None: ...
 
     @staticmethod
     def of_memory(arrays: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], stride: int) -> RowReader: ...
@@ -420,7 +433,7 @@ class SpanScanner:
         Bytes of the file from next on: need of them or more, or all up to its end.
         """
 
-    def scan(self, path: str, device: int, inode: int, written_ns: int) -> None:
+    def scan(self, path: str | bytes, device: int, inode: int, written_ns: int) -> None:
         """Read the file, which must be that version; 0 0 0: any."""
 
     def take(self) -> tuple[list[str], NDArray[numpy.int64], NDArray[numpy.uint8], int, bool]:
@@ -431,19 +444,19 @@ class SpanScanner:
 class TFRecordScanner(SpanScanner):
     """TFRecord files: one column, with crcs."""
 
-    def __init__(self, name: str, bytes: int) -> None: ...
+    def __init__(self, name: str | bytes, bytes: int) -> None: ...
 
 class TarScanner(SpanScanner):
     """tar archives: samples as WebDataset groups them, keys in memory."""
 
-    def __init__(self, name: str, bytes: int) -> None: ...
+    def __init__(self, name: str | bytes, bytes: int) -> None: ...
 
 class SpanTable:
     """
     Where the fields of records are in files, one table a file. Safe to use from several threads.
     """
 
-    def __init__(self, parts: list[tuple[str, int, int, tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]], tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]], str]], page_bytes: int) -> None:
+    def __init__(self, parts: list[tuple[str | bytes, int, int, tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]], tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]], str | bytes]], page_bytes: int) -> None:
         """
         Of every file: name, bytes, words of a record, (table, crcs of its pages, flags), (memory, crcs, flags), name of the sidecar. A record has the first byte and the size of each column, -1 for a missing one, then crcs.
         """
@@ -522,7 +535,7 @@ class PackedRecords:
     Records in files that begin with a table of them, whose columns are packed: sizes of some, then the bytes of all. Safe to use from several threads.
     """
 
-    def __init__(self, rows: RowReader, names: Sequence[str], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, 4), order='C', device='cpu', writable=False)], offsets: Sequence[Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]], columns: Annotated[NDArray[numpy.int64], dict(shape=(None, 2), order='C', device='cpu', writable=False)]) -> None:
+    def __init__(self, rows: RowReader, names: Sequence[str | bytes], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, 4), order='C', device='cpu', writable=False)], offsets: Sequence[Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]], columns: Annotated[NDArray[numpy.int64], dict(shape=(None, 2), order='C', device='cpu', writable=False)]) -> None:
         """
         Of a line of bytes: names of files, and of each where it begins there, its bytes, its records and where its table begins; the tables, or none of them, to read them from the files; and of each column the bytes of a value, or -1, and whether records have its size.
         """
@@ -548,12 +561,37 @@ def zstd_content_bytes(head: Annotated[NDArray[numpy.uint8], dict(shape=(None,),
     The bytes that a zstd frame has, decompressed; -1 if its header does not say.
     """
 
+class FileList:
+    """
+    Files of a folder as records. Safe to use from several threads and after fork.
+    """
+
+    def __init__(self, root: str | bytes, folders: Sequence[str | bytes], run_ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], names: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], name_ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], sizes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], versions: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], links: Mapping[int, str | bytes], labels: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], batch_bytes: int) -> None:
+        """
+        The root and the folder of each run of files, both with a slash at their ends; the names of files, one behind the other; their bytes; three numbers each that say which version (none: any); where links lead to; a label for every run, below 0: none.
+        """
+
+    def read(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], pool: ThreadPool) -> None:
+        """Fill out with the bytes of files, each at its offset."""
+
+    @property
+    def contents(self) -> VaryingReader:
+        """The bytes of files, for a ring."""
+
+    @property
+    def paths(self) -> VaryingReader:
+        """The paths of files below the root, as text, for a ring."""
+
+    @property
+    def labels(self) -> SpanReader:
+        """The labels of the runs that files are in."""
+
 class StoreReader:
     """
     One generation of a store. Safe to use from several threads and after fork.
     """
 
-    def __init__(self, path: str, length: int, paths: Sequence[str], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool, batch_bytes: int, landings: Sequence[Landing] | None = None, record_bytes: int = 1073741824, names: Sequence[tuple[int, str]] = []) -> None: ...
+    def __init__(self, path: str | bytes, length: int, paths: Sequence[str | bytes], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool, batch_bytes: int, landings: Sequence[Landing] | None = None, record_bytes: int = 1073741824, names: Sequence[tuple[int, str]] = []) -> None: ...
 
     def set_redirects(self, field: int, rows: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """Let records of a field point elsewhere; before the first read."""
@@ -618,7 +656,7 @@ def train_dictionary(samples: Annotated[NDArray[numpy.uint8], dict(shape=(None,)
 def all_below(values: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], n: int) -> bool:
     """Whether every value is in [0, n)."""
 
-def is_network_filesystem(path: str) -> bool:
+def is_network_filesystem(path: str | bytes) -> bool:
     """
     Whether files there come over a network (NFS, SMB, FUSE, Lustre, 9p, Ceph, AFS), where maps are unsafe.
     """
@@ -666,15 +704,15 @@ class ImageMaker:
     Decodes, crops, resizes and converts pictures into arrays of one size. Immutable, thread-safe.
     """
 
-    def __init__(self, *, height: int, width: int, crop: ImageCrop = ImageCrop.RANDOM, scale: tuple[float, float] = (0.08, 1.0), ratio: tuple[float, float] = (0.75, 1.3333333333333333), fraction: float = 1.0, flip: float = 0.0, layout: ImageLayout = ImageLayout.NHWC, type: ImageType = ImageType.U1, mean: Sequence[float] | None = None, std: Sequence[float] | None = None, fill: int = 0, channels: int = 3, max_pixels: int = 178956970, max_scale: int = 8, level: Simd | None = None) -> None: ...
+    def __init__(self, *, height: int, width: int, crop: ImageCrop = ImageCrop.RANDOM, scale: tuple[float, float] = (0.08, 1.0), ratio: tuple[float, float] = (0.75, 1.3333333333333333), fraction: float = 1.0, flip: float = 0.0, layout: ImageLayout = ImageLayout.NHWC, type: ImageType = ImageType.U1, mean: Sequence[float] | None = None, std: Sequence[float] | None = None, fill: int = 0, channels: int = 3, max_pixels: int = 178956970, max_scale: int = 8, level: Simd | None = None, numbers: bool = False) -> None: ...
 
     @property
     def nbytes(self) -> int:
         """Bytes of one output."""
 
-    def make(self, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], threads: ThreadPool, errors: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')] | None = None) -> int:
+    def make(self, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], threads: ThreadPool, errors: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')] | None = None, partners: tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]] | None = None) -> int:
         """
-        Decode record i, values[offsets[i]:offsets[i + 1]], with seeds[i] into out[i * nbytes:]. Raises ImageError for the first record that fails (index, reason); with errors, sets errors[i] to 1 and the output to 0 instead. Gives the number of failures.
+        Decode record i, values[offsets[i]:offsets[i + 1]], with seeds[i] into out[i * nbytes:]. Raises ImageError for the first record that fails (index, reason); with errors, sets errors[i] to 1 and the output to 0 instead. Gives the number of failures. ``partners`` are the values and offsets of pictures that must have the sizes of these; no bytes: none.
         """
 
     def boxes(self, values: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int32], dict(shape=(None, None))]:
@@ -698,9 +736,9 @@ def shrink_image(data: bytes | NDArray[numpy.uint8], max_side: int, quality: int
 class ImageReader:
     """Pictures of records, for a ring. Safe to use from several threads."""
 
-    def __init__(self, reader: VaryingReader, maker: ImageMaker, needs_all: bool) -> None:
+    def __init__(self, reader: VaryingReader, maker: ImageMaker, needs_all: bool, partner: VaryingReader | None = None) -> None:
         """
-        The bytes of pictures, and what makes arrays of them; with needs_all, a missing picture is an error.
+        The bytes of pictures, and what makes arrays of them; with needs_all, a missing picture is an error. ``partner`` has those of which they are masks.
         """
 
 class DocumentLine:

@@ -1,7 +1,7 @@
 """Encoded pictures: the fields that hold them, and what becomes of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -51,12 +51,12 @@ class ImageOptions:
     fill: int = 0
     channels: int = 3
     max_pixels: int = _core.DEFAULT_MAX_PIXELS
+    numbers: bool = False
 
     @classmethod
     def of(cls, size: int | Sequence[int], **given: Any) -> "ImageOptions":
         """Of what a user gives. ValueError if it does not fit together."""
-        sides = (size, size) if isinstance(size, int | np.integer) else _pair("size", size, "a whole number, or (height, width)")
-        height, width = (whole_number("size", side, least=1, most=MOST_SIDE) for side in sides)
+        height, width = _sides(size)
         for name, allowed in (("crop", CROPS), ("layout", LAYOUTS)):
             if given[name] not in list(allowed):
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {given[name]!r}")
@@ -80,6 +80,18 @@ class ImageOptions:
         _ = made.maker  # which refuses numbers that make no sense
         return made
 
+    def of_masks(self, size: int | Sequence[int] | None, fill: int) -> "ImageOptions":
+        """Of the masks of these pictures: class numbers of the same parts. ValueError if that size would be of other parts."""
+        height, width = (self.height, self.width) if size is None else _sides(size)
+        if self.crop in ("center", "pad") and (height, width) != (self.height, self.width):
+            raise ValueError(
+                f"with crop={self.crop!r} masks have the size of their pictures, {self.height} x {self.width}, because the part "
+                f"that is taken depends on it; got {height} x {width}"
+            )
+        number = whole_number("fill", fill, most=255)
+        plain = replace(self, layout="nchw", dtype="u1", mean=None, std=None, channels=1, numbers=True)
+        return replace(plain, height=height, width=width, fill=number)
+
     @property
     def maker(self) -> _core.ImageMaker:
         """What makes the arrays. Native, immutable, shared."""
@@ -87,6 +99,8 @@ class ImageOptions:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        if self.numbers:
+            return (self.height, self.width)
         if self.layout == "nchw":
             return (self.channels, self.height, self.width)
         return (self.height, self.width, self.channels)
@@ -99,6 +113,12 @@ class ImageOptions:
             if f.name in ("height", "width") or getattr(self, f.name) != f.default
         ]
         return ", ".join(f"{name}={value!r}" for name, value in told)
+
+
+def _sides(size: Any) -> tuple[int, int]:
+    sides = (size, size) if isinstance(size, int | np.integer) else _pair("size", size, "a whole number, or (height, width)")
+    height, width = (whole_number("size", side, least=1, most=MOST_SIDE) for side in sides)
+    return height, width
 
 
 def _pair(name: str, value: Any, expected: str) -> tuple[Any, ...]:
@@ -139,6 +159,7 @@ def _make(options: ImageOptions) -> _core.ImageMaker:
         fill=options.fill,
         channels=options.channels,
         max_pixels=options.max_pixels,
+        numbers=options.numbers,
     )
 
 

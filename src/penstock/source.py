@@ -1,5 +1,6 @@
-"""Writers of foreign formats, storage of your own, blends, and how to convert. Sources are opened with :func:`penstock.open`."""
+"""Datasets and storage of others, writers of foreign formats, blends, how to convert. :func:`penstock.open` opens sources."""
 
+from penstock.algebra.items import Items
 from penstock.conversion.files import Converted
 from penstock.conversion.image import ShrinkImages
 from penstock.conversion.tasks import BatchMap
@@ -15,6 +16,7 @@ __all__ = [
     "Backend",
     "BatchMap",
     "Converted",
+    "Items",
     "ObjectFacts",
     "ShrinkImages",
     "Tokenize",

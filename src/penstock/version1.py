@@ -29,7 +29,7 @@ MOVED = {
     "loader.lookahead": "loader.needs",
     "loader.make_batch": "loader.elsewhere loader.work",
     "loader.resume_check": "loader.verify",
-    "order.mixture": "order.mixture_plan",
+    "order.layout": "order.mixture_plan",
     "order.order": "order.sequential",
     "order.permutation": "order.seed",
     "order.position": "order.cursor order.shard",

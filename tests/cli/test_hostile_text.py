@@ -81,6 +81,7 @@ MAKE: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.mark.parametrize("name", MAKE)
+@pytest.mark.sampled(2)
 def test_hostile_text_is_escaped_bounded_and_ends_in_one_line(name: str, tmp_path: Path) -> None:
     target = MAKE[name](tmp_path)
     for words in (["info"], ["info", "--json"], ["head"], ["verify"], ["verify", "--json"], ["show", "0"], ["convert", "OUT"]):

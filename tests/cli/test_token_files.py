@@ -61,6 +61,7 @@ def tokens_shown(records: list[dict[str, Any]]) -> list[int]:
     return [token for record in records for token in record["fields"]["tokens"]]
 
 
+@pytest.mark.sampled(2)
 def test_info_head_show_and_verify(run_json: Callable[..., Any], words: list[str]) -> None:
     found = run_json("info", *words)
     assert found["fields"]["tokens"]["dtype"] == "uint16"
@@ -72,6 +73,7 @@ def test_info_head_show_and_verify(run_json: Callable[..., Any], words: list[str
     assert (checked["records"], checked["ok"]) == (found["records"], True)
 
 
+@pytest.mark.sampled(2)
 def test_explain_and_where(run_json: Callable[..., Any], words: list[str]) -> None:
     data, *options = words
     told = run_json("explain", data, 2, "--batch-size", 4, *options)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.effort import every
 from tests.text import trained
 from tokenizers import Tokenizer, processors
 
@@ -346,10 +347,10 @@ REACHES = {
 }
 
 
-@pytest.mark.parametrize("template", [*BOMBS.values(), *REACHES.values()], ids=[*BOMBS, *REACHES])
-def test_a_template_that_means_harm_is_stopped(template: str) -> None:
+@pytest.mark.parametrize("name", [*every(3, list(BOMBS)), *REACHES])
+def test_a_template_that_means_harm_is_stopped(name: str) -> None:
     with pytest.raises(ValueError, match=r"the chat template (failed|cannot be used): "):
-        ChatTemplate(template, {}).render(CHAT)
+        ChatTemplate({**BOMBS, **REACHES}[name], {}).render(CHAT)
 
 
 def test_what_data_says_is_not_a_template() -> None:

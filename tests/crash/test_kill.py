@@ -14,7 +14,7 @@ from tests.crash.trace import ROOT
 import penstock as pen
 from penstock.errors import MissingError
 
-MOMENTS = 8
+MOMENTS = 4
 
 
 def _kill_after(path: Path, acks: int, more_s: float) -> tuple[int, int]:

@@ -101,7 +101,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "left-overs of streams whose weight is 0",
-        edit("order.mixture:_lay_rest", "if weight else 0", "if True else 0"),
+        edit("order.layout:_lay_rest", "if weight else 0", "if True else 0"),
     )
     yield (
         "segments are joined where pages meet",
@@ -143,7 +143,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "weights by step start over in every epoch",
-        edit("order.mixture:make_runs", "len(left) == 1 or each == 0 or here is None", "True"),
+        edit("order.layout:make_runs", "if count is None or is_last:", "if True:"),
     )
     yield (
         "the clock of weights by step counts dropped batches",
@@ -155,7 +155,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "whole batches lose records",
-        edit("order.mixture:_lay_rest", "if any(counts):", "if False:"),
+        edit("order.layout:_lay_rest", "if any(counts):", "if False:"),
     )
     yield (
         "the batch size of a mixture is not compared",
@@ -267,6 +267,52 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     yield (
         "lanes of packs are ignored",
         edit("stream.pack:PackStream.__init__", "isinstance(order, BlockShuffle) and order.lanes > 1", "False"),
+    )
+    yield (
+        "balance is ignored",
+        edit("loader.make_batch:Work.picks", "if place.whole is None:", "if True:"),
+    )
+    yield (
+        "ranks get each other's samples",
+        edit("loader.make_batch:Dealt.of_rank", "ends[shard.rank] - ", "0 * "),
+    )
+    yield (
+        "balance deals by tokens where attention was asked for",
+        edit("order.balance:Balance.factors", "if self.by == ATTENTION else (1, 0)", "if False else (1, 0)"),
+    )
+    yield (
+        "a record in the place of an unreadable one is drawn for another sample",
+        edit("loader.make_batch:Work.own", "positions[mine]", "positions[: mine.size]"),
+    )
+    yield (
+        "micro-batches of a rank are not filled one after the other",
+        edit("order.balance:room_of_slots", "each * np.arange(", "each * np.flip(np.arange(micro_batches)) + 0 * np.arange("),
+    )
+    yield (
+        "costs of banned records count",
+        edit(
+            "loader.make_batch:Work._located",
+            "stream.locate(span.epoch, span.run, place.step)",
+            "stream.locate(span.epoch, span.run, 0)",
+        ),
+    )
+    yield (
+        "batches of buckets are not shuffled",
+        edit("order.bucket:Bucketed._plan", "[batches.run(0, len(batches))]", "[:]"),
+    )
+    yield (
+        "buckets of equal lengths are in no order",
+        edit(
+            "order.bucket:Bucketed._plan", 'np.argsort(self.lengths[ids], kind="stable")', "np.lexsort((-ids, self.lengths[ids]))"
+        ),
+    )
+    yield (
+        "the longest records are left over",
+        edit("order.bucket:Bucketed._num_full", "// self.batch_size * self.batch_size", "* 1"),
+    )
+    yield (
+        "buckets take any batch size",
+        edit("stream.stream:RecordStream.for_batches", "if order.batch_size % batch_size:", "if False:"),
     )
     yield (
         "padding is valid",

@@ -11,11 +11,12 @@ from tests.crossing.data import close_data, remote_at
 from tests.crossing.generate import make_case
 from tests.crossing.mutants import MUTANTS
 from tests.crossing.operations import CANNOT_MEET, OPERATIONS
+from tests.effort import every
 from tests.remote.seaweed import serving
 
 from penstock.remote.objects import close_all
 
-CASES = 600
+CASES = 300
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ def test_every_case_delivers_what_the_model_says_or_is_refused_by_the_table() ->
 
 
 def test_remote_data_on_a_real_object_store_delivers_the_same(tmp_path: Path) -> None:
-    seeds = list(islice((seed for seed in count() if "remote" in make_case(seed).tags), 40))
+    seeds = list(islice((seed for seed in count() if "remote" in make_case(seed).tags), 15))
     with serving(tmp_path) as server, remote_at(server.url, server.storage_options):
         for seed in seeds:
             seen = run_cases(range(seed, seed + 1))
@@ -50,11 +51,11 @@ def test_rules_of_operations_name_operations_that_exist() -> None:
 
 
 def test_every_mutant_fits_todays_code() -> None:
-    for name, mutant in MUTANTS.items():
+    for name in every(3, list(MUTANTS)):
         child = os.fork()
         if child == 0:
             try:
-                mutant()
+                MUTANTS[name]()
             except BaseException:
                 os._exit(1)
             os._exit(0)

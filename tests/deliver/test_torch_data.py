@@ -181,6 +181,7 @@ def test_phases_are_one_iteration() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.sampled(2)
 def test_every_iteration_of_a_restarting_loader_begins_at_step_0(way: dict[str, Any]) -> None:
     """After a whole epoch, after a part of one, after nothing, after a state; whatever epoch a trainer names."""
     state = make_loader().state_dict() | {"step": 2, "cursor": bytes(pen.order.Cursor(7, 0, 8)).hex()}

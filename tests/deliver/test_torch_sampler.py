@@ -216,6 +216,7 @@ def test_a_batch_sampler_reads_whole_batches() -> None:
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata calls it
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [Sampler, BatchSampler])
+@pytest.mark.sampled(3)
 def test_the_state_of_a_stateful_data_loader_is_exact(kind: Any, workers: int) -> None:
     def make() -> tuple[Any, Any]:
         sampler = Sampler(23, seed=7) if kind is Sampler else BatchSampler(23, 4, seed=7)

@@ -8,6 +8,7 @@ import pytest
 import torch.utils.data
 
 import penstock as pen
+from penstock.deliver.forms import document_lengths
 from penstock.deliver.huggingface import padding_free, with_bounds
 from penstock.deliver.maxtext import maxtext
 from penstock.deliver.megatron import MegatronSamples, MicroBatches
@@ -124,6 +125,31 @@ def test_a_data_loader_collates_samples_of_megatron() -> None:
     dealt = MicroBatches(50, consumed_samples=4, micro_batch_size=2, shard=pen.Shard(1, 2))
     batch = next(iter(torch.utils.data.DataLoader(samples, batch_sampler=dealt)))
     assert batch["tokens"].tolist() == [samples[6]["tokens"].tolist(), samples[7]["tokens"].tolist()]
+
+
+@pytest.mark.parametrize("unit", ["sample", "batch", "steps"])
+def test_samples_of_megatron_are_the_same_one_by_one_and_in_runs(unit: str) -> None:
+    """Also of a mixture whose samples depend on the size of batches."""
+    weights: Any = [(0, {"a": 1, "b": 2}), (9, {"a": 3, "b": 1})] if unit == "steps" else {"a": 1, "b": 2}
+    kinds = {"unit": "batch"} if unit == "batch" else {}
+    stream = pen.mix({"a": packs(), "b": packs(split="always")}, weights=weights, seed=3, stop="forever", **kinds)
+    samples = MegatronSamples(stream, num_samples=1000)
+    for run in ([0, 1, 2, 3], [40, 41, 42, 43], [41, 42, 43, 44], [5, 4], [8, None], [9], []):
+        found = samples.__getitems__(run)
+        assert len(found) == len(run)
+        for index, item in zip(run, found, strict=True):
+            wanted = samples[index]
+            assert {name: value.tolist() for name, value in item.items()} == {name: v.tolist() for name, v in wanted.items()}
+    with pytest.raises(IndexError, match="from 0 to 999, got 1000"):
+        samples.__getitems__([999, 1000])
+
+
+def test_document_lengths_are_those_of_the_pieces() -> None:
+    batch = plain()
+    lengths = document_lengths(batch["segment"])
+    assert [n for row in lengths.tolist() for n in row if n] == [len(one) for one in pieces(batch)]
+    assert lengths.sum(axis=1).tolist() == [LENGTH] * 12
+    assert document_lengths(batch["segment"][:0]).shape == (0, 0)
 
 
 def test_a_healed_replica_takes_the_state_of_another() -> None:

@@ -106,3 +106,11 @@ def test_arrays_are_not_copied() -> None:
     source = ArraySource({"x": array})
     array[3] = 100
     assert source[3]["x"] == 100
+
+
+def test_lengths_of_ragged_arrays_come_from_their_offsets() -> None:
+    present = np.array([True, False, True, True])
+    source = ArraySource({"x": Ragged(np.arange(6), np.array([0, 2, 2, 5, 6]), present=present), "text": ["ab", "", "c", "ä"]})
+    for field in source.schema:
+        for ids in (np.arange(4), [3, 0, 0], [-1], slice(1, 3), []):
+            assert source.lengths(field, ids).tolist() == source.read(ids)[field].lengths.tolist()

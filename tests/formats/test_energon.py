@@ -10,9 +10,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.formats.energon_files import prepare
 from tests.formats.shards import tar
+from tests.golden.make_shards import DIRECTORY as GOLDEN
+from tests.golden.make_shards import ENERGON
 
 import penstock as pen
 from penstock.errors import FormatError, MissingError, UnsafePathError, UnsupportedTypeError
@@ -83,6 +86,42 @@ class TestEnergon(SourceSuite):
         names = [name.partition(".")[2].lower() for name, _ in MEMBERS[:FIRST]]
         order = ["__key__", *dict.fromkeys(names)]
         return [{name: found[key][name] for name in order} for key in keys]
+
+
+def test_what_energon_wrote_itself_is_used(used: list[bool]):
+    """Its index, its split, and archives next to which there are its ``.tar.idx``."""
+    place = GOLDEN / "energon"
+    with pen.open(place, split="train") as source:
+        found = {f"{one['__key__']}.{name}": one[name] for one in (source[i] for i in range(len(source))) for name in one}
+        assert {name: data for name, data in found.items() if data is not None and "__key__" not in name} == dict(ENERGON)
+        assert source["__key__"][:].to_list() == ["a/0", "a/1", "2", "3"]
+    assert used == [True, True]
+    for name in ("0.tar", "1.tar"):  # where samples begin, and the end of the last
+        table = np.frombuffer((place / f"{name}.idx").read_bytes(), "<u8").tolist()
+        with tarfile.open(place / name) as archive:
+            starts = {member.name.partition(".")[0]: member.offset for member in reversed(archive.getmembers())}
+        assert table[:-1] == sorted(starts.values())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("a.tar", ["a.tar"]),
+        ("{0..2}.tar", ["0.tar", "1.tar", "2.tar"]),
+        ("x/{08..10}-{1,b}.tar", ["x/08-1.tar", "x/08-b.tar", "x/09-1.tar", "x/09-b.tar", "x/10-1.tar", "x/10-b.tar"]),
+        ("{2..1}{a,}.tar", ["2a.tar", "2.tar", "1a.tar", "1.tar"]),
+    ],
+)
+def test_patterns_of_names_are_written_out(tmp_path: Path, pattern: str, names: list[str]):
+    assert list(energon._written_out(tmp_path, pattern)) == names
+
+
+@pytest.mark.parametrize(
+    "pattern", ["{a..c}.tar", "{0..9..2}.tar", "{a}.tar", "{{0..1}}.tar", "{0..99999999}.tar", "{0..9999}{0..9999}"]
+)
+def test_patterns_that_are_not_known_or_too_large_are_refused(tmp_path: Path, pattern: str):
+    with pytest.raises(UnsupportedTypeError):
+        list(energon._written_out(tmp_path, pattern))
 
 
 def test_the_index_gives_what_a_scan_gives(tmp_path: Path, used: list[bool]):
@@ -186,7 +225,8 @@ def test_splits(tmp_path: Path):
         ("[]", FormatError),
         ("split_parts: {train: 1}", FormatError),
         ("split_parts: {train: ['../a.tar']}", UnsafePathError),
-        ("split_parts: {train: ['{a,b}.tar']}", UnsupportedTypeError),
+        ("split_parts: {train: ['{a..b}.tar']}", UnsupportedTypeError),
+        ("{split_parts: {train: ['{a,b}.tar']}, exclude: [a.tar/3]}", UnsupportedTypeError),
         ("{split_parts: {train: [a.tar]}, exclude: [a.tar/3]}", UnsupportedTypeError),
         ("{split_parts: {train: [d/a.wds]}, exclude: [d/a.wds/x/3]}", UnsupportedTypeError),
         ("{split_parts: {train: [c.tar]}}", MissingError),

@@ -260,6 +260,7 @@ def test_import_loads_no_optional_library() -> None:
         ("a.array_record", "array_record", "arrayrecord"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_a_missing_library_is_named_with_the_line_that_installs_it(tmp_path: Path, file: str, module: str, extra: str) -> None:
     (tmp_path / file).write_bytes(b"content")
     code = f"import sys; sys.modules[{module!r}] = None\nimport penstock as pen\npen.open({str(tmp_path / file)!r})"

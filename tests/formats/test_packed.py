@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.formats.packed_files import mds_shard, packed, record, write_items, write_mds
-from tests.golden.make_packed_files import FEW, N, item, row, sample
+from tests.golden.make_packed_files import FEW, N, item, nested, row, sample
 from tests.golden.make_token_files import DIRECTORY as GOLDEN
 
 import penstock as pen
@@ -30,6 +31,7 @@ from penstock.errors import (
     UnsupportedTypeError,
     UnsupportedVersionError,
 )
+from penstock.formats.litdata_nested import nested_value
 from penstock.loader.native_engine import native_groups
 from penstock.records import Source
 from penstock.remote.url import url_path
@@ -89,6 +91,73 @@ class TestCompressedItems(SourceSuite):
 
     def records(self) -> list[Record]:
         return [item(i) for i in range(N)]
+
+
+class TestNestedLeaves(SourceSuite):
+    """A leaf of lists and dicts of every form, next to others."""
+
+    def make(self, directory: Path) -> Source:
+        return pen.open(copied("items/nested", directory))
+
+    def records(self) -> list[Record]:
+        return [nested(i) for i in range(N)]
+
+
+def test_leaves_next_to_nested_ones_are_read_natively() -> None:
+    with pen.open(GOLDEN / "items/nested") as data:
+        assert data.schema == {"n": Field("i8"), "x": Field.ragged("f4"), "chat": Field.text()}
+        for fields, engine in ((["n", "x"], "native"), (["n", "chat"], "threads")):
+            with pen.Loader(data.pick(*fields).in_order(), 5, tail="keep", threads=2) as loader:
+                assert loader.engine == engine
+                low = 0
+                for batch in loader:
+                    some = range(low, min(N, low + 5))
+                    assert_batch(batch, [{name: nested(i)[name] for name in fields} for i in some])
+                    low += 5
+
+
+def test_nested_leaves_are_written_anew_where_utf8_has_no_place_for_them() -> None:
+    assert nested_value("x", b'["\\ud800"]') == ["\ud800"]
+    assert nested_value("x", b"\0\2\0\0\0[]") == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[",
+        b"\0\3\0\0\0[]",
+        b"\0\2\0\0\0[}",
+        b"\1\xff\xff\xff\xff",
+        b"\1\1\0\0\0\1\0\0\0\xff",
+        b"\2\2\0\0\0" + bytes(8),
+        b"\5\1\0\0\0\0\0\0\0",
+        b"\5\1\0\0\0\1\0\0\0a" * 3000,  # deeper than Python counts
+        b"\6\xff\xff\xff\xff\0\0\0\0",  # dicts without keys take no bytes
+        b"\6\1\0\0\0\1\0\0\0\1\0\0\0a\x15",
+        b"\x08\0\0",
+        b"\x0b\0",
+        b"\x0c",
+        b"\x20",
+    ],
+)
+def test_damaged_nested_leaves_are_errors_with_their_place(data: bytes) -> None:
+    with pytest.raises(CorruptError, match=r"^here: expected a nested value"):
+        nested_value("here", data)
+
+
+def test_keys_that_are_repeated_without_end_are_refused() -> None:
+    rows = 100_000
+    data = b"\6" + struct.pack("<III", rows, 1, 100_000) + b"k" * 100_000 + b"\x10" * rows
+    with pytest.raises(BatchTooLargeError, match="here"):
+        nested_value("here", data)
+
+
+def test_graphs_are_refused_because_there_is_a_pickle_in_them() -> None:
+    with pytest.raises(UnsafeDataError, match=r"column 'graph' is encoded as 'graph', which would have to be executed.* fields=\["):
+        pen.open(GOLDEN / "items/graph")
+    with pen.open(GOLDEN / "items/graph", fields=["n"]) as data:
+        assert data["n"][:].tolist() == [0, 1, 2]
 
 
 class TestSingleLeaves(SourceSuite):

@@ -686,6 +686,7 @@ KILLED = ["mkdir", "flock", "pwrite64", "fsync", "?link,linkat", "?unlink,unlink
 
 
 @pytest.mark.parametrize("call", KILLED)
+@pytest.mark.sampled(2)
 def test_check_10_a_process_killed_while_it_appends_loses_nothing(tmp_path: Path, call: str) -> None:
     """At every call of a kind: what was there is readable, new shards are there whole and in order, and the next append works."""
     old, new = bytes(range(40)), bytes(range(100, 124))
@@ -805,6 +806,7 @@ def test_two_writers_do_not_continue_one_file_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["mkdir", "flock", "pwrite64", "fsync", "?rename,renameat,?renameat2", "?unlink,unlinkat,?rmdir"])
+@pytest.mark.sampled(2)
 def test_a_process_killed_while_it_continues_a_file_loses_nothing(tmp_path: Path, call: str) -> None:
     old, new = bytes(range(40)), bytes(range(100, 124))
     progress = set()

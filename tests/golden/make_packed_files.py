@@ -164,6 +164,33 @@ def row(i: int) -> dict[str, Any]:
     }
 
 
+NESTED: list[Any] = [
+    [],
+    {},
+    ["é", "", "texts"],
+    [1, -(2**63), 2**63 - 1],
+    [0.5, -1e300],
+    [True, False],
+    [2**64, 1],
+    [1, "mixed", None, [[]]],
+    {"a": {"b": [{"c": 1}]}, "": None, "text": "é", "int": -7, "float": 0.25, "flag": True},
+    [{"role": "user", "n": 1, "x": 0.5, "ok": True, "no": None}, {"role": "é", "n": -1, "x": 2.0, "ok": False, "no": "now"}],
+    [{"role": "user"}, {"content": 1}],
+    "text",
+    12,
+    1.5,
+    False,
+    None,
+]
+"""Lists and dicts of every form that LitData has for them."""
+
+
+def nested(i: int) -> dict[str, Any]:
+    """What a record with a nested leaf has, as penstock gives it."""
+    value = json.dumps(NESTED[i % len(NESTED)], ensure_ascii=False, separators=(",", ":"))
+    return {"n": np.int64(i), "x": np.arange(i, dtype=np.float32), "chat": value}
+
+
 def yielded(i: int) -> dict[str, Any]:
     """The same, as the function of a user yields it."""
     import torch
@@ -186,7 +213,11 @@ def yielded(i: int) -> dict[str, Any]:
 
 
 def items(folder: Path) -> None:
-    """Chunks of nested items, the same compressed as a whole and in batches, single leaves, rows and pickles."""
+    """Chunks of nested items, the same compressed as a whole and in batches, single leaves, rows and pickles;
+    leaves that are lists and dicts, and graphs.
+    """
+    import torch
+    from litdata.streaming.serializers import Graph, JsonLeaf
     from litdata.streaming.writer import BinaryWriter
 
     def write(name: str, some: Any, **options: Any) -> None:
@@ -196,6 +227,14 @@ def items(folder: Path) -> None:
         writer.done()
         writer.merge()
 
+    def with_leaf(i: int) -> dict[str, Any]:
+        return {"n": i, "x": np.arange(i, dtype=np.float32), "chat": JsonLeaf(NESTED[i % len(NESTED)])}
+
+    def with_graph(i: int) -> dict[str, Any]:
+        return {"n": i, "graph": Graph(x=torch.ones(2, i), edge_index=torch.zeros(2, 3, dtype=torch.int64))}
+
+    write("nested", map(with_leaf, range(N)), chunk_size=9)
+    write("graph", map(with_graph, range(3)), chunk_size=3)
     write("plain", map(yielded, range(N)), chunk_bytes=3_000)
     write("zstd", map(yielded, range(N)), chunk_bytes=3_000, compression="zstd", compression_level="chunk")
     write("batches", map(yielded, range(FEW)), chunk_bytes=3_000, compression="zstd")

@@ -1,12 +1,12 @@
-"""Writes tests/golden/foreign/{webdataset,tfrecord}: small shards, written by the packages that own the formats.
+"""Writes tests/golden/foreign/{webdataset,tfrecord,energon}: small shards, written by the packages that own the formats.
 
 ::
 
     python -m tests.golden.make_shards            say whether the files are what the packages write, change nothing
     python -m tests.golden.make_shards --force    write them anew
 
-It needs an environment with webdataset and tfrecord: ``make token-packages`` makes one. The tests read the files, and compare with
-``SAMPLES`` and ``EXAMPLES``.
+It needs an environment with webdataset, tfrecord and megatron-energon: ``make token-packages`` makes one. The tests read the files,
+and compare with ``SAMPLES``, ``ENERGON`` and ``EXAMPLES``.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.formats.shards import tar
 
 import penstock as pen
 
@@ -30,6 +31,16 @@ SAMPLES: list[dict[str, Any]] = [
     {"__key__": "\N{SNOWMAN}004", "jpg": b"y" * 513, "cls": b"-1", "json": b"[]"},
 ]
 """What the archives hold, three samples in the first and the others in the second."""
+
+ENERGON = [
+    ("a/0.jpg", b"\xff\xd8"),
+    ("a/0.cls", b"7"),
+    ("a/1.jpg", b"x" * 600),
+    ("a/1.seg.png", b""),
+    ("2.cls", b"1"),
+    ("3.cls", b"22"),
+]
+"""Names and bytes of the files in Energon's archives, four in the first and the others in the second."""
 
 EXAMPLES: list[dict[str, Any]] = [
     {
@@ -52,6 +63,17 @@ def write_webdataset(directory: Path) -> None:
                 out.write(sample)
 
 
+def write_energon(directory: Path) -> None:
+    """Archives, and what Energon's preparation puts next to them, without the name of the run."""
+    from megatron.energon.flavors.webdataset.prepare import WebdatasetPreparator
+
+    for number, samples in enumerate((ENERGON[:4], ENERGON[4:])):
+        (directory / f"{number}.tar").write_bytes(tar(samples))
+    names = ["0.tar", "1.tar"]
+    WebdatasetPreparator.prepare_dataset(directory, names, split_parts_ratio=[("train", 1.0)], shuffle_seed=None, workers=1)
+    (directory / ".nv-meta" / "index.uuid").unlink()
+
+
 def write_tfrecord(directory: Path) -> None:
     from tfrecord import TFRecordWriter
 
@@ -70,15 +92,16 @@ def write_tfrecord(directory: Path) -> None:
 
 
 def write_all(directory: Path) -> list[Path]:
-    for name, write in (("webdataset", write_webdataset), ("tfrecord", write_tfrecord)):
+    writers = {"webdataset": write_webdataset, "tfrecord": write_tfrecord, "energon": write_energon}
+    for name, write in writers.items():
         (directory / name).mkdir(parents=True, exist_ok=True)
         write(directory / name)
-    return sorted(path for name in ("webdataset", "tfrecord") for path in (directory / name).iterdir())
+    return sorted(path for name in writers for path in (directory / name).rglob("*") if path.is_file())
 
 
 def is_same(one: Path, other: Path) -> bool:
     """Whether files have the same bytes, or the same examples: their features come in any order."""
-    if one.suffix == ".tar":
+    if ".tfrecord" not in one.name:
         return filecmp.cmp(one, other, shallow=False)
     with pen.open(one, decode="example") as new, pen.open(other, decode="example") as old:
         return new.digest() == old.digest()
@@ -92,7 +115,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         paths = write_all(Path(folder))
-        changed = [path.name for path in paths if not is_same(path, DIRECTORY / path.parent.name / path.name)]
+        changed = [path.name for path in paths if not is_same(path, DIRECTORY / path.relative_to(folder))]
     if changed:
         sys.exit(f"not what the packages write: {changed}")
 

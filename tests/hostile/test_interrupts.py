@@ -30,7 +30,7 @@ def run() -> Iterator[Run]:
         yield made
 
 
-@pytest.mark.parametrize("kind", every(2, KINDS))
+@pytest.mark.parametrize("kind", every(4, KINDS))
 def test_programs_that_are_interrupted_at_any_line_end_or_go_on(run: Run, kind: str) -> None:
     chance = random.Random(kind)
     for _ in range(count(2, 40)):
@@ -39,7 +39,7 @@ def test_programs_that_are_interrupted_at_any_line_end_or_go_on(run: Run, kind: 
         assert fault(case, answer) == "", (case, answer["said"])
 
 
-@pytest.mark.parametrize("kind", every(4, KINDS))
+@pytest.mark.parametrize("kind", every(8, KINDS, 2))
 def test_programs_that_are_interrupted_at_any_moment_end_or_go_on(run: Run, kind: str) -> None:
     chance = random.Random(kind)
     for _ in range(count(2, 40)):

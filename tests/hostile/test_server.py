@@ -16,6 +16,7 @@ def servers(obstore_is_running: None) -> Iterator[tuple[Hostile, Hostile]]:
 
 
 @pytest.mark.parametrize(("name", "scheme"), CASES)
+@pytest.mark.sampled(5)
 def test_an_attack_ends_in_the_right_records_or_a_typed_error_with_its_place(
     servers: tuple[Hostile, Hostile], name: str, scheme: str
 ) -> None:

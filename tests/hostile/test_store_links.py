@@ -87,6 +87,7 @@ def _raise(problems: Sequence[Any]) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS)
+@pytest.mark.sampled(4)
 def test_no_call_goes_through_a_linked_directory(call: str, stranger: Path, precious: Path) -> None:
     before = tree(precious)
     with pytest.raises(PenstockError, match=r"stranger\.pen") as caught:

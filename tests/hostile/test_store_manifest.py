@@ -92,7 +92,7 @@ def test_a_manifest_full_of_anything_is_refused_in_little_memory() -> None:
     ):
         assert child.stdin is not None
         assert child.stdout is not None
-        for place, name in CASES[:: count(28, 1)]:
+        for place, name in CASES[:: count(56, 1)]:
             path = Path(folder) / "a.pen"
             fill(path, place, FILLINGS[name])
             child.stdin.write(f"{path}\n")

@@ -170,6 +170,14 @@ def resize(picture: Bytes, box: Box, width: int, height: int, scale: int = 1) ->
     return made[:, ::-1] if box.flip else made
 
 
+def nearest(numbers: Bytes, box: Box, width: int, height: int) -> Bytes:
+    """The box of a mask, height x width: each output has the number of the pixel in which its middle is."""
+    rows = [(2 * box.y * height + (2 * i + 1) * box.height) // (2 * height) for i in range(height)]
+    columns = [(2 * box.x * width + (2 * i + 1) * box.width) // (2 * width) for i in range(width)]
+    made = numbers[np.ix_(rows, columns)]
+    return made[:, ::-1] if box.flip else made
+
+
 def as_float(picture: Bytes, mean: tuple[float, ...], std: tuple[float, ...]) -> npt.NDArray[np.float32]:
     """(value / 255 - mean) / std, by one multiplication and one addition of float32."""
     # means and deviations are float32 numbers

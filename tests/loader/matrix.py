@@ -264,8 +264,8 @@ USES: dict[str, Callable[[Parts], Stream]] = {
     "images": _images,
     "map": lambda parts: (data := parts.one()).map(_same, schema=data.schema).shuffle(**HOW),
 }
-ASKED = tuple(use for use in USES if is_campaign() or use in ("plain", "mix in mix", "sequences"))
-"""Three of them; in a campaign all, as for the page of the reference."""
+ASKED = tuple(use for use in USES if is_campaign() or use in ("mix in mix", "sequences"))
+"""Two of them; in a campaign all, as for the page of the reference."""
 
 
 # The questions

@@ -167,6 +167,7 @@ def test_l4_after_an_interrupt_the_loader_goes_on(kind: str) -> None:
 @pytest.mark.parametrize(
     ("program", "kind"), [("leave", "native"), ("leave", "threads"), ("leave", "slow"), ("half_made", "threads")]
 )
+@pytest.mark.sampled(2)
 def test_l5_the_interpreter_ends_in_silence(program: str, kind: str) -> None:
     code, out, error = finish(start(program, kind, options=("-X", "dev", "-W", "error")))
     assert (code, out, error) == (0, "done\n", "")

@@ -63,6 +63,7 @@ MAKERS = [npy_parts, store, token_files, hdf5, arrow]
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("ids", [range(0, 1), range(0, N), range(399, 401), range(250, 950), range(N - 1, N)])
+@pytest.mark.sampled(3)
 def test_ranges_on_the_disk_hold_the_records(make: Any, ids: range, tmp_path: Path) -> None:
     with make(tmp_path) as data:
         found = b"".join(Path(path).read_bytes()[start:stop] for path, start, stop in on_disk(data, ids))

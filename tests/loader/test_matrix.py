@@ -26,7 +26,6 @@ NOT_NATIVE: Holes = {
     ("JSON lines", "*"): "parsed by another library",
     ("Arrow, nested", "*"): "values are nested",
     ("Arrow, texts", "*"): "no native reader of offsets of Arrow yet",
-    ("folder of files", "*"): "a record is a file, and may be decoded by a function; no native reader of its path",
 }
 
 NOT_PREFETCHED: Holes = {

@@ -44,6 +44,7 @@ def mixed(stop: str, options: str, *, texts: bool = True) -> Stream:
 @pytest.mark.parametrize("stop", STOP_POLICIES)
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("texts", [True, False])
+@pytest.mark.sampled(3)
 def test_mixtures_deliver_what_plain_lists_say(texts: bool, tail: str, stop: str) -> None:
     """With texts every other mixture, without them the others; in a campaign, all."""
     for options in every(4, list(MIXTURES), 2 * texts + TAILS.index(tail) + STOP_POLICIES.index(stop)):
@@ -74,6 +75,7 @@ def test_mixtures_deliver_what_plain_lists_say(texts: bool, tail: str, stop: str
 @pytest.mark.parametrize(
     ("stop", "options"), [(stop, one) for i, stop in enumerate(STOP_POLICIES) for one in every(3, list(MIXTURES), i)]
 )
+@pytest.mark.sampled(2)
 def test_l7_mixtures_resume_at_every_step(stop: str, options: str) -> None:
     stream = mixed(stop, options)
     tail = "wrap" if len(options) % 2 and not is_refused(stop, options, "wrap") else "keep"
@@ -84,6 +86,7 @@ def test_l7_mixtures_resume_at_every_step(stop: str, options: str) -> None:
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.sampled(3)
 def test_native_threads_deliver_what_the_caller_would(tail: str, world: int) -> None:
     for number, stop in enumerate(STOP_POLICIES):
         mixtures = every(4, list(MIXTURES), number + world // 2)  # with three ranks others than with one
@@ -210,6 +213,7 @@ def _valid(batch: Any) -> list[bool]:
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize(("count", "page", "seq_len"), [(1000, 16, 8), (50, 8, 10)])
+@pytest.mark.sampled(3)
 def test_l7_sequences_resume_at_every_step(tmp_path: Path, count: int, page: int, seq_len: int, tail: str) -> None:
     with make_tokens(tmp_path, count, page) as source:
         stream = source.shuffle(seed=5).sequences(seq_len, separator=3, documents=True)
@@ -227,6 +231,7 @@ def test_mixtures_of_sequences_resume_at_every_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.sampled(3)
 def test_native_threads_deliver_the_sequences_that_the_caller_would(tmp_path: Path, tail: str, world: int) -> None:
     with make_tokens(tmp_path, 500, 16) as one, make_tokens(tmp_path, 333, 7) as other, make_tokens(tmp_path, 65, 64) as third:
         streams = {

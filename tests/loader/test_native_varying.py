@@ -94,6 +94,7 @@ def data(tmp_path: Path) -> Iterator[dict[str, Source]]:
 @pytest.mark.parametrize(
     ("codec", "missing"), [(codec, one) for i, codec in enumerate(CODECS) for one in every(2, [False, True], i)]
 )
+@pytest.mark.sampled(3)
 def test_all_kinds_of_fields_are_read_natively(tmp_path: Path, codec: Codec, missing: bool) -> None:
     write_store(tmp_path / "s", codec, missing=missing)
     for io in ("map", "pread"):
@@ -197,6 +198,7 @@ def outcomes(stream: Stream, threads: int, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("field", ["text", "tokens", "cube"])
 @pytest.mark.parametrize("codec", [pen.Raw(), pen.Zstd(3)], ids=repr)
+@pytest.mark.sampled(2)
 def test_damaged_records_fail_their_batch_as_in_the_callers_thread(tmp_path: Path, codec: Codec, field: str) -> None:
     write_store(tmp_path / "s", codec)
     with pen.open(tmp_path / "s") as store:
@@ -277,6 +279,7 @@ def sequences(source: Source, field: str, **options: Any) -> Iterator[Stream]:
 @pytest.mark.parametrize(
     ("codec", "field"), [(codec, one) for i, codec in enumerate(CODECS) for one in every(3, ["text", "blob", "tokens"], i)]
 )
+@pytest.mark.sampled(2)
 def test_documents_of_a_store_are_read_natively(tmp_path: Path, codec: Codec, field: str) -> None:
     write_store(tmp_path / "s", codec, missing=codec == pen.LZ4())
     for io in ("map", "pread"):

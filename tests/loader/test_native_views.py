@@ -89,6 +89,7 @@ def assert_native(stream: Stream, *, tail: str = "keep") -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.sampled(2)
 def test_views_are_read_natively(data: dict[str, Source], name: str) -> None:
     assert_native(SOURCES[name](data).shuffle(seed=7))
     assert_native(SOURCES[name](data).in_order(), tail="wrap")

@@ -147,6 +147,7 @@ def test_a_state_of_version_1_resumes_where_the_mixture_is_not_told_the_batch_si
 
 
 @pytest.mark.parametrize("name", MADE_OF_LINES)
+@pytest.mark.sampled(3)
 def test_a_resumed_run_that_is_saved_again_goes_on_in_its_order(name: str) -> None:
     state, _, batches = next(found for found in reversed(resumable(name)) if len(found[2]) == NEXT)
     with opened(CASES[name]) as loader:

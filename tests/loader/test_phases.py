@@ -167,6 +167,7 @@ def test_check_38_weights_of_phases_and_weight_zero(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop", STOP_POLICIES)
 @pytest.mark.parametrize("unit", ["sample", "batch"])
+@pytest.mark.sampled(3)
 def test_check_37_mixtures_in_phases_resume_at_every_step(tmp_path: Path, stop: str, unit: str) -> None:
     streams = two(tmp_path, (300, 400))
     mixed = pen.mix(streams, seed=4, weights={"a": 1, "b": 2}, stop=stop, unit=unit)
@@ -194,6 +195,7 @@ def test_check_39_the_smaller_one_runs_out(tmp_path: Path, phased: bool) -> None
 
 @pytest.mark.parametrize("stop", ["first_exhausted", "all_exhausted", "all_exhausted_without_replacement"])
 @pytest.mark.parametrize("unit", ["sample", "batch"])
+@pytest.mark.sampled(2)
 def test_check_39_phases_longer_than_the_data_end_with_it(tmp_path: Path, stop: str, unit: str) -> None:
     """The length is known up front, and is that of the run."""
     streams = two(tmp_path, (100, 200))

@@ -44,6 +44,7 @@ def saved(loader: pen.Loader) -> Any:
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("threads", [0, 4])
+@pytest.mark.sampled(3)
 def test_l7_every_step_resumes_to_the_same_batches(tail: str, threads: int) -> None:
     report = verify_resume(lambda: make(tail=tail, size=8, threads=threads), steps=18, points=range(19))
     assert (report.steps, report.points) == (18, tuple(range(19)))
@@ -71,6 +72,7 @@ def test_l7_chained_three_times_across_the_ends_of_epochs(tail: str) -> None:
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.sampled(3)
 def test_l8_check_34_saved_on_some_ranks_and_resumed_on_others(world: int, tail: str) -> None:
     """The state of any rank is the state of the run; together the new ranks go on with the global sequence."""
     total = 11
@@ -217,6 +219,7 @@ def test_loading_in_the_middle_of_a_loop_goes_on_from_there(tail: str) -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 5])
 @pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.sampled(3)
 def test_little_data_resumes_too(n: int, tail: str) -> None:
     for size in (size for size in (1, 2, 3, 8) if not refuses(n, size, tail)):
         report = verify_resume(lambda size=size: make(tail=tail, size=size, n=n), steps=6)  # type: ignore[misc]

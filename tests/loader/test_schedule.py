@@ -1,10 +1,11 @@
 """Which records are in which batch, beside plain lists."""
 
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.effort import every
 from tests.loader.model import (
     SIZES,
     TAILS,
@@ -30,9 +31,7 @@ def identity(batch: Any) -> Any:
     return batch
 
 
-@pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize(("n", "world", "tail"), every(3, list(product(SIZES, WORLDS, TAILS))))
 def test_check_34_ranks_together_deliver_what_plain_lists_say(n: int, world: int, tail: str) -> None:
     order = make_orders(n)["shuffle"]
     sizes = (world, 2 * world, 5 * world) if n < 97 else (4 * world,)

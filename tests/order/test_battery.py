@@ -83,8 +83,8 @@ class Mistaken(ShuffleCandidate):
 
 
 def fewer(sizes: Sequence[Size], part: int) -> tuple[Size, ...]:
-    """A part of the seeds, at least 20 where there are as many."""
-    return tuple(Size(size.n, max(min(20, size.seeds), size.seeds // part)) for size in sizes)
+    """A part of the seeds; of long orders at least 6, of others 20, where there are as many."""
+    return tuple(Size(size.n, max(min(6 if size.n > 10**5 else 20, size.seeds), size.seeds // part)) for size in sizes)
 
 
 # All orders of at most 4 records, a tenth of the seeds for the tables of bits, a fifth for places, steps, ranks, descents and
@@ -96,6 +96,7 @@ PLAN = (
         CI_PLAN,
         orders=tuple(size for size in CI_PLAN.orders if size.n <= 4),
         tables=fewer(CI_PLAN.tables, 10),
+        lags=fewer(CI_PLAN.lags, 10),
         places=fewer(CI_PLAN.places, 5),
         steps=fewer(CI_PLAN.steps, 5),
         ranks=fewer(CI_PLAN.ranks, 5),
@@ -186,7 +187,8 @@ def failed(verdicts: Sequence[Verdict]) -> set[str]:
     ids=["4-rounds-above-the-table", "lcg", *(["3-rounds", "4-rounds"] if is_campaign() else [])],
 )
 def test_weak_permutations_fail(control: Candidate, expected: set[str]):
-    assert failed(run_battery(control, CONTROL_PLAN)) == expected
+    tests = ["P1", "P5", "P13"] if expected == {"P5"} and not is_campaign() else None
+    assert failed(run_battery(control, CONTROL_PLAN, tests=tests)) == expected
 
 
 def test_the_network_alone_fails_only_where_the_table_is_used():

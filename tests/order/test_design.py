@@ -126,7 +126,7 @@ def test_mean_of_many_weighted_sums_is_the_truth():
 
 
 def test_weights_are_one_over_the_share_of_seeds_that_take_a_record():
-    n, size, num_seeds = 60, 18, count(1500, 2500)
+    n, size, num_seeds = 60, 18, count(600, 2500)
     masses = 1 + np.arange(n) % 10.0
     taken = np.zeros((5, n))
     claimed = np.zeros((5, n))
@@ -252,12 +252,12 @@ def test_larger_sample_adds_records_to_the_smaller(n, seed, data):
 
 
 def test_all_pairs_of_a_simple_sample_come_equally_often():
-    count = np.zeros((6, 6))
-    for seed in range(7500):
+    each, found = count(200, 500), np.zeros((6, 6))
+    for seed in range(15 * each):
         low, high = sorted(whole(Design.simple(6, size=2, seed=seed)).tolist())
-        count[low, high] += 1
-    pairs = count[np.triu_indices(6, 1)]
-    assert np.sum((pairs - 500) ** 2 / 500) / 14 < 2.5
+        found[low, high] += 1
+    pairs = found[np.triu_indices(6, 1)]
+    assert np.sum((pairs - each) ** 2 / each) / 14 < 2.5
 
 
 @pytest.mark.parametrize(("small", "large"), [(0.1, 0.25), (0, 0.1), (0.25, 1), (Fraction(1, 3), 0.5)])

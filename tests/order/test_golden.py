@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.effort import is_campaign
 from tests.golden import make_order
 from tests.order import reference
 
@@ -34,7 +35,11 @@ def name(case: dict[str, Any]) -> str:
 
 
 def test_reference_gives_the_golden_values():
-    assert make_order.dump(make_order.make()) == make_order.PATH.read_text()
+    if is_campaign():
+        assert make_order.dump(make_order.make()) == make_order.PATH.read_text()
+    else:  # without the last two, of blocks that are a network
+        short = GOLDEN | {"block_shuffle": GOLDEN["block_shuffle"][:-2]}
+        assert json.loads(make_order.dump(make_order.make(make_order.GEOMETRIES[:-2]))) == short
 
 
 def test_every_algorithm_has_64_golden_values():

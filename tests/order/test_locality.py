@@ -92,6 +92,7 @@ class Listed:
 @pytest.mark.parametrize(
     "order", [Sequential(12), Shuffle(12, seed=1), BlockShuffle(12, block=4, window=2, seed=2), Random(12, seed=3)], ids=repr
 )
+@pytest.mark.sampled(3)
 def test_figures_equal_a_count_of_every_read(order, blocks):
     sizes = np.arange(12) ** 2
     for batch_size, cache, record_bytes, epoch in itertools.product((1, 4, 5, 12, 50), (0, 1, 2, 3, 50), (7.0, sizes), (0, 1)):
@@ -167,6 +168,7 @@ def exactly(monkeypatch, order, blocks, **options):
     ],
     ids=repr,
 )
+@pytest.mark.sampled(5)
 def test_a_sample_is_close_to_the_count(monkeypatch, order, cache, world):
     blocks, options = Blocks(200_000, 1000), {"batch_size": 64, "cache": cache, "shard": Shard(1 % world, world)}
     wanted = exactly(monkeypatch, order, blocks, **options)

@@ -141,6 +141,7 @@ def test_a_document_is_found_where_it_is(lengths: list[int], packing: reference.
 @pytest.mark.parametrize(
     "lengths", [[], [0], [0, 0, 0], [10], [11], [10] * 30, [9] * 30, [11] * 30, [1], [100_000], [1, 100_000, 1]]
 )
+@pytest.mark.sampled(4)
 def test_degenerate_documents(lengths: list[int], length: int, split: str):
     if split == "never":
         pack = Pack(bounds_of(lengths), length, seed=3, split=split, long="truncate")

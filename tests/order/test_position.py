@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import effort
 
 from penstock.errors import PenstockError, StateError
 from penstock.order import ORDER_VERSION, BlockShuffle, Cursor, Mixture, Order, Random, Sequential, Shard, Shuffle, Sliding
@@ -93,7 +94,7 @@ def test_l7_resume_at_every_step_equals_the_uninterrupted_run(batch):
     ]
     for make in makers:
         whole, last = run_from(make(5), Cursor(5), total, batch)
-        for cut in range(0, total + 1, 1 if batch == 7 else 13):
+        for cut in range(0, total + 1, effort.count(5, 1) if batch == 7 else effort.count(26, 13)):
             begun, cursor = run_from(make(5), Cursor(5), cut, batch)
             saved = bytes(cursor)
             restored = Cursor.from_bytes(saved)
@@ -285,6 +286,7 @@ def epoch_by_ranks(order: Order, batch: int, world: int, start: int, stop: int) 
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(WORLDS, WORLDS)))
+@pytest.mark.sampled(3)
 def test_l8_resume_on_another_world_repeats_and_loses_nothing(before, after):
     n = 97
     for order in (Shuffle(n, seed=3), BlockShuffle(n, block=5, window=2, lanes=8, seed=3)):

@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from scipy import stats
+from tests.effort import count
 
 from penstock.order import BlockShuffle, Sequential, Shuffle
 from penstock.order.quality import Setting, chi2_survival, measure
@@ -151,7 +152,7 @@ def test_ideal_labels_are_the_mean_over_all_batches(n, labels, batch):
 def test_chance_of_a_pair_is_the_mean_over_all_orders(n, block, batch):
     """S1 and S5 of many random orders average to their ideal, 1; likewise S4 of pairs of them if batches divide n."""
     rng = np.random.default_rng(7)
-    found = [values(Fixed(rng.permutation(n), rng.permutation(n)), batch_size=batch, block=block) for _ in range(400)]
+    found = [values(Fixed(rng.permutation(n), rng.permutation(n)), batch_size=batch, block=block) for _ in range(count(150, 400))]
     for measured in ("S1", "S5") if n % batch else ("S1", "S4", "S5"):
         column = np.array([f[measured] for f in found])
         assert abs(column.mean() - 1) < 5 * column.std() / math.sqrt(len(column)) + 1e-9
@@ -211,6 +212,7 @@ def test_chi2_survival_at_its_ends():
 @pytest.mark.parametrize("n", [4, 5, 6, 7, 9, 16, 33])
 @pytest.mark.parametrize("block", [1, 2, 4, 100])
 @pytest.mark.parametrize("world", [1, 3, 8, 1000])
+@pytest.mark.sampled(5)
 def test_small_orders_give_numbers(n, block, world):
     for order in (Sequential(n), Shuffle(n, seed=n)):
         for found in measure(order, Setting(batch_size=2, block=block, world=world), epoch=1):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import effort
 
 from penstock.order import BlockShuffle, Random, Shard, Shuffle
 from penstock.testing import OrderSuite
@@ -80,17 +81,20 @@ def test_shuffle_and_random_of_one_seed_are_unrelated():
     assert same < 0.002  # 0.0001 by chance
 
 
+DRAWS = effort.count(6_000, 20_000)
+
+
 def test_all_permutations_of_five_come_equally_often():
-    count = Counter(tuple(Shuffle(5, seed=seed).indices(0, 0, 5).tolist()) for seed in range(20_000))
-    expected = 20_000 / 120
+    count = Counter(tuple(Shuffle(5, seed=seed).indices(0, 0, 5).tolist()) for seed in range(DRAWS))
+    expected = DRAWS / 120
     chi_squared = sum((count[p] - expected) ** 2 / expected for p in count) + (120 - len(count)) * expected
     assert chi_squared / 119 < 1.5
 
 
 def test_all_permutations_of_five_come_equally_often_over_epochs():
     order = Shuffle(5, seed=9)
-    count = Counter(tuple(order.indices(epoch, 0, 5).tolist()) for epoch in range(20_000))
-    expected = 20_000 / 120
+    count = Counter(tuple(order.indices(epoch, 0, 5).tolist()) for epoch in range(DRAWS))
+    expected = DRAWS / 120
     assert len(count) == 120
     assert sum((c - expected) ** 2 / expected for c in count.values()) / 119 < 1.5
 

@@ -73,6 +73,7 @@ def interrupt(program: str, server: socket.socket, answer: bytes) -> tuple[int, 
 
 
 @pytest.mark.parametrize("what", ACTIONS)
+@pytest.mark.sampled(2)
 def test_an_interrupt_ends_every_request(server: socket.socket, what: str) -> None:
     action, answer = ACTIONS[what]
     options = s3_options(f"http://127.0.0.1:{server.getsockname()[1]}")

@@ -126,6 +126,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "name", "threads"), CASES)
+@pytest.mark.sampled(5)
 def test_local_and_remote_give_the_same_batches_and_states(
     local: Path, remote: Callable[..., Source], name: str, kind: str, threads: int
 ) -> None:
@@ -187,6 +188,7 @@ def test_every_tail_over_two_epochs(local: Path, remote: Callable[..., Source], 
 
 @pytest.mark.parametrize("name", ["store", "rows"])
 @pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.sampled(5)
 def test_resume_from_a_local_state_on_another_world(local: Path, remote: Callable[..., Source], name: str, world: int) -> None:
     make = STREAMS["lanes"]
     here = pen.Loader(make(pen.open(local / name)), 64, ids="id")
@@ -284,6 +286,7 @@ def test_a_window_too_small_for_a_group_is_an_error_and_no_hang(remote: Callable
 
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("kind", ["npy", "map"])
+@pytest.mark.sampled(3)
 def test_batches_of_scattered_records_may_be_larger_than_the_window(tmp_path: Path, kind: str, threads: int) -> None:
     rows = np.arange(1_000 * 256, dtype=np.float32).reshape(1_000, 256)
     np.save(tmp_path / "rows.npy", rows)
@@ -398,7 +401,7 @@ def test_an_iterator_collected_as_garbage_while_a_window_changes_is_closed_behin
             batches.itself = batches  # only the garbage collection finds it
             del batches
             with window.window.lock:
-                gc.collect()
+                gc.collect(0)  # it is young
                 assert len(window.window.prefetchers) == 1
         finally:
             gc.enable()
@@ -435,6 +438,7 @@ def small_parts(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("window", [100_000, 400_000])
 @pytest.mark.parametrize("kind", ["in order", "blocks"])
+@pytest.mark.sampled(3)
 def test_many_small_parts_take_a_page_each(small_parts: str, kind: str, window: int) -> None:
     make = {"in order": lambda data: data.in_order(), "blocks": lambda data: data.shuffle(seed=5, block=10, window=4)}[kind]
     with pen.open(small_parts, window_bytes=window) as data:

@@ -104,7 +104,7 @@ def test_a_window_that_is_small_is_shared_by_the_stores_of_a_list(server: Double
 
 
 @pytest.mark.parametrize(
-    ("kind", "megabytes"), [(kind, size) for i, kind in enumerate(("shard", "npy")) for size in every(2, [1, 20, 120, 160], i)]
+    ("kind", "megabytes"), [(kind, size) for i, kind in enumerate(("shard", "npy")) for size in every(4, [1, 20, 120, 160], i + 1)]
 )
 def test_a_file_of_rows_is_fetched_in_large_pieces_whatever_its_size(kind: str, megabytes: int) -> None:
     rows = np.repeat(np.arange(megabytes * 250, dtype=np.float32)[:, None], 1024, axis=1)

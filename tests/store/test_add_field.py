@@ -37,6 +37,7 @@ def plain(column: Any) -> list[Any]:
 
 @pytest.mark.parametrize("kind", ["fixed", "text", "nullable", "missing", "ragged"])
 @pytest.mark.parametrize("url", [False, True])
+@pytest.mark.sampled(3)
 def test_a_field_is_added_and_nothing_else_changes(tmp_path: Path, kind: str, url: bool):
     path = f"memory://add/{kind}.pen" if url else tmp_path / "a.pen"
     write(path)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.effort import count
 
 import penstock as pen
 from penstock.errors import ReadError, SourceChangedError, TruncatedError
@@ -168,7 +169,7 @@ RACE = """
 
 @pytest.mark.parametrize(("io", "readers"), [("map", 1), ("map", 4), ("pread", 1), ("pread", 4)])
 def test_readers_of_a_file_that_is_cut_again_and_again_get_errors_and_no_signal(tmp_path: Path, io: str, readers: int) -> None:
-    rounds = 200
+    rounds = count(50, 200)
     code, words = run(RACE.format(path=str(tmp_path / "a.pen"), io=io, readers=readers, rounds=rounds))
     assert (code, words) == (0, ["True", str(readers * rounds)])
 

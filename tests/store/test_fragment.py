@@ -181,6 +181,7 @@ NOT_THERE = {
 
 
 @pytest.mark.parametrize("spoil", MALFORMED.values(), ids=MALFORMED.keys())
+@pytest.mark.sampled(5)
 def test_a_malformed_receipt_is_refused_and_the_writer_goes_on(writer: Writer, tmp_path: Path, spoil: Any) -> None:
     receipts = [fragment(Target.of(writer), task) for task in range(4)]
     with pytest.raises((TypeError, ValueError)) as refused:

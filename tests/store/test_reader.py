@@ -160,6 +160,7 @@ KINDS: list[tuple[Field, Any, Any]] = [
 
 @pytest.mark.parametrize("io", MODES)
 @pytest.mark.parametrize(("field", "empty", "full"), KINDS, ids=repr)
+@pytest.mark.sampled(3)
 def test_missing_empty_and_full_stay_apart_through_rebalance_and_convert(
     tmp_path: Path, field: Field, empty: Any, full: Any, io: str
 ) -> None:

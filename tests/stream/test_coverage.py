@@ -236,6 +236,7 @@ DEGENERATE: dict[str, list[int]] = {
 
 
 @pytest.mark.parametrize("name", DEGENERATE)
+@pytest.mark.sampled(3)
 def test_degenerate_documents_of_every_source(name: str) -> None:
     lengths = DEGENERATE[name]
     for source_name, split in itertools.product(("ragged", "megatron", "datatrove", "litdata", "rox"), ("fit", "always", "never")):

@@ -122,6 +122,7 @@ def delivered(data: Data, batch: dict[str, Any], row: int) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.sampled(5)
 def test_the_documents_of_a_step_have_the_tokens_of_its_batch(data: Data, kind: str, threads: int) -> None:
     loader = pen.Loader(data.stream(kind), SIZE, threads=threads)
     for _ in range(2):
@@ -157,6 +158,7 @@ def held_by_step(loader: pen.Loader, steps: range) -> dict[int, list[int]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tail", ["drop", "wrap"])
+@pytest.mark.sampled(5)
 def test_where_names_the_steps_at_which_explain_tells_a_document(data: Data, kind: str, tail: str) -> None:
     loader = pen.Loader(data.stream(kind), SIZE, tail=tail)
     steps = range(loader.schedule.first_step(2))
@@ -197,6 +199,7 @@ def test_banned_documents_do_not_come(data: Data, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(5)
 def test_documents_in_mixtures(data: Data, kind: str) -> None:
     other = Data(data.source, data.documents, data.options, data.added)
     streams = {"a": data.stream(kind), "b": other.stream(kind, "in_order")}
@@ -229,6 +232,7 @@ def test_documents_in_mixtures(data: Data, kind: str) -> None:
     [{"weights": {"a": 3, "b": 1}}, {"unit": "batch"}, {"weights": [(0, {"a": 1, "b": 0}), (9, {"a": 1, "b": 9})], "period": 5}],
 )
 @pytest.mark.parametrize("kind", [*KINDS, "records"])
+@pytest.mark.sampled(2)
 def test_where_looks_at_steps_of_a_mixture_that_never_ends(kind: str, options: dict[str, Any]) -> None:
     data = ragged(Path())
     if kind == "records":

@@ -291,7 +291,7 @@ def _same(record: dict[str, Any]) -> dict[str, Any]:
 SOURCES: dict[str, tuple[Callable[[Path], Source], str]] = {
     "memory": (lambda path: pen.open({"image": PICTURES, "label": LABELS}), "threads"),
     "tar": (_tar, "native"),
-    "folder": (_folder, "threads"),
+    "folder": (_folder, "native"),
     "Parquet": (_parquet, "threads"),
     "list": (
         lambda path: pen.open([write_store(path / "a.pen", PICTURES[:9]), write_store(path / "b.pen", PICTURES[9:])]),

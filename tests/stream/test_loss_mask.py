@@ -119,6 +119,7 @@ def compare(loader: Any, models: tuple[Model, Model], epoch: int = 0) -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.sampled(3)
 def test_masks_are_packed_with_their_tokens_and_leave_labels_out(source: Any, threads: int) -> None:
     for options in OPTIONS:
         stream = source.shuffle(seed=11).pack(32, window=40, fields=MASKED, **options)
@@ -144,6 +145,7 @@ def test_masks_of_banned_documents_are_zeros(source: Any, threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.sampled(3)
 def test_masks_are_cut_into_sequences_with_their_tokens(source: Any, threads: int) -> None:
     for ordered in (source.in_order(), source.shuffle(seed=3), source.shuffle(seed=3, block=8).without([3, 7])):
         for fields in (("tokens", "loss_mask"), ("loss_mask", "position", "tokens")):

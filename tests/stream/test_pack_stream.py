@@ -132,6 +132,7 @@ def model_of(options: dict[str, Any], length: int = 40, seed: int = 11, block: i
 
 @pytest.mark.parametrize("number", range(len(OPTIONS)))
 @pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.sampled(3)
 def test_packs_of_a_store_are_those_of_the_model(tmp_path: Path, number: int, threads: int):
     options = OPTIONS[number]
     with open_store(tmp_path, DOCUMENTS) as source:

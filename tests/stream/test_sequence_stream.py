@@ -101,6 +101,7 @@ def test_sequences_of_token_blocks_are_shuffled_one_by_one(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("page", [None, 4, 25])
+@pytest.mark.sampled(5)
 def test_pages_with_banned_blocks_do_not_come(tmp_path: Path, page: int | None, before: bool) -> None:
     with make_tokens(tmp_path, 203, 10) as source:
         records, banned = source.shuffle(seed=5), [3, 20]  # block 20 is the short one at the end

@@ -111,6 +111,6 @@ if __name__ == "__main__":
     # The loss of these models is computed in float32, whatever their weights are: 24 bits, and sums in another order
     if sys.argv[1:] == ["trl"]:
         os.environ["TRAINER"] = sys.argv.pop()
-        run.main(__file__, train, ["trl", "transformers", "accelerate"], degrees=((2, 1),), tolerance=1e-5)
+        run.main(__file__, train, ["trl", "transformers", "accelerate"], tolerance=1e-5)
     else:
         run.main(__file__, train, ["transformers", "accelerate"], tolerance=1e-5)

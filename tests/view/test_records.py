@@ -123,11 +123,12 @@ def test_one_damaged_record_does_not_hide_the_others(tmp_path: Path) -> None:
     assert kinds.count("bytes") >= 6
 
 
-def test_what_is_too_large_is_not_read() -> None:
-    source = pen.open({"x": pen.Ragged.from_items([np.zeros(30 << 20, np.uint8), np.zeros(9, np.uint8)], dtype=np.uint8)})
+def test_what_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.view.records.PAGE_BYTES", 64 << 10)
+    source = pen.open({"x": pen.Ragged.from_items([np.zeros(30 << 10, np.uint8), np.zeros(9, np.uint8)], dtype=np.uint8)})
     found = rows(source, np.array([1, 0, 1, 0, 0]), SHORT)
     assert [row["cells"][0]["kind"] for row in found] == ["array", "plot", "array", "plot", "large"]
-    assert found[4]["cells"][0] == {"kind": "large", "bytes": 30 << 20}
+    assert found[4]["cells"][0] == {"kind": "large", "bytes": 30 << 10}
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ ON_DISK = """
 ## On a disk
 
 *native*: threads outside of Python read the records. *threads*: Python threads read them, because another library decompresses
-them, values are nested, a function runs, or there is no native reader yet (texts of Arrow files, folders). A transform makes every
+them, values are nested, a function runs, or there is no native reader yet (texts of Arrow files). A transform makes every
 loader one of Python threads. *+ prefetch*: the system is told which blocks come next, and reads them while the trainer works.
 Sequences are cut from texts, byte strings, ragged arrays and tokens, and images are decoded from byte strings; other records have
 none (—).
@@ -45,7 +45,7 @@ of requests and bytes is *exact*, a *bound* (no more than that is fetched), or *
 def page(uses: tuple[str, ...] = tuple(USES)) -> str:
     """The page, with columns for some combinations."""
     parts = [HEAD, ON_DISK, *_table(uses, KINDS, _on_disk)]
-    kinds = [kind for kind in KINDS if cells(uses)[kind, "plain"].fits is not None]
+    kinds = [kind for kind in KINDS if cells(uses)[kind, uses[0]].fits is not None]
     parts += [AT_URLS, "\nWhere all data fits into the window:\n", *_table(uses, kinds, lambda cell: _at_url(cell, cell.fits))]
     parts += ["\nWhere it does not:\n", *_table(uses, kinds, lambda cell: _at_url(cell, cell.larger))]
     return "".join(parts)

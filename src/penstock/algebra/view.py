@@ -18,7 +18,7 @@ from penstock.row_table import ChosenRows, RowTable
 from penstock.schema import Field
 from penstock.store.column import as_batch, guess_field, make_column, try_cast
 
-__all__ = ["Aligned", "collect"]
+__all__ = ["Aligned", "collect", "schema_of_record"]
 
 
 class _View(Source):
@@ -352,7 +352,11 @@ def _schema_of(source: Source, fn: Callable[[Record], Mapping[str, Any]]) -> dic
     record = fn(source[0])
     if not isinstance(record, Mapping):
         raise TypeError(f"fn must give a dict of fields, got {type(record).__name__}")
-    known = source.schema
+    return schema_of_record(record, source.schema)
+
+
+def schema_of_record(record: Mapping[str, Any], known: Mapping[str, Field] = MappingProxyType({})) -> dict[str, Field]:
+    """The fields of records like this one; ``known``: those of the records it was made of."""
     return {name: _field_of(name, value, known.get(name)) for name, value in record.items()}
 
 

@@ -30,7 +30,7 @@ from penstock.store.writer import create
 from penstock.stream import mix
 
 MARK = ".penstock-demo"
-SECONDS = 3.0
+SECONDS = 1.5
 STEPS = 150
 DIES_AT = 73
 FAR = 1_000_000

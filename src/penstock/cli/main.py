@@ -60,6 +60,12 @@ ENTRIES = (
         "replay",
         "Make the exact batch of a step again, that of all ranks: read, decoded, transformed; with its losses, if DATA is a run.",
     ),
+    Entry(
+        "Look",
+        "plan",
+        "plan",
+        "Say what a run is going to see: epochs, tokens and repeats of every stream, padding, bytes, requests. No record is read.",
+    ),
     Entry("Make", "convert", "convert", "Write a new store from anything that can be opened."),
     Entry("Make", "maintenance", "index", "Build the indexes of data that has none of its own, or remove them."),
     Entry("Make", "maintenance", "rebalance", "Rewrite a store into full chunks."),

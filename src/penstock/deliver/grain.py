@@ -4,32 +4,17 @@ A penstock source is a Grain data source as it is: ``grain.MapDataset.source(pen
 """
 
 import copy
-import hashlib
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-try:
-    import grain
-except ModuleNotFoundError as error:
-    if error.name != "grain":  # it is there, but something it needs is not
-        raise
-    raise ImportError("penstock.deliver.grain needs Grain: pip install grain") from error
-
-import numpy as np
-
-from penstock.algebra.view import collect
-from penstock.argument import IntArray
-from penstock.batch import Batch, Outputs
-from penstock.formats.open import open_source
+from penstock.algebra.items import Items
+from penstock.deliver.requirement import importing
 from penstock.loader import Loader
-from penstock.records import Recipe, Source
-from penstock.schema import Field
 from penstock.stream import Stream
 
-__all__ = ["BatchDataset", "GrainSource", "Samples"]
+with importing("penstock.deliver.grain needs Grain", "pip install grain", "grain"):
+    import grain
 
-COMPARED = 32
-"""Records that a fingerprint looks at."""
+__all__ = ["BatchDataset", "GrainSource", "Samples"]
 
 
 class Samples:
@@ -87,47 +72,5 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]
         self._batches.close()
 
 
-class GrainSource(Source):
-    """Records of a Grain data source, or of a ``grain.MapDataset``, as a penstock source: shuffled, packed, mixed and resumed.
-
-    Items are dicts; anything else is the field ``value``. ``schema`` is found from the first item if it is left out.
-    """
-
-    def __init__(self, data: Any, *, schema: Mapping[str, Field] | None = None) -> None:
-        self._data, self._given = data, None if schema is None else dict(schema)
-        self._schema = self._given if self._given is not None else self._found()
-
-    def _found(self) -> dict[str, Field]:
-        numbers = open_source({"index": np.arange(len(self))})
-        return dict(numbers.map(lambda record: self._item(record["index"])).schema)
-
-    def _item(self, index: Any) -> Mapping[str, Any]:
-        item = self._data[int(index)]
-        return item if isinstance(item, Mapping) else {"value": item}
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    @property
-    def schema(self) -> Mapping[str, Field]:
-        return dict(self._schema)
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the fields, the number of records, and some of them."""
-        found = hashlib.sha256(repr(("grain", len(self), [(name, repr(field)) for name, field in self._schema.items()])).encode())
-        for index in np.unique(np.linspace(0, max(0, len(self) - 1), min(COMPARED, len(self))).astype(int)):
-            for name, value in self._item(index).items():
-                array = np.asarray(value)
-                found.update(repr((name, array.dtype.str, array.shape)).encode() + array.tobytes())
-        return found.hexdigest()
-
-    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
-        return collect([self._item(index) for index in ids], {name: self._schema[name] for name in fields}, out)
-
-    def _recipe(self) -> Recipe:
-        return _reopened, (self._data, self._given)
-
-
-def _reopened(data: Any, schema: Mapping[str, Field] | None) -> GrainSource:
-    return GrainSource(data, schema=schema)
+class GrainSource(Items):
+    """Records of a Grain data source, or of a ``grain.MapDataset``, as a penstock source; see :class:`penstock.source.Items`."""

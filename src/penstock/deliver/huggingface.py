@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
-import numpy as np
-
+from penstock.deliver.forms import padding_free, with_bounds
+from penstock.deliver.requirement import for_evaluation, importing
 from penstock.deliver.torch import DataLoader
 from penstock.errors import StateMismatchError
 from penstock.loader import Loader
@@ -15,46 +15,6 @@ from penstock.trace import LossLog
 __all__ = ["log_losses", "over_loaders", "padding_free", "with_bounds"]
 
 T = TypeVar("T")
-IGNORED = -100
-
-
-def padding_free(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch of packs as one row: ``input_ids``, ``labels`` and ``position_ids`` of shape [1, rows * length]; a ``transform=``.
-
-    Packs need the fields tokens, labels and position; with the field segment the padding of a row is one document. There is no
-    attention mask: models tell documents apart where positions begin at 0. Their loss compares a token with the label behind it, so
-    labels are moved by one; that of a document's first token is -100.
-
-    >>> import penstock as pen
-    >>> from penstock.deliver.huggingface import padding_free
-    >>> packs = pen.open({"text": ["abc", "de"]}).in_order().pack(5, fields=("tokens", "labels", "position"))
-    >>> next(iter(pen.Loader(packs, 1, transform=padding_free)))["labels"].tolist()
-    [[-100, 98, 99, -100, -100]]
-    """
-    missing = {"tokens", "labels", "position"} - set(batch)
-    if missing:
-        raise ValueError(
-            f"the batch has no field {', '.join(sorted(missing))}: use pack(..., fields=('tokens', 'labels', 'position'))"
-        )
-    labels = np.full((1, batch["labels"].size), IGNORED, np.int64)
-    labels[0, 1:] = batch["labels"].reshape(-1)[:-1]
-    position = batch["position"].astype(np.int64)
-    if "segment" in batch:  # then padding is one document, not many of one token
-        padding = batch["segment"] < 0
-        position[padding] = (np.cumsum(padding, axis=1) - 1)[padding]
-    return {"input_ids": batch["tokens"].reshape(1, -1).astype(np.int64), "labels": labels, "position_ids": position.reshape(1, -1)}
-
-
-def with_bounds(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """:func:`padding_free`, and where documents begin: ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q``, ``max_length_k``.
-
-    For attention of varying length (flash attention), which then need not look for them in ``position_ids``.
-    """
-    flat = padding_free(batch)
-    starts = np.flatnonzero(flat["position_ids"][0] == 0)
-    bounds = np.append(starts, flat["position_ids"].size).astype(np.int32)
-    longest = int(np.diff(bounds).max())
-    return {**flat, "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds.copy(), "max_length_q": longest, "max_length_k": longest}
 
 
 def over_loaders(trainer: type[T]) -> type[T]:
@@ -83,10 +43,7 @@ def over_loaders(trainer: type[T]) -> type[T]:
         def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
             if isinstance(eval_dataset, str):
                 eval_dataset = self.eval_dataset[eval_dataset]
-            loader = _checked(self.eval_dataset if eval_dataset is None else eval_dataset)
-            if not loader.restart:
-                raise ValueError("a loader for evaluation needs restart=True: without it every evaluation would see other records")
-            return DataLoader(loader)
+            return DataLoader(for_evaluation(_checked(self.eval_dataset if eval_dataset is None else eval_dataset)))
 
         def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
             return self.get_eval_dataloader(test_dataset)
@@ -163,13 +120,9 @@ def _checked(loader: Any) -> Loader:
 @cache
 def _keeps_state() -> type[Any]:
     """A callback that puts the loader's state into trainer_state.json, and compares it when a run resumes."""
-    try:
+    with importing("over_loaders needs transformers", "pip install 'transformers[torch]'", "transformers"):
         from transformers import TrainerCallback
         from transformers.trainer_callback import ExportableState
-    except ModuleNotFoundError as error:
-        if error.name != "transformers":  # it is there, but something it needs is not
-            raise
-        raise ImportError("over_loaders needs transformers: pip install 'transformers[torch]'") from error
 
     class KeepsState(TrainerCallback, ExportableState):  # type: ignore[misc]
         loader: Loader | None = None

@@ -3,17 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-try:
-    from lightning.pytorch import Callback, LightningDataModule
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] != "lightning":  # it is there, but something it needs is not
-        raise
-    raise ImportError("penstock.deliver.lightning needs lightning: pip install lightning") from error
-
+from penstock.deliver.requirement import for_evaluation, for_training, importing
 from penstock.deliver.torch import DataLoader, Delivery, deliver
 from penstock.loader import Loader
 from penstock.order import Shard
 from penstock.trace import LossLog
+
+with importing("penstock.deliver.lightning needs lightning", "pip install lightning", "lightning"):
+    from lightning.pytorch import Callback, LightningDataModule
 
 __all__ = ["Data", "LogLosses"]
 
@@ -56,8 +53,7 @@ class Data(LightningDataModule):  # type: ignore[misc]
                 setattr(self, f"{name}_dataloader", _function(makes, self._deliver if name == "train" else _evaluation))
 
     def _deliver(self, loader: Loader) -> Any:
-        if loader.restart:
-            raise ValueError("the loader has restart=True and would train on its first batches again: leave restart out")
+        for_training(loader)
         if self._workers:
             return DataLoader(loader, num_workers=self._workers, persistent_workers=True)
         try:
@@ -123,9 +119,7 @@ def _loader(make: Make) -> Loader:
 
 
 def _evaluation(loader: Loader) -> Delivery:
-    if not loader.restart:
-        raise ValueError("a loader for evaluation needs restart=True: without it every evaluation would see other records")
-    return deliver(loader)
+    return deliver(for_evaluation(loader))
 
 
 class _Endless(Delivery):

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock.deliver.requirement import check_fields
+
 __all__ = ["maxtext"]
 
 
@@ -22,9 +24,7 @@ def maxtext(batch: Mapping[str, Any]) -> dict[str, Any]:
     [[1, 1, 0, 0, 0]]
     """
     needed = ("tokens", "labels", "segment", "position")
-    missing = [name for name in needed if name not in batch]
-    if missing:
-        raise ValueError(f"the batch has no field {', '.join(missing)}: use pack(..., fields={needed}, first_segment=1)")
+    check_fields("batch", batch, needed, ", first_segment=1")
     tokens, labels, segment, position = (batch[name] for name in needed)
     counts = labels >= 0
     if (segment < 0).any() or counts[segment == 0].any():  # a document that MaxText would take for padding

@@ -13,6 +13,7 @@ import torch
 import torch.utils.data
 
 from penstock.argument import whole_number
+from penstock.deliver.requirement import check_fields
 from penstock.deliver.torch import as_tensors
 from penstock.loader import Loader
 from penstock.order import Shard
@@ -42,27 +43,45 @@ class MegatronSamples(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __init__(self, stream: Stream, *, num_samples: int | None = None, attention_mask: bool = False) -> None:
         needed = (*NEEDED, CAUSAL_NEEDS) if attention_mask else NEEDED
-        missing = [name for name in needed if name not in stream.schema]
-        if missing:
-            raise ValueError(f"the stream has no field {', '.join(missing)}: use pack(..., fields={needed})")
+        check_fields("stream", stream.schema, needed)
         self._loader = Loader(stream, 1, tail="wrap", threads=0)
         self._loader.forever().close()  # refuses a stream without samples
         self._length = len(stream) if num_samples is None else whole_number("num_samples", num_samples)
         self._masked = attention_mask
+        self._runs: dict[int, Loader] = {}
+        self._has_runs = self._loader.stream is stream  # otherwise the samples depend on the size of batches
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int | None) -> dict[str, Any]:
-        if index is not None and not 0 <= index < self._length:
-            raise IndexError(f"expected a sample from 0 to {self._length - 1}, got {index}")
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int | None]) -> list[dict[str, Any]]:
+        """Several items; those that follow each other are read at once."""
+        for index in indices:
+            if index is not None and not 0 <= index < self._length:
+                raise IndexError(f"expected a sample from 0 to {self._length - 1}, got {index}")
+        batch = self._run(indices)
+        if batch is not None:
+            return [self._item({name: values[row] for name, values in batch.items()}) for row in range(len(indices))]
+        return [self._one(index) for index in indices]
+
+    def _run(self, indices: Sequence[int | None]) -> Mapping[str, Any] | None:
+        """The samples of one step of a loader, if these are: micro-batches are."""
+        first, size = indices[0] if indices else None, len(indices)
+        if not self._has_runs or size < 2 or first is None or first % size or list(indices) != list(range(first, first + size)):
+            return None
+        if size not in self._runs:
+            self._runs[size] = Loader(self._loader.stream, size, tail="wrap", threads=0)
+        batch: Mapping[str, Any] = self._runs[size].batch(first // size)
+        return batch
+
+    def _one(self, index: int | None) -> dict[str, Any]:
         item = self._item({name: values[0] for name, values in self._loader.batch(index or 0).items()})
         if index is None:
             item["loss_mask"].zero_()
         return item
-
-    def __getitems__(self, indices: Sequence[int | None]) -> list[dict[str, Any]]:
-        return [self[index] for index in indices]
 
     def _item(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         counts = sample["labels"] >= 0

@@ -4,19 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-try:
-    from olmo_core.data.data_loader import DataLoaderBase
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] != "olmo_core":  # it is there, but something it needs is not
-        raise
-    raise ImportError("penstock.deliver.olmo_core needs OLMo-core: pip install ai2-olmo-core") from error
-
 import torch
 
+from penstock.argument import whole_number
+from penstock.deliver.forms import document_lengths
+from penstock.deliver.requirement import check_fields, importing
 from penstock.deliver.torch import as_tensors, deliver
 from penstock.loader import Loader
 from penstock.order import Shard
 from penstock.stream import Stream
+
+with importing("penstock.deliver.olmo_core needs OLMo-core", "pip install ai2-olmo-core", "olmo_core"):
+    from olmo_core.data.data_loader import DataLoaderBase
 
 __all__ = ["OlmoDataLoader"]
 
@@ -37,11 +36,9 @@ class OlmoDataLoader(DataLoaderBase):  # type: ignore[misc]
         super().__init__(
             work_dir=work_dir, global_batch_size=global_batch_size, dp_world_size=dp_world_size, dp_rank=dp_rank, **rest
         )
-        missing = [name for name in NEEDED if name not in stream.schema]
-        if missing:
-            raise ValueError(f"the stream has no field {', '.join(missing)}: use pack(..., fields={NEEDED})")
+        check_fields("stream", stream.schema, NEEDED)
         (self._length,) = stream.schema["tokens"].shape
-        self._stream = stream
+        self._stream, self._number = stream, 0
         self._loader = self._made()
 
     def _made(self) -> Loader:
@@ -78,25 +75,28 @@ class OlmoDataLoader(DataLoaderBase):  # type: ignore[misc]
         except TypeError:
             return None
 
+    @property
+    def epoch(self) -> int:
+        """From 1 on."""
+        if not self._number:
+            raise RuntimeError("the epoch is not known yet: call reshuffle()")
+        return self._number
+
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self._epoch, "batches_processed": self.batches_processed, "loader": self._loader.state_dict()}
+        return {"epoch": self._number or None, "batches_processed": self.batches_processed, "loader": self._loader.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where a run stood, on any number of ranks; see :meth:`penstock.Loader.load_state_dict`."""
         if "loader" not in state_dict:
             raise ValueError(f"expected the state of a penstock data loader, got one with the keys {sorted(state_dict)}")
         self._loader.load_state_dict(state_dict["loader"])
-        self._epoch, self.batches_processed = state_dict["epoch"], state_dict["batches_processed"]
+        self._number, self.batches_processed = state_dict["epoch"] or 0, state_dict["batches_processed"]
 
     def reshuffle(self, epoch: int | None = None, **rest: Any) -> None:
         """Name the epoch, from 1 on. Nothing is built: the order of an epoch is a formula."""
-        if epoch is None:
-            epoch = 1 if self._epoch is None else self._epoch + 1
-        if epoch < 1:
-            raise ValueError(f"epochs count from 1, got {epoch}")
-        self._epoch = epoch
+        self._number = self._number + 1 if epoch is None else whole_number("epoch", epoch, least=1)
         if self.batches_processed == 0:
-            self._loader.begin_epoch(epoch - 1)
+            self._loader.begin_epoch(self._number - 1)
 
     def _iter_batches(self) -> Iterator[dict[str, Any]]:
         if self._loader.epoch >= self.epoch and self.batches_processed:  # resumed behind the last batch of an epoch
@@ -118,15 +118,10 @@ class OlmoDataLoader(DataLoaderBase):  # type: ignore[misc]
 
 
 def _as_olmo(batch: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """A document begins where the segment changes; the padding of a row is one, too."""
-    segment = batch["segment"]
-    starts = torch.ones_like(segment, dtype=torch.bool)
-    starts[:, 1:] = segment[:, 1:] != segment[:, :-1]
-    end = torch.tensor([segment.shape[1]])
-    lengths = [torch.diff(torch.nonzero(row).flatten(), append=end).to(torch.int32) for row in starts]
+    lengths = document_lengths(batch["segment"].numpy())
     return {
         "input_ids": batch["tokens"].long(),
         "labels": batch["labels"].long(),
-        "doc_lens": torch.nn.utils.rnn.pad_sequence(lengths, batch_first=True),
-        "max_doc_lens": [int(one.max()) for one in lengths],
+        "doc_lens": torch.from_numpy(lengths),
+        "max_doc_lens": lengths.max(axis=1).tolist(),
     }

@@ -4,16 +4,13 @@ import json
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-try:
-    import orbax.checkpoint as ocp
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] != "orbax":  # it is there, but something it needs is not
-        raise
-    raise ImportError("penstock.deliver.orbax needs Orbax: pip install orbax-checkpoint") from error
-
 import jax
 
+from penstock.deliver.requirement import importing
 from penstock.errors import StateError
+
+with importing("penstock.deliver.orbax needs Orbax", "pip install orbax-checkpoint", "orbax"):
+    import orbax.checkpoint as ocp
 
 __all__ = ["LoaderHandler", "LoaderRestore", "LoaderSave"]
 

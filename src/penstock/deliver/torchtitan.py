@@ -5,22 +5,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-try:
-    import tyro
-    from torchtitan.components.dataloader import BaseDataLoader
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] not in (
-        "torchtitan",
-        "tyro",
-    ):  # it is there, but something it needs is not
-        raise
-    raise ImportError("penstock.deliver.torchtitan needs torchtitan: pip install torchtitan") from error
-
+from penstock.deliver.requirement import importing
 from penstock.deliver.torch import deliver
 from penstock.formats.open import open_source
 from penstock.loader import Loader
 from penstock.order import Shard
 from penstock.stream import Stream
+
+with importing("penstock.deliver.torchtitan needs torchtitan", "pip install torchtitan", "torchtitan", "tyro"):
+    import tyro
+    from torchtitan.components.dataloader import BaseDataLoader
 
 __all__ = ["TitanDataLoader"]
 

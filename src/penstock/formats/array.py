@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.argument import IntArray
+from penstock.argument import IntArray, as_ids
 from penstock.batch import Batch, Outputs, Ragged, check_told, fixed_output, masked
 from penstock.errors import (
     FormatError,
@@ -121,6 +121,14 @@ class ArraySource(Source):
             return array
         missing = np.ma.getmaskarray(column)[ids].any(axis=tuple(range(1, column.ndim)))
         return masked(array, np.logical_not(missing) if missing.any() else None)
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        column = self._columns[field]
+        if not isinstance(column, Ragged):
+            return super().lengths(field, ids)
+        wanted = as_ids(ids, len(self))
+        found: IntArray = column.offsets[wanted + 1] - column.offsets[wanted]
+        return found
 
     def native_reader(self, field: str) -> tuple[Any, int] | None:
         if field not in self._rows or isinstance(self._columns[field], np.ma.MaskedArray):

@@ -5,18 +5,21 @@
     .nv-meta/.info.json    = {"shard_counts": {name of an archive: samples, ...}}     the i-th name is tar_file_id i
     .nv-meta/index.sqlite  = samples(tar_file_id, sample_key, sample_index, byte_offset, byte_size)
                              sample_parts(tar_file_id, sample_index, part_name, content_byte_offset, content_byte_size)
-    .nv-meta/split.yaml    = {"split_parts": {part: [name of an archive, ...]}, "exclude": [...]}     or split.json
-    <name>.tar.idx         = offset of every sample u64; it does not say where its files are, so it is not used
+    .nv-meta/split.yaml    = {"split_parts": {part: [name of an archive, ...]}, "exclude": [...]}     or split.json; a name may be
+                             a pattern, {000..123}.tar
+    <name>.tar.idx         = offset of every sample u64, end of the last; it does not say where its files are, so it is not used
 
 The index says where every file is, so that an archive need not be walked header after header: all headers are read at once, by
 several threads, and each is compared with the index. An index that says anything else than the archive does is not used, and the
 archive is scanned.
 """
 
+import itertools
+import math
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -62,6 +65,10 @@ STEPS = 10_000
 NAME_AT, SIZE_AT, SUM_AT, TYPE_AT, PREFIX_AT = slice(0, 100), slice(124, 136), slice(148, 156), 156, slice(345, 500)
 FACTS = re.compile(rb"(?:[0-9]+ (?:mtime|atime|ctime|comment|uid|gid|uname|gname)=[^\n]*\n)*\0*")
 """What pax headers may say of a file whose name and size are in its own header."""
+
+BRACES, RANGE = re.compile(r"\{([^{}]*(?:\.\.|,)[^{}]*)\}"), re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})")
+MAX_ARCHIVES = 10_000_000
+"""That a pattern may stand for."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -267,18 +274,47 @@ def split_files(what: Names, split: str) -> Files:
         raise FormatError(f"{meta}: expected lists of archives by the names of parts as split_parts, found something else")
     if split not in parts:
         raise KeyError(f"{meta}: there is no part {split!r}; there are {list(parts)}")
-    archives, excluded = set(parts[split]), set(excluded)
-    if left_out := [name for name in excluded if not archives.isdisjoint(str(one) for one in PurePosixPath(name).parents)]:
-        raise UnsupportedTypeError(f"{meta}: the split leaves out single samples, such as {left_out[0]!r}, which is not read")
-    names = [name for name in parts[split] if name not in excluded]
-    for name in [*names, *excluded]:
-        if any(letter in name for letter in "{}"):
-            raise UnsupportedTypeError(f"{meta}: expected names of archives, found the pattern {name[:100]!r}: write them out")
+    named = [name for one in parts[split] for name in _written_out(meta, one)]
+    archives, left_out = set(named), {name for one in excluded for name in _written_out(meta, one)}
+    if some := [name for name in left_out if not archives.isdisjoint(str(one) for one in PurePosixPath(name).parents)]:
+        raise UnsupportedTypeError(f"{meta}: the split leaves out single samples, such as {some[0]!r}, which is not read")
+    names = [name for name in named if name not in left_out]
+    for name in [*names, *left_out]:
         if any(one in ("", ".", "..") for one in name.split("/")) or "\0" in name:
             raise UnsafePathError(f"{meta}: expected archives below {where}, found {name[:100]!r}")
     if not names:
         raise EmptySourceError(f"{meta}: expected at least one archive in the part {split!r}, found none")
     return Files([LocalFile(where / name) for name in names])
+
+
+def _written_out(meta: Path, pattern: str) -> Iterator[str]:
+    """The names that a pattern stands for, in their order: ``{000..123}`` is a range of numbers, with as many digits; ``{a,b}`` is
+    each of these. Energon writes names that differ in numbers so.
+    """
+    pieces = BRACES.split(pattern)
+    if any(letter in piece for piece in pieces[::2] for letter in "{}"):
+        raise UnsupportedTypeError(
+            f"{meta}: expected names with ranges {{0..9}}, found the pattern {pattern[:100]!r}: write them out"
+        )
+    choices = [[piece] if number % 2 == 0 else _choices(meta, piece) for number, piece in enumerate(pieces)]
+    if math.prod(map(len, choices)) > MAX_ARCHIVES:
+        raise UnsupportedTypeError(f"{meta}: expected at most {MAX_ARCHIVES} archives, found more in {pattern[:100]!r}")
+    return map("".join, itertools.product(*choices))
+
+
+def _choices(meta: Path, inside: str) -> Sequence[str]:
+    edges = RANGE.fullmatch(inside)
+    if edges is None and ".." in inside:
+        raise UnsupportedTypeError(f"{meta}: expected a range of numbers, such as {{0..9}}, found {{{inside[:100]}}}: write it out")
+    if edges is None:
+        return inside.split(",")
+    first, last = edges.groups()
+    low, high = int(first), int(last)
+    if abs(high - low) >= MAX_ARCHIVES:
+        raise UnsupportedTypeError(f"{meta}: expected at most {MAX_ARCHIVES} archives, found {{{inside[:100]}}}")
+    is_padded = any(len(one) > 1 and one.startswith("0") for one in (first, last))
+    width = max(len(first), len(last)) if is_padded else 0
+    return [f"{number:0{width}}" for number in (range(low, high + 1) if low <= high else range(low, high - 1, -1))]
 
 
 def _are_names(names: object) -> bool:

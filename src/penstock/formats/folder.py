@@ -1,6 +1,5 @@
 """Folders of files: each file a record, decoded by a function, or as an image."""
 
-import errno
 import hashlib
 import io
 import os
@@ -8,9 +7,8 @@ import stat
 import time
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
@@ -21,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.algebra.view import collect
-from penstock.argument import IntArray, byte_size
+from penstock.argument import IntArray, as_ids, byte_size
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output, masked
 from penstock.errors import (
     BatchTooLargeError,
@@ -29,22 +27,21 @@ from penstock.errors import (
     FormatError,
     MissingError,
     NoMatchError,
-    PenstockError,
     ReadError,
     SizeOverflowError,
-    SourceChangedError,
     UnsafePathError,
     UnsupportedTypeError,
 )
 from penstock.fingerprint import digest_files, fingerprint_files, fingerprint_of, spread
-from penstock.formats.files import MAX_BLOCK_BYTES, check_batch, check_block
+from penstock.formats.files import MAX_BATCH_BYTES, MAX_BLOCK_BYTES, check_batch, check_block
 from penstock.formats.rows_in_files import default_threads
+from penstock.native import _core
 from penstock.process import need
 from penstock.records import Blocks, Recipe, Sampling, Source
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.store.column import guess_field
 from penstock.store.manifest import fits
-from penstock.system import is_directory, is_file, read_error, reading, status
+from penstock.system import is_directory, is_file, reading, status
 
 __all__ = [
     "MAX_PIXELS",
@@ -257,22 +254,23 @@ class FolderSource(Source):
         self._ends, self._sizes = np.frombuffer(listing.ends, np.int64), np.frombuffer(listing.sizes, np.int64)
         self._runs, self._labels = Blocks.of_counts(listing.counts), np.array(listing.labels, np.int32)
         self._label = options.label if listing.label_names else None
+        self._list = listing.native(root, self._labels)
         self._decoder = Decoder(options.data, options.decode, options.schema, self._first)
         names = list(self.schema)
         if len(names) < len(self._decoder.schema) + 1 + (self._label is not None):
             raise ValueError(f"fields must have different names, got {[*self._decoder.schema, 'path', self._label]}")
 
     @abstractmethod
-    def _content(self, record: int) -> tuple[str, bytes]:
-        """The name of a file, for messages, and its bytes."""
+    def _where(self, record: int) -> str:
+        """A file in a message."""
 
     @abstractmethod
     def _fill(self, ids: IntArray, offsets: IntArray, values: npt.NDArray[np.uint8]) -> None:
         """Put the bytes of files at their offsets."""
 
     @abstractmethod
-    def _decoded(self, ids: IntArray) -> list[Mapping[str, Any]]:
-        """What the decoder makes of files."""
+    def _content_reader(self) -> tuple[Any, int] | None:
+        """The native reader of the bytes of files."""
 
     @abstractmethod
     def _fingerprint_of(self, ids: IntArray) -> str:
@@ -334,6 +332,27 @@ class FolderSource(Source):
         """Files of one folder that follow each other."""
         return self._runs
 
+    def native_reader(self, field: str) -> tuple[Any, int] | None:
+        if field == "path":
+            return self._list.paths, -1
+        if field == self._label:
+            return self._list.labels, -1
+        return self._content_reader() if self._has_bytes(field) else None
+
+    @property
+    def max_batch_bytes(self) -> int | None:
+        return MAX_BATCH_BYTES if self._decoder.is_plain else None
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        if self._has_bytes(field):
+            found: IntArray = self._sizes[as_ids(ids, len(self))]
+            return found
+        return super().lengths(field, ids)
+
+    def _has_bytes(self, field: str) -> bool:
+        """Whether a field is that of the bytes of files."""
+        return field in self._decoder.schema and self._decoder.is_plain
+
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         wanted = {name: one for name, one in self._decoder.schema.items() if name in fields}
         batch = self._contents(ids, wanted, out) if wanted else {}
@@ -347,15 +366,24 @@ class FolderSource(Source):
 
     def _contents(self, ids: IntArray, wanted: Mapping[str, Field], out: Outputs) -> Batch:
         check_batch(self._root, int(self._sizes[ids].sum()))
-        if not self._decoder.is_plain:
-            return collect(self._decoded(ids), wanted, {name: array for name, array in out.items() if name in wanted})
         offsets = np.concatenate([[0], np.cumsum(self._sizes[ids])]).astype(np.int64)
         values = empty((int(offsets[-1]),), np.dtype(np.uint8))
-        self._fill(ids, offsets, values)
-        return {next(iter(wanted)): Ragged(values, offsets, "bytes")}
+        self._fill(np.ascontiguousarray(ids), offsets, values)
+        if self._decoder.is_plain:
+            return {next(iter(wanted)): Ragged(values, offsets, "bytes")}
+        numbers, ends = ids.tolist(), offsets.tolist()
+
+        def decode(i: int) -> Mapping[str, Any]:
+            return self._decoder(self._where(numbers[i]), values[ends[i] : ends[i + 1]].tobytes())
+
+        decoded = run_each(decode, ids.size, self._options.threads)
+        return collect(decoded, wanted, {name: array for name, array in out.items() if name in wanted})
 
     def _first(self) -> tuple[str, bytes]:
-        return self._content(0)
+        size = int(self._sizes[0])
+        content = np.empty(size, np.uint8)
+        self._fill(np.zeros(1, np.int64), np.array([0, size], np.int64), content)
+        return self._where(0), content.tobytes()
 
     def _names(self, ids: IntArray) -> list[bytes]:
         """The paths below the root."""
@@ -366,21 +394,22 @@ class FolderSource(Source):
 
 
 class DirectorySource(FolderSource):
-    """The files under a folder on disk. Nothing is held open. :func:`open_directory` makes it."""
+    """The files under a folder on disk, read natively, in the versions that were listed. Nothing is held open.
+    :func:`open_directory` makes it.
+    """
 
     def __init__(self, root: str, options: FolderOptions) -> None:
+        self._pool = _core.ThreadPool(options.threads)
         super().__init__(root, _scan(root, options), options)
 
-    def _content(self, record: int) -> tuple[str, bytes]:
-        return _content(self._paths(np.array([record], np.int64))[0], int(self._sizes[record]))
-
-    def _decoded(self, ids: IntArray) -> list[Mapping[str, Any]]:
-        paths, sizes = self._paths(ids), self._sizes[ids].tolist()
-        return run_each(lambda i: self._decoder(*_content(paths[i], sizes[i])), ids.size, self._options.threads)
+    def _where(self, record: int) -> str:
+        return _text(self._paths(np.array([record], np.int64))[0])
 
     def _fill(self, ids: IntArray, offsets: IntArray, values: npt.NDArray[np.uint8]) -> None:
-        paths, ends = self._paths(ids), offsets.tolist()
-        run_each(lambda i: _fill(paths[i], values.data[ends[i] : ends[i + 1]]), ids.size, self._options.threads)
+        self._list.read(ids, offsets, values, self._pool)
+
+    def _content_reader(self) -> tuple[Any, int] | None:
+        return self._list.contents, -1
 
     def _fingerprint_of(self, ids: IntArray) -> str:
         return fingerprint_files("sample", map(os.fsdecode, self._paths(ids)))
@@ -426,8 +455,24 @@ class Listing:
     labels: "array[int]" = field(default_factory=lambda: array("q"))  # -1 for files next to the sub-folders
     label_names: list[bytes] = field(default_factory=list)
     links: dict[int, bytes] = field(default_factory=dict)
+    versions: "array[int]" = field(default_factory=lambda: array("Q"))  # three numbers each, of those on a disk
 
-    def add(self, folder: bytes, name: bytes, size: int) -> None:
+    def native(self, root: str, labels: npt.NDArray[np.int32]) -> _core.FileList:
+        """The same for native readers, which read the files in these versions."""
+        return _core.FileList(
+            os.path.join(root, ""),
+            [os.path.join(folder, b"") for folder in self.folders],
+            np.cumsum(np.frombuffer(self.counts, np.int64)),
+            np.frombuffer(self.names, np.uint8),
+            np.frombuffer(self.ends, np.int64),
+            np.frombuffer(self.sizes, np.int64),
+            np.frombuffer(self.versions, np.uint64),
+            self.links,
+            labels,
+            MAX_BATCH_BYTES,
+        )
+
+    def add(self, folder: bytes, name: bytes, size: int, version: Iterable[int] = ()) -> None:
         """One more file."""
         if not self.folders or self.folders[-1] != folder:
             self.folders.append(folder)
@@ -437,6 +482,7 @@ class Listing:
         self.names += name
         self.ends.append(len(self.names))
         self.sizes.append(size)
+        self.versions.extend(version)
 
 
 def _root(path: str | os.PathLike[str]) -> str:
@@ -494,7 +540,7 @@ def _add(listing: Listing, place: tuple[bytes, bytes, bytes], kind: int, max_blo
         info = os.stat(path, follow_symlinks=False)
     check_record(_text(path), info.st_size)
     check_block(_text(path), info.st_size, info.st_blocks * BLOCK_BYTES, max_block_bytes)  # a sparse file takes no room
-    listing.add(folder, name, info.st_size)
+    listing.add(folder, name, info.st_size, (word % 2**64 for word in (info.st_dev, info.st_ino, info.st_mtime_ns)))
 
 
 def check_record(where: str, size: int) -> None:
@@ -513,41 +559,6 @@ def _target(root: bytes, path: bytes) -> bytes:
     if not is_file(target):
         raise MissingError(f"{_text(path)}: the link leads to {_text(target)}, which is not a file")
     return target
-
-
-def _content(path: bytes, size: int) -> tuple[str, bytes]:
-    """The name of a file and its bytes."""
-    content = bytearray(size)
-    _fill(path, memoryview(content))
-    return _text(path), bytes(content)
-
-
-def _fill(path: bytes, view: memoryview) -> None:
-    """Read a whole file, which must still be as long as the view."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError as error:
-        raise MissingError(f"{_text(path)}: the file was there when the folder was opened, but no longer is") from error
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
-            raise read_error(error, path) from error
-        raise SourceChangedError(f"{_text(path)}: expected a file, as when the folder was opened, found something else") from error
-    try:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode) or info.st_size != len(view):
-            raise SourceChangedError(f"{_text(path)}: expected {len(view)} bytes as at opening, found {info.st_size}; open it anew")
-        while view:
-            count = os.readv(descriptor, [view])
-            if count == 0:
-                raise SourceChangedError(f"{_text(path)}: the file was cut while it was read")
-            view = view[count:]
-    except PenstockError:
-        raise
-    except OSError as error:
-        raise read_error(error, path) from error
-    finally:
-        with suppress(OSError):  # nothing was written
-            os.close(descriptor)
 
 
 def _text(path: bytes) -> str:

@@ -13,7 +13,8 @@
     rows        = n u32 | offsets | Arrow file | its bytes u32 | "LDARW01\\0"    where items are dicts of texts, numbers and lists
 
 An item is what the function of the user yielded. Its leaves are fields, named by their way through dicts and lists (``a.b``,
-``0``), or ``data``. An item of the TokensLoader is a document. Rows have the fields of their Arrow file.
+``0``), or ``data``. Leaves that are lists and dicts are JSON texts. An item of the TokensLoader is a document. Rows have the fields
+of their Arrow file.
 """
 
 import json
@@ -59,6 +60,7 @@ from penstock.formats.arrow_file import (
 )
 from penstock.formats.copied import copy_files
 from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, FileSource, LocalFile, Names, RemoteFile, Versions, check_block
+from penstock.formats.litdata_nested import NestedItems
 from penstock.formats.packed import (
     KEPT_BYTES,
     OFFSET,
@@ -68,6 +70,7 @@ from penstock.formats.packed import (
     PackedBlocks,
     PackedColumn,
     PackedFile,
+    PackedLayout,
     PackedOrigin,
     PackedSource,
     choose,
@@ -116,6 +119,9 @@ TEXTS = ("str", "text")
 BYTES = ("bytes", "jpeg", "jpeg_array", "pil", "image", "video", "audio", "file", "tiff", "tifffile", "nifti", "mesh", "pdf")
 """Leaves that are stored as they were, or as the files they were."""
 
+NESTED = "json"
+"""Leaves that are lists and dicts."""
+
 
 def _has_tokens(config: object) -> bool:
     """Whether the configuration is one of tokens. Indices of old versions do not name the loader."""
@@ -136,7 +142,7 @@ def open_litdata(
     max_block_bytes: int | str = MAX_BLOCK_BYTES,
     kept_bytes: int | str = KEPT_BYTES,
     remote: RemoteOptions | None = None,
-) -> "LitDataTokens | LitDataRows | PackedSource | PackedBlocks":
+) -> "LitDataTokens | LitDataRows | PackedSource | PackedBlocks | NestedItems":
     """A directory of chunks, or the objects under a URL, in the order of its index.
 
     ``field`` is the name of tokens. Of other items, ``fields`` are the wanted leaves, or a dict of new names and leaves. A chunk
@@ -312,7 +318,15 @@ class LitDataTokens(TokenSource):
 
 def _open_items(
     files: Files, fields: Fields | None, options: tuple[int, str, RemoteOptions | None], limits: tuple[int, int]
-) -> PackedSource | PackedBlocks:
+) -> PackedSource | PackedBlocks | NestedItems:
+    source, layout = _packed_items(files, fields, options, limits)
+    nested = [name for name, number in layout.chosen.items() if layout.columns[number].encoding == NESTED]
+    return NestedItems(source, nested, str(files[0]), limits[0]) if nested else source
+
+
+def _packed_items(
+    files: Files, fields: Fields | None, options: tuple[int, str, RemoteOptions | None], limits: tuple[int, int]
+) -> tuple[PackedSource | PackedBlocks, PackedLayout]:
     columns, parts, level = files.once("items", lambda: _look_at_items(files))
     decompression = None if level is None else Decompression("zstd", *limits)
     if level in ("sample", "batch"):
@@ -324,10 +338,15 @@ def _open_items(
         heads = files.once("arrays", lambda: first_values(parts, columns, 2 * OFFSET.itemsize, decompression))
         columns = [_with_type(files[0], column, heads, wanted) for column in columns]
     layout = choose(files[0], columns, fields)
-    origin = PackedOrigin(options, ("litdata items", fields), (_open_items, (files, fields, options, limits)))
+    origin = PackedOrigin(options, ("litdata items", fields), (_open_packed, (files, fields, options, limits)))
     if decompression is None:
-        return PackedSource(files, parts, layout, origin)
-    return PackedBlocks(files, parts, layout, origin, decompression)
+        return PackedSource(files, parts, layout, origin), layout
+    return PackedBlocks(files, parts, layout, origin, decompression), layout
+
+
+def _open_packed(*arguments: Any) -> PackedSource | PackedBlocks:
+    """What a pickle calls: the leaves as they are stored."""
+    return _packed_items(*arguments)[0]
 
 
 def _look_at_items(files: Files) -> tuple[list[PackedColumn], list[PackedFile], str | None]:
@@ -465,7 +484,7 @@ def _leaf(name: str, encoding: str) -> PackedColumn:
         field = Field(NUMBERS[encoding])
     elif kind in TEXTS:
         field = Field.text()
-    elif kind in BYTES:
+    elif kind in BYTES or encoding == NESTED:
         field = Field.bytes()
     elif number.isdecimal() and len(number) < 4 and int(number) in types:
         field = Field.ragged(types[int(number)])

@@ -71,6 +71,9 @@ TABLE = 4
 WHOLE_BYTES = 128 << 20
 """Files of up to this many bytes are blocks."""
 
+PICKLED = ("pkl", "pickle", "graph")
+"""Encodings that are pickles, or have pickles in them: LitData's graphs have one that says which tensor is what."""
+
 KEPT_BYTES = 2 << 30
 """Of decompressed files, unless the user says so: a shuffle of blocks reads 16 of them together."""
 
@@ -99,7 +102,7 @@ class PackedColumn:
         """Why it is not read."""
         text = f"column {ascii(self.name)[:100]} is encoded as {ascii(self.encoding)[:100]}"
         others = "choose the others: fields=[...]"
-        if self.encoding.split(":")[0] in ("pkl", "pickle"):
+        if self.encoding.split(":")[0] in PICKLED:
             return UnsafeDataError(f"{where}: {text}, which would have to be executed to be read; {others}")
         return UnsupportedTypeError(f"{where}: {text}, which is not read; {others}")
 

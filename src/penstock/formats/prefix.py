@@ -5,16 +5,15 @@ They are those of one listing, in the versions that it told of. An object withou
 that some tools put there to stand for a directory, and is left out.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.argument import IntArray, as_ids
-from penstock.batch import empty
+from penstock.argument import IntArray
 from penstock.formats.files import MAX_BATCH_BYTES, Files, Prefix, RemoteFile
-from penstock.formats.folder import FolderOptions, FolderSource, Listing, check_record, folder_options, run_each
+from penstock.formats.folder import FolderOptions, FolderSource, Listing, check_record, folder_options
 from penstock.formats.rows_in_files import FileRows, reader_of_files
 from penstock.records import Extents, Recipe, Sampling
 from penstock.remote.window import RemoteFiles, RemoteOptions
@@ -74,20 +73,8 @@ class PrefixSource(FolderSource):
         """All bytes of the objects."""
         return self._rows.extents(self._bounds[starts], self._bounds[stops])
 
-    def native_reader(self, field: str) -> tuple[Any, int] | None:
-        if field not in self._decoder.schema or not self._decoder.is_plain:
-            return None
+    def _content_reader(self) -> tuple[Any, int] | None:
         return self._rows.native_runs(self._bounds, MAX_BATCH_BYTES)
-
-    @property
-    def max_batch_bytes(self) -> int | None:
-        return MAX_BATCH_BYTES if self._decoder.is_plain else None
-
-    def lengths(self, field: str, ids: Any) -> IntArray:
-        if field in self._decoder.schema and self._decoder.is_plain:
-            found: IntArray = self._sizes[as_ids(ids, len(self))]
-            return found
-        return super().lengths(field, ids)
 
     def file_versions(self) -> Hashable | None:
         return self._files.file_versions()
@@ -95,24 +82,11 @@ class PrefixSource(FolderSource):
     def close(self) -> None:
         self._rows.close()
 
-    def _content(self, record: int) -> tuple[str, bytes]:
-        size = int(self._bounds[record + 1] - self._bounds[record])
-        content = np.empty(size, np.uint8)
-        self._rows.read_spans(self._bounds[record : record + 1], np.array([0, size], np.int64), content)
-        return str(self._files[record]), content.tobytes()
+    def _where(self, record: int) -> str:
+        return str(self._files[record])
 
     def _fill(self, ids: IntArray, offsets: IntArray, values: npt.NDArray[np.uint8]) -> None:
         self._rows.read_spans(self._bounds[ids], offsets, values)
-
-    def _decoded(self, ids: IntArray) -> list[Mapping[str, Any]]:
-        offsets = np.concatenate([[0], np.cumsum(self._sizes[ids])]).astype(np.int64)
-        values, ends = empty((int(offsets[-1]),), np.dtype(np.uint8)), offsets.tolist()
-        self._fill(ids, offsets, values)
-
-        def decode(i: int) -> Mapping[str, Any]:
-            return self._decoder(str(self._files[int(ids[i])]), values[ends[i] : ends[i + 1]].tobytes())
-
-        return run_each(decode, ids.size, self._options.threads)
 
     def _fingerprint_of(self, ids: IntArray) -> str:
         return Files(self._files[i] for i in ids.tolist()).fingerprint("sample")

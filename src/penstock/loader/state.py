@@ -141,6 +141,28 @@ class Identity:
         """The stream that goes on with a state: the loader's own, or the order of an older version of it. StateMismatchError, with
         the differences, if the state belongs to other data or another order.
         """
+        try:
+            return self._fitting(state, stream)
+        except StateMismatchError:
+            for step, before in stream.unamended():
+                if not self.of_stream(before)._fits(state, before):
+                    continue
+                if state.step > step:
+                    raise StateMismatchError(
+                        f"the state was saved at step {state.step} by the run without the amendment at step {step}: "
+                        f"amend the mixture at step {state.step} or later"
+                    ) from None
+                return stream
+            raise
+
+    def _fits(self, state: State, stream: Stream) -> bool:
+        """Whether a state was saved by a stream as it is."""
+        try:
+            return self._fitting(state, stream) is stream
+        except StateMismatchError:
+            return False
+
+    def _fitting(self, state: State, stream: Stream) -> Stream:
         version = stream.order_version
         stream, plan = stream.continued(state.cursor.epoch) if state.order_version < version else (stream, stream.plan())
         _refuse([*self._data_differences(state.data), *_differences(state.plan, self._plan_of(plan))])

@@ -4,6 +4,8 @@ Every order is a value with ``len`` (positions per epoch) and ``indices(epoch, s
 stands (``positions``). The arithmetic is written down in ``docs/reference/order.md`` and never changes within ``ORDER_VERSION``.
 """
 
+from penstock.order.balance import Balance
+from penstock.order.bucket import Bucketed
 from penstock.order.design import (
     Design,
     default_budget,
@@ -11,7 +13,7 @@ from penstock.order.design import (
     fraction_schedule,
     in_fraction,
 )
-from penstock.order.mixture import Choice, Mixture
+from penstock.order.mixture import Amendment, Choice, Mixture
 from penstock.order.order import InvertibleOrder, Order, Sequential, Sliding
 from penstock.order.pack import Pack, Pieces
 from penstock.order.permutation import Permutation
@@ -22,7 +24,10 @@ from penstock.order.weighted import Weighted
 
 __all__ = [
     "ORDER_VERSION",
+    "Amendment",
+    "Balance",
     "BlockShuffle",
+    "Bucketed",
     "Choice",
     "Curriculum",
     "Cursor",

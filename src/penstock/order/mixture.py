@@ -1,20 +1,18 @@
 """Mixture: several data sets drawn from by weight, with any position computed alone.
 
-The plan of a mixture says how many items of each data set every stretch of the line holds, settled once. The line is cut into
-segments of whole periods. Within a segment the shares of the data sets are constant, and at every period's end each has given its
-quota to within one item. Where something ends (a data set, a stage) a last short period with counts of its own brings every data
-set to the exact point. A plan has a few segments per data set and stage, however long the line is.
-
-Weights by step count the steps of the whole run, so an epoch is laid out by the stages that are left when it begins. Epochs that
-are within one stage are alike: a run of any number of epochs has a few plans.
+How a line is laid out is in :mod:`penstock.order.layout`. Here are its arguments (weights by samples or tokens, temperature, caps,
+phases, amendments) as stages and rules of a layout, and positions computed from it.
 """
 
+import decimal
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import accumulate, pairwise
+from numbers import Rational, Real
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -31,313 +29,27 @@ from penstock.argument import (
     whole_number,
 )
 from penstock.native import _core
+from penstock.order.layout import (
+    ONE,
+    STOP_POLICIES,
+    EpochRun,
+    MixturePlan,
+    Regime,
+    Rules,
+    Segment,
+    Stage,
+    make_runs,
+    native_line,
+    share,
+)
 from penstock.order.order import Order, Sequential
 from penstock.order.permutation import MAX_SEED, Permutation, Purpose, derive_root
 from penstock.order.phase import Curriculum, Phase, Weights, copy_weights
 
-__all__ = ["STOP_POLICIES", "Choice", "EpochRun", "Mixture", "MixturePlan", "Segment", "Stage", "make_plan", "make_runs", "share"]
+__all__ = ["STOP_POLICIES", "Amendment", "Choice", "Mixture", "tempered"]
 
 Part = int | Order
 StagedWeights = Sequence[tuple[int, Weights]]
-
-STOP_POLICIES = ("first_exhausted", "all_exhausted", "all_exhausted_without_replacement", "forever")
-
-ONE = 1 << 63
-"""Cumulative weights are whole multiples of 1 / ONE."""
-
-
-# The plan
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A stretch of the line with constant weights and shapes. An item is ``group`` samples of ``size`` elements, drawn together."""
-
-    num_samples: int | None  # None: to the end of the line
-    weights: tuple[Fraction, ...]
-    group: int = 1
-    size: int = 1
-
-    @property
-    def unit(self) -> int:
-        """Elements in an item."""
-        return self.group * self.size
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Whole periods with constant shares, or one period with counts of its own (``counted``)."""
-
-    start: int  # in items
-    period: int
-    unit: int
-    counted: bool
-    edges: tuple[int, ...]  # cumulative weights in units of 1 / ONE, or cumulative counts
-    before: tuple[int, ...]  # elements given before the segment
-
-
-@dataclass(frozen=True, slots=True)
-class StageStart:
-    """Where a stage begins, in items and in samples."""
-
-    item: int
-    sample: int
-    stage: Stage
-
-
-@dataclass(frozen=True, slots=True)
-class MixturePlan:
-    """Segments in order, the stages that were reached, the length in samples, and the elements each data set gives in all."""
-
-    segments: tuple[Segment, ...]
-    stages: tuple[StageStart, ...]
-    num_items: int
-    num_samples: int
-    given: tuple[int, ...]
-    num_reached: int  # stages, the last short one of single samples apart
-
-
-@dataclass(frozen=True, slots=True)
-class EpochRun:
-    """Epochs from ``first`` on that are laid out alike. ``before`` are the elements that each data set gave in earlier epochs."""
-
-    first: int
-    plan: MixturePlan
-    before: tuple[int, ...]
-
-
-def share(edges: Sequence[int], k: int, items: int) -> int:
-    """How many of the first ``items`` of a segment are from data set k (exact at period ends)."""
-    return (items * edges[k + 1] >> 63) - (items * edges[k] >> 63)
-
-
-def make_runs(
-    lengths: Sequence[int], stages: Sequence[Stage], stop: str, period: int, rest: bool, advance: Callable[[int], int]
-) -> tuple[EpochRun, ...]:
-    """The plans of all epochs. Stages are measured by a clock, in samples; ``advance`` says how far an epoch takes it on."""
-    runs: list[EpochRun] = []
-    epoch, before, left = 0, [0] * len(lengths), list(stages)
-    while True:
-        plan = make_plan(lengths, left, stop, period, rest)
-        runs.append(EpochRun(epoch, plan, tuple(before)))
-        each, here = advance(plan.num_samples), left[0].num_samples
-        if len(left) == 1 or each == 0 or here is None:
-            return tuple(runs)
-        count = 1
-        if plan.num_reached == 1:  # it ended in its first stage; the next ones do too, as long as there is room for rounding
-            room = here - plan.num_samples - (len(lengths) + 2) * left[0].group
-            count = max(1, room // each + 1)
-        epoch += count
-        before = [had + count * given for had, given in zip(before, plan.given, strict=True)]
-        left = _after(left, count * each)
-
-
-def _after(stages: list[Stage], samples: int) -> list[Stage]:
-    """What is left of stages when the clock has gone on by a number of samples."""
-    for number, stage in enumerate(stages):
-        if stage.num_samples is None or stage.num_samples > samples:
-            rest = stage if stage.num_samples is None else replace(stage, num_samples=stage.num_samples - samples)
-            return [rest, *stages[number + 1 :]]
-        samples -= stage.num_samples
-    return [replace(stages[-1], num_samples=None)]  # behind the last step of all: not reached, as the last stage has no end
-
-
-def make_plan(lengths: Sequence[int], stages: Sequence[Stage], stop: str, period: int, rest: bool) -> MixturePlan:
-    """Lay out the whole line: ``lengths`` are the elements per epoch of each data set. With ``rest``, what does not fill an
-    item comes last.
-    """
-    line = _Line([0] * len(lengths))
-    reached = []
-    for number, stage in enumerate(stages):
-        reached.append(StageStart(line.items, line.samples, stage))
-        later = [any(s.weights[k] > 0 for s in stages[number + 1 :]) for k in range(len(lengths))]
-        if _lay_stage(line, lengths, stage, later, stop, period):
-            break
-    num_reached = len(reached)
-    if rest:
-        _lay_rest(line, lengths, reached)
-    if line.samples > MAX_LENGTH or max(line.given, default=0) > MAX_LENGTH:
-        raise ValueError(
-            f"the mixture would have {line.samples} positions, more than {MAX_LENGTH}: use larger weights or another stop"
-        )
-    return MixturePlan(tuple(line.segments), tuple(reached), line.items, line.samples, tuple(line.given), num_reached)
-
-
-class _Line:
-    """The line as far as it is laid."""
-
-    def __init__(self, given: list[int]) -> None:
-        self.given = given
-        self.segments: list[Segment] = []
-        self.items = 0
-        self.samples = 0
-
-    def append(self, stage: Stage, shares: "_Shares", whole: int, counts: list[int]) -> int:
-        """Add whole periods and then one with the given counts; return the number of items."""
-        if whole > 0:
-            self._add(stage, shares.period, False, shares.edges, shares.given(whole), whole * shares.period)
-        rest = sum(counts)
-        if rest > 0:
-            edges = [0]
-            for count in counts:
-                edges.append(edges[-1] + count)
-            self._add(stage, rest, True, edges, counts, rest)
-        return whole * shares.period + rest
-
-    def _add(self, stage: Stage, period: int, counted: bool, edges: Sequence[int], counts: Sequence[int], items: int) -> None:
-        self.segments.append(Segment(self.items, period, stage.unit, counted, tuple(edges), tuple(self.given)))
-        self.given = [g + n * stage.unit for g, n in zip(self.given, counts, strict=True)]
-        self.items += items
-        self.samples += items * stage.group
-
-
-class _Shares:
-    """Constant shares: exact, and as cumulative fixed-point weights; and a period in which each data set has at least one item."""
-
-    def __init__(self, weights: Sequence[Fraction], period: int) -> None:
-        total = sum(weights, Fraction(0))
-        self.parts = [weight / total for weight in weights]
-        running = Fraction(0)
-        self.edges = [0]
-        for part in self.parts:
-            running += part
-            self.edges.append(math.ceil(running * ONE))  # up, so that a quota that is a whole number is met exactly
-        self.widths = [high - low for low, high in zip(self.edges, self.edges[1:], strict=False)]
-        self.active = [k for k, weight in enumerate(weights) if weight > 0]
-        least = min(self.widths[k] for k in self.active)
-        if least < 2:
-            raise ValueError("the smallest weight is below 2**-62 of the sum: use 0 or a larger weight")
-        self.period = max(period, math.ceil(1 / min(self.parts[k] for k in self.active)))
-        # Where every quota of a period is a whole number, rounding cannot reach it. Else each width must be a whole slot or more.
-        if any((running * self.period).denominator > 1 for running in accumulate(self.parts)) and least * self.period < ONE:
-            self.period += 1
-
-    def given(self, whole: int) -> list[int]:
-        """Items of each data set in a number of whole periods."""
-        return [share(self.edges, k, whole * self.period) for k in range(len(self.widths))]
-
-    def periods_within(self, k: int, room: int) -> int:
-        """The largest number of periods in which data set k gives at most ``room`` items."""
-        periods = (room + 1) * ONE // (self.widths[k] * self.period) + 1
-        while periods > 0 and share(self.edges, k, periods * self.period) > room:
-            periods -= 1
-        return periods
-
-    def quota(self, time: Fraction, k: int) -> int:
-        """Whole items of data set k due at ``time``, counted in items of the segment."""
-        return int(time * self.parts[k])
-
-    def due(self, k: int, room: int) -> Fraction:
-        """The time at which data set k will have given ``room`` items."""
-        return room / self.parts[k]
-
-
-def _lay_stage(line: _Line, lengths: Sequence[int], stage: Stage, later: list[bool], stop: str, period: int) -> bool:
-    """Lay one stage; True if the line ends in it."""
-    left = None if stage.num_samples is None else stage.num_samples // stage.group
-    while left is None or left > 0:
-        rooms = [max(0, length - given) // stage.unit for length, given in zip(lengths, line.given, strict=True)]
-        weights = stage.weights
-        if stop == "all_exhausted_without_replacement":
-            weights = tuple(w if room > 0 else Fraction(0) for w, room in zip(weights, rooms, strict=True))
-        if not any(weights):  # nothing is left for this stage, and a later one may not begin before its step
-            return True
-        shares = _Shares(weights, period)
-        if stop == "forever":
-            bound = min((MAX_LENGTH - line.samples) // stage.group, (MAX_LENGTH - max(line.given)) // stage.unit)
-            items = bound if left is None else min(left, bound)
-            line.append(stage, shares, *_to_stage_end(shares, items, None))
-            return left is None or bound < left
-        if stop == "all_exhausted":
-            needs = [-(-max(0, length - given) // stage.unit) for length, given in zip(lengths, line.given, strict=True)]
-            piece = _to_last_exhaustion(shares, left, needs, later)
-        else:
-            piece = _to_first_exhaustion(shares, left, rooms)
-        if piece is None:
-            assert left is not None
-            line.append(stage, shares, *_to_stage_end(shares, left, None if stop == "all_exhausted" else rooms))
-            return False
-        items = line.append(stage, shares, *piece)
-        if stop != "all_exhausted_without_replacement":
-            return True
-        left = None if left is None else left - items
-    return False
-
-
-def _lay_rest(line: _Line, lengths: Sequence[int], reached: list[StageStart]) -> None:
-    """What does not fill a batch of its own, sample by sample, at the end of the line."""
-    group, weights = reached[-1].stage.group, reached[-1].stage.weights
-    rooms = [length - given if weight else 0 for length, given, weight in zip(lengths, line.given, weights, strict=True)]
-    counts = [room if 0 < room < group else 0 for room in rooms]
-    if any(counts):
-        stage = replace(reached[-1].stage, num_samples=None, group=1)
-        reached.append(StageStart(line.items, line.samples, stage))
-        line.append(stage, _Shares([Fraction(1)] * len(lengths), 1), 0, counts)
-
-
-def _to_first_exhaustion(shares: _Shares, left: int | None, rooms: list[int]) -> tuple[int, list[int]] | None:
-    """Whole periods and last counts up to the point where the first data set ends; None if the stage ends before."""
-    time = min(shares.due(k, rooms[k]) for k in shares.active)
-    if left is not None and time >= left:
-        return None
-    whole = min(shares.periods_within(k, rooms[k]) for k in shares.active)
-    given = shares.given(whole)
-    counts = [
-        min(room, max(0, shares.quota(time, k) - n)) for k, (room, n) in enumerate(zip(_minus(rooms, given), given, strict=True))
-    ]
-    if left is not None and whole * shares.period + sum(counts) > left:
-        return None
-    return whole, counts
-
-
-def _to_last_exhaustion(shares: _Shares, left: int | None, needs: list[int], later: list[bool]) -> tuple[int, list[int]] | None:
-    """Whole periods and last counts up to the point where the last data set ends; None if the stage ends before."""
-    if any(need > 0 and width == 0 and wanted for need, width, wanted in zip(needs, shares.widths, later, strict=True)):
-        return None  # a data set's turn comes in a later stage
-    needs = [need if width > 0 else 0 for need, width in zip(needs, shares.widths, strict=True)]
-    time = max(shares.due(k, needs[k]) for k in shares.active)
-    whole = int(time) // shares.period
-    given = shares.given(whole)
-    counts = [max(0, shares.quota(time, k) - n, needs[k] - n) for k, n in enumerate(given)]
-    if left is not None and whole * shares.period + sum(counts) > left:
-        return None
-    return whole, counts
-
-
-def _to_stage_end(shares: _Shares, left: int, rooms: list[int] | None) -> tuple[int, list[int]]:
-    """Whole periods and last counts of exactly ``left`` items, none beyond its room."""
-    whole = left // shares.period
-    if rooms is not None:
-        whole = min(whole, *(shares.periods_within(k, rooms[k]) for k in shares.active))
-    given = shares.given(whole)
-    caps = [left] * len(given) if rooms is None else _minus(rooms, given)
-    return whole, _apportion(shares, left, left - whole * shares.period, given, caps)
-
-
-def _apportion(shares: _Shares, time: int, items: int, given: list[int], caps: list[int]) -> list[int]:
-    """Whole counts with the given sum, nearest to the quotas at ``time`` (largest remainders first, ties to the lower number)."""
-    targets = [time * part - n for part, n in zip(shares.parts, given, strict=True)]
-    counts = [min(cap, max(0, math.floor(target))) for target, cap in zip(targets, caps, strict=True)]
-    missing = items - sum(counts)
-    by_remainder = sorted(shares.active, key=lambda k: counts[k] - targets[k])
-    while missing > 0:
-        for k in by_remainder:
-            if missing > 0 and counts[k] < caps[k]:
-                counts[k] += 1
-                missing -= 1
-    while missing < 0:
-        for k in reversed(by_remainder):
-            if missing < 0 and counts[k] > 0:
-                counts[k] -= 1
-                missing += 1
-    return counts
-
-
-def _minus(left: Sequence[int], right: Sequence[int]) -> list[int]:
-    return [x - y for x, y in zip(left, right, strict=True)]
-
-
-# The mixture
 
 
 class Choice(NamedTuple):
@@ -351,6 +63,44 @@ class Choice(NamedTuple):
 
     which: npt.NDArray[np.int32]
     element: IntArray
+
+
+@dataclass(frozen=True)
+class Amendment:
+    """A change to a mixture from a step on: data sets that are added, and new weights and caps. The others go on where they were.
+
+    ``weights`` are for all data sets that there are from then on, given like those of the mixture; without them every data set
+    counts by its length, as without weights in the mixture. ``max_epochs`` are added to those there were, or replace them.
+
+    >>> from penstock.order import Mixture
+    >>> Mixture({"web": 700}, seed=5).amend(100, weights={"web": 0.7, "code": 0.3}, add={"code": 300}).amendments
+    (Amendment(100, weights={'code': 0.3, 'web': 0.7}, add={'code': 300}),)
+    """
+
+    step: int
+    _: KW_ONLY
+    weights: Weights | None = None
+    add: Mapping[str, Part] | Sequence[Part] = ()
+    max_epochs: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        set_whole(self, "step", least=1)
+        object.__setattr__(self, "weights", _copied(self.weights))
+        if _is_staged(self.weights):
+            raise ValueError("the weights of an amendment hold from its step on, got weights by step: amend again for later ones")
+        if not isinstance(self.add, Mapping | Sequence) or isinstance(self.add, str):
+            raise TypeError(f"add must be a dict or a list of orders or lengths, like the parts of the mixture, got {self.add!r}")
+        object.__setattr__(self, "add", dict(self.add) if isinstance(self.add, Mapping) else tuple(self.add))
+        object.__setattr__(self, "max_epochs", None if self.max_epochs is None else copied_caps(self.max_epochs))
+
+    def __repr__(self) -> str:
+        given = {"weights": self.weights, "add": self.add or None, "max_epochs": self.max_epochs or None}
+        return (
+            f"Amendment({', '.join([str(self.step), *(f'{key}={value!r}' for key, value in given.items() if value is not None)])})"
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.step, tuple(self.add)))
 
 
 @dataclass(frozen=True)
@@ -379,6 +129,13 @@ class Mixture:
     the epoch, mixed). At the end of every period (at least ``period`` draws, more if the
     smallest weight needs it) each data set has given its quota to within one draw.
 
+    * ``tokens``       the mean number of tokens of a sample, for each data set: weights are then shares of tokens
+    * ``temperature``  instead of weights: a data set counts by its size to the power 1 / temperature; the size is its number of
+      records, or of tokens where ``tokens`` are given
+    * ``max_epochs``   caps by name: a data set gives at most as many epochs of its own in the whole run (a fraction is fine). Then
+      it drops out, and the others share its weight. If none is left, the run ends
+    * ``amendments``   see :class:`Amendment`
+
     >>> from penstock.order import Mixture, Shuffle
     >>> mix = Mixture({"web": Shuffle(700, seed=1), "code": 300}, weights={"web": 0.7, "code": 0.3}, seed=5)
     >>> len(mix)
@@ -395,6 +152,10 @@ class Mixture:
     phases: Sequence[Phase] | None = None
     period: int = 1024
     tail: str = field(default="keep", repr=False)
+    tokens: Mapping[str, Any] | Sequence[Any] | None = None
+    temperature: float | None = None
+    max_epochs: Mapping[str, float] | None = None
+    amendments: Sequence[Amendment] = ()
     names: tuple[str, ...] = field(init=False, repr=False)  # compared: the order of the data sets counts
     runs: tuple[EpochRun, ...] = field(init=False, repr=False, compare=False)
     _orders: tuple[Order, ...] = field(init=False, repr=False, compare=False)
@@ -415,40 +176,92 @@ class Mixture:
         object.__setattr__(self, "parts", dict(self.parts) if isinstance(self.parts, Mapping) else tuple(self.parts))
         object.__setattr__(self, "weights", _copied(self.weights))
         object.__setattr__(self, "phases", None if self.phases is None else tuple(self.phases))
-        names = tuple(self.parts) if isinstance(self.parts, Mapping) else tuple(str(k) for k in range(len(self.parts)))
-        parts = self.parts.values() if isinstance(self.parts, Mapping) else self.parts
-        orders = tuple(part if isinstance(part, Order) else Sequential(whole_number("length", part)) for part in parts)
+        object.__setattr__(self, "max_epochs", None if self.max_epochs is None else copied_caps(self.max_epochs))
+        object.__setattr__(self, "amendments", tuple(self.amendments))
+        names, orders = self._all_parts()
         if not orders:
             raise ValueError("a mixture needs at least one data set, got none")
         if sum(map(_num_records, orders)) > MAX_LENGTH:
             raise ValueError(f"the data sets together have {sum(map(_num_records, orders))} records, more than {MAX_LENGTH}")
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "_orders", orders)
-        lengths = [len(order) for order in orders]
-        stages = self._stages()
+        self._check_temperature()
+        object.__setattr__(self, "tokens", _by_name("tokens", self.tokens, names, _mean))
         rest = self.stop == "all_exhausted_without_replacement" and self.unit == "batch" and self.phases is None
-        if self.phases is not None or self.stop == "forever" or len(stages) == 1:
-            plan = make_plan(lengths, stages, self.stop, self.period, rest)
-            runs: tuple[EpochRun, ...] = (EpochRun(0, plan, (0,) * len(lengths)),)
-        else:
-            runs = make_runs(lengths, stages, self.stop, self.period, rest, self._clock)
+        rules = Rules(tuple(map(len, orders)), self.stop, self.period, rest)
+        runs = make_runs(rules, self._regimes(), self._clock, self._root, is_single=self.phases is not None)
         if self.tail == "wrap" and self.unit == "batch" and any(run.plan.num_samples % self.batch_size for run in runs):
             raise ValueError(
                 "with tail='wrap' the last short batch of an epoch is filled from the next one, so that batches would come from "
                 "several data sets: use another tail, or unit='sample'"
             )
         object.__setattr__(self, "runs", runs)
-        object.__setattr__(self, "_lines", tuple(_native_line(run.plan) for run in runs))
+        object.__setattr__(self, "_lines", tuple(native_line(run.plan) for run in runs))
+
+    def _all_parts(self) -> tuple[tuple[str, ...], tuple[Order, ...]]:
+        """Names and orders of all data sets, those that are added later at the end."""
+        names: list[str] = []
+        parts: list[Part] = []
+        for amendment in (None, *self.amendments):
+            if amendment is not None and not isinstance(amendment, Amendment):
+                raise TypeError(f"amendments must be Amendment objects, got {amendment!r}")
+            added = self.parts if amendment is None else amendment.add
+            if amendment is not None and added and isinstance(added, Mapping) != isinstance(self.parts, Mapping):
+                raise TypeError(f"data sets are added like those of the mixture, by name or as a list, got {added!r}")
+            new = list(added) if isinstance(added, Mapping) else [str(len(names) + k) for k in range(len(added))]
+            again = sorted(set(new) & set(names))
+            if again:
+                raise ValueError(f"an amendment adds {again}, which the mixture has already: leave them out, and give them weights")
+            names += new
+            parts += added.values() if isinstance(added, Mapping) else added
+        steps = [amendment.step for amendment in self.amendments]
+        if any(low >= high for low, high in pairwise(steps)):
+            raise ValueError(f"amendments must be at rising steps, got steps {steps}: amend the mixture once for a step")
+        orders = tuple(part if isinstance(part, Order) else Sequential(whole_number("length", part)) for part in parts)
+        return tuple(names), orders
+
+    def _check_temperature(self) -> None:
+        if self.temperature is None:
+            return
+        number = self.temperature
+        if not isinstance(number, Real) or isinstance(number, bool) or not number > 0:
+            raise ValueError(f"temperature must be a number above 0, got {number!r}")
+        if self.weights is not None:
+            raise ValueError("weights and a temperature exclude each other: give the weights, or the temperature")
+
+    def amend(
+        self,
+        step: int,
+        *,
+        weights: Weights | None = None,
+        add: Mapping[str, Part] | Sequence[Part] = (),
+        max_epochs: Mapping[str, float] | None = None,
+        tokens: Sequence[Any] = (),
+    ) -> "Mixture":
+        """The same mixture up to a step, and changed from there on. ``tokens`` are those of the data sets that are added."""
+        amendment = Amendment(step, weights=weights, add=add, max_epochs=max_epochs)
+        means = None if self.tokens is None else (*cast(Sequence[Any], self.tokens), *tokens)
+        return replace(self, amendments=(*self.amendments, amendment), tokens=means)
+
+    def __repr__(self) -> str:
+        given = {name: getattr(self, name) for name in ("parts", *_KEYWORDS)}
+        shown = [f"{name}={value!r}" for name, value in given.items() if name != "tail" and (name in _ALWAYS or value)]
+        return f"Mixture({', '.join(shown)})"
 
     def _clock(self, num_samples: int) -> int:
         """How far an epoch takes the clock of the run on, in samples."""
-        if self.tail == "wrap":
+        if self.tail == "wrap" or self.phases is not None:
             return num_samples
         steps = num_samples // self.batch_size if self.tail == "drop" else -(-num_samples // self.batch_size)
         return steps * self.batch_size
 
     def __len__(self) -> int:
         return self.runs[0].plan.num_samples
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the first epoch never ends."""
+        return self.stop == "forever" and self.phases is None and len(self.runs) == 1
 
     @property
     def plan(self) -> MixturePlan:
@@ -503,23 +316,85 @@ class Mixture:
     def position_of(self, epoch: int, which: int, element: int) -> int | None:
         """The position of the sample that holds an element of a data set's own line; None if it is not in this epoch."""
         epoch, which = whole_number("epoch", epoch), whole_number("which", which, most=len(self.names) - 1)
-        plan = self.runs[self._run_of(epoch)].plan
-        local = whole_number("element", element) - self.given_before(epoch)[which]
+        plan, element = self.runs[self._run_of(epoch)].plan, whole_number("element", element)
+        had = self.given_before(epoch)[which]
         ends = [*(segment.start for segment in plan.segments[1:]), plan.num_items]
         for segment, end in zip(plan.segments, ends, strict=False):
-            item, rest = divmod(local - segment.before[which], segment.unit)
+            number = element if segment.deferred is None else segment.deferred.number_of(which, element)
+            if number is None:
+                continue
+            item, rest = divmod(number - had - segment.before[which], segment.unit)
             if segment.counted:
                 first, low, high = 0, segment.edges[which], segment.edges[which + 1]
             else:
-                periods = (end - segment.start) // segment.period
-                number = _period_of(segment.edges, which, segment.period, item, periods)
-                first = number * segment.period
+                periods = -(-(end - segment.start) // segment.period)
+                found = _period_of(segment.edges, which, segment.period, item, periods)
+                first = found * segment.period
                 item -= share(segment.edges, which, first)
                 low, high = ((first + segment.period) * e // ONE - first * e // ONE for e in segment.edges[which : which + 2])
             if 0 <= item < high - low:
                 slots = Permutation(segment.period, key=_core.absorb(self._root(epoch), segment.start + first))
-                return _sample_position(plan, segment.start + first + slots.inverse(low + item), rest)
+                place = segment.start + first + slots.inverse(low + item)
+                if place < end:  # else the period was cut off before it
+                    return _sample_position(plan, place, rest)
         return None
+
+    def span_of(self, epoch: int, which: int) -> tuple[int, int]:
+        """[low, high): the elements of a data set that come in an epoch are among these."""
+        plan = self.runs[self._run_of(epoch)].plan
+        low = had = self.given_before(epoch)[which]
+        high = self.given_before(epoch + 1)[which]
+        ends = [*(segment.start for segment in plan.segments[1:]), plan.num_items]
+        for segment, end in zip(plan.segments, ends, strict=False):
+            if (end - segment.start) % segment.period:  # cut off: it gave some of its last elements before others
+                high = max(high, had + segment.given(-(-(end - segment.start) // segment.period))[which])
+            if segment.deferred is not None:
+                first = segment.deferred.first_element(which)
+                low, high = low if first is None else min(low, first), max(high, segment.deferred.end(which))
+        return low, high
+
+    def num_given(self, epoch: int, position: int) -> tuple[int, ...]:
+        """Elements that each data set has given before a position of an epoch, in that epoch."""
+        plan = self.runs[self._run_of(epoch)].plan
+        if position >= plan.num_samples:
+            return plan.given
+        [item], offset = _items(plan, np.array([position], np.int64))
+        number = bisect_right(plan.segments, int(item), key=_start_of) - 1
+        segment = plan.segments[number]
+        periods, inside = divmod(int(item) - segment.start, segment.period)
+        given = segment.given(periods)
+        if inside:
+            which = np.empty(inside, np.int32)
+            items = np.arange(int(item) - inside, int(item))
+            cast(_core.MixtureLine, self._lines[self._run_of(epoch)]).at(
+                self._root(epoch), items, which, np.empty(inside, np.int64), None
+            )
+            counts = np.bincount(which, minlength=len(given)).tolist()
+            given = [had + count * segment.unit for had, count in zip(given, counts, strict=True)]
+        if offset is not None and offset[0]:
+            which_now = int(self.choose_at(epoch, [position]).which[0])
+            given[which_now] += int(offset[0])
+        return tuple(given)
+
+    def position_of_number(self, epoch: int, which: int, number: int) -> int | None:
+        """The position at which a data set gives its element number ``number`` of an epoch, counted as they come; None if it gives
+        fewer in it.
+        """
+        plan = self.runs[self._run_of(epoch)].plan
+        if not 0 <= number < plan.given[which]:
+            return None
+        segment = plan.segments[bisect_right(plan.segments, number, key=lambda s: s.before[which]) - 1]
+        item, rest = divmod(number - segment.before[which], segment.unit)
+        first, low, high = 0, segment.edges[which], segment.edges[which + 1]
+        if not segment.counted:
+            end = next((s.start for s in plan.segments if s.start > segment.start), plan.num_items)
+            periods = -(-(end - segment.start) // segment.period)
+            first = _period_of(segment.edges, which, segment.period, item, periods) * segment.period
+            item -= share(segment.edges, which, first)
+            low, high = ((first + segment.period) * e // ONE - first * e // ONE for e in segment.edges[which : which + 2])
+        slots = Permutation(segment.period, key=_core.absorb(self._root(epoch), segment.start + first))
+        places = np.sort(slots.inverse(np.arange(low, high)))
+        return _sample_position(plan, segment.start + first + int(places[item]), rest)
 
     def _root(self, epoch: int) -> int:
         return derive_root(self.seed, epoch, Purpose.MIXTURE)
@@ -568,46 +443,98 @@ class Mixture:
                     ids[mine[now]] = self._orders[k].at(int(epoch), positions[now]) + firsts[k]
         return ids
 
-    def _stages(self) -> list[Stage]:
+    def _regimes(self) -> list[Regime]:
+        """The stages and caps from the beginning and from every amendment on."""
+        caps: dict[str, Fraction] = {}
+        count = len(self.parts)
+        regimes = [Regime(0, 0, self._stages(count), self._caps(caps, self.max_epochs, self.names[:count]))]
+        for amendment in self.amendments:
+            count += len(amendment.add)
+            start, stages = self._amended_stages(amendment, count)
+            regimes.append(Regime(amendment.step, start, stages, self._caps(caps, amendment.max_epochs, self.names[:count])))
+        return regimes
+
+    def _amended_stages(self, amendment: Amendment, count: int) -> tuple[int, list[Stage]]:
+        """The sample at which an amendment begins, and the stages from there on."""
+        weights = self._fractions(amendment.weights, count)
+        if self.phases is None:
+            return amendment.step * self.batch_size, [Stage(None, weights, self.batch_size if self.unit == "batch" else 1)]
+        curriculum = self._curriculum()
+        if amendment.step >= len(curriculum):
+            raise ValueError(f"an amendment is at step {amendment.step}, and the phases have {len(curriculum)} steps")
+        place = curriculum.place(amendment.step)
+        stages = [replace(stage, weights=weights) for stage in self._stages(len(self.parts))[place.phase :]]
+        done = place.step * curriculum.phases[place.phase].batch_size
+        return place.sample, [replace(stages[0], num_samples=cast(int, stages[0].num_samples) - done), *stages[1:]]
+
+    def _caps(self, caps: dict[str, Fraction], new: Mapping[str, float] | None, known: Sequence[str]) -> tuple[int | None, ...]:
+        """Elements that each data set gives at most; ``new`` is added to ``caps``, in epochs."""
+        unknown = sorted(set(new or ()) - set(known))
+        if unknown:
+            raise ValueError(f"max_epochs must name data sets among {sorted(known)}, got {unknown}")
+        caps |= {name: exact_fraction(epochs) for name, epochs in (new or {}).items()}
+        return tuple(
+            math.floor(caps[name] * len(order)) if name in caps else None
+            for name, order in zip(self.names, self._orders, strict=True)
+        )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Elements of an epoch of each data set."""
+        return tuple(map(len, self._orders))
+
+    @cached_property
+    def caps(self) -> tuple[int | None, ...]:
+        """Elements that each data set gives at most in the whole run, after all amendments; None: without end."""
+        return self._regimes()[-1].caps
+
+    def _curriculum(self) -> Curriculum:
+        return Curriculum(cast(Sequence[Phase], self.phases), length=sum(map(len, self._orders[: len(self.parts)])))
+
+    def _stages(self, count: int) -> list[Stage]:
+        """The stages without amendments, of the first data sets."""
         group = self.batch_size if self.unit == "batch" else 1
         if self.phases is not None:
             if _is_staged(self.weights):
                 raise ValueError("weights by step and phases exclude each other: give the weights with the phases")
-            curriculum = Curriculum(self.phases, length=sum(map(len, self._orders)))
+            curriculum = self._curriculum()
             return [
                 Stage(
                     len(curriculum.steps_of(i)) * phase.batch_size,
-                    self._fractions(phase.weights if phase.weights is not None else self.weights),
+                    self._fractions(phase.weights if phase.weights is not None else self.weights, count),
                     phase.batch_size if self.unit == "batch" else 1,
                     phase.seq_len,
                 )
                 for i, phase in enumerate(curriculum.phases)
             ]
         if not _is_staged(self.weights):
-            return [Stage(None, self._fractions(self.weights), group)]
+            return [Stage(None, self._fractions(self.weights, count), group)]
         staged = cast(StagedWeights, self.weights)
         steps = [whole_number("step", step) for step, _ in staged]
         if steps[0] != 0 or any(low >= high for low, high in pairwise(steps)):
             raise ValueError(f"weights by step must begin at step 0 and rise, got steps {steps}")
         lengths = [(high - low) * self.batch_size for low, high in pairwise(steps)]
-        return [Stage(length, self._fractions(w), group) for length, (_, w) in zip([*lengths, None], staged, strict=True)]
+        return [Stage(length, self._fractions(w, count), group) for length, (_, w) in zip([*lengths, None], staged, strict=True)]
 
-    def _fractions(self, weights: Any) -> tuple[Fraction, ...]:
-        """The weights of one stage in the order of the data sets, checked."""
+    def _fractions(self, weights: Any, count: int) -> tuple[Fraction, ...]:
+        """Shares of samples: of the first data sets by their weights, checked; 0 for those that are added later."""
+        names, orders = self.names[:count], self._orders[:count]
         if weights is None:
-            weights = [len(order) for order in self._orders]
+            given: Sequence[Any] = [len(order) for order in orders]
         elif isinstance(weights, Mapping):
-            if set(weights) != set(self.names):
-                missing, unknown = sorted(set(self.names) - set(weights)), sorted(set(weights) - set(self.names))
-                raise ValueError(f"weights must name the data sets {sorted(self.names)}: missing {missing}, unknown {unknown}")
-            weights = [weights[name] for name in self.names]
+            if set(weights) != set(names):
+                missing, unknown = sorted(set(names) - set(weights)), sorted(set(weights) - set(names))
+                raise ValueError(f"weights must name the data sets {sorted(names)}: missing {missing}, unknown {unknown}")
+            given = [weights[name] for name in names]
         elif isinstance(self.parts, Mapping):
             raise TypeError(f"weights must be a dict like the data sets, got {weights!r}")
         elif not isinstance(weights, Sequence):
             raise TypeError(f"weights must be a list or a dict, got {weights!r}")
-        if len(weights) != len(self.names):
-            raise ValueError(f"expected {len(self.names)} weights, one per data set, got {len(weights)}")
-        for name, weight, order in zip(self.names, weights, self._orders, strict=True):
+        else:
+            given = weights
+        if len(given) != count:
+            raise ValueError(f"expected {count} weights, one per data set, got {len(given)}")
+        for name, weight, order in zip(names, given, orders, strict=True):
             if isinstance(weight, bool) or not isinstance(weight, int | float | Fraction | np.integer | np.floating):
                 raise TypeError(f"the weight of {name!r} must be a number, got {weight!r}")
             if isinstance(weight, int | Fraction) and weight > MAX_LENGTH:
@@ -616,12 +543,33 @@ class Mixture:
                 raise ValueError(f"the weight of {name!r} must be finite and at least 0, got {weight!r}")
             if weight > 0 and len(order) == 0 and self.stop in ("all_exhausted", "forever"):
                 raise ValueError(f"data set {name!r} is empty, so it cannot be repeated: give it the weight 0")
-        if not any(weights) and any(map(len, self._orders)):
+        if not any(given) and any(map(len, orders)):
             raise ValueError("at least one weight must be above 0, got only zeros")
-        return tuple(exact_fraction(w) for w in weights)
+        exact = self._by_samples(weights is None, [exact_fraction(weight) for weight in given])
+        return (*exact, *[Fraction(0)] * (len(self.names) - count))
+
+    def _by_samples(self, is_by_size: bool, weights: list[Fraction]) -> list[Fraction]:
+        """Weights of samples, from lengths or from the weights that were given."""
+        means = None if self.tokens is None else list(cast(Sequence[Fraction], self.tokens))[: len(weights)]
+        if is_by_size and (self.temperature is None or self.temperature == 1):
+            return weights  # by length: the same in samples and in tokens
+        if is_by_size:
+            sizes = weights if means is None else [weight * mean for weight, mean in zip(weights, means, strict=True)]
+            weights = [tempered(size, cast(float, self.temperature)) for size in sizes]
+        if means is None:
+            return weights
+        for name, weight, mean in zip(self.names, weights, means, strict=False):
+            if weight > 0 and mean == 0:
+                raise ValueError(f"data set {name!r} has no tokens, so it cannot have a share of them: give it the weight 0")
+        drawn = [weight / mean if weight else Fraction(0) for weight, mean in zip(weights, means, strict=True)]
+        if len({mean for weight, mean in zip(weights, means, strict=True) if weight}) <= 1 or not any(drawn):
+            return weights
+        # Whole numbers: the denominators of hundreds of means would make the arithmetic of a layout slow.
+        return [Fraction(math.ceil(one * ONE / max(drawn))) for one in drawn]
 
 
-_KEYWORDS = ("seed", "weights", "stop", "batch_size", "unit", "phases", "period", "tail")
+_ALWAYS = ("parts", "seed", "weights", "stop", "batch_size", "unit", "phases", "period")
+_KEYWORDS = (*_ALWAYS[1:], "tail", "tokens", "temperature", "max_epochs", "amendments")
 TAILS = ("keep", "drop", "pad", "wrap")
 
 
@@ -680,15 +628,47 @@ def _period_of(edges: Sequence[int], k: int, period: int, item: int, num_periods
     return low
 
 
-def _native_line(plan: MixturePlan) -> _core.MixtureLine | None:
-    if not plan.segments:
+def copied_caps(caps: Any) -> dict[str, float]:
+    """Caps in epochs by name, checked; in one order, so that equal ones look equal."""
+    if not isinstance(caps, Mapping):
+        raise TypeError(f"max_epochs must be a dict by name, got {caps!r}")
+    for name, epochs in caps.items():
+        if isinstance(epochs, bool) or not isinstance(epochs, Real) or not 0 <= float(epochs) <= MAX_LENGTH:
+            raise ValueError(f"max_epochs of {name!r} must be a number of at least 0, got {repr(epochs)[:40]}")
+    return {name: caps[name] for name in sorted(caps, key=str)}
+
+
+def tempered(size: Fraction, temperature: float) -> Fraction:
+    """size ** (1 / temperature) to 16 significant digits, the same on every machine."""
+    if size == 0 or temperature == math.inf:
+        return Fraction(int(size > 0))
+    with decimal.localcontext(decimal.Context(prec=60, Emax=10**6, Emin=-(10**6))):
+        power = Fraction(exact_fraction(temperature))
+        number = decimal.Decimal(size.numerator) / decimal.Decimal(size.denominator)
+        found = (number.ln() * power.denominator / power.numerator).exp()
+    with decimal.localcontext(decimal.Context(prec=16, Emax=10**6, Emin=-(10**6))):
+        return Fraction(+found)
+
+
+def _by_name(what: str, values: Any, names: Sequence[str], check: Any) -> tuple[Any, ...] | None:
+    """One value for each data set, given by name or as a list."""
+    if values is None:
         return None
-    rows = plan.segments
-    return _core.MixtureLine(
-        np.array([s.start for s in rows], np.uint64),
-        np.array([s.period for s in rows], np.uint64),
-        np.array([s.unit for s in rows], np.uint64),
-        np.array([s.counted for s in rows], np.uint64),
-        np.array([s.edges for s in rows], np.uint64),
-        np.array([s.before for s in rows], np.int64),
-    )
+    if isinstance(values, Mapping):
+        if set(values) != set(names):
+            raise ValueError(f"{what} must name the data sets {sorted(names)}, got {sorted(map(str, values))}")
+        values = [values[name] for name in names]
+    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != len(names):
+        raise ValueError(f"expected {len(names)} numbers as {what}, one per data set, got {values!r}")
+    return tuple(check(what, name, value) for name, value in zip(names, values, strict=True))
+
+
+def _mean(what: str, name: str, value: Any) -> Fraction:
+    is_number = isinstance(value, Rational | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= MAX_LENGTH:
+        raise ValueError(f"{what} of {name!r} must be a number of at least 0, got {value!r}")
+    return exact_fraction(value)
+
+
+def _start_of(segment: Segment) -> int:
+    return segment.start

@@ -218,6 +218,18 @@ class Pack:
         """Tokens of all documents, with those that are added."""
         return int(self.bounds[-1]) - int(self.bounds[0]) + self.extra * self.num_documents
 
+    @cached_property
+    def num_packed(self) -> int:
+        """Tokens that come in an epoch: those of long documents that are cut or dropped do not."""
+        if self.split != "never":
+            return self.num_tokens
+        total = 0
+        for low in range(0, self.num_documents, MOST_ROOMS):
+            lengths = np.diff(self.bounds[low : low + MOST_ROOMS + 1]) + self.extra
+            kept = lengths[lengths <= self.length] if self.long == "drop" else np.minimum(lengths, self.length)
+            total += int(kept.sum())
+        return total
+
     @property
     def num_blocks(self) -> int:
         return -(-self.num_documents // self.block)

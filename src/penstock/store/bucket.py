@@ -170,9 +170,16 @@ class ObjectStorage(Storage):
         return DurabilityError(0, "the server did not say whether the commit is there; reopen the store to see", self.full(final))
 
     def is_current(self, generation: int, digest: str) -> bool:
-        """Whether the manifest is still there: then none that followed it was collected, and its successor's key tells the rest."""
+        """Whether there is no successor, and the manifest is still there, looked at in this order.
+
+        gc removes older generations first. So while a generation is there, none that followed it was collected, and a successor
+        that was absent before had never been there. Without that look, gc could remove an old successor after this call, and the
+        next commit would take its number, below the newest generation. A successor that comes from now on is younger than gc takes.
+        """
         if generation == 0:
             return not any(generation_of(name) is not None for name in self.names(MANIFEST_DIRECTORY))
+        if self._exists(generation + 1):
+            return False
         try:
             data = self.read(manifest_file(generation), MAX_MANIFEST_BYTES)
         except MissingError:

@@ -14,11 +14,12 @@ from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output, masked
 from penstock.errors import ImageError
 from penstock.image import ImageOptions, find_encoded
 from penstock.native import _core
-from penstock.order import InvertibleOrder, Order
+from penstock.order import Balance, InvertibleOrder, Order, Phase
 from penstock.order.permutation import MAX_SEED, Purpose, absorb_all, derive_root
 from penstock.records import Leaf, Source
 from penstock.row_table import RowTable
 from penstock.schema import Field
+from penstock.stream.cost import RecordCosts
 from penstock.stream.picks import RecordPicks
 from penstock.stream.stream import Bans, PartStream, RecordStream, Unreadable
 
@@ -37,21 +38,23 @@ def _pool() -> _core.ThreadPool:
 @dataclass(frozen=True)
 class ImageField:
     """A field of pictures: its name in batches, the field of the source with the bytes, that with names of files outside of the
-    data (as in the image columns of Hugging Face), and what becomes of the pictures.
+    data (as in the image columns of Hugging Face), what becomes of the pictures, and the field of the source with the pictures that
+    they are masks of.
     """
 
     name: str
     data: str
     path: str | None
     options: ImageOptions
+    partner: str | None = None
 
     def field(self, nullable: bool) -> Field:
         return Field(self.options.dtype, self.options.shape, nullable=nullable)
 
 
-def find_image(schema: Mapping[str, Field], name: str, options: ImageOptions) -> ImageField:
+def find_image(schema: Mapping[str, Field], name: str, options: ImageOptions, partner: str | None = None) -> ImageField:
     """The pictures that a name stands for."""
-    return ImageField(name, *find_encoded(schema, name), options)
+    return ImageField(name, *find_encoded(schema, name), options, partner)
 
 
 def image_seeds(order: Order, seed: int, epoch: int, positions: IntArray, ids: IntArray) -> npt.NDArray[np.uint64]:
@@ -140,6 +143,18 @@ class ImageStream(PartStream):
         """See :meth:`RecordStream.without`."""
         return self._with(self._records.without(ids, from_step=from_step))
 
+    def for_batches(self, batch_size: int, tail: str) -> "ImageStream":
+        self._records.for_batches(batch_size, tail)
+        return self
+
+    def with_phases(self, phases: Sequence[Phase]) -> "ImageStream":
+        self._records.with_phases(phases)
+        return self
+
+    def costing(self, balance: Balance) -> RecordCosts:
+        """By what is not a picture: those all have one size."""
+        return RecordCosts.checked(self.source, balance, [one.data for one in self._images])
+
     def sized(self, seq_len: int) -> "ImageStream":
         self._records.sized(seq_len)
         return self
@@ -190,16 +205,39 @@ class ImageStream(PartStream):
         image, reader = self._fields[name], leaf.native_reader(inner)
         if image is None or reader is None:
             return reader
-        if not isinstance(reader[0], _core.VaryingReader):
+        partner = None if image.partner is None else self._partner_reader(leaf, image.data, image.partner)
+        if not isinstance(reader[0], _core.VaryingReader) or (partner is None) != (image.partner is None):
             return None
-        return _core.ImageReader(reader[0], image.options.maker, image.path is not None), -1
+        return _core.ImageReader(reader[0], image.options.maker, image.path is not None, partner), -1
+
+    def _partner_reader(self, leaf: Leaf, data: str, partner: str) -> _core.VaryingReader | None:
+        """Of the pictures of masks, where both are in the same rows."""
+        tables = self.source.row_tables()
+        (table, _), (other, inner) = tables[data], tables[partner]
+        reader = leaf.native_reader(inner) if table is other else None
+        return reader[0] if reader is not None and isinstance(reader[0], _core.VaryingReader) else None
 
     def with_images(self, names: Sequence[str], options: ImageOptions, seed: int | None) -> "ImageStream":
-        left = {name: field for name, field in self.source.schema.items() if name not in {one.data for one in self._images}}
         if seed is not None and seed != self._image_seed:
             raise ValueError("all pictures of a sample have one seed: give it to the first call of images()")
-        found = tuple(find_image(left, name, options) for name in names)
-        return ImageStream(self._records, (*self._images, *found), seed=self._seed)
+        return self._adding([find_image(self._left, name, options) for name in names])
+
+    def with_masks(self, names: Sequence[str], size: int | Sequence[int] | None, fill: int, of: str | None) -> "ImageStream":
+        pictures = [one for one in self._images if not one.options.numbers]
+        picture = pictures[0] if of is None and len(pictures) == 1 else next((one for one in pictures if one.name == of), None)
+        if picture is None:
+            raise KeyError(f"expected in ``of`` the pictures of the masks, one of {[one.name for one in pictures]}, got {of!r}")
+        options = picture.options.of_masks(size, fill)
+        return self._adding([find_image(self._left, name, options, picture.data) for name in names])
+
+    @property
+    def _left(self) -> dict[str, Field]:
+        """The fields of the source that are no pictures yet."""
+        taken = {one.data for one in self._images}
+        return {name: field for name, field in self.source.schema.items() if name not in taken}
+
+    def _adding(self, images: Sequence[ImageField]) -> "ImageStream":
+        return ImageStream(self._records, (*self._images, *images), seed=self._seed)
 
     def _with(self, records: RecordStream) -> "ImageStream":
         return ImageStream(records, self._images, seed=self._seed)
@@ -250,30 +288,36 @@ class ImageStream(PartStream):
         arrays = {one.name: given.pop(one.name) for one in self._images if one.name in given}
         names = [name if one is None else one.data for name, one in self._fields.items()]
         batch = self._records.fetch(picks, given, names)
+        encoded: dict[str | None, Ragged] = {one.data: batch[one.data] for one in self._images}
         made: Batch = {
-            name: batch.pop(name) if one is None else self._decode(one, batch.pop(one.data), picks, arrays)
+            name: batch.pop(name)
+            if one is None
+            else self._decode(one, batch.pop(one.data), encoded.get(one.partner), picks, arrays)
             for name, one in self._fields.items()
         }
         return made | batch  # the weights are left there
 
-    def _decode(self, image: ImageField, column: Ragged, picks: RecordPicks, out: Outputs) -> npt.NDArray[Any]:
+    def _decode(
+        self, image: ImageField, column: Ragged, partner: Ragged | None, picks: RecordPicks, out: Outputs
+    ) -> npt.NDArray[Any]:
         """The pictures of a batch; those that are missing are 0, and masked."""
         field = image.field(column.present is not None)
         array = fixed_output(image.name, field, len(picks), out)
         if column.present is None or column.present.all():
-            self._make(image, column, picks, array)
+            self._make(image, column, partner, picks, array)
             return masked(array, None, nullable=field.nullable)
         self._check_paths(image, picks.ids[~column.present])
         rows = np.flatnonzero(column.present)
         there = empty((rows.size, *field.shape), field.dtype)
-        self._make(image, column.take(rows), picks.take(rows), there)
+        self._make(image, column.take(rows), None if partner is None else partner.take(rows), picks.take(rows), there)
         array[rows], array[~column.present] = there, 0
         return masked(array, column.present)
 
-    def _make(self, image: ImageField, column: Ragged, picks: RecordPicks, array: npt.NDArray[Any]) -> None:
+    def _make(self, image: ImageField, column: Ragged, partner: Ragged | None, picks: RecordPicks, array: npt.NDArray[Any]) -> None:
         values, seeds = np.ascontiguousarray(column.values), _need_seeds(picks)
+        partners = None if partner is None else (np.ascontiguousarray(partner.values), partner.offsets)
         try:
-            image.options.maker.make(values, column.offsets, seeds, array.reshape(-1).view(np.uint8), _pool())
+            image.options.maker.make(values, column.offsets, seeds, array.reshape(-1).view(np.uint8), _pool(), partners=partners)
         except ImageError as error:
             raise self._named(image, picks.ids, error) from error
 

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import cached_property
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from penstock.batch import Batch, Outputs, scatter, typed
 from penstock.errors import SchemaMismatchError, StateMismatchError
 from penstock.fingerprint import fingerprint_of
 from penstock.native import _core
-from penstock.order import Mixture, Phase
+from penstock.order import Amendment, Balance, Mixture, Phase
 from penstock.order.mixture import StagedWeights
 from penstock.order.phase import Weights
 from penstock.records import Sampling
 from penstock.schema import Field
 from penstock.stream.ban_file import with_bans
+from penstock.stream.cost import MixedCosts
 from penstock.stream.picks import MixedPicks, Picks, grouped, join
 from penstock.stream.stream import PartStream, Stream, Unreadable
 
@@ -39,6 +41,9 @@ def mix(
     batch_size: int | None = None,
     unit: str = "sample",
     period: int = 1024,
+    by: str = "samples",
+    temperature: float | None = None,
+    max_epochs: Mapping[str, float] | None = None,
 ) -> "MixedStream":
     """Streams drawn from by weight, in closed form: any step of the mixture is found at once.
 
@@ -48,13 +53,22 @@ def mix(
     record once) or "forever". ``unit="batch"`` draws whole batches from one stream. Every record comes with its stream's fields;
     all streams must have the same ones.
 
+    * ``by``           what weights are shares of: "samples", "tokens", or the elements of a field, given by its name
+    * ``temperature``  instead of weights: each stream counts by its size to the power 1 / temperature
+    * ``max_epochs``   caps by name: a stream gives at most as many of its epochs in the whole run; then the others share its
+      weight. If none is left, the run ends
+
+    :meth:`MixedStream.amend` adds streams and changes weights from a step on.
+
     >>> import numpy as np, penstock as pen
     >>> web, code = pen.open({"x": np.zeros(700)}), pen.open({"x": np.ones(300)})
     >>> mixed = pen.mix({"web": web.shuffle(seed=1), "code": code.shuffle(seed=2)}, weights={"web": 0.7, "code": 0.3}, seed=5)
     >>> len(mixed), float(next(iter(pen.Loader(mixed, batch_size=1000)))["x"].mean())
     (1000, 0.3)
     """
-    return MixedStream(streams, seed=seed, weights=weights, stop=stop, unit=unit, batch_size=batch_size, period=period)
+    options: dict[str, Any] = {"seed": seed, "weights": weights, "stop": stop, "unit": unit, "batch_size": batch_size}
+    more: dict[str, Any] = {"by": None if by == "samples" else by, "temperature": temperature, "max_epochs": max_epochs}
+    return MixedStream(streams, **options, period=period, **{key: value for key, value in more.items() if value is not None})
 
 
 class MixedStream(Stream):
@@ -79,6 +93,11 @@ class MixedStream(Stream):
                     f"{name!r} has weights by step or draws whole batches, and has no steps of its own inside another mixture: "
                     "give them to the outer mixture"
                 )
+            if isinstance(stream, MixedStream) and stream.has_caps:
+                raise ValueError(
+                    f"{name!r} has max_epochs, which are those of a whole run, inside another mixture: give the outer mixture "
+                    "max_epochs, or mix all streams in one mixture"
+                )
             if isinstance(stream, MixedStream) and stream.never_ends:
                 raise ValueError(f"{name!r} is a mixture that never ends, so it cannot be a part of another: give it another stop")
         self._streams, self._options, self._phases = dict(streams), options, None if phases is None else tuple(phases)
@@ -86,11 +105,81 @@ class MixedStream(Stream):
         _check_schemas(self._streams)
         self._check_phases()
         # Checked now in any case; without a batch size what it says is not used.
-        self._laid = Mixture(self._lengths(), phases=self._phases, **self._mixture_options())
+        lengths, given = self._lengths(), self._mixture_options()
+        amendments = [replace(one, add={str(name): lengths.pop(str(name)) for name in one.add}) for one in self.amendments]
+        if self.amendments:
+            given["amendments"] = amendments
+        if given.pop("by", None) is not None:
+            given["tokens"] = {name: self._tokens_of(name) for name in self._streams}
+        self._laid = Mixture(lengths, phases=self._phases, **given)
 
     def _mixture_options(self) -> dict[str, Any]:
         size = self._options["batch_size"]
         return {**self._options, "batch_size": 1 if size is None else size, "tail": self._tail if self.needs_steps else "keep"}
+
+    @property
+    def amendments(self) -> tuple[Amendment, ...]:
+        """The changes from steps on, each with the names of the streams that it adds."""
+        return tuple(self._options.get("amendments", ()))
+
+    @property
+    def by(self) -> str:
+        """What weights are shares of."""
+        return str(self._options.get("by", "samples"))
+
+    def _tokens_of(self, name: str) -> Fraction:
+        """The mean number of tokens, or of elements of a field, of a sample of a stream."""
+        try:
+            return self._streams[name].mean_tokens(None if self.by == "tokens" else self.by)
+        except (TypeError, ValueError, KeyError) as error:
+            raise type(error)(f"by={self.by!r}: stream {name!r}: {error.args[0] if error.args else error}") from error
+
+    def mean_tokens(self, field: str | None = None) -> Fraction:
+        """Of an epoch."""
+        means = [stream.mean_tokens(field) for stream in self._streams.values()]
+        given = self._mixture.plan.given
+        return sum((mean * count for mean, count in zip(means, given, strict=True)), Fraction(0)) / max(1, sum(given))
+
+    def amend(
+        self,
+        step: int,
+        *,
+        weights: Weights | None = None,
+        add: Mapping[str, Stream] | None = None,
+        max_epochs: Mapping[str, float] | None = None,
+    ) -> "MixedStream":
+        """The same mixture up to a step of the loader, and from that step on with other weights, other caps, and more streams.
+
+        Every stream goes on where it was: nothing comes twice because of the change, and nothing is left out. ``weights`` are for
+        all streams that there are then; 0 for those that are to come no more. They replace weights by step and those of phases. A
+        state that the mixture without the amendment saved at the step or before goes on in this one.
+
+        >>> import numpy as np, penstock as pen
+        >>> web, code = pen.open({"x": np.zeros(700)}), pen.open({"x": np.ones(300)})
+        >>> mixed = pen.mix({"web": web.shuffle(seed=1)}, seed=5, stop="forever")
+        >>> amended = mixed.amend(step=100, weights={"web": 0.7, "code": 0.3}, add={"code": code.shuffle(seed=2)})
+        >>> loader = pen.Loader(amended, batch_size=1000)
+        >>> float(loader.batch(99)["x"].mean()), float(loader.batch(100)["x"].mean())
+        (0.0, 0.301)
+        """
+        added = {} if add is None else dict(add)
+        amendment = Amendment(step, weights=weights, add=dict.fromkeys(added, 0), max_epochs=max_epochs)
+        again = sorted(set(added) & set(self._streams))
+        if again:
+            raise ValueError(f"an amendment adds {again}, which the mixture has already: leave them out, and give them weights")
+        return self._remade({**self._streams, **added}, amendments=(*self.amendments, amendment))
+
+    def unamended(self) -> "Iterator[tuple[int, MixedStream]]":
+        for number in reversed(range(len(self.amendments))):
+            kept, left_out = self.amendments[:number], self.amendments[number:]
+            names = {name for amendment in left_out for name in amendment.add}
+            streams = {name: stream for name, stream in self._streams.items() if name not in names}
+            yield self.amendments[number].step, self._remade(streams, amendments=kept or None)
+
+    @property
+    def has_caps(self) -> bool:
+        """Whether a stream has a cap, so that epochs are not alike, and the run may end."""
+        return bool(self._options.get("max_epochs"))
 
     def _lengths(self) -> dict[str, int]:
         by_position = self._phases is not None
@@ -115,20 +204,33 @@ class MixedStream(Stream):
 
     @property
     def never_ends(self) -> bool:
-        return bool(self._options["stop"] == "forever")
+        return bool(self._options["stop"] == "forever") and (self._phases is not None or self._laid.is_endless)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether caps end the run."""
+        return self._phases is None and self._mixture.runs[-1].plan.num_samples == 0 and self.axis > 0
 
     @property
     def needs_steps(self) -> bool:
-        """Whether the order depends on where batches begin: with weights by step, and where whole batches are drawn."""
+        """Whether the order depends on where batches begin: with weights by step, amendments, and where whole batches are drawn."""
+        return self._has_stages or bool(self.amendments) or self._options["unit"] == "batch"
+
+    @property
+    def _has_stages(self) -> bool:
         weights = self._options["weights"]
-        is_staged = isinstance(weights, Sequence) and len(weights) > 0 and isinstance(weights[0], Sequence)
-        return is_staged or self._options["unit"] == "batch"
+        return isinstance(weights, Sequence) and len(weights) > 0 and isinstance(weights[0], Sequence)
+
+    @property
+    def mixture(self) -> Mixture:
+        """The order of the samples; TypeError if it depends on the batch size, and that is not known."""
+        return self._mixture
 
     @property
     def _mixture(self) -> Mixture:
         if self.needs_steps and self._phases is None and self._options["batch_size"] is None:
             raise TypeError(
-                "the order of a mixture with weights by step, or of whole batches, depends on the batch size: "
+                "the order of a mixture with weights by step, amendments, or whole batches depends on the batch size: "
                 "give it to a Loader, or to mix(batch_size=)"
             )
         return self._laid
@@ -159,7 +261,7 @@ class MixedStream(Stream):
     @property
     def _restarted_weights(self) -> bool:
         """Whether version 1 restarted weights by step in every epoch."""
-        return len(self._laid.runs) > 1
+        return self._has_stages and len(self._laid.runs) > 1
 
     def continued(self, epoch: int) -> tuple[Stream, dict[str, Any]]:
         """A run of version 1 continues where its order was right: weights by step were in the first epoch."""
@@ -179,8 +281,10 @@ class MixedStream(Stream):
         return (again if is_old else self), again.plan()
 
     def _remade(self, streams: Mapping[str, Stream], **changed: Any) -> "MixedStream":
-        options = {"phases": self._phases, "tail": self._tail, "version": self._version, **self._options}
-        return MixedStream(streams, **(options | changed))
+        options = {"phases": self._phases, "tail": self._tail, "version": self._version, **self._options} | changed
+        if options.get("amendments", ()) is None:
+            del options["amendments"]
+        return MixedStream(streams, **options)
 
     @property
     def axis(self) -> int:
@@ -200,8 +304,9 @@ class MixedStream(Stream):
 
     @property
     def elements(self) -> int:
-        """Records or tokens of all streams together."""
-        return sum(stream.axis for stream in self._streams.values())
+        """Records or tokens of all streams together, those apart that amendments add."""
+        added = {name for amendment in self.amendments for name in amendment.add}
+        return sum(stream.axis for name, stream in self._streams.items() if name not in added)
 
     @property
     def has_records(self) -> bool:
@@ -276,11 +381,14 @@ class MixedStream(Stream):
         options = self._mixture_options()
         if not self.needs_steps or self._phases is not None:
             del options["batch_size"]  # it changes nothing
-        if self._version == 1 or len(self._laid.runs) == 1:
+        if self._version == 1 or not self.needs_steps or len(self._laid.runs) == 1:
             del options["tail"]
         plan: dict[str, Any] = {
-            f"mixture {key}": repr(options[key] if key in ("batch_size", "tail") else getattr(self._laid, key)) for key in options
+            f"mixture {key}": repr(options[key] if key in ("batch_size", "tail", "by") else getattr(self._laid, key))
+            for key in options
         }
+        if "by" in options:
+            plan["mixture tokens"] = ", ".join(map(str, self._laid.tokens or ()))
         for name, stream in self._streams.items():
             inner = stream.continued(0)[1] if self._version == 1 else stream.plan()
             plan |= {f"{name}: {key}": value for key, value in inner.items()} | {f"{name}: samples": str(stream.num_samples)}
@@ -294,6 +402,9 @@ class MixedStream(Stream):
 
     def with_phases(self, phases: Sequence[Phase]) -> "MixedStream":
         return self._remade(self._streams, phases=phases)
+
+    def costing(self, balance: Balance) -> MixedCosts:
+        return MixedCosts(tuple(stream.costing(balance) for stream in self._streams.values()))
 
     def sized(self, seq_len: int) -> "MixedStream":
         streams = {name: stream.sized(seq_len) for name, stream in self._streams.items()}
@@ -389,6 +500,9 @@ class MixedStream(Stream):
         """Of every stream of the mixture."""
         return self._remade({name: stream.with_images(names, options, seed) for name, stream in self._streams.items()})
 
+    def with_masks(self, names: Sequence[str], size: int | Sequence[int] | None, fill: int, of: str | None) -> "MixedStream":
+        return self._remade({name: stream.with_masks(names, size, fill, of) for name, stream in self._streams.items()})
+
     def boxes_of(self, picks: MixedPicks, field: str | None) -> npt.NDArray[np.int32]:
         boxes = np.zeros((len(picks), 5), np.int32)
         parts = zip(self._streams.values(), picks.parts, strict=True)
@@ -436,7 +550,7 @@ class MixedStream(Stream):
         length = stream.num_samples
         found: list[tuple[int, int]] = []
         for epoch in epochs:
-            first, end = (self._mixture.given_before(one)[number] for one in (epoch, epoch + 1))
+            first, end = self._mixture.span_of(epoch, number)
             for own_epoch, position in stream.where(record[1], epochs=range(first // length, -(-end // length))):
                 place = self._mixture.position_of(epoch, number, own_epoch * length + position // stream.stride)
                 if place is not None:
@@ -447,11 +561,12 @@ class MixedStream(Stream):
         """The positions below ``before`` of a record of a stream, in an epoch that never ends."""
         stream, mixture = self.streams[number], self._mixture
         length = stream.num_samples
-        late = before + max((one.period * one.unit for one in mixture.plan.segments), default=0)  # in a period, they are shuffled
-        for own_epoch in count():
-            begin = mixture.position_of(0, number, own_epoch * length) if length else None
-            if begin is None or begin >= late:
-                return
+        low, high = mixture.span_of(0, number)
+        given = mixture.num_given(0, min(before, len(mixture)))[number]
+        segments = [one for one in mixture.plan.segments if one.start <= before]
+        ahead = max((one.period * one.unit for one in segments), default=0)  # in a period, elements are shuffled
+        high = max(min(high, given + ahead), *(one.deferred.end(number) for one in segments if one.deferred is not None), 0)
+        for own_epoch in range(low // max(1, length), -(-high // max(1, length))):
             for _, position in stream.where(record, epochs=range(own_epoch, own_epoch + 1)):
                 place = mixture.position_of(0, number, own_epoch * length + position // stream.stride)
                 if place is not None and place < before:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, cast
 
@@ -14,11 +15,12 @@ from penstock.argument import MAX_LENGTH, IntArray, as_ids, set_whole
 from penstock.batch import Batch, Outputs, fixed_output
 from penstock.formats.token_line import DocumentBounds, as_elements
 from penstock.native import _core
-from penstock.order import BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle, Weighted
+from penstock.order import Balance, BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle, Weighted
 from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
 from penstock.stream.ban_file import with_bans
+from penstock.stream.cost import PieceCosts
 from penstock.stream.documents import DocumentTable, are_records, find_bounds
 from penstock.stream.picks import SpanPicks
 from penstock.stream.sequence import (
@@ -32,7 +34,7 @@ from penstock.stream.sequence import (
 )
 from penstock.stream.stream import Bans, PartStream, RecordStream, describe, order_recipe
 
-__all__ = ["PackOptions", "PackStream", "make_pack"]
+__all__ = ["PackOptions", "PackStream", "flatten_pack", "make_pack"]
 
 ADDED = ("pad", "bos", "eos")
 PADDING, BOS, EOS = -1, -2, -3
@@ -247,6 +249,27 @@ class PackStream(PartStream):
     def has_sequences(self) -> bool:
         return True
 
+    def mean_tokens(self, field: str | None = None) -> Fraction:
+        """Padding is no token."""
+        if field not in (None, TOKENS):
+            return super().mean_tokens(field)
+        return Fraction(self.packing.num_packed, max(1, self._sequences))
+
+    def packing_facts(self) -> dict[str, float]:
+        pack, room = self.packing, max(1, self._sequences * self._options.length)
+        return {
+            "padding": 1 - pack.num_packed / room,
+            "truncated": 1 - pack.num_packed / max(1, pack.num_tokens),
+            "documents": pack.num_documents / max(1, self._sequences),
+        }
+
+    @property
+    def packed_length(self) -> int:
+        return self._options.length
+
+    def prepare(self) -> None:
+        """Documents are known."""
+
     @property
     def axis(self) -> int:
         """Tokens of an epoch, padding included. With phases, which may change the length, samples of the run."""
@@ -358,6 +381,9 @@ class PackStream(PartStream):
         if seq_len == self._options.length:
             return self
         return self._remade(options=replace(self._options, length=seq_len, window=self.packing.window))
+
+    def costing(self, balance: Balance) -> PieceCosts:
+        return PieceCosts.checked(balance)
 
     # Where tokens are
 
@@ -479,6 +505,17 @@ class PackStream(PartStream):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("packing", "order", "documents", "schema")}
+
+
+def flatten_pack(batch: Batch) -> None:
+    """Make a batch of at most one sequence what attention of varying length takes: ``cu_seqlens`` without the entries that fill it
+    up, and ``max_seqlen`` as one number. Everything else stays.
+    """
+    if "cu_seqlens" in batch:
+        row = batch["cu_seqlens"].reshape(-1)
+        batch["cu_seqlens"] = row[: np.searchsorted(row, row[-1]) + 1] if row.size else np.zeros(1, np.int32)
+    if "max_seqlen" in batch:
+        batch["max_seqlen"] = batch["max_seqlen"].max(initial=0).reshape(())
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ both in the order of the stream.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -275,6 +276,9 @@ class SequenceStream(PartStream):
     def order_version(self) -> int:
         """Version 1 cut the line into pages of the source's block size, whatever the length of sequences."""
         return self._version
+
+    def mean_tokens(self, field: str | None = None) -> Fraction:
+        return Fraction(self.stride) if field in (None, TOKENS) else super().mean_tokens(field)
 
     @property
     def axis(self) -> int:

@@ -1,9 +1,11 @@
 """Stream: a source in an order. Sample p of epoch e is a pure function of (data, seed, e, p)."""
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from penstock.fingerprint import fingerprint_arrays, fingerprint_of
 from penstock.native import _core
 from penstock.order import (
     BlockShuffle,
+    Bucketed,
     Design,
     InvertibleOrder,
     Mixture,
@@ -37,6 +40,8 @@ from penstock.stream.picks import Picks, RecordPicks
 
 if TYPE_CHECKING:
     from penstock.image import ImageOptions
+    from penstock.order.balance import Balance
+    from penstock.stream.cost import Costing
     from penstock.stream.image import ImageStream
     from penstock.stream.pack import PackStream
     from penstock.stream.sequence import SequenceStream
@@ -61,6 +66,9 @@ __all__ = [
 
 LOOKED_AT = 1000
 """Draws after which all weights are looked at, to see whether one is left."""
+
+COUNTED = 1 << 20
+"""Records whose lengths are added up at a time."""
 
 WEIGHT = "weight"
 """The field that a design adds."""
@@ -125,6 +133,35 @@ class Stream(ABC):
     def counts_samples(self) -> bool:
         """Whether positions are numbers of samples even where samples change their length, as in a mixture."""
         return False
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether the order depends on where batches begin."""
+        return False
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the run ends: from some epoch on there are no samples, because streams of a mixture have reached their caps."""
+        return False
+
+    def unamended(self) -> "Iterator[tuple[int, Stream]]":
+        """Streams that this one is equal to before a step, with that step: the mixture before its last amendment, and so on."""
+        return iter(())
+
+    def mean_tokens(self, field: str | None = None) -> Fraction:
+        """The mean number of tokens of the samples of an epoch, bans and padding apart; or of elements of a field."""
+        if field is None:
+            raise TypeError(f"{type(self).__name__} has no tokens to count")
+        known = self.schema.get(field)
+        if known is None or not known.is_fixed:
+            raise TypeError(
+                f"expected a field of one size, among {[n for n, f in self.schema.items() if f.is_fixed]}, got {field!r}"
+            )
+        return Fraction(math.prod(known.shape))
+
+    def packing_facts(self) -> dict[str, float]:
+        """Of packs: the shares of padding and of tokens that are cut off, and documents per sequence."""
+        return {}
 
     @property
     def num_samples(self) -> int:
@@ -230,8 +267,8 @@ class Stream(ABC):
         * ``seed``        of crops and flips; that of the order unless given
 
         Crop and flip follow from (seed, epoch, record): they are the same for any number of threads and ranks, and after a resume.
-        All pictures of a sample share them, so that a mask stays with its picture. (It is interpolated like any other, which is
-        wrong for numbers of classes.) :meth:`boxes` tells them. Called again, it adds other fields. See :class:`ImageStream`.
+        All pictures of a sample share them. :meth:`boxes` tells them. Called again, it adds other fields; :meth:`masks` adds masks
+        of class numbers. See also :class:`ImageStream`.
         """
         from penstock.image import ImageOptions
 
@@ -244,6 +281,44 @@ class Stream(ABC):
     def with_images(self, names: Sequence[str], options: "ImageOptions", seed: int | None) -> "Stream":
         """What :meth:`images` gives."""
         raise TypeError(f"{type(self).__name__} has no pictures: images() is for records of a source, and for mixtures of them")
+
+    def masks(
+        self,
+        field: str | Sequence[str] = "mask",
+        size: int | Sequence[int] | None = None,
+        *,
+        fill: int = 0,
+        of: str | None = None,
+    ) -> "Stream":
+        """The same stream, which has pictures, with the masks of a field (PNG, lossless WebP) as arrays of class numbers, height x
+        width of uint8, from the same part of the picture, flipped alike.
+
+        * ``field``  the encoded masks: a field of bytes, or several
+        * ``size``   pixels of a side, or (height, width); that of the pictures unless given
+        * ``fill``   the number around the mask, where pictures have ``crop="pad"``: 255 for what is to be ignored
+        * ``of``     the name of the pictures, where there are several
+
+        Numbers are those that are stored: grey values, or indices of a palette. Each output has that of the nearest pixel; none is
+        interpolated. Lossy files, colours and 16 bits are refused, and so is a mask that is not as large as its picture.
+
+        >>> import io, numpy as np, penstock as pen
+        >>> from PIL import Image
+        >>> def encoded(pixels, kind):
+        ...     file = io.BytesIO()
+        ...     Image.fromarray(pixels).save(file, kind)
+        ...     return file.getvalue()
+        >>> photos = [encoded(np.full((40, 60, 3), n, np.uint8), "JPEG") for n in range(4)]
+        >>> masks = [encoded(np.full((40, 60), n, np.uint8), "PNG") for n in range(4)]
+        >>> stream = pen.open({"image": photos, "mask": masks}).shuffle(seed=7).images("image", 32).masks("mask")
+        >>> batch = next(iter(pen.Loader(stream, batch_size=4)))
+        >>> batch["mask"].shape, bool((batch["mask"][:, 0, 0] == batch["image"][:, 0, 0, 0]).all())
+        ((4, 32, 32), True)
+        """
+        return self.with_masks([field] if isinstance(field, str) else list(field), size, fill, of)
+
+    def with_masks(self, names: Sequence[str], size: int | Sequence[int] | None, fill: int, of: str | None) -> "Stream":
+        """What :meth:`masks` gives."""
+        raise TypeError("masks() goes behind images(), which says what part of a picture its mask is of")
 
     def boxes(self, epoch: int, positions: Any, field: str | None = None, *, step: int = 0) -> npt.NDArray[np.int32]:
         """x, y, width and height of the part of its picture that each sample is, in pixels of the picture as it is displayed, and 1
@@ -272,6 +347,12 @@ class Stream(ABC):
         StateMismatchError, with the reason, if the order of that version was wrong.
         """
         return self, self.plan()
+
+    def costing(self, balance: "Balance") -> "Costing":
+        """What says how much samples cost. ValueError, TypeError or KeyError if they have no such costs."""
+        raise ValueError(
+            f"samples of a {type(self).__name__} all have one length, so there is nothing to balance: leave balance out"
+        )
 
     @abstractmethod
     def sized(self, seq_len: int) -> "Stream":
@@ -337,6 +418,16 @@ class PartStream(Stream):
 
     def leaves(self, epoch: int, positions: IntArray) -> "Iterator[tuple[PartStream, int, IntArray]]":
         yield self, epoch, positions
+
+    def prepare(self) -> None:
+        """Read the lengths that the order goes by, if any, where a pickled copy has none yet."""
+        if isinstance(self.order, Bucketed):
+            self.order.prepare()
+
+    @property
+    def packed_length(self) -> int | None:
+        """The length of packed sequences; None where samples are something else."""
+        return None
 
     @property
     def has_weights(self) -> bool:
@@ -437,6 +528,38 @@ class RecordStream(PartStream):
         kept = {name: value for name, value in state.items() if name != "bans"}
         self.__dict__.update({"_bans": Bans(state.get("bans", ()))} | kept)
 
+    def mean_tokens(self, field: str | None = None) -> Fraction:
+        """Of a field of varying length: of all records. Without a name, of ``tokens``, or of the only such field."""
+        name = self._token_field() if field is None else field
+        if name not in self.schema:
+            raise KeyError(f"unknown field {name!r}; there are {list(self.schema)}")
+        if self.schema[name].is_fixed:
+            return super().mean_tokens(name)
+        if not isinstance(self.order, Sequential | Shuffle | BlockShuffle | Random):
+            raise TypeError(
+                f"the mean of records in the order {type(self.order).__name__} is not known: use shuffle() or in_order()"
+            )
+        if name not in self._means:
+            count = len(self.source)
+            parts = (np.arange(low, min(low + COUNTED, count)) for low in range(0, count, COUNTED))
+            total = sum(int(self.source.lengths(name, ids).sum()) for ids in parts)
+            self._means[name] = Fraction(total, max(1, count))
+        return self._means[name]
+
+    @cached_property
+    def _means(self) -> dict[str, Fraction]:
+        return {}
+
+    def _token_field(self) -> str:
+        varying = [name for name, known in self.schema.items() if not known.is_fixed]
+        if "tokens" in self.schema:
+            return "tokens"
+        if len(varying) != 1:
+            raise TypeError(
+                f"expected a field 'tokens', or one field of varying length, among {list(self.schema)}: give by= a field"
+            )
+        return varying[0]
+
     @property
     def axis(self) -> int:
         return len(self.order)
@@ -512,6 +635,11 @@ class RecordStream(PartStream):
         batch[WEIGHT] = picks.weights if weights is None else weights
         return batch
 
+    def costing(self, balance: "Balance") -> "Costing":
+        from penstock.stream.cost import RecordCosts
+
+        return RecordCosts.checked(self.source, balance)
+
     def sized(self, seq_len: int) -> "RecordStream":
         """A record is one sample, whatever it holds."""
         if seq_len != 1:
@@ -574,6 +702,53 @@ class RecordStream(PartStream):
         names = as_fields(fields, tuple(FIELDS))
         options = PackOptions(length, split, long, window, multiple_of, names, pad, bos, eos, first_segment)
         return make_pack(self, options, field, separator)
+
+    def buckets(self, batch_size: int, *, field: str | None = None, window: int = 64) -> "RecordStream":
+        """The same records, with those of similar length in one batch: ``window`` batches of ``batch_size`` (that of the whole job)
+        are sorted by the length of a field, cut into batches again, and these are shuffled.
+
+        Padded to its longest record, a batch then has little padding. Every record comes once an epoch, and a larger window has
+        less padding and less chance. ``field`` is needed where several vary in length. Lengths are read from the index of the
+        data, as far as it has one.
+
+        >>> import penstock as pen
+        >>> texts = ["a" * n for n in (9, 1, 8, 2, 7, 3, 6, 4)]
+        >>> stream = pen.open({"text": texts}).shuffle(seed=7).buckets(2)
+        >>> [batch["text"].lengths.tolist() for batch in pen.Loader(stream, batch_size=2)]
+        [[3, 4], [8, 9], [1, 2], [6, 7]]
+        """
+        from penstock.stream.cost import FieldLengths, length_field
+
+        order = self.order
+        if not isinstance(order, Sequential | Shuffle | BlockShuffle):
+            raise TypeError(f"buckets need an order that has every record once, in_order() or shuffle(), got {order!r}")
+        if isinstance(order, BlockShuffle) and order.lanes > 1:
+            raise ValueError(f"buckets have no lanes, and the order has {order.lanes}: use shuffle(...) without lanes")
+        if len(order) != len(self.source):
+            raise ValueError(f"buckets need an order of all {len(self.source)} records, got one of {len(order)}")
+        lengths = FieldLengths(self.source, length_field(self.source.schema, field))
+        made = Bucketed(order, lengths, batch_size=batch_size, window=window)
+        made.prepare()
+        return RecordStream(self.source, made, bans=self.bans)
+
+    def for_batches(self, batch_size: int, tail: str) -> "RecordStream":
+        order = self.order
+        if isinstance(order, Bucketed):
+            if order.batch_size % batch_size:
+                raise ValueError(
+                    f"the buckets are for batches of {order.batch_size}, and one of {batch_size} would take from two of them: "
+                    f"use .buckets({batch_size}), or a batch size that divides theirs"
+                )
+            if tail == "wrap" and len(order) % order.batch_size:
+                raise ValueError(
+                    "tail='wrap' lets batches begin anywhere in the next epoch, and buckets begin with it: use another tail"
+                )
+        return self
+
+    def with_phases(self, phases: Sequence[Phase]) -> "RecordStream":
+        if isinstance(self.order, Bucketed):
+            raise ValueError("buckets are for batches of one size, one epoch after the other: leave out phases, or buckets")
+        return self
 
     def without(self, ids: Any, *, from_step: int = 0) -> "RecordStream":
         """The same stream in which records no longer come from ``from_step`` on. At each of their places comes another record, the

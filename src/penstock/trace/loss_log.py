@@ -212,6 +212,10 @@ class LossLog:
             raise TypeError(f"expected a penstock Loader, got {type(loader).__name__}")
         if loader.restart:
             raise ValueError("the loader has restart=True: the steps of its iterations are not those of one run, leave restart out")
+        if loader.balance is not None:
+            raise ValueError(
+                "the loader has balance=, which deals samples to ranks by their cost: losses cannot be logged with it yet"
+            )
         self.flush()
         self._loader = loader
 

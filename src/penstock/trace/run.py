@@ -72,7 +72,7 @@ def part_named(stream: Stream, number: int) -> PartStream:
 
 def global_place(loader: Loader, step: int) -> Place:
     """The batch of a step on all ranks together."""
-    return replace(loader.schedule, shard=Shard()).place(step)
+    return replace(loader.schedule, shard=Shard(), is_dealt=False).place(step)
 
 
 def visits_of(loader: Loader, step: int) -> Visits:
