@@ -130,7 +130,10 @@ class Browser:
 
     def photograph(self, path: Path, *, most_height: int = HEIGHT) -> None:
         """All of the page, down to a limit, as a PNG."""
-        height = min(most_height, max(300, int(self.run("document.documentElement.scrollHeight"))))
+        height = min(
+            most_height,
+            max(300, int(self.run("Math.ceil(document.querySelector('#main').getBoundingClientRect().bottom + scrollY)"))),
+        )
         width = int(self.run("innerWidth"))
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         image = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)

@@ -112,6 +112,7 @@ def test_numbers_are_found_by_value_and_by_the_name_of_their_class(tmp_path: Pat
         assert found_in(source, "label", "cat") == [0, 2]
         assert found_in(source, "label", "1") == [1, 3]
         assert found_in(source, "label", "7") == [4]
+        assert found_in(source, "label", "c", most=1) == [0, 2]
         assert found_in(source, "label", "-1") == found_in(source, "label", "999999999999999999999") == []
 
 

@@ -116,8 +116,9 @@ class _Search:
                 return self._leave_out(found)
             half = ids[: max(1, len(ids) // 2)]
             return self._look(half, left, most, found)
-        hits = self._in_numbers(column) if self.kind == "number" else self._in_texts(column, most - len(found.hits))
-        found.hits += [(int(ids[place]), *around) for place, *around in hits]
+        wanted = most - len(found.hits)
+        hits = self._in_numbers(column, wanted) if self.kind == "number" else self._in_texts(column, wanted)
+        found.hits += [(int(ids[place]), before, at, behind) for place, before, at, behind in hits]
         found.next = found.hits[-1][0] + 1 if len(found.hits) >= most else int(ids[-1]) + 1
         return spent
 
@@ -126,7 +127,7 @@ class _Search:
         found.next += 1
         return 1
 
-    def _in_numbers(self, column: Any) -> list[tuple[int, str, str, str]]:
+    def _in_numbers(self, column: Any, most: int) -> list[tuple[int, str, str, str]]:
         """Records with this number, or with a class whose name has the text in it."""
         names = class_names(self.source, self.name)
         low = self.text.lower()
@@ -137,7 +138,7 @@ class _Search:
         values = np.ma.getdata(column)
         limits = np.iinfo(values.dtype)
         fitting = np.array([number for number in wanted if limits.min <= number <= limits.max], values.dtype)
-        places = np.flatnonzero(np.isin(values, fitting) & ~np.ma.getmaskarray(column))
+        places = np.flatnonzero(np.isin(values, fitting) & ~np.ma.getmaskarray(column))[:most]
         return [(int(place), "", sendable(wanted[int(values[place])] or str(values[place])), "") for place in places]
 
     def _in_texts(self, column: Any, most: int) -> list[tuple[int, str, str, str]]:
@@ -145,7 +146,7 @@ class _Search:
             column = self._as_texts(column)
         values = np.ascontiguousarray(column.values[column.offsets[0] : column.offsets[-1]]).view(np.uint8)
         ends = column.offsets - column.offsets[0]
-        data = memoryview(values)
+        data = values.data
         return [
             (place, *_around(data, int(ends[place]), int(ends[place + 1]), *at)) for place, *at in self._places(data, ends, most)
         ]
@@ -159,7 +160,8 @@ class _Search:
 
     def _places(self, data: memoryview, ends: npt.NDArray[np.int64], most: int) -> list[tuple[int, int, int]]:
         """(record, from, to) of the first place in every record that has one."""
-        pattern, at, found = pattern_of(self.text), 0, []
+        found: list[tuple[int, int, int]] = []
+        pattern, at = pattern_of(self.text), 0
         while len(found) < most and (match := pattern.search(data, at)) is not None:
             record = int(np.searchsorted(ends, match.start(), side="right")) - 1
             if match.end() <= ends[record + 1]:

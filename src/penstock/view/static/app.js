@@ -59,6 +59,7 @@ async function show() {
     if (mine !== turn) { if (drawn.leave) drawn.leave(); return; }
     leave = drawn.leave || null;
     main.replaceChildren(drawn.element || drawn);
+    if (here().query.get("focus") === "find") document.getElementById("find")?.focus();
   } catch (error) {
     if (mine === turn) main.replaceChildren(problem(error.message));
   } finally {

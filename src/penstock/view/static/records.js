@@ -12,7 +12,6 @@ const PAGE = 48;
 export async function records(about) {
   const bar = searchBar(about);
   const jump = input("Go to id", "id", { hint: `0 to ${Math.max(0, about.data.records - 1)}`, change: (value) => go(value === "" ? "records" : `record/${value}`) });
-  if (here().query.get("focus") === "find") requestAnimationFrame(() => document.getElementById("find")?.focus());
   if (bar && here().query.get("find")) {
     const found = results(about);
     return { element: div("", div("controls", bar, button("×", () => go("records", { find: null, in: null, start: null }), { title: "all records" })), found.element), leave: found.leave };
