@@ -1,7 +1,7 @@
 """What is refused, and how: every row says in which cases, with which exception and which words."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -36,6 +36,7 @@ class Row:
     exception: type[Exception] | tuple[type[Exception], ...]
     words: str
     sure: bool = True
+    by_leg: bool = False  # sure if it applies to the first leg; a later one may not be reached
 
 
 def _tables(case: Case) -> Iterator[Table]:
@@ -450,7 +451,8 @@ ROWS = (
         ),
         ValueError,
         "buckets are for batches of",
-        sure=False,  # a later leg may not be reached
+        sure=False,
+        by_leg=True,
     ),
     Row(
         "buckets that are wrapped",
@@ -460,6 +462,7 @@ ROWS = (
         ValueError,
         "tail='wrap' lets batches begin",
         sure=False,
+        by_leg=True,
     ),
     Row(
         "buckets in phases",
@@ -486,7 +489,8 @@ ROWS = (
         lambda case: bool(_balance_of(case)) and any(not isinstance(stream, Packs) for stream in _sequences(case)),
         ValueError,
         "nothing to balance",
-        sure=False,  # a later leg may not be reached
+        sure=False,
+        by_leg=True,
     ),
     Row(
         "balance of packs by a field",
@@ -494,8 +498,9 @@ ROWS = (
         ValueError,
         "packed sequences are balanced by",
         sure=False,
+        by_leg=True,
     ),
-    Row("balance by lengths that are not there", _no_lengths, ValueError, "length", sure=False),
+    Row("balance by lengths that are not there", _no_lengths, ValueError, "length", sure=False, by_leg=True),
     Row(
         "balance by a field that is not there",
         lambda case: any(
@@ -507,6 +512,7 @@ ROWS = (
         KeyError,
         "balance: expected",
         sure=False,
+        by_leg=True,
     ),
     Row(
         "balance by several numbers",
@@ -519,8 +525,9 @@ ROWS = (
         TypeError,
         "one real number",
         sure=False,
+        by_leg=True,
     ),
-    Row("balance by numbers below 0", _odd_costs, ValueError, "at least 0", sure=False),
+    Row("balance by numbers below 0", _odd_costs, ValueError, "at least 0", sure=False, by_leg=True),
     Row(
         "balance in lanes",
         lambda case: (
@@ -532,6 +539,7 @@ ROWS = (
         ValueError,
         "lanes",
         sure=False,
+        by_leg=True,
     ),
     Row(
         "micro-batches do not divide the batch",
@@ -544,6 +552,7 @@ ROWS = (
         ValueError,
         "cannot be dealt",
         sure=False,
+        by_leg=True,
     ),
     Row(
         "costs of records that cannot be read",
@@ -574,7 +583,8 @@ def applying(case: Case) -> list[Row]:
     for row in ROWS:
         try:
             if row.applies(case):
-                found.append(row)
+                is_sure = row.sure or (row.by_leg and row.applies(replace(case, legs=case.legs[:1])))
+                found.append(replace(row, sure=is_sure))
         except Exception:
             if not found:
                 raise

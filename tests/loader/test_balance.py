@@ -11,6 +11,7 @@ import penstock as pen
 from penstock.errors import StateMismatchError
 from penstock.loader.make_batch import make_elsewhere, pack
 from penstock.order import Sequential
+from penstock.remote.url import url_path
 from penstock.stream import RecordStream
 
 WORLDS = (1, 2, 4, 8, 32)
@@ -270,3 +271,27 @@ def test_what_has_no_buckets_is_refused(source):
         source.shuffle(seed=7).buckets(16, field="x")
     with pytest.raises(ValueError, match="all 400 records"):
         RecordStream(source, Sequential(10)).buckets(2, field="ids")
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_data_at_a_url_is_dealt_as_on_a_disk(tmp_path, threads):
+    rng = np.random.default_rng(4)
+    fields = {"x": pen.Field("i8"), "ids": pen.Field.ragged("i4"), "cost": pen.Field("f4"), "bytes": pen.Field("u1", (500,))}
+    with pen.create(tmp_path / "store", fields, chunk_bytes=100_000) as writer:
+        columns = {"ids": documents(600), "cost": rng.random(600).astype("f4"), "bytes": np.zeros((600, 500), "u1")}
+        writer.extend({"x": np.arange(600), **columns})
+    root = url_path("memory://balance/store")
+    for file in (path for path in (tmp_path / "store").rglob("*") if path.is_file()):
+        place = root / str(file.relative_to(tmp_path / "store"))
+        place.objects.put(place.key, file.read_bytes())
+    with pen.open(tmp_path / "store") as near, pen.open(str(root), window_bytes="256KiB") as far:
+        for make in (
+            lambda data: data.shuffle(seed=1, block=20, window=2),
+            lambda data: data.shuffle(seed=1, block=20, window=2).buckets(16, field="ids", window=3),
+            lambda data: data.in_order().buckets(16, field="ids", window=3),
+        ):
+            for balance in ("cost", pen.Balance("attention", field="ids")):
+                options = {"shard": pen.Shard(1, 4), "balance": balance}
+                expected = [batch["x"].tolist() for batch in pen.Loader(make(near), 16, threads=0, **options)]
+                loader = pickle.loads(pickle.dumps(pen.Loader(make(far), 16, threads=threads, **options)))
+                assert [batch["x"].tolist() for batch in loader] == expected

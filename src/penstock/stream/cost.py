@@ -5,7 +5,7 @@ one, from the field itself otherwise. So every rank deals by the same numbers, w
 prefetch can ask for costs while it has the memory of remote data locked.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from functools import cached_property
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.argument import IntArray
+from penstock.errors import WindowTooSmallError
 from penstock.native import _core
 from penstock.order.balance import Balance
 from penstock.records import Source
@@ -60,11 +61,26 @@ def length_field(schema: Mapping[str, Field], field: str | None) -> str:
 
 def read_lengths(source: Source, field: str) -> IntArray:
     """The lengths of all records of a field, as 4 bytes each if they fit."""
-    parts = [np.empty(0, np.int64)]
-    for low in range(0, len(source), AT_ONCE):
-        found = source.lengths(field, np.arange(low, min(low + AT_ONCE, len(source)), dtype=np.int64))
-        parts.append(found.astype(np.uint32) if found.size and found.min() >= 0 and found.max() < 2**32 else found)
-    return np.concatenate(parts[1:] or parts)
+    parts = [
+        found.astype(np.uint32) if found.min() >= 0 and found.max() < 2**32 else found
+        for found in _in_parts(len(source), lambda ids: source.lengths(field, ids))
+    ]
+    return np.concatenate(parts or [np.empty(0, np.int64)])
+
+
+def _in_parts(count: int, read: Callable[[IntArray], Table]) -> Iterator[Table]:
+    """What ``read`` gives for ids 0, 1, ..., many at once; fewer where a window on remote data has no room for them."""
+    low, size = 0, AT_ONCE
+    while low < count:
+        high = min(low + size, count)
+        try:
+            yield read(np.arange(low, high, dtype=np.int64))
+        except WindowTooSmallError:
+            if size == 1:
+                raise
+            size = max(1, (high - low) // 2)
+        else:
+            low = high
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,11 +123,9 @@ class RecordCosts:
         """The length or the value of every record; 0 where it is missing."""
         if not self.source.schema[self.field].is_fixed:
             return read_lengths(self.source, self.field)
-        parts = [np.empty(0, self.source.schema[self.field].dtype)]
-        for low in range(0, len(self.source), AT_ONCE):
-            ids = np.arange(low, min(low + AT_ONCE, len(self.source)), dtype=np.int64)
-            parts.append(np.ma.filled(self.source.read(ids, [self.field])[self.field], 0))
-        values: Table = np.concatenate(parts)
+        source, name = self.source, self.field
+        parts = _in_parts(len(source), lambda ids: np.ma.filled(source.read(ids, [name])[name], 0))
+        values: Table = np.concatenate([np.empty(0, source.schema[name].dtype), *parts])
         bad = np.flatnonzero(~np.isfinite(values) | (values < 0))
         if bad.size:
             raise ValueError(
