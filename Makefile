@@ -207,6 +207,7 @@ $(TRAINERS)/.ready: $(VENV)/.trainers $(VENV)/.built
 trainers: setup build $(TRAINERS)/.ready
 	$(PY) -m pytest -q --hypothesis-profile=campaign tests/trainers
 	$(PY) -m tests.trainers.hf_trainer
+	$(PY) -W ignore -m tests.trainers.loss_hooks
 	for run in lightning accelerate hf megatron olmo titan grain torchft; do $(TRAINER) tests.trainers.$${run}_run || exit 1; done
 	$(TRAINER) tests.trainers.hf_run trl
 	$(TRAINER) tests.trainers.tracker_check

@@ -1,5 +1,6 @@
 """Batches: Ragged items in one buffer, and parts scattered into one batch."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -159,3 +160,36 @@ def test_scatter_keeps_that_a_record_without_elements_is_missing() -> None:
     missing = masked(np.empty((1, 0), np.float32), np.array([False]))
     found = scatter("x", Field("f4", (0,), nullable=True), [(np.array([0]), missing)], 1, {})
     assert only(found) is None
+
+
+@given(st.data(), st.integers(1, 3), st.integers(0, 5))
+def test_pad_of_any_number_of_dimensions_is_that_of_loops(data, ndim, count):
+    shapes = [tuple(data.draw(st.integers(0, 4)) for _ in range(ndim)) for _ in range(count)]
+    items = [None if data.draw(st.booleans()) else np.arange(1, 1 + math.prod(shape)).reshape(shape) for shape in shapes]
+    ragged = Ragged.from_items(items, dtype="i8", ndim=ndim)
+    multiples = [data.draw(st.integers(1, 4)) for _ in range(ndim)]
+    largest = [max((item.shape[d] for item in items if item is not None), default=0) for d in range(ndim)]
+    for size, options in (
+        ([-(-n // m) * m for n, m in zip(largest, multiples, strict=True)], {"multiple_of": multiples}),
+        ([3] * ndim, {"length": [3] * ndim}),
+        (largest, {}),
+    ):
+        expected = np.full((count, *size), -7, np.int64)
+        for row, item in zip(expected, items, strict=True):
+            if item is not None:
+                part = item[tuple(map(slice, size))]
+                row[tuple(map(slice, part.shape))] = part
+        found = ragged.pad(**options, value=-7)
+        assert found.dtype == np.int64
+        assert np.array_equal(found, expected)
+
+
+def test_pad_says_what_it_cannot_do():
+    ragged = Ragged.from_items([[1, 2], [3]], dtype="i4")
+    assert ragged.pad(multiple_of=4).tolist() == [[1, 2, 0, 0], [3, 0, 0, 0]]
+    with pytest.raises(ValueError, match="not both"):
+        ragged.pad(3, multiple_of=2)
+    with pytest.raises(ValueError, match="multiple_of must have 1 numbers"):
+        ragged.pad(multiple_of=[2, 2])
+    with pytest.raises(ValueError, match="multiple_of"):
+        ragged.pad(multiple_of=0)

@@ -7,6 +7,7 @@
 
 #include "bind/array.h"
 #include "core/alias.h"
+#include "core/balance.h"
 #include "core/block_shuffle.h"
 #include "core/mixed_order.h"
 #include "core/mixture.h"
@@ -301,6 +302,23 @@ void bind_order(nb::module_& m) {
       },
       "n"_a, "size"_a, "offset"_a, "positions"_a.noconvert(), "out"_a.noconvert(),
       "Fill out with evenly spread places in [0, n).");
+  m.attr("MAX_COST") = kMaxCost;
+  m.def(
+      "deal",
+      [](Array<const std::uint64_t> costs, Ints room, std::size_t micro_batches, IntsOut out) {
+        const nb::gil_scoped_release free;
+        deal(span(costs), span(room), micro_batches, span(out));
+      },
+      "costs"_a.noconvert(), "room"_a.noconvert(), "micro_batches"_a, "out"_a.noconvert(),
+      "Fill out with samples dealt to slots of those sizes, slot after slot, so that slots cost about the same.");
+  m.def(
+      "piece_costs",
+      [](Ints first, Ints owner, Ints count, std::uint64_t linear, std::uint64_t quadratic, Array<std::uint64_t> out) {
+        const nb::gil_scoped_release free;
+        piece_costs(span(first), span(owner), span(count), linear, quadratic, span(out));
+      },
+      "first"_a.noconvert(), "owner"_a.noconvert(), "count"_a.noconvert(), "linear"_a, "quadratic"_a, "out"_a.noconvert(),
+      "Fill out with the costs of samples made of runs of documents.");
 }
 
 }  // namespace penstock::bind

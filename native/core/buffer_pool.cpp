@@ -45,6 +45,7 @@ class Pool {
 
   std::byte* take(std::size_t capacity) {
     const std::lock_guard lock(mutex_);
+    lent_ += capacity;
     const auto found = std::find_if(kept_.rbegin(), kept_.rend(), [=](const Kept& one) { return one.capacity == capacity; });
     if (found == kept_.rend()) return nullptr;
     std::byte* const data = found->data;
@@ -58,12 +59,14 @@ class Pool {
     std::size_t num_dropped = 0;
     {
       const std::lock_guard lock(mutex_);
-      if (capacity <= kept_buffer_limit()) {
-        for (const std::size_t count = count_to_drop(capacity); num_dropped < count; ++num_dropped) {
-          bytes_ -= kept_[num_dropped].capacity;
-          dropped[num_dropped] = kept_[num_dropped].data;
-        }
-        kept_.erase(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(num_dropped));
+      lent_ -= std::min(lent_, capacity);  // less where it was taken before a fork
+      const bool keeps = capacity <= limit();
+      for (const std::size_t count = count_to_drop(keeps ? capacity : 0); num_dropped < count; ++num_dropped) {
+        bytes_ -= kept_[num_dropped].capacity;
+        dropped[num_dropped] = kept_[num_dropped].data;
+      }
+      kept_.erase(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(num_dropped));
+      if (keeps) {
         kept_.push_back({data, capacity});
         bytes_ += capacity;
         data = nullptr;
@@ -85,11 +88,14 @@ class Pool {
     std::size_t capacity;
   };
 
+  // A ring of large batches finds their memory again; when it is closed, all but the least goes back to the system.
+  std::size_t limit() const { return std::max(kept_buffer_limit(), lent_); }
+
   // How many of the oldest must go so that one more fits.
   std::size_t count_to_drop(std::size_t capacity) const {
     std::size_t left = bytes_;
     std::size_t count = 0;
-    while (count < kept_.size() && (kept_.size() - count >= kMostKept || left + capacity > kept_buffer_limit())) {
+    while (count < kept_.size() && (kept_.size() - count >= kMostKept || left + capacity > limit())) {
       left -= kept_[count++].capacity;
     }
     return count;
@@ -97,7 +103,7 @@ class Pool {
 
   std::mutex mutex_;
   std::vector<Kept> kept_ = reserved();
-  std::size_t bytes_ = 0;
+  std::size_t bytes_ = 0, lent_ = 0;
 
   static std::vector<Kept> reserved() {
     std::vector<Kept> made;

@@ -17,7 +17,7 @@ struct ReturnBuffer {
 using Buffer = std::unique_ptr<std::byte, ReturnBuffer>;
 
 // At least `bytes` bytes at a multiple of 64 (of 4,096 from 32 KiB on), with whatever they held before. Safe to call from several
-// threads and after fork. The pool keeps at most kept_buffer_limit() unused bytes.
+// threads and after fork. The pool keeps at most kept_buffer_limit() unused bytes, or as many as are in use if that is more.
 Buffer take_buffer(std::size_t bytes);
 
 // An array in such memory: its elements are arbitrary until they are written.

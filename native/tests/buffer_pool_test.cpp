@@ -42,6 +42,18 @@ void the_pool_is_bounded() {
   const Buffer largest = take_buffer(kept_buffer_limit() + 1);
 }
 
+void large_buffers_are_kept_while_as_much_is_in_use() {
+  const std::size_t large = 3 * kept_buffer_limit();
+  {
+    const Buffer in_use = take_buffer(large);
+    std::byte* const first = take_buffer(large).get();
+    const Buffer again = take_buffer(large);
+    check(again.get() == first, "the same memory");
+    check(kept_buffer_bytes() <= kept_buffer_limit(), "it is in use");
+  }
+  check(kept_buffer_bytes() <= kept_buffer_limit(), "nothing large is kept for nobody");
+}
+
 void threads_never_share_a_buffer() {
   std::vector<std::thread> threads;
   for (int number = 0; number < 4; ++number) {
@@ -77,6 +89,7 @@ int main() {
   a_buffer_is_large_enough_aligned_and_writable();
   what_was_returned_is_used_again();
   the_pool_is_bounded();
+  large_buffers_are_kept_while_as_much_is_in_use();
   threads_never_share_a_buffer();
   a_child_has_a_pool_of_its_own();
   return finish();

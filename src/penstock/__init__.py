@@ -8,6 +8,7 @@ The public surface is small; see the reference for the whole of it:
 * ``penstock.order``    pure arithmetic: (seed, epoch, position) -> record id
 * ``penstock.errors``   everything penstock raises that is not a plain ValueError, TypeError or IndexError
 * ``penstock.source``   writers of foreign formats
+* ``LossLog``, ``penstock.trace``   the losses of a run, which records are to blame, and proof of what a run was given
 * ``penstock.deliver``  to torch and jax; ``penstock.cluster``  conversion on Ray; ``penstock.report``  measurements and plots
 * ``penstock.testing``  conformance suites for your own orders and sources
 """
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from penstock import source as source
     from penstock.library import (
         LZ4,
+        Balance,
         Deflate,
         Field,
         Loader,
+        LossLog,
         PenstockError,
         Phase,
         Ragged,
@@ -37,8 +40,10 @@ if TYPE_CHECKING:
         convert,
         create,
         gc,
+        load_mixture,
         mix,
         open,
+        plan,
         rebalance,
         train_dictionary,
         verify,
@@ -47,9 +52,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LZ4",
+    "Balance",
     "Deflate",
     "Field",
     "Loader",
+    "LossLog",
     "PenstockError",
     "Phase",
     "Ragged",
@@ -62,8 +69,10 @@ __all__ = [
     "convert",
     "create",
     "gc",
+    "load_mixture",
     "mix",
     "open",
+    "plan",
     "rebalance",
     "train_dictionary",
     "verify",

@@ -146,6 +146,16 @@ def random_at(n: int, key: int, positions: Annotated[NDArray[numpy.int64], dict(
 def systematic(n: int, size: int, offset: int, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """Fill out with evenly spread places in [0, n)."""
 
+MAX_COST: int = 1099511627776
+
+def deal(costs: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], room: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], micro_batches: int, out: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    Fill out with samples dealt to slots of those sizes, slot after slot, so that slots cost about the same.
+    """
+
+def piece_costs(first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], owner: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], count: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], linear: int, quadratic: int, out: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """Fill out with the costs of samples made of runs of documents."""
+
 MAX_PACK_LENGTH: int = 16777216
 
 class Split(enum.Enum):

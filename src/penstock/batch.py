@@ -41,6 +41,24 @@ Outputs = Mapping[str, npt.NDArray[Any]]
 """Arrays to be filled instead of new ones, by field name."""
 
 
+def _lines(offsets: IntArray, shapes: IntArray, size: tuple[int, ...]) -> tuple[IntArray, IntArray, IntArray]:
+    """Of every line along the last dimension of items that is within an array of items of ``size``: where it begins in the values
+    and in the array, and how many elements are copied.
+    """
+    lines = np.prod(shapes[:, :-1], axis=1, dtype=np.int64) * (shapes[:, -1] > 0)
+    item = np.repeat(np.arange(len(shapes)), lines)
+    left = line = np.arange(item.size) - np.repeat(np.cumsum(lines) - lines, lines)
+    shape = shapes[item]
+    inside, place, scale = np.ones(item.size, np.bool_), np.zeros(item.size, np.int64), 1
+    for dimension in range(shapes.shape[1] - 2, -1, -1):
+        left, at = np.divmod(left, shape[:, dimension])
+        inside &= at < size[dimension]
+        place += at * scale
+        scale *= size[dimension]
+    source, target = offsets[item] + line * shape[:, -1], (item * scale + place) * size[-1]
+    return source[inside], target[inside], np.minimum(shape[:, -1], size[-1])[inside]
+
+
 @dataclass(frozen=True, eq=False)
 class Ragged:
     """Item i is ``values[offsets[i]:offsets[i + 1]]``, decoded as ``kind`` says ("array", "bytes" or "text").
@@ -116,27 +134,29 @@ class Ragged:
         shapes = None if self.shapes is None else self.shapes[ids]
         return Ragged(self.values[places], offsets, self.kind, shapes, None if self.present is None else self.present[ids])
 
-    def pad(self, length: int | Sequence[int] | None = None, *, value: Any = 0) -> npt.NDArray[Any]:
+    def pad(
+        self, length: int | Sequence[int] | None = None, *, value: Any = 0, multiple_of: int | Sequence[int] = 1
+    ) -> npt.NDArray[Any]:
         """All items in one array, filled up with ``value`` (missing items wholly) or cut to ``length``: an int, or one for every
-        dimension. Without it, as large as the largest item in every dimension.
+        dimension. Without it, as large as the largest item in every dimension, or as the next multiple of ``multiple_of``: an int
+        for all dimensions, or one for each.
         """
-        ndim = 1 if self.shapes is None else self.shapes.shape[1]
+        shapes = self.lengths[:, None] if self.shapes is None else self.shapes.astype(np.int64)
         if length is None:
-            shapes = self.lengths[:, None] if self.shapes is None else self.shapes
             length = shapes.max(axis=0, initial=0).tolist()
+        elif multiple_of != 1:
+            raise ValueError(f"give length= or multiple_of=, not both: got length={length} and multiple_of={multiple_of}")
         size = tuple(whole_number("length", n) for n in ([length] if isinstance(length, int | np.integer) else length))
-        if len(size) != ndim:
-            raise ValueError(f"length must have {ndim} numbers, one for every dimension of the items, got {length}")
+        multiples = [multiple_of] * len(size) if isinstance(multiple_of, int | np.integer) else list(multiple_of)
+        for name, numbers in (("length", size), ("multiple_of", multiples)):
+            if len(numbers) != shapes.shape[1]:
+                raise ValueError(f"{name} must have {shapes.shape[1]} numbers, one for every dimension of the items, got {numbers}")
+        size = tuple(-(-n // whole_number("multiple_of", m, least=1)) * m for n, m in zip(size, multiples, strict=True))
         out = np.full((len(self), *size), value, self.values.dtype)
-        if self.shapes is None:
-            column = np.arange(size[0])
-            inside = column < np.minimum(self.lengths, size[0])[:, None]
-            out[inside] = self.values[(self.offsets[:-1, None] + column)[inside]]
-        else:
-            for row, item in zip(out, self, strict=True):
-                if item is not None:
-                    part = item[tuple(map(slice, size))]
-                    row[tuple(map(slice, part.shape))] = part
+        source, target, count = _lines(self.offsets, shapes, size)
+        ends = np.cumsum(count)
+        within = np.arange(int(ends[-1]) if ends.size else 0) - np.repeat(ends - count, count)
+        out.reshape(-1)[np.repeat(target, count) + within] = self.values[np.repeat(source, count) + within]
         return out
 
     @classmethod

@@ -6,17 +6,20 @@ from penstock.batch import Ragged
 from penstock.conversion.convert import convert
 from penstock.errors import PenstockError
 from penstock.formats.open import open
-from penstock.loader import Loader, verify_resume
-from penstock.order import Phase, Shard
+from penstock.loader import Loader, plan, verify_resume
+from penstock.order import Balance, Phase, Shard
 from penstock.records import Source
 from penstock.store import LZ4, Deflate, Field, Raw, Zstd, add_field, create, gc, rebalance, train_dictionary, verify
-from penstock.stream import Stream, mix
+from penstock.stream import Stream, load_mixture, mix
+from penstock.trace import LossLog
 
 __all__ = [
     "LZ4",
+    "Balance",
     "Deflate",
     "Field",
     "Loader",
+    "LossLog",
     "PenstockError",
     "Phase",
     "Ragged",
@@ -29,8 +32,10 @@ __all__ = [
     "convert",
     "create",
     "gc",
+    "load_mixture",
     "mix",
     "open",
+    "plan",
     "rebalance",
     "train_dictionary",
     "verify",

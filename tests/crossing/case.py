@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 from tests.crossing import data as data_module
-from tests.crossing.model import NAMES, Job, PhasedJob, Stream
+from tests.crossing.model import NAMES, WIDTH, Balanced, Job, PhasedJob, Sample, Stream, cost, deal
 
 import penstock as pen
-from penstock import Field, Loader, Phase, Shard, mix
+from penstock import Balance, Field, Loader, Phase, Shard, mix
 
 
 def telling(batch: dict[str, Any], info: Any) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def nothing(batch: dict[str, Any]) -> None:
 
 
 NAMES.update(
-    {"Field": Field, "Loader": Loader, "Phase": Phase, "Shard": Shard, "mix": mix, "np": np, "open": pen.open}
+    {"Balance": Balance, "Field": Field, "Loader": Loader, "Phase": Phase, "Shard": Shard, "mix": mix, "np": np, "open": pen.open}
     | {name: getattr(data_module, name) for name in ("doubled", "faulty", "reversed_text")}
     | {"telling": telling, "nothing": nothing}
 )
@@ -46,6 +46,7 @@ class Leg:
     restart: bool = False
     forever: bool = False
     seek: int | None = None
+    balance: Balanced | None = None
 
     def code(self, stream: str, rank: str = "rank") -> str:
         options = [repr(self.size)] if self.phases is None else [f"phases={list(self.phases)!r}"]
@@ -53,7 +54,25 @@ class Leg:
         options += [f"shard=Shard({rank}, {self.world})"] * (self.world > 1) + ["ids='id'"] * self.ids
         options += [f"transform={self.transform}"] * (self.transform is not None) + ["restart=True"] * self.restart
         options += [f"on_error={self.on_error!r}"] * (self.on_error != "raise")
+        if self.balance is not None:
+            by, micro = self.balance
+            options.append(f"balance=Balance({by!r}, width={WIDTH}, micro_batches={micro})")
         return f"Loader({stream}, {', '.join(options)})"
+
+    def slots(self, stream: Stream, rows: list[Sample | None]) -> list[list[list[int]]]:
+        """The samples of a batch that every rank has, by number, in each of its micro-batches; those that fill it up apart."""
+        own = [row for row in rows if row is not None]
+        if self.balance is None:
+            return [[list(range(rank, len(own), self.world))] for rank in range(self.world)]
+        by, micro = self.balance
+        size = len(rows) if self.phases is not None else self.size
+        return deal([cost(stream, row, by) for row in own], size or 1, self.world, micro)
+
+    def share(self, stream: Stream, rows: list[Sample | None], rank: int) -> list[Sample | None]:
+        """The samples of a rank's batch."""
+        filling = [None] * len(range(rank, len(rows), self.world))
+        mine = [rows[number] for slot in self.slots(stream, rows)[rank] for number in slot]
+        return [*mine, *filling[len(mine) :]]
 
     def actions(self) -> str:
         seek = f".seek({self.seek})" if self.seek is not None else ""
@@ -61,6 +80,10 @@ class Leg:
 
     def job(self, stream: Stream) -> Job:
         return Job(stream, self.size or 1, self.tail) if self.phases is None else PhasedJob(stream, self.phases)
+
+    @property
+    def balance_by_lengths(self) -> bool:
+        return self.balance is not None and self.balance[0] in ("attention", "tokens")
 
     @property
     def tags(self) -> frozenset[str]:
@@ -76,6 +99,9 @@ class Leg:
             ("forever", self.forever),
             ("seek", self.seek is not None),
             ("on_error skip", self.on_error == "skip"),
+            ("balance", self.balance is not None and not self.balance_by_lengths),
+            ("balance by lengths", self.balance_by_lengths),
+            ("micro-batches", self.balance is not None and self.balance[1] > 1),
         ):
             if given:
                 found.add(tag)

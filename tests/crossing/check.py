@@ -24,6 +24,7 @@ from tests.crossing.model import (
     Sample,
     Sequences,
     Stream,
+    cost,
     samples,
 )
 
@@ -137,8 +138,20 @@ def compare_told(where: str, job: Job, place: Place, expected: Expected, told: d
 # Questions
 
 
-def compare_explain(where: str, job: Job, place: Place, found: dict[str, Any]) -> None:
-    rows = [row for row in samples(job, place) if row is not None]
+def compare_explain(where: str, leg: Leg, job: Job, place: Place, found: dict[str, Any]) -> None:
+    whole = samples(job, place)
+    rows = [row for row in whole if row is not None]
+    expect(f"{where}: explain rank", leg.balance is not None, "rank" in found)
+    if leg.balance is not None:
+        slots = leg.slots(job.stream, whole)
+        told = {number: (rank, m) for rank, own in enumerate(slots) for m, some in enumerate(own) for number in some}
+        pairs = list(zip(found["rank"].tolist(), found["slot"].tolist(), strict=True))
+        expect(f"{where}: explain rank and slot", [told[number] for number in range(len(rows))], pairs[: len(rows)])
+        costs = [cost(job.stream, row, leg.balance[0]) for row in rows]
+        expect(f"{where}: explain cost", costs, found["cost"].tolist()[: len(rows)])
+        each = len(whole) // leg.world // leg.balance[1]
+        filling = [(number % leg.world, number // leg.world // each) for number in range(len(rows), len(whole))]
+        expect(f"{where}: explain rank and slot of what fills up", filling, pairs[len(rows) :])
     for name, value in (("step", place.step), ("epoch", place.epoch), ("position", place.position)):
         expect(f"{where}: explain {name}", value, found[name])
     _compare_picks(f"{where}: explain", job.stream, rows, found)
@@ -338,7 +351,7 @@ class Checker:
             raise
         forms = job.forms(place)
         for number, rank in enumerate(ranks):
-            own = rows[number :: len(ranks)]
+            own = leg.share(job.stream, rows, number)
             batch = attempt("run", lambda rank=rank: next(rank.run, None))
             if batch is None:
                 raise WrongError(f"{where}: rank {number}: expected a batch, got the end")
@@ -346,7 +359,7 @@ class Checker:
             skipped[number] += sum(row is not None and row.id != row.planned for row in own)
         self.seen["batches"] += 1
         if place.step % 3 == self.case.seed % 3:
-            compare_explain(where, job, place, attempt("explain", lambda: ranks[0].loader.explain(place.step)))
+            compare_explain(where, leg, job, place, attempt("explain", lambda: ranks[0].loader.explain(place.step)))
 
     def _compare_place(self, where: str, ranks: list[Rank], place: Place | None, loaded: Place | None = None) -> None:
         """The next batch is that of ``place``; the cursor is where a loaded state was, even if nothing is left of its epoch."""

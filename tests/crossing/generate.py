@@ -21,9 +21,11 @@ from tests.crossing.model import (
     concatenated,
     faulty,
     leaf,
+    leaves,
     mapped,
     pick,
     select,
+    varying,
 )
 
 from penstock import Phase
@@ -80,7 +82,8 @@ class Lot:
         self.needs_ragged = (not sequential or self.recipe["change"] != "none") and self.happens(0.97)
         self.is_remote = self.happens(0.05)  # slow, so not often
         stream = self.mixture(0) if self.happens(0.45) else self.single()
-        return Case(self.seed, stream, self.legs(stream))
+        stream = self.bucketed(stream)
+        return Case(self.seed, stream, self.balanced(stream, self.legs(stream)))
 
     # Streams
 
@@ -124,7 +127,7 @@ class Lot:
             image = next(name for name, form in table.forms.items() if form.kind == "bytes")
             how = tuple(PICTURES)[recipe["length"] % len(PICTURES)]
             ordered = self.ordered(table, design=recipe["design"])
-            return Pictures(table, ordered, self.bans(table), image, how, self.happens(0.5))
+            return Pictures(table, ordered, self.bans(table), None, image, how, self.happens(0.5))
         if not recipe["sequential"]:
             return Records(table, self.ordered(table, design=recipe["design"]), self.bans(table))
         records = Records(table, self.ordered(table, design=self.happens(0.01)), self.bans(table))
@@ -372,6 +375,28 @@ class Lot:
             )
         return tuple(legs)
 
+    def bucketed(self, stream: Stream) -> Stream:
+        """The same streams, some of them with buckets."""
+        chance = random.Random(f"buckets {self.seed}")  # apart, so that all other cases are what they were
+        return _with_buckets(stream, chance, self.size) if chance.random() < 0.3 else stream
+
+    def balanced(self, stream: Stream, legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
+        """The same legs, some of them with balance."""
+        chance = random.Random(f"balance {self.seed}")  # apart, so that all other cases are what they were
+        first = leaves(stream)[0]
+        plain = isinstance(first, Sequences) and not isinstance(first, Packs)
+        if chance.random() > (0.02 if plain else 0.3):
+            return legs
+        choices = _costs(first) if chance.random() < 0.95 else [*_costs(first), *first.forms(), "attention", "unknown"]
+        found = []
+        for leg in legs:
+            sizes = [leg.size or 1] if leg.phases is None else [phase.batch_size for phase in leg.phases]
+            micro = [m for m in (1, 2, 3) if all(size % (leg.world * m) == 0 for size in sizes)] or [1]
+            number = chance.choice(micro) if chance.random() < 0.97 else 2
+            given = (chance.choice(choices), number) if choices and chance.random() < 0.8 else None
+            found.append(replace(leg, balance=given))
+        return tuple(found)
+
     def phases(self, stream: Stream) -> tuple[Phase, ...]:
         found = []
         for _ in range(self.one(1, 2, 2, 3)):
@@ -395,6 +420,32 @@ def _of_documents(stream: Sequences, bans: Bans) -> Bans:
     count = len(stream.texts) if stream.has_pages and stream.separator != 70_000 else stream.table.length
     found = tuple((step, frozenset(one for one in ids if one < count)) for step, ids in bans)
     return tuple((step, ids) for step, ids in found if 0 < len(ids) < count)
+
+
+def _with_buckets(stream: Stream, chance: random.Random, size: int) -> Stream:
+    if isinstance(stream, Mix):
+        return replace(stream, parts=tuple((name, _with_buckets(part, chance, size)) for name, part in stream.parts))
+    if not isinstance(stream, Records) or stream.ordered.method not in ("in_order", "shuffle") or chance.random() < 0.2:
+        return stream
+    ragged = [name for name, form in stream.table.forms.items() if form.kind != "fixed"]
+    if not ragged or (dict(stream.ordered.options).get("lanes", 1) > 1 and chance.random() < 0.9):
+        return stream
+    number = size * chance.choice([1, 1, 1, 2]) if chance.random() < 0.96 else size + 1
+    return replace(stream, buckets=(number, chance.choice([1, 2, 3, 5]), chance.choice(ragged)))
+
+
+def _costs(stream: Stream) -> list[str]:
+    """What samples of a stream may be balanced by."""
+    if not isinstance(stream, Records):
+        return ["attention", "tokens"]
+    forms = {name: form for name, form in stream.table.forms.items() if name != getattr(stream, "image", None)}
+    numbers = [
+        name
+        for name, form in forms.items()
+        if form.kind == "fixed" and form.shape == () and form.dtype[:3] in ("int", "uin", "flo")
+    ]
+    ragged = [name for name, form in forms.items() if form.kind != "fixed"]
+    return numbers + ragged + (["attention", "tokens"] if len(varying(stream.table)) == 1 and ragged else [])
 
 
 def make_case(seed: int) -> Case:

@@ -230,6 +230,7 @@ class Sample:
     planned: int = -1  # the id before unreadable records were replaced
     original: int = -1  # the id before banned records were replaced, too
     places: tuple[int, ...] = ()  # of the tokens of a sequence, in the storage line
+    pieces: tuple[int, ...] = ()  # the lengths of the documents that a pack shows
 
 
 @lru_cache(4096)
@@ -341,21 +342,30 @@ class Stream:
 
 @dataclass(frozen=True)
 class Records(Stream):
-    """The records of a source in an order."""
+    """The records of a source in an order. ``buckets`` are the batch size and the window of those, and the field they go by."""
 
     table: Table
     ordered: Ordered
     bans: Bans = ()
+    buckets: tuple[int, int, str] | None = None
 
     @property
     def tags(self) -> frozenset[str]:  # type: ignore[override]
         given = dict(self.ordered.options)
         is_blocked = self.ordered.method == "shuffle" and {"block", "window", "lanes"} & given.keys()
         name = "block shuffle" if is_blocked else self.ordered.method
-        return self.table.tags | {f"order {name}"} | ({"without"} if self.bans else set())
+        found = {f"order {name}"} | ({"without"} if self.bans else set()) | ({"buckets"} if self.buckets else set())
+        return self.table.tags | found
 
     def code(self) -> str:
-        return f"{self.table.code}.{self.ordered.code()}{bans_code(self.bans)}"
+        return f"{self.table.code}.{self.ordered.code()}{self.buckets_code}{bans_code(self.bans)}"
+
+    @property
+    def buckets_code(self) -> str:
+        if self.buckets is None:
+            return ""
+        size, window, field = self.buckets
+        return f".buckets({size}, field={field!r}, window={window})"
 
     def forms(self) -> dict[str, Form]:
         weight = {"weight": Form("fixed", "float64")} if self.ordered.method == "design" else {}
@@ -381,7 +391,7 @@ class Records(Stream):
         return len(self.order)
 
     def sample(self, epoch: int, position: int, step: int, length: int = 0, drawn: Draw = None) -> Sample:
-        original = first = epoch_ids(self.order, epoch)[position]
+        original = first = self.ids(epoch)[position]
         banned = banned_at(self.bans, step)
         if original in banned:
             first = self._other(epoch, position, banned)
@@ -392,6 +402,30 @@ class Records(Stream):
         if self.weights is not None:
             values["weight"] = self.weights[position]
         return Sample(values, number, planned=first, original=original)
+
+    @cached_property
+    def _bucketed(self) -> dict[int, list[int]]:
+        return {}
+
+    def ids(self, epoch: int) -> list[int]:
+        """The records of an epoch."""
+        ids = epoch_ids(self.order, epoch)
+        if self.buckets is None:
+            return ids
+        if epoch not in self._bucketed:
+            self._bucketed[epoch] = self._in_buckets(ids, epoch, *self.buckets)
+        return self._bucketed[epoch]
+
+    def _in_buckets(self, ids: list[int], epoch: int, size: int, window: int, field: str) -> list[int]:
+        """Windows of whole batches, each sorted by length and cut again, its batches permuted; then what is left over."""
+        full = len(ids) // size
+        found: list[int] = []
+        for number, low in enumerate(range(0, full, window)):
+            own = ids[low * size : min(low + window, full) * size]
+            rising = sorted(own, key=lambda one: num_elements(self.table.columns[field][one]))
+            order = Permutation(len(own) // size, key=_core.derive_key(self.seed, epoch, 16, number)).run(0, len(own) // size)
+            found += [one for place in order.tolist() for one in rising[place * size : (place + 1) * size]]
+        return found + ids[full * size :]
 
     def _other(self, epoch: int, position: int, banned: frozenset[int], drawn: Draw = None) -> int:
         weights = self.ordered.weights
@@ -423,7 +457,7 @@ class Pictures(Records):
     def code(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in PICTURES[self.how].items())
         images, bans = f".images({self.image!r}{options})", bans_code(self.bans)
-        return f"{self.table.code}.{self.ordered.code()}{images + bans if self.is_first else bans + images}"
+        return f"{self.table.code}.{self.ordered.code()}{self.buckets_code}{images + bans if self.is_first else bans + images}"
 
     def forms(self) -> dict[str, Form]:
         found = super().forms()
@@ -854,6 +888,7 @@ class Packs(Sequences):
         padding = (self.pad, self.first_segment - 1, 0, -100, 0)
         rows: list[tuple[int, int, int, int, int]] = []
         places: list[int] = []
+        pieces: list[int] = []
         segment, first = self.first_segment, -1
         for number, offset, size in self.epoch(epoch, length)[sequence]:
             room = -(-size // self.multiple_of) * self.multiple_of
@@ -865,6 +900,7 @@ class Packs(Sequences):
             whole += [(token, start + i) for i, token in enumerate(self.texts[number])]
             whole += [(self.eos, -2)] if self.eos is not None else []
             piece = whole[offset : offset + size]
+            pieces.append(size)
             own = [place for _, place in piece if place >= 0]
             if not rows:
                 first = own[0] if own else -2 - number
@@ -879,7 +915,7 @@ class Packs(Sequences):
         names = ("tokens", "segment", "position", "labels", "loss_mask")
         columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
         values = {name: columns[name] for name in self.forms_of_tokens()}
-        return Sample(values, first, planned=first, places=tuple(places))
+        return Sample(values, first, planned=first, places=tuple(places), pieces=tuple(pieces))
 
 
 def _edges_of_whole(texts: list[list[int]], packing: Packing, epoch: int) -> list[int]:
@@ -1353,6 +1389,80 @@ class PhasedJob(Job):
 def samples(job: Job, place: Place) -> list[Sample | None]:
     """What the batch at a place holds."""
     return [None if cell is None else job.stream.sample(cell[0], cell[1], place.step, cell[2]) for cell in job.cells(place)]
+
+
+# Balance
+
+Balanced = tuple[str, int]
+"""By what, and in how many micro-batches."""
+
+WIDTH = 1
+"""Of the model, so that squares of lengths count."""
+
+
+def num_elements(value: Any) -> int:
+    """The length of a value of varying length; 0 where it is missing."""
+    return len(value.encode() if isinstance(value, str) else value or ())
+
+
+def varying(table: Table) -> list[str]:
+    """The fields by whose length records may be measured."""
+    names = [name for name, form in table.forms.items() if form.kind != "fixed"]
+    plain = [name for name in names if name.rpartition(".")[2] != "loss_mask"]
+    return plain if len(names) == 2 and len(plain) == 1 else names
+
+
+def leaves(stream: Stream) -> list[Stream]:
+    return [one for _, part in stream.parts for one in leaves(part)] if isinstance(stream, Mix) else [stream]
+
+
+def cost(stream: Stream, row: Sample, by: str) -> Any:
+    """What a sample costs: by the record that was to come, if that could be read."""
+    source = leaves(stream)[row.leaf]
+    if isinstance(source, Packs):
+        return sum(n * (12 * WIDTH + n) if by == "attention" else n for n in row.pieces)
+    assert isinstance(source, Records)
+    name = varying(source.table)[0] if by in ("attention", "tokens") else by
+    value = source.table.columns[name][row.planned]
+    if source.table.forms[name].kind == "fixed":
+        return value or 0
+    n = num_elements(value)
+    return n * (12 * WIDTH + n) if by == "attention" else n
+
+
+def deal(costs: list[Any], size: int, world: int, micro: int) -> list[list[list[int]]]:
+    """The samples of every rank and micro-batch: the most expensive first, each to the slot that has the least and has room."""
+    costs = _whole_numbers(costs)
+    each = size // (world * micro)
+    room = [[0] * micro for _ in range(world)]
+    for number in range(len(costs)):
+        mine = room[number % world]
+        mine[sum(mine) // each] += 1
+    falling = sorted(range(len(costs)), key=lambda number: (-costs[number], number))
+    per_micro = _deal(falling, costs, [sum(mine[m] for mine in room) for m in range(micro)], list(range(micro)))
+    slots: list[list[list[int]]] = [[] for _ in range(world)]
+    for m in range(micro):
+        spent = [sum(costs[number] for done in mine for number in done) for mine in slots]
+        turns = sorted(range(world), key=lambda rank: (spent[rank], rank))
+        for rank, found in enumerate(_deal(per_micro[m], costs, [mine[m] for mine in room], turns)):
+            slots[rank].append(sorted(found))
+    return slots
+
+
+def _whole_numbers(costs: list[Any]) -> list[int]:
+    """Costs of at most 2^40."""
+    if any(isinstance(one, float) for one in costs):
+        return [round(one / max(costs) * 2**40) if max(costs) else 0 for one in costs]
+    bits = max(0, (max(costs, default=0) - 1).bit_length() - 40)
+    return [one >> bits for one in costs]
+
+
+def _deal(falling: list[int], costs: list[Any], room: list[int], turns: list[int]) -> list[list[int]]:
+    groups: list[list[int]] = [[] for _ in room]
+    for number in falling:
+        open_groups = [group for group in turns if len(groups[group]) < room[group]]
+        groups[min(open_groups, key=lambda group: sum(costs[one] for one in groups[group]))].append(number)
+    return groups
 
 
 NAMES: dict[str, Any] = {}

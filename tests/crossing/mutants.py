@@ -269,6 +269,52 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
         edit("stream.pack:PackStream.__init__", "isinstance(order, BlockShuffle) and order.lanes > 1", "False"),
     )
     yield (
+        "balance is ignored",
+        edit("loader.make_batch:Work.picks", "if place.whole is None:", "if True:"),
+    )
+    yield (
+        "ranks get each other's samples",
+        edit("loader.make_batch:Dealt.of_rank", "ends[shard.rank] - ", "0 * "),
+    )
+    yield (
+        "balance deals by tokens where attention was asked for",
+        edit("order.balance:Balance.factors", "if self.by == ATTENTION else (1, 0)", "if False else (1, 0)"),
+    )
+    yield (
+        "a record in the place of an unreadable one is drawn for another sample",
+        edit("loader.make_batch:Work.own", "positions[mine]", "positions[: mine.size]"),
+    )
+    yield (
+        "micro-batches of a rank are not filled one after the other",
+        edit("order.balance:room_of_slots", "each * np.arange(", "each * np.flip(np.arange(micro_batches)) + 0 * np.arange("),
+    )
+    yield (
+        "costs of banned records count",
+        edit(
+            "loader.make_batch:Work._located",
+            "stream.locate(span.epoch, span.run, place.step)",
+            "stream.locate(span.epoch, span.run, 0)",
+        ),
+    )
+    yield (
+        "batches of buckets are not shuffled",
+        edit("order.bucket:Bucketed._plan", "[batches.run(0, len(batches))]", "[:]"),
+    )
+    yield (
+        "buckets of equal lengths are in no order",
+        edit(
+            "order.bucket:Bucketed._plan", 'np.argsort(self.lengths[ids], kind="stable")', "np.lexsort((-ids, self.lengths[ids]))"
+        ),
+    )
+    yield (
+        "the longest records are left over",
+        edit("order.bucket:Bucketed._num_full", "// self.batch_size * self.batch_size", "* 1"),
+    )
+    yield (
+        "buckets take any batch size",
+        edit("stream.stream:RecordStream.for_batches", "if order.batch_size % batch_size:", "if False:"),
+    )
+    yield (
         "padding is valid",
         edit("loader.make_batch:Work.finish", "len(picks) - place.padding", "len(picks)"),
     )

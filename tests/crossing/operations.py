@@ -42,6 +42,7 @@ OPERATIONS = {
     "order weighted": "drawn with replacement, by weight",
     "order slide": "windows",
     "order design": "a designed sample",
+    "buckets": "records of similar length in one batch",
     "images": "pictures, decoded",
     "without": "bans on records",
     "without behind sequences": "bans on a stream of sequences",
@@ -83,6 +84,9 @@ OPERATIONS = {
     "ids": "ids=",
     "transform": "transform=",
     "on_error skip": 'on_error="skip"',
+    "balance": "dealt to ranks by a field",
+    "balance by lengths": "dealt to ranks by the lengths of documents",
+    "micro-batches": "dealt to micro-batches of ranks",
     "restart": "restart=True",
     "forever": "loader.forever()",
     "seek": "loader.seek",
@@ -106,6 +110,7 @@ PACKS = {
     "without behind packs",
 }
 PAGES = {"token sequences", "page"}
+BALANCE = {"balance", "balance by lengths", "micro-batches"}
 PHASES = {"phases", "phase weights", "phase epochs"}
 ORDERS = {name for name in OPERATIONS if name.startswith("order ")}
 NUMBERS = {"format array", "format store", "format parquet", "format nullable_store"}
@@ -133,6 +138,13 @@ CANNOT_MEET: tuple[Pair, ...] = (
     ("a mixture has one kind of fields", MASKED, UNMASKED),
     ("a mixture has one kind of fields", PICTURES, NUMBERS | RAGGED | PLAIN | TEXT),
     ("pictures are no tokens", PICTURES, SEQUENCES | PACKS | {"loss mask"}),
+    ("sequences all have one length", BALANCE, SEQUENCES - {"separator"}),
+    ("packs are balanced by lengths", {"balance"}, PACKS | {"separator"}),
+    ("records of fixed fields have no lengths", {"balance by lengths"}, NUMBERS | PLAIN | PICTURES),
+    ("buckets are of records", {"buckets"}, SEQUENCES | PACKS | {"loss mask"}),
+    ("buckets have every record once", {"buckets"}, {"order sample", "order weighted", "order slide", "order design"}),
+    ("records of fixed fields have no lengths", {"buckets"}, PLAIN),
+    ("buckets are for batches of one size", {"buckets"}, PHASES),
     ("numbers are no tokens", PLAIN, SEQUENCES | PACKS),
     (
         "token blocks within other sources are documents",

@@ -1,13 +1,25 @@
 """What is refused, and how: every row says in which cases, with which exception and which words."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from tests.crossing.case import Case
 from tests.crossing.check import RefusalError
-from tests.crossing.model import Mix, NothingLeftError, Packs, Records, Sequences, Stream, Table, num_steps, same_forms
+from tests.crossing.model import (
+    Mix,
+    NothingLeftError,
+    Packs,
+    Records,
+    Sequences,
+    Stream,
+    Table,
+    leaves,
+    num_steps,
+    same_forms,
+    varying,
+)
 
 from penstock.errors import BatchError, SchemaMismatchError, StateMismatchError
 
@@ -24,6 +36,7 @@ class Row:
     exception: type[Exception] | tuple[type[Exception], ...]
     words: str
     sure: bool = True
+    by_leg: bool = False  # sure if it applies to the first leg; a later one may not be reached
 
 
 def _tables(case: Case) -> Iterator[Table]:
@@ -256,6 +269,41 @@ def _phases_over_nothing(case: Case) -> bool:
     return any(phase.steps for phase in phases)
 
 
+def _bucketed(case: Case) -> list[Any]:
+    return [stream for stream in leaves(case.stream) if isinstance(stream, Records) and stream.buckets is not None]
+
+
+def _balance_of(case: Case, *, lengths: bool | None = None) -> list[str]:
+    """What legs are balanced by; only lengths, or only fields, if that is said."""
+    found = [leg.balance[0] for leg in case.legs if leg.balance is not None]
+    return [by for by in found if lengths in (None, by in ("attention", "tokens"))]
+
+
+def _own_forms(stream: Records) -> dict[str, Any]:
+    """The fields of records that are delivered as they are."""
+    return {name: form for name, form in stream.table.forms.items() if name != getattr(stream, "image", None)}
+
+
+def _no_lengths(case: Case) -> bool:
+    """Whether records are to be measured by a length that they do not have, or have twice."""
+    for stream in leaves(case.stream):
+        if isinstance(stream, Records) and _balance_of(case, lengths=True):
+            names = varying(stream.table)
+            if len([name for name in names if name in _own_forms(stream)]) != 1:
+                return True
+    return False
+
+
+def _odd_costs(case: Case) -> bool:
+    """Whether the cost of a record is below 0, or no number."""
+    for stream in leaves(case.stream):
+        for by in _balance_of(case, lengths=False) if isinstance(stream, Records) else ():
+            values = stream.table.columns.get(by, [])
+            if any(isinstance(value, int | float) and not 0 <= value < float("inf") for value in values):
+                return True
+    return False
+
+
 ROWS = (
     Row("ranks do not divide the batch", _divides_badly, ValueError, "divided among"),
     Row("fields differ", _differ, SchemaMismatchError, "same fields"),
@@ -396,6 +444,123 @@ ROWS = (
     Row("epochs that are empty later", _empty_later, ValueError, "has no samples"),
     Row("longer than the line", _short_line, ValueError, "fewer than"),
     Row("batches of one stream, wrapped", _wrapped_batches, ValueError, "tail='wrap'"),
+    Row(
+        "buckets of another batch size",
+        lambda case: any(
+            stream.buckets[0] % leg.size for stream in _bucketed(case) for leg in case.legs if leg.phases is None and leg.size
+        ),
+        ValueError,
+        "buckets are for batches of",
+        sure=False,
+        by_leg=True,
+    ),
+    Row(
+        "buckets that are wrapped",
+        lambda case: any(
+            stream.table.length % stream.buckets[0] for stream in _bucketed(case) for leg in case.legs if leg.tail == "wrap"
+        ),
+        ValueError,
+        "tail='wrap' lets batches begin",
+        sure=False,
+        by_leg=True,
+    ),
+    Row(
+        "buckets in phases",
+        lambda case: bool(_bucketed(case)) and any(leg.phases is not None for leg in case.legs),
+        ValueError,
+        "leave out phases, or buckets",
+        sure=False,  # not of the streams of a mixture
+    ),
+    Row(
+        "buckets in lanes",
+        lambda case: any(dict(stream.ordered.options).get("lanes", 1) > 1 for stream in _bucketed(case)),
+        ValueError,
+        "buckets have no lanes",
+    ),
+    Row(
+        "lengths of records that cannot be read",
+        lambda case: any(stream.table.bad for stream in _bucketed(case)),
+        OSError,
+        "",
+        sure=False,
+    ),
+    Row(
+        "balance of sequences",
+        lambda case: bool(_balance_of(case)) and any(not isinstance(stream, Packs) for stream in _sequences(case)),
+        ValueError,
+        "nothing to balance",
+        sure=False,
+        by_leg=True,
+    ),
+    Row(
+        "balance of packs by a field",
+        lambda case: bool(_balance_of(case, lengths=False) and _packs(case)),
+        ValueError,
+        "packed sequences are balanced by",
+        sure=False,
+        by_leg=True,
+    ),
+    Row("balance by lengths that are not there", _no_lengths, ValueError, "length", sure=False, by_leg=True),
+    Row(
+        "balance by a field that is not there",
+        lambda case: any(
+            by not in _own_forms(stream)
+            for stream in leaves(case.stream)
+            if isinstance(stream, Records)
+            for by in _balance_of(case, lengths=False)
+        ),
+        KeyError,
+        "balance: expected",
+        sure=False,
+        by_leg=True,
+    ),
+    Row(
+        "balance by several numbers",
+        lambda case: any(
+            by in stream.table.forms and stream.table.forms[by].shape
+            for stream in leaves(case.stream)
+            if isinstance(stream, Records)
+            for by in _balance_of(case, lengths=False)
+        ),
+        TypeError,
+        "one real number",
+        sure=False,
+        by_leg=True,
+    ),
+    Row("balance by numbers below 0", _odd_costs, ValueError, "at least 0", sure=False, by_leg=True),
+    Row(
+        "balance in lanes",
+        lambda case: (
+            bool(_balance_of(case))
+            and any(
+                dict(stream.ordered.options).get("lanes", 1) > 1 for stream in leaves(case.stream) if isinstance(stream, Records)
+            )
+        ),
+        ValueError,
+        "lanes",
+        sure=False,
+        by_leg=True,
+    ),
+    Row(
+        "micro-batches do not divide the batch",
+        lambda case: any(
+            size % (leg.world * leg.balance[1])
+            for leg in case.legs
+            if leg.balance is not None
+            for size in ([leg.size or 1] if leg.phases is None else [phase.batch_size for phase in leg.phases])
+        ),
+        ValueError,
+        "cannot be dealt",
+        sure=False,
+        by_leg=True,
+    ),
+    Row(
+        "costs of records that cannot be read",
+        lambda case: bool(_balance_of(case)) and any(table.bad for table in _tables(case)),
+        OSError,
+        "",
+        sure=False,
+    ),
     Row("phases over nothing", _phases_over_nothing, ValueError, "empty"),
     Row(
         "too few records can be read",
@@ -418,7 +583,8 @@ def applying(case: Case) -> list[Row]:
     for row in ROWS:
         try:
             if row.applies(case):
-                found.append(row)
+                is_sure = row.sure or (row.by_leg and row.applies(replace(case, legs=case.legs[:1])))
+                found.append(replace(row, sure=is_sure))
         except Exception:
             if not found:
                 raise

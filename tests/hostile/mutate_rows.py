@@ -1,7 +1,7 @@
 """Damaged .npy, .shard, .rox and .safetensors files, tables of token files and of saved data sets, TFRecord files, tar archives,
 shards and chunks: the records they had, other values where values were damaged, or an error with the path.
 
-    python -m tests.hostile.mutate_rows --count N [--kind npy|shard|rox|idx|...]
+    python -m tests.hostile.mutate_rows --count N [--kind npy|shard|rox|idx|...] [--url]
 
 Mutants are made by lot: flipped bytes, cuts, inserted, deleted and zeroed extents, numbers at the edges of their ranges, edits of
 the text of headers. They are opened and read in forked children with a limit of address space and a deadline. Where a format has
@@ -37,6 +37,7 @@ from tests.formats import shards, token_files
 from tests.formats.energon_files import prepare
 from tests.formats.packed_files import items_index, mds_shard, packed, record
 from tests.hostile import file_changer
+from tests.remote.double import Double
 from tests.sanitized import limit_address_space
 
 import penstock as pen
@@ -48,6 +49,8 @@ from penstock.formats.litdata import open_litdata
 from penstock.formats.mds import open_mds
 from penstock.formats.zarr import open_zarr
 from penstock.records import Source
+from penstock.remote.url import url_path
+from penstock.remote.window import RemoteOptions
 
 
 @dataclass(frozen=True)
@@ -170,6 +173,11 @@ NAMES |= {kind: kind for kind in ("state.json", "indices.arrow")}
 NAMES |= {kind: "a.idx" for kind in KINDS if kind.startswith("idx ")}
 FRESH = ("zarray", "zarr chunk", "lance")
 """Kinds that are read by packages that a forked process cannot use if its parent has."""
+
+AT_URLS = tuple(
+    kind for kind in KINDS if TARGETS.get(kind, Target("")).open in (pen.open, open_mds, open_litdata) and "energon" not in kind
+)
+"""Kinds that are read at URLs where they are, and not as copies. (zarr: tests/remote.)"""
 
 UNSEEN = (
     "mds zstd",
@@ -528,6 +536,27 @@ def is_in(value: Any, files: list[bytes]) -> bool:
     return value.nbytes == 0 or any(value.tobytes() in file or swapped in file for file in files)
 
 
+def opened(target: Target, folder: Path, io: str) -> Source:
+    """The damaged data, on disk or, with ``io`` "url", as objects of a server on loopback that are those files."""
+    if io != "url":
+        return target.open(folder / target.opened, io=io, threads=1, **target.options)
+    double = _double()
+    double.state.objects.clear()
+    for file in folder.rglob("*"):
+        if file.is_file():
+            double.put(f"{folder.name}/{file.relative_to(folder)}", file.read_bytes())
+    url = f"{double.base}/{folder.name}" + (f"/{target.opened}" if target.opened else "")
+    if target.open is pen.open:
+        return pen.open(url, storage_options=double.storage_options, threads=1, **target.options)
+    return target.open(url_path(url, double.storage_options), remote=RemoteOptions(), threads=1, **target.options)
+
+
+@cache
+def _double() -> Double:
+    """The server, in a child: it ends with that."""
+    return Double()
+
+
 def outcome(path: Path, data: bytes, io: str, kind: str) -> str:
     """What becomes of a mutant. AssertionError if it is nothing that may be."""
     folder = path.parents[NAMES.get(kind, "").count("/")]
@@ -539,7 +568,7 @@ def outcome(path: Path, data: bytes, io: str, kind: str) -> str:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
     try:
-        with target.open(folder / target.opened, io=io, threads=1, **target.options) as source:
+        with opened(target, folder, io) as source:
             batch = source[:]
             for name, found in batch.items() if kind not in UNSEEN else ():
                 for one in [getattr(found, "values", found)] if kind not in TARGETS else found:
@@ -549,13 +578,13 @@ def outcome(path: Path, data: bytes, io: str, kind: str) -> str:
             return "same" if same else "other values"
     except PenstockError as error:
         text = str(error)
-        assert any(name in text for name in (path.name, *others)) or f"{folder}/" in text, f"no path: {text}"
+        assert any(name in text for name in (path.name, *others)) or f"{folder.name}/" in text, f"no path: {text}"
         assert len(text) < 1000, f"a message of {len(text)} characters: {text[:200]}"
         assert text.isprintable(), f"not printable: {text!r}"
         return type(error).__name__
 
 
-def _serve(folder: Path, kind: str, seeds: range, out: int) -> None:
+def _serve(folder: Path, kind: str, seeds: range, out: int, at_url: bool) -> None:
     """In a child: a line for every mutant, before it and after it."""
     limit_address_space(CHILD_BYTES)
     for seed in seeds:
@@ -565,19 +594,19 @@ def _serve(folder: Path, kind: str, seeds: range, out: int) -> None:
         try:
             for name in os.listdir(folder):  # of another kind
                 shutil.rmtree(folder / name) if (folder / name).is_dir() else os.unlink(folder / name)
-            text = outcome(folder / NAMES.get(kind, f"a.{kind}"), data, rng.choice(["map", "pread"]), kind)
+            text = outcome(folder / NAMES.get(kind, f"a.{kind}"), data, "url" if at_url else rng.choice(["map", "pread"]), kind)
         except BaseException as error:
             text = f"WRONG {type(error).__name__}: {error}".replace("\n", " ")[:500]
         os.write(out, f"{seed} {text}\n".encode())
 
 
-def attack(kind: str, count: int, first: int = 0) -> tuple[Counter[str], list[str]]:
+def attack(kind: str, count: int, first: int = 0, at_url: bool = False) -> tuple[Counter[str], list[str]]:
     """How mutants ended, and what was wrong."""
     outcomes, wrong = Counter[str](), list[str]()
     with tempfile.TemporaryDirectory() as folder:
         for low in range(first, first + count, GROUP):
             seeds = range(low, min(low + GROUP, first + count))
-            code, lines = _in_child(Path(folder), kind, seeds)
+            code, lines = _in_child(Path(folder), kind, seeds, at_url)
             outcomes.update(line.split(" ", 1)[1] for line in lines if " WRONG " not in line)
             wrong += [f"{kind} {line}" for line in lines if " WRONG " in line]
             if code != 0 or len(lines) != len(seeds):
@@ -585,12 +614,12 @@ def attack(kind: str, count: int, first: int = 0) -> tuple[Counter[str], list[st
     return outcomes, wrong
 
 
-def _in_child(folder: Path, kind: str, seeds: range) -> tuple[int, list[str]]:
+def _in_child(folder: Path, kind: str, seeds: range, at_url: bool) -> tuple[int, list[str]]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            _serve(folder, kind, seeds, writing)
+            _serve(folder, kind, seeds, writing, at_url)
         finally:
             os._exit(0)
     os.close(writing)
@@ -605,10 +634,11 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--kind", choices=KINDS)
     parser.add_argument("--seed", type=int, default=0, help="the first mutant; -1: the good file")
+    parser.add_argument("--url", action="store_true", help="objects of a server on loopback instead of files")
     given = parser.parse_args()
     failed = False
-    for kind in [given.kind] if given.kind else KINDS:
-        outcomes, wrong = attack(kind, given.count, given.seed)
+    for kind in [given.kind] if given.kind else AT_URLS if given.url else KINDS:
+        outcomes, wrong = attack(kind, given.count, given.seed, given.url)
         sys.stdout.write(f"{kind}: {given.count} mutants, {len(wrong)} wrong: {dict(outcomes.most_common())}\n")
         sys.stdout.writelines(f"{line}\n" for line in wrong[:50])
         sys.stdout.flush()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.effort import count
-from tests.hostile.mutate_rows import FRESH, KINDS, NAMES, TARGETS, attack, image, outcome
+from tests.hostile.mutate_rows import AT_URLS, FRESH, KINDS, NAMES, TARGETS, attack, image, outcome
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 800
@@ -21,6 +21,14 @@ def test_damaged_files_are_read_as_they_are_or_are_errors_with_the_path(kind: st
         assert set(outcomes) == {"same"}
     else:
         assert len(outcomes) > (1 if kind in TARGETS else 4)
+
+
+@pytest.mark.parametrize("kind", AT_URLS)
+def test_damaged_objects_at_urls_are_read_as_they_are_or_are_errors_with_the_path(kind: str) -> None:
+    """The first one is good."""
+    outcomes, wrong = attack(kind, count(4, 1000), -1, at_url=True)
+    assert wrong == []
+    assert outcomes["UnsupportedTypeError" if kind == "idx modes" else "same"] >= 1
 
 
 @pytest.mark.parametrize("kind", FORKING)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from safetensors.numpy import save_file
 from tests.array_record import write_array_record
 from tests.formats.packed_files import write_items, write_mds
 from tests.formats.shards import tar, tfrecord
+from tests.hostile.mutate_rows import mutate, tokens_image
 from tests.remote.double import Double
 from tests.remote.test_sources_suite import RemoteSuite
 
@@ -496,3 +498,20 @@ def test_only_files_of_the_version_are_copied_and_those_of_the_next_are_added(tm
     place.objects.delete(f"{place.key}/a.lance/data/{second.name}")
     with pytest.raises(CorruptError, match="which is not there"):
         pen.open(str(place / "a.lance"), **how)
+
+
+def test_documents_that_are_anywhere_in_a_file_are_those_of_the_disk(double: Double, tmp_path: Path) -> None:
+    """Several pieces of one object: once there was a landing for each object only."""
+    index = mutate("idx scattered", random.Random("idx scattered 50"))
+    for name, data in (("a.idx", index), ("a.bin", tokens_image())):
+        (tmp_path / name).write_bytes(data)
+        double.put(name, data)
+    with (
+        pen.open(tmp_path / "a.idx", scattered=True) as local,
+        pen.open(f"{double.base}/a.idx", scattered=True, storage_options=double.storage_options) as remote,
+    ):
+        ids = np.random.default_rng(1).integers(0, len(local), 200)
+        found, wanted = remote[ids]["tokens"], local[ids]["tokens"]
+        assert np.array_equal(found.values, wanted.values)
+        assert np.array_equal(found.offsets, wanted.offsets)
+        assert remote.fingerprint == local.fingerprint

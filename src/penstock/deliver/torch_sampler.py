@@ -321,7 +321,7 @@ class BatchSampler(Resumable[list[int]], torch.utils.data.Sampler[list[int]]):
 
 
 def _num_samples(loader: Loader, step: int) -> int:
-    return sum(len(span.run) for span in loader.schedule.place(step).spans)
+    return loader.schedule.place(step).num_samples
 
 
 def _ids_of(picks: Any) -> list[int]:

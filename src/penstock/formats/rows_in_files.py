@@ -155,9 +155,11 @@ class RemoteRows(Rows):
     """Rows in files at URLs: the bytes of a read are held in memory while the native reader takes rows from there."""
 
     def __init__(self, files: Sequence[FileRows], stride: int, remote: RemoteFiles, threads: int) -> None:
+        self._owners = np.repeat(np.arange(len(files)), [_num_pieces(one) for one in files])  # the file of each piece
+        landings = [remote.landings[number] for number in self._owners.tolist()]
 
         def widen(run: int) -> _core.RowReader:
-            return _core.RowReader.of_landings(remote.landings, _facts(files, run)[:, 1:3].copy(), run * stride)
+            return _core.RowReader.of_landings(landings, _facts(files, run)[:, 1:3].copy(), run * stride)
 
         super().__init__(widen(1), threads, _Places.of(files, stride), widen)
         self.remote: RemoteFiles | None = remote
@@ -178,6 +180,11 @@ class RemoteRows(Rows):
             with self._window().hold(*self.extents(starts[part], stops[part])):
                 inside = flat[edges[0] * self._stride : edges[-1] * self._stride]
                 super().read_spans(starts[part], edges - edges[0], inside)
+
+    def extents(self, starts: IntArray, stops: IntArray) -> Extents:
+        """Where rows [start, stop) are: numbers of files of the window, and bytes from and to in them."""
+        pieces, low, high = super().extents(starts, stops)
+        return self._owners[pieces], low, high
 
     def _window(self) -> RemoteFiles:
         if self.remote is None:

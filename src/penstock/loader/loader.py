@@ -21,17 +21,21 @@ from penstock.interrupt import check as check_interrupt
 from penstock.interrupt import lower, shield, shielded
 from penstock.loader.engine import Engine, ExecutorEngine, Lent, PlainEngine, ThreadEngine
 from penstock.loader.lookahead import Forecast, Lookahead, forecast, network, windows_of
-from penstock.loader.make_batch import SOURCE, VALID, OnError, Work, seed_for
+from penstock.loader.make_batch import SOURCE, VALID, Dealing, OnError, Work, seed_for
 from penstock.loader.native_engine import PINNED_PART, NativeEngine, NativeGroup, native_groups
 from penstock.loader.schedule import TAILS, Place, Schedule, make_schedule
 from penstock.loader.state import WHOLE, Identity, parse_state
 from penstock.loader.stats import Meter, Stats
-from penstock.order import Cursor, Phase, Shard
+from penstock.order import Balance, Cursor, Phase, Shard
+from penstock.order.balance import TOKENS
 from penstock.records import Source
 from penstock.remote.window import Window, is_changing
 from penstock.stream import Stream
 
 __all__ = ["Batches", "Loader"]
+
+MOST_MEASURED = 1000
+"""Steps whose padding is added up."""
 
 
 class Loader:
@@ -51,6 +55,10 @@ class Loader:
       ``<ids>_source`` has the number of the stream in ``loader.stream.leaf_names``
     * ``on_error``    "raise", "skip" (unreadable records are replaced by others, the same in every run), or a function that is told
     * ``phases``      a curriculum, instead of ``batch_size``
+    * ``balance``     "attention", "tokens", the name of a field, or a :class:`~penstock.Balance`: ranks get equal numbers of
+      samples that cost about the same, instead of every world-th one. What is in the batch of all ranks stays the same
+    * ``batch_tokens``  instead of ``batch_size``, of packs of that length: the batch of a rank is one packed sequence, whose
+      ``cu_seqlens`` are as many as it has documents
     * ``restart``     every ``for`` begins at step 0 again: for evaluation, which is to see the same records each time
     * ``check``       how a state knows the data again: by "samples" spread over it, or as a "whole", by a digest of all records,
       which are read for it at the first :meth:`state_dict` and at every :meth:`load_state_dict`
@@ -83,6 +91,8 @@ class Loader:
         out: Sequence[Outputs] = (),
         restart: bool = False,
         check: str = "samples",
+        balance: Balance | str | None = None,
+        batch_tokens: int | None = None,
     ) -> None:
         if isinstance(stream, Source):
             stream = stream.in_order()
@@ -95,7 +105,13 @@ class Loader:
         if check not in ("samples", WHOLE):
             raise ValueError(f"check must be 'samples' or 'whole', got {check!r}")
         self._shard = Shard() if shard is None else shard
+        if batch_tokens is not None:
+            batch_size = _rows_of(stream, batch_tokens, (batch_size, phases, balance), self._shard)
+        self._balance = None if balance is None else Balance.of(balance)
         self._first = make_schedule(stream, batch_size, phases, tail, self._shard)
+        dealing = None if self._balance is None else _make_dealing(self._balance, self._first)
+        if dealing is not None:
+            self._first = replace(self._first, is_dealt=True)
         self._schedule = self._zero = self._first
         self._batch_size = batch_size
         self._phases = None if phases is None else tuple(phases)
@@ -103,7 +119,16 @@ class Loader:
         _check_added(stream, ids, tail)
         if out and executor is not None:
             raise ValueError("out is memory of this process, which an executor cannot fill")
-        self._work = Work(stream, transform, ids, on_error, tail == "pad", _checked_out(out, stream, self._most_samples()))
+        self._work = Work(
+            stream,
+            transform,
+            ids,
+            on_error,
+            tail == "pad",
+            _checked_out(out, stream, self._most_samples()),
+            dealing,
+            is_flat=batch_tokens is not None,
+        )
         self._budget = None if prefetch is None else byte_size("prefetch", prefetch, least=0)
         self._threads = min(8, os.cpu_count() or 1) if threads is None else whole_number("threads", threads, most=1024)
         self._executor = None if executor is None else Lent(executor)
@@ -150,6 +175,11 @@ class Loader:
     def phases(self) -> tuple[Phase, ...] | None:
         """The curriculum; None with a batch size."""
         return self._phases
+
+    @property
+    def balance(self) -> Balance | None:
+        """How samples are dealt to ranks by what they cost; None where every world-th one is a rank's."""
+        return self._balance
 
     # For delivery to frameworks, which make batches in workers of their own and count them here
 
@@ -361,10 +391,26 @@ class Loader:
         Of sequences and packs, ``documents`` has (document, from, to) of every sample, where documents are known.
         ``documents=True`` finds those that separators end in token files, too: for the first answer all tokens are read.
         """
-        schedule = replace(self._schedule, shard=Shard())
+        schedule = replace(self._schedule, shard=Shard(), is_dealt=False)
         place = schedule.place(whole_number("step", step))
         told = self._work.stream_for(place).explain(self._work.picks(place), documents=documents)
+        if self._balance is not None:
+            told |= self._dealt(place)
         return {"step": place.step, "epoch": place.epoch, "position": place.position, **told}
+
+    def _dealt(self, place: Place) -> dict[str, IntArray]:
+        """Rank and micro-batch of every sample of a batch, and what it costs; what fills the batch up costs nothing."""
+        dealt = self._work.dealt(self._schedule.place(place.step))
+        world, micro = self._shard.world, self._balance.micro_batches if self._balance is not None else 1
+        rank, slot = np.divmod(dealt.slots, micro)
+        filling = np.arange(rank.size, place.num_samples)
+        size = max(1, place.num_samples // (world * micro))
+        costs = np.concatenate([dealt.costs, np.zeros(filling.size, dealt.costs.dtype)])
+        return {
+            "rank": np.concatenate([rank, filling % world]),
+            "slot": np.concatenate([slot, filling // world // size]),
+            "cost": costs,
+        }
 
     def where(self, record: Any, *, epochs: range | None = None, steps: range | None = None) -> list[dict[str, int]]:
         """Epoch, position and step of every time a record or a document comes in those epochs (the current one unless given), or
@@ -390,6 +436,26 @@ class Loader:
             if (steps is None or step in steps)
             and self.stream.holds(self.stream.locate_at(epoch, np.array([position]), step), record)
         ]
+
+    def padding_ratio(self, field: str | None = None, *, multiple_of: int = 1, steps: range | None = None) -> float:
+        """The share of padding in this rank's batches of the current epoch (of ``steps``, if given) where each is padded to its
+        longest record, or to the next multiple; of packs, the share that no document fills. No record is read.
+
+        ``field`` is the one that is padded, where several vary in length. Of more than 1,000 steps, as many are looked at.
+        """
+        schedule, multiple = self._schedule, whole_number("multiple_of", multiple_of, least=1)
+        if steps is None:
+            first = schedule.first_step(self.epoch)
+            steps = range(first, first + len(self))
+        costing = self.stream.costing(Balance(TOKENS, field=field))
+        used = total = 0
+        for step in steps[:: -(-len(steps) // MOST_MEASURED) or 1]:
+            place = schedule.place(step)
+            lengths = costing.of(self._work.picks(place))
+            longest = self._work.stream_for(place).stride if self.stream.has_sequences else int(lengths.max(initial=0))
+            used += int(lengths.sum())
+            total += lengths.size * -(-longest // multiple) * multiple
+        return 1 - used / total if total else 0.0
 
     def seed_for(self, ids: IntArray, *, epoch: int | None = None) -> Any:
         """A seed for each record, different in every epoch, for random transforms that can be repeated."""
@@ -418,6 +484,40 @@ class Loader:
 
     def __repr__(self) -> str:
         return f"<penstock Loader: step {self.step}, epoch {self.epoch}, batches of {self._batch_size}, {self.stream!r}>"
+
+
+def _make_dealing(balance: Balance, schedule: Schedule) -> Dealing:
+    """ValueError, TypeError or KeyError if samples cannot be dealt so. The costs of records are read."""
+    slots = schedule.shard.world * balance.micro_batches
+    for size, _ in schedule.shapes:
+        if size % slots:
+            raise ValueError(
+                f"a batch of {size} cannot be dealt to {schedule.shard.world} ranks in {balance.micro_batches} micro-batches each: "
+                f"use a multiple of {slots}"
+            )
+    costing = schedule.stream.costing(balance)
+    for part in schedule.stream.parts:
+        lanes = getattr(part.order, "lanes", 1)
+        if lanes > 1:
+            raise ValueError(
+                f"the order has {lanes} lanes, which give ranks blocks of their own, and balance deals samples to any rank: "
+                "leave out lanes, or balance"
+            )
+    costing.prepare()
+    return Dealing(balance, schedule.shard, costing)
+
+
+def _rows_of(stream: Stream, batch_tokens: int, others: tuple[Any, ...], shard: Shard) -> int:
+    """The batch size where the batch of a rank is one packed sequence of ``batch_tokens``."""
+    tokens = whole_number("batch_tokens", batch_tokens, least=1)
+    if any(other is not None for other in others):
+        raise ValueError("batch_tokens makes the batch of a rank one packed sequence: leave out batch_size, phases and balance")
+    if {part.packed_length for part in stream.parts} != {tokens}:
+        raise ValueError(
+            f"batch_tokens={tokens} is for packed sequences of that many tokens: load stream.pack({tokens}, ...), "
+            "or a mixture of such streams"
+        )
+    return shard.world
 
 
 def _check_added(stream: Stream, ids: str | None, tail: str) -> None:
@@ -460,6 +560,7 @@ def make_engine(
     meter: Meter,
 ) -> Engine:
     """The engine that fits, for steps from ``first`` on; until ``end``, if there is one."""
+    work.prepare()
     steps = range(first, MAX_LENGTH if end is None else end)
     places = map(schedule.place, steps)
     name, groups = _choose_engine(work, schedule, threads, executor)

@@ -175,6 +175,11 @@ def _blocks_of(order: Any) -> tuple[int, int]:
     """Units of a block of an order, and of a group of blocks; (0, 0) for one that goes all over the data, 1 for one in sequence."""
     if isinstance(order, BlockShuffle):
         return order.block, order.n if order.window is None else min(order.n, order.window * order.lanes * order.block)
+    if window := getattr(order, "window_size", 0):  # buckets: a window of the other order comes in any order
+        block, group = _blocks_of(order.order)
+        if block == group > 0:
+            return window, 2 * window
+        return block, min(order.n, group + 2 * window) if block else 0
     return (1, 1) if isinstance(order, Sequential) else (0, 0)
 
 
@@ -213,13 +218,18 @@ class Walk:
         place = self.schedule.place(step)
         stream = self._work.stream_for(place)
         count = min(MOST_STEPS, self.steps.stop - step, self.schedule.stretch(step))
-        if count > 1 and stream.parts == (stream,) and len(place.spans) == 1:
+        if count > 1 and place.whole is None and stream.parts == (stream,) and len(place.spans) == 1:
             span = place.spans[0]
             run = range(span.run.start, span.run.start + (count * len(span.run) - 1) * span.run.step + 1, span.run.step)
             part = stream.parts[0]
             return count, [_Part(self.reads_of(part), part, span.epoch, as_positions(run))]
-        spans = place.spans[:1] if place.padding else place.spans
-        found = (leaf for span in spans for leaf in stream.leaves(span.epoch, as_positions(span.run)))
+        if place.whole is None:
+            spans = place.spans[:1] if place.padding else place.spans
+            runs = [(span.epoch, as_positions(span.run)) for span in spans]
+        else:
+            epochs, positions = (cells[: place.num_samples - place.padding] for cells in self._work.own(place))
+            runs = [(epoch, positions[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
+        found = (leaf for epoch, positions in runs for leaf in stream.leaves(epoch, positions))
         return 1, [_Part(self.reads_of(leaf), leaf, epoch, positions) for leaf, epoch, positions in found]
 
 

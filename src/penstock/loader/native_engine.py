@@ -299,10 +299,10 @@ class NativeEngine(Engine):
         self._tree: tuple[int, _core.OrderNode] | None = None  # an epoch of a mixture
         self._stretches: deque[_Stretch] = deque()
         self._stream, self._leaves = work.stream, native_leaves(work.stream)
-        self._adds = work.ids is not None or work.pads or any(leaf.has_weights for leaf in self._leaves)
+        self._adds = work.finishes or any(leaf.has_weights for leaf in self._leaves)
         self._completes = self._leaves[0].completes
         self._is_remote = any(group.is_remote for group in groups)
-        self._is_plain = not any(leaf.has_bans or leaf.has_weights for leaf in self._leaves)
+        self._is_plain = work.dealing is None and not any(leaf.has_bans or leaf.has_weights for leaf in self._leaves)
 
     def _make_rings(self) -> list[_core.BatchRing]:
         threads = -(-self._threads // len(self._groups))

@@ -12,7 +12,7 @@ from penstock.order import Curriculum, Phase, Shard
 from penstock.order.mixture import TAILS
 from penstock.stream import Stream
 
-__all__ = ["TAILS", "EpochSchedule", "PhaseSchedule", "Place", "Schedule", "Span", "make_schedule"]
+__all__ = ["TAILS", "EpochSchedule", "PhaseSchedule", "Place", "Schedule", "Span", "WholeBatch", "make_schedule"]
 
 
 class Span(NamedTuple):
@@ -22,10 +22,18 @@ class Span(NamedTuple):
     run: range
 
 
+class WholeBatch(NamedTuple):
+    """The samples of a batch on all ranks together, without those that only fill it up, and how many there may be."""
+
+    spans: tuple[Span, ...]
+    batch_size: int
+
+
 class Place(NamedTuple):
     """The batch of a step: it begins at ``position`` of ``epoch``; ``spans`` are this rank's samples, of which the last ``padding``
     are there only to fill the batch up. After it, the run stands at (``next_epoch``, ``next_position``).
-    ``seq_len`` is set where a phase says how long samples are.
+    ``seq_len`` is set where a phase says how long samples are. ``whole`` is set where samples are dealt by what they cost: this
+    rank has as many as ``spans`` says, but :meth:`Work.own` says which.
     """
 
     step: int
@@ -36,6 +44,7 @@ class Place(NamedTuple):
     padding: int
     next_epoch: int
     next_position: int
+    whole: WholeBatch | None = None
 
     @property
     def num_samples(self) -> int:
@@ -93,6 +102,7 @@ class EpochSchedule:
     start: int = 0
     epoch: int = 0
     position: int = 0
+    is_dealt: bool = False  # whether samples are dealt by what they cost
 
     @property
     def shapes(self) -> list[tuple[int, int | None]]:
@@ -224,7 +234,8 @@ class EpochSchedule:
         stop = min(position + self._width, begin + (self._axes.of(epoch) - begin) // stride * stride)
         spans, padding = self._mine(epoch, position, stop)
         after = (epoch + 1, 0) if last else (epoch, stop)
-        return Place(step, epoch, position, None, spans, padding, *after)
+        whole = WholeBatch((Span(epoch, range(position, stop, stride)),), self.batch_size) if self.is_dealt else None
+        return Place(step, epoch, position, None, spans, padding, *after, whole)
 
     def resumed(self, step: int | None, epoch: int, position: int) -> "tuple[EpochSchedule, int]":
         """The schedule of a run that goes on at a position, and the step it is at there; ``step`` is the one that a state has."""
@@ -264,23 +275,27 @@ class EpochSchedule:
         return tuple(spans), missing
 
     def _place_on_line(self, step: int) -> Place:
-        stride, world = self.stream.stride, self.shard.world
         begin = self._line + (step - self.start) * self._width
-        samples = self.shard.run(0, self.batch_size)
-        spans: list[Span] = []
-        at = begin + samples.start * stride
         end = begin + self._width
         try:
             here, after = self._axes.find(begin), self._axes.find(end)
-            while at < end:
-                epoch, position = self._axes.find(at)
-                axis = self._axes.of(epoch)
-                count = min(-(-(axis - position) // (stride * world)), -(-(end - at) // (stride * world)))
-                spans.append(Span(epoch, range(position, min(position + count * stride * world, axis), stride * world)))
-                at += count * stride * world
+            spans = self._spans_on_line(begin, end, self.shard)
+            whole = WholeBatch(self._spans_on_line(begin, end, Shard()), self.batch_size) if self.is_dealt else None
         except IndexError:
             raise IndexError(f"the data is empty, so there is no step {step}") from None
-        return Place(step, *here, None, tuple(spans), 0, *after)
+        return Place(step, *here, None, spans, 0, *after, whole)
+
+    def _spans_on_line(self, begin: int, end: int, shard: Shard) -> tuple[Span, ...]:
+        stride, world = self.stream.stride, shard.world
+        spans: list[Span] = []
+        at = begin + shard.run(0, self.batch_size).start * stride
+        while at < end:
+            epoch, position = self._axes.find(at)
+            axis = self._axes.of(epoch)
+            count = min(-(-(axis - position) // (stride * world)), -(-(end - at) // (stride * world)))
+            spans.append(Span(epoch, range(position, min(position + count * stride * world, axis), stride * world)))
+            at += count * stride * world
+        return tuple(spans)
 
 
 @dataclass(frozen=True)
@@ -290,6 +305,7 @@ class PhaseSchedule:
     stream: Stream
     curriculum: Curriculum
     shard: Shard
+    is_dealt: bool = False
 
     @classmethod
     def of(cls, stream: Stream, phases: Sequence[Phase], shard: Shard) -> "PhaseSchedule":
@@ -386,17 +402,25 @@ class PhaseSchedule:
         counts_samples = self.stream.counts_samples
         first, scale = (found.sample, 1) if counts_samples else (found.element, phase.seq_len)
         axis = max(1, self.stream.axis)
-        end, by = first + phase.batch_size * scale, scale * self.shard.world
-        at = first + self.shard.run(0, phase.batch_size).start * scale
+        end = first + phase.batch_size * scale
+        line = range(first, end, scale)
+        spans = self._spans(line, self.shard)
+        whole = WholeBatch(self._spans(line, Shard()), phase.batch_size) if self.is_dealt else None
+        here, after = ((0, first), (0, end)) if counts_samples else (divmod(first, axis), divmod(end, axis))
+        return Place(step, *here, phase.seq_len, spans, 0, *after, whole)
+
+    def _spans(self, line: range, shard: Shard) -> tuple[Span, ...]:
+        """A rank's part of the samples that begin at places on the line of all epochs."""
+        axis, counts_samples = max(1, self.stream.axis), self.stream.counts_samples
+        at, by = line.start + shard.rank * line.step, line.step * shard.world
         spans: list[Span] = []
-        while at < end:  # rarely more than once: only where an epoch ends
+        while at < line.stop:  # rarely more than once: only where an epoch ends
             epoch, position = (0, at) if counts_samples else divmod(at, axis)
-            left = end - at if counts_samples else min(end - at, axis - position)
+            left = line.stop - at if counts_samples else min(line.stop - at, axis - position)
             count = -(-left // by)
             spans.append(Span(epoch, range(position, position + (count - 1) * by + 1, by)))
             at += count * by
-        here, after = ((0, first), (0, end)) if counts_samples else (divmod(first, axis), divmod(end, axis))
-        return Place(step, *here, phase.seq_len, tuple(spans), 0, *after)
+        return tuple(spans)
 
 
 Schedule = EpochSchedule | PhaseSchedule

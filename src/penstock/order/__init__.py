@@ -4,6 +4,8 @@ Every order is a value with ``len`` (positions per epoch) and ``indices(epoch, s
 stands (``positions``). The arithmetic is written down in ``docs/reference/order.md`` and never changes within ``ORDER_VERSION``.
 """
 
+from penstock.order.balance import Balance
+from penstock.order.bucket import Bucketed
 from penstock.order.design import (
     Design,
     default_budget,
@@ -23,7 +25,9 @@ from penstock.order.weighted import Weighted
 __all__ = [
     "ORDER_VERSION",
     "Amendment",
+    "Balance",
     "BlockShuffle",
+    "Bucketed",
     "Choice",
     "Curriculum",
     "Cursor",

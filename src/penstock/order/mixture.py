@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import accumulate, pairwise
 from numbers import Rational, Real
 from typing import Any, NamedTuple, cast
@@ -476,6 +477,16 @@ class Mixture:
             math.floor(caps[name] * len(order)) if name in caps else None
             for name, order in zip(self.names, self._orders, strict=True)
         )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Elements of an epoch of each data set."""
+        return tuple(map(len, self._orders))
+
+    @cached_property
+    def caps(self) -> tuple[int | None, ...]:
+        """Elements that each data set gives at most in the whole run, after all amendments; None: without end."""
+        return self._regimes()[-1].caps
 
     def _curriculum(self) -> Curriculum:
         return Curriculum(cast(Sequence[Phase], self.phases), length=sum(map(len, self._orders[: len(self.parts)])))

@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     SPLIT = 13
     WEIGHTED = 14
     IMAGE = 15
+    BUCKET = 16
 
 
 def derive_root(seed: int, epoch: int, purpose: Purpose) -> int:

@@ -14,11 +14,12 @@ from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output, masked
 from penstock.errors import ImageError
 from penstock.image import ImageOptions, find_encoded
 from penstock.native import _core
-from penstock.order import InvertibleOrder, Order
+from penstock.order import Balance, InvertibleOrder, Order, Phase
 from penstock.order.permutation import MAX_SEED, Purpose, absorb_all, derive_root
 from penstock.records import Leaf, Source
 from penstock.row_table import RowTable
 from penstock.schema import Field
+from penstock.stream.cost import RecordCosts
 from penstock.stream.picks import RecordPicks
 from penstock.stream.stream import Bans, PartStream, RecordStream, Unreadable
 
@@ -141,6 +142,18 @@ class ImageStream(PartStream):
     def without(self, ids: Any, *, from_step: int = 0) -> "ImageStream":
         """See :meth:`RecordStream.without`."""
         return self._with(self._records.without(ids, from_step=from_step))
+
+    def for_batches(self, batch_size: int, tail: str) -> "ImageStream":
+        self._records.for_batches(batch_size, tail)
+        return self
+
+    def with_phases(self, phases: Sequence[Phase]) -> "ImageStream":
+        self._records.with_phases(phases)
+        return self
+
+    def costing(self, balance: Balance) -> RecordCosts:
+        """By what is not a picture: those all have one size."""
+        return RecordCosts.checked(self.source, balance, [one.data for one in self._images])
 
     def sized(self, seq_len: int) -> "ImageStream":
         self._records.sized(seq_len)

@@ -1,5 +1,6 @@
 """MixedStream: several streams drawn from by weight."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -15,11 +16,13 @@ from penstock.batch import Batch, Outputs, scatter, typed
 from penstock.errors import SchemaMismatchError, StateMismatchError
 from penstock.fingerprint import fingerprint_of
 from penstock.native import _core
-from penstock.order import Amendment, Mixture, Phase
+from penstock.order import Amendment, Balance, Mixture, Phase
 from penstock.order.mixture import StagedWeights
 from penstock.order.phase import Weights
 from penstock.records import Sampling
 from penstock.schema import Field
+from penstock.stream.ban_file import with_bans
+from penstock.stream.cost import MixedCosts
 from penstock.stream.picks import MixedPicks, Picks, grouped, join
 from penstock.stream.stream import PartStream, Stream, Unreadable
 
@@ -219,6 +222,11 @@ class MixedStream(Stream):
         return isinstance(weights, Sequence) and len(weights) > 0 and isinstance(weights[0], Sequence)
 
     @property
+    def mixture(self) -> Mixture:
+        """The order of the samples; TypeError if it depends on the batch size, and that is not known."""
+        return self._mixture
+
+    @property
     def _mixture(self) -> Mixture:
         if self.needs_steps and self._phases is None and self._options["batch_size"] is None:
             raise TypeError(
@@ -386,8 +394,17 @@ class MixedStream(Stream):
             plan |= {f"{name}: {key}": value for key, value in inner.items()} | {f"{name}: samples": str(stream.num_samples)}
         return plan
 
+    def recipe(self) -> Any:
+        streams = {name: stream.recipe() for name, stream in self._streams.items()}
+        if None in streams.values() or self._phases is not None or self._version == 1:
+            return None
+        return {"mix": {name: value for name, value in self._options.items() if value is not None}, "streams": streams}
+
     def with_phases(self, phases: Sequence[Phase]) -> "MixedStream":
         return self._remade(self._streams, phases=phases)
+
+    def costing(self, balance: Balance) -> MixedCosts:
+        return MixedCosts(tuple(stream.costing(balance) for stream in self._streams.values()))
 
     def sized(self, seq_len: int) -> "MixedStream":
         streams = {name: stream.sized(seq_len) for name, stream in self._streams.items()}
@@ -494,8 +511,13 @@ class MixedStream(Stream):
             picks.gather(found, boxes)
         return boxes
 
-    def without(self, ids: Mapping[str, Any], *, from_step: int = 0) -> "MixedStream":
-        """The same mixture in which records, given by the name of their stream, no longer come from ``from_step`` on."""
+    def without(self, ids: Mapping[str, Any] | str | os.PathLike[str], *, from_step: int = 0) -> "MixedStream":
+        """The same mixture in which records, given by the name of their stream, no longer come from ``from_step`` on. Instead of
+        them, the name of a ban file.
+        """
+        if isinstance(ids, str | os.PathLike):
+            listed: MixedStream = with_bans(self, ids, from_step)
+            return listed
         unknown = [name for name in ids if name not in self._streams]
         if unknown:
             raise KeyError(f"unknown streams {unknown}; there are {list(self._streams)}")

@@ -1,5 +1,6 @@
 """PackStream: documents put together into sequences of one length, with padding where nothing fits."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
@@ -14,10 +15,12 @@ from penstock.argument import MAX_LENGTH, IntArray, as_ids, set_whole
 from penstock.batch import Batch, Outputs, fixed_output
 from penstock.formats.token_line import DocumentBounds, as_elements
 from penstock.native import _core
-from penstock.order import BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle, Weighted
+from penstock.order import Balance, BlockShuffle, Order, Pack, Phase, Pieces, Random, Sequential, Shuffle, Weighted
 from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
+from penstock.stream.ban_file import with_bans
+from penstock.stream.cost import PieceCosts
 from penstock.stream.documents import DocumentTable, are_records, find_bounds
 from penstock.stream.picks import SpanPicks
 from penstock.stream.sequence import (
@@ -29,9 +32,9 @@ from penstock.stream.sequence import (
     mask_of,
     need_token_field,
 )
-from penstock.stream.stream import Bans, PartStream, RecordStream, describe
+from penstock.stream.stream import Bans, PartStream, RecordStream, describe, order_recipe
 
-__all__ = ["PackOptions", "PackStream", "make_pack"]
+__all__ = ["PackOptions", "PackStream", "flatten_pack", "make_pack"]
 
 ADDED = ("pad", "bos", "eos")
 PADDING, BOS, EOS = -1, -2, -3
@@ -252,6 +255,21 @@ class PackStream(PartStream):
             return super().mean_tokens(field)
         return Fraction(self.packing.num_packed, max(1, self._sequences))
 
+    def packing_facts(self) -> dict[str, float]:
+        pack, room = self.packing, max(1, self._sequences * self._options.length)
+        return {
+            "padding": 1 - pack.num_packed / room,
+            "truncated": 1 - pack.num_packed / max(1, pack.num_tokens),
+            "documents": pack.num_documents / max(1, self._sequences),
+        }
+
+    @property
+    def packed_length(self) -> int:
+        return self._options.length
+
+    def prepare(self) -> None:
+        """Documents are known."""
+
     @property
     def axis(self) -> int:
         """Tokens of an epoch, padding included. With phases, which may change the length, samples of the run."""
@@ -299,10 +317,28 @@ class PackStream(PartStream):
         where = {"field": cast(DocumentLine, self._line).field} if self._has_records else {"separator": self._separator}
         return {"order": describe(self._given), "pack": repr(self.packing), "made": made, **where, **self._bans.describe()}
 
+    def recipe(self) -> Any:
+        calls, options = order_recipe(self._given), self._options
+        if calls is None or self._phases is not None:
+            return None
+        tokens = {
+            name: None if getattr(options, name) is None else token for name, token in zip(ADDED, self._added.tolist(), strict=True)
+        }
+        asked = {name: getattr(options, name) for name in ("length", "split", "long", "window", "multiple_of", "first_segment")}
+        asked |= {"fields": list(options.fields), "pad": tokens["pad"] or 0, "bos": tokens["bos"], "eos": tokens["eos"]}
+        if self._has_records:
+            asked["field"] = cast(DocumentLine, self._line).field
+        elif self._bounds is not None and self._bounds.separator is not None:
+            asked["separator"] = self._bounds.separator.tolist()
+        return [*calls, ("pack", asked), *self._bans.recipe()]
+
     def without(self, ids: Any, *, from_step: int = 0) -> "PackStream":
         """The same stream in which some documents, given by number, no longer come from ``from_step`` on. Nothing moves: padding is
-        in their place.
+        in their place. Instead of ids, the name of a ban file.
         """
+        if isinstance(ids, str | os.PathLike):
+            banned: PackStream = with_bans(self, ids, from_step)
+            return banned
         return self._remade(bans=self._bans.with_ids(ids, from_step, self.packing.num_documents))
 
     def _remade(self, **changed: Any) -> "PackStream":
@@ -345,6 +381,9 @@ class PackStream(PartStream):
         if seq_len == self._options.length:
             return self
         return self._remade(options=replace(self._options, length=seq_len, window=self.packing.window))
+
+    def costing(self, balance: Balance) -> PieceCosts:
+        return PieceCosts.checked(balance)
 
     # Where tokens are
 
@@ -466,6 +505,17 @@ class PackStream(PartStream):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("packing", "order", "documents", "schema")}
+
+
+def flatten_pack(batch: Batch) -> None:
+    """Make a batch of at most one sequence what attention of varying length takes: ``cu_seqlens`` without the entries that fill it
+    up, and ``max_seqlen`` as one number. Everything else stays.
+    """
+    if "cu_seqlens" in batch:
+        row = batch["cu_seqlens"].reshape(-1)
+        batch["cu_seqlens"] = row[: np.searchsorted(row, row[-1]) + 1] if row.size else np.zeros(1, np.int32)
+    if "max_seqlen" in batch:
+        batch["max_seqlen"] = batch["max_seqlen"].max(initial=0).reshape(())
 
 
 @dataclass(frozen=True)

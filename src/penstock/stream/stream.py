@@ -1,6 +1,7 @@
 """Stream: a source in an order. Sample p of epoch e is a pure function of (data, seed, e, p)."""
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from penstock.fingerprint import fingerprint_arrays, fingerprint_of
 from penstock.native import _core
 from penstock.order import (
     BlockShuffle,
+    Bucketed,
     Design,
     InvertibleOrder,
     Mixture,
@@ -33,10 +35,13 @@ from penstock.order.permutation import Purpose, derive_root
 from penstock.records import Leaf, Sampling, Source, provide
 from penstock.row_table import RowTable
 from penstock.schema import Field
+from penstock.stream.ban_file import with_bans
 from penstock.stream.picks import Picks, RecordPicks
 
 if TYPE_CHECKING:
     from penstock.image import ImageOptions
+    from penstock.order.balance import Balance
+    from penstock.stream.cost import Costing
     from penstock.stream.image import ImageStream
     from penstock.stream.pack import PackStream
     from penstock.stream.sequence import SequenceStream
@@ -52,6 +57,7 @@ __all__ = [
     "designed",
     "in_order",
     "is_in",
+    "order_recipe",
     "sampled",
     "shuffled",
     "sliding",
@@ -153,6 +159,10 @@ class Stream(ABC):
             )
         return Fraction(math.prod(known.shape))
 
+    def packing_facts(self) -> dict[str, float]:
+        """Of packs: the shares of padding and of tokens that are cut off, and documents per sequence."""
+        return {}
+
     @property
     def num_samples(self) -> int:
         """Samples of the first epoch; a very large number if it never ends."""
@@ -187,6 +197,12 @@ class Stream(ABC):
     @abstractmethod
     def plan(self) -> dict[str, Any]:
         """What the order follows from, in plain JSON types: two streams with equal data and plans give equal samples."""
+
+    def recipe(self) -> Any:
+        """The calls that make this stream of its source, (name, options) in plain JSON types; of a mixture ``{"mix": options,
+        "streams": recipes by name}``. None if it cannot be told.
+        """
+        return None
 
     @abstractmethod
     def locate_at(self, epoch: int, positions: IntArray, step: int = 0) -> Picks:
@@ -332,6 +348,12 @@ class Stream(ABC):
         """
         return self, self.plan()
 
+    def costing(self, balance: "Balance") -> "Costing":
+        """What says how much samples cost. ValueError, TypeError or KeyError if they have no such costs."""
+        raise ValueError(
+            f"samples of a {type(self).__name__} all have one length, so there is nothing to balance: leave balance out"
+        )
+
     @abstractmethod
     def sized(self, seq_len: int) -> "Stream":
         """The same line cut into samples of another length."""
@@ -396,6 +418,16 @@ class PartStream(Stream):
 
     def leaves(self, epoch: int, positions: IntArray) -> "Iterator[tuple[PartStream, int, IntArray]]":
         yield self, epoch, positions
+
+    def prepare(self) -> None:
+        """Read the lengths that the order goes by, if any, where a pickled copy has none yet."""
+        if isinstance(self.order, Bucketed):
+            self.order.prepare()
+
+    @property
+    def packed_length(self) -> int | None:
+        """The length of packed sequences; None where samples are something else."""
+        return None
 
     @property
     def has_weights(self) -> bool:
@@ -568,6 +600,10 @@ class RecordStream(PartStream):
     def plan(self) -> dict[str, Any]:
         return {"order": describe(self.order), **self.bans.describe()}
 
+    def recipe(self) -> Any:
+        calls = order_recipe(self.order)
+        return None if calls is None else calls + self.bans.recipe()
+
     def native_order(self, epoch: int, position: int, leaf: int) -> _core.OrderNode | None:
         if self.bans:
             return None
@@ -598,6 +634,11 @@ class RecordStream(PartStream):
             weights[:] = picks.weights
         batch[WEIGHT] = picks.weights if weights is None else weights
         return batch
+
+    def costing(self, balance: "Balance") -> "Costing":
+        from penstock.stream.cost import RecordCosts
+
+        return RecordCosts.checked(self.source, balance)
 
     def sized(self, seq_len: int) -> "RecordStream":
         """A record is one sample, whatever it holds."""
@@ -662,15 +703,66 @@ class RecordStream(PartStream):
         options = PackOptions(length, split, long, window, multiple_of, names, pad, bos, eos, first_segment)
         return make_pack(self, options, field, separator)
 
+    def buckets(self, batch_size: int, *, field: str | None = None, window: int = 64) -> "RecordStream":
+        """The same records, with those of similar length in one batch: ``window`` batches of ``batch_size`` (that of the whole job)
+        are sorted by the length of a field, cut into batches again, and these are shuffled.
+
+        Padded to its longest record, a batch then has little padding. Every record comes once an epoch, and a larger window has
+        less padding and less chance. ``field`` is needed where several vary in length. Lengths are read from the index of the
+        data, as far as it has one.
+
+        >>> import penstock as pen
+        >>> texts = ["a" * n for n in (9, 1, 8, 2, 7, 3, 6, 4)]
+        >>> stream = pen.open({"text": texts}).shuffle(seed=7).buckets(2)
+        >>> [batch["text"].lengths.tolist() for batch in pen.Loader(stream, batch_size=2)]
+        [[3, 4], [8, 9], [1, 2], [6, 7]]
+        """
+        from penstock.stream.cost import FieldLengths, length_field
+
+        order = self.order
+        if not isinstance(order, Sequential | Shuffle | BlockShuffle):
+            raise TypeError(f"buckets need an order that has every record once, in_order() or shuffle(), got {order!r}")
+        if isinstance(order, BlockShuffle) and order.lanes > 1:
+            raise ValueError(f"buckets have no lanes, and the order has {order.lanes}: use shuffle(...) without lanes")
+        if len(order) != len(self.source):
+            raise ValueError(f"buckets need an order of all {len(self.source)} records, got one of {len(order)}")
+        lengths = FieldLengths(self.source, length_field(self.source.schema, field))
+        made = Bucketed(order, lengths, batch_size=batch_size, window=window)
+        made.prepare()
+        return RecordStream(self.source, made, bans=self.bans)
+
+    def for_batches(self, batch_size: int, tail: str) -> "RecordStream":
+        order = self.order
+        if isinstance(order, Bucketed):
+            if order.batch_size % batch_size:
+                raise ValueError(
+                    f"the buckets are for batches of {order.batch_size}, and one of {batch_size} would take from two of them: "
+                    f"use .buckets({batch_size}), or a batch size that divides theirs"
+                )
+            if tail == "wrap" and len(order) % order.batch_size:
+                raise ValueError(
+                    "tail='wrap' lets batches begin anywhere in the next epoch, and buckets begin with it: use another tail"
+                )
+        return self
+
+    def with_phases(self, phases: Sequence[Phase]) -> "RecordStream":
+        if isinstance(self.order, Bucketed):
+            raise ValueError("buckets are for batches of one size, one epoch after the other: leave out phases, or buckets")
+        return self
+
     def without(self, ids: Any, *, from_step: int = 0) -> "RecordStream":
         """The same stream in which records no longer come from ``from_step`` on. At each of their places comes another record, the
-        same on every rank and in every run, so that batches stay full.
+        same on every rank and in every run, so that batches stay full. Instead of ids, the name of a file that ``penstock blame
+        --ban-file`` wrote.
 
         >>> import numpy as np, penstock as pen
         >>> stream = pen.open({"x": np.arange(10)}).in_order()
         >>> next(iter(pen.Loader(stream.without([2]), batch_size=5)))["x"]
         array([0, 1, 4, 3, 4])
         """
+        if isinstance(ids, str | os.PathLike):
+            banned: RecordStream = with_bans(self, ids, from_step)
+            return banned
         bans = self.bans.with_ids(ids, from_step, len(self.source))
         if isinstance(self.order, Weighted) and not _can_come(self.order, bans[-1][1]):
             raise ValueError("every record that has a weight is banned, so there is nothing to take instead")
@@ -776,6 +868,10 @@ class Bans(tuple[tuple[int, IntArray], ...]):
             self._recent = recent = active, union
         return recent[1]
 
+    def recipe(self) -> list[tuple[str, dict[str, Any]]]:
+        """The calls that ban these: see :meth:`Stream.recipe`."""
+        return [("without", {"ids": ids.tolist(), "from_step": step}) for step, ids in self]
+
     def describe(self) -> dict[str, str]:
         """As a plan has them."""
         return {
@@ -815,6 +911,17 @@ def _can_come(order: Weighted, banned: IntArray) -> bool:
     can_come = order.can_come()
     can_come[banned[banned < order.n]] = False
     return bool(can_come.any())
+
+
+def order_recipe(order: Order) -> list[tuple[str, dict[str, Any]]] | None:
+    """The call that gives records in an order: see :meth:`Stream.recipe`."""
+    if type(order) is Sequential and not order.wrap:
+        return [("in_order", {})]
+    if type(order) is Shuffle:
+        return [("shuffle", {"seed": order.seed})]
+    if type(order) is BlockShuffle and order.window is not None:
+        return [("shuffle", {"seed": order.seed, "block": order.block, "window": order.window, "lanes": order.lanes})]
+    return [("sample", {"seed": order.seed})] if type(order) is Random else None
 
 
 def describe(order: Order) -> str:
