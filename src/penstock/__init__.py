@@ -8,6 +8,7 @@ The public surface is small; see the reference for the whole of it:
 * ``penstock.order``    pure arithmetic: (seed, epoch, position) -> record id
 * ``penstock.errors``   everything penstock raises that is not a plain ValueError, TypeError or IndexError
 * ``penstock.source``   writers of foreign formats
+* ``LossLog``, ``penstock.trace``   the losses of a run, which records are to blame, and proof of what a run was given
 * ``penstock.deliver``  to torch and jax; ``penstock.cluster``  conversion on Ray; ``penstock.report``  measurements and plots
 * ``penstock.testing``  conformance suites for your own orders and sources
 """
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         Deflate,
         Field,
         Loader,
+        LossLog,
         PenstockError,
         Phase,
         Ragged,
@@ -54,6 +56,7 @@ __all__ = [
     "Deflate",
     "Field",
     "Loader",
+    "LossLog",
     "PenstockError",
     "Phase",
     "Ragged",

@@ -11,6 +11,7 @@ from penstock.order import Balance, Phase, Shard
 from penstock.records import Source
 from penstock.store import LZ4, Deflate, Field, Raw, Zstd, add_field, create, gc, rebalance, train_dictionary, verify
 from penstock.stream import Stream, load_mixture, mix
+from penstock.trace import LossLog
 
 __all__ = [
     "LZ4",
@@ -18,6 +19,7 @@ __all__ = [
     "Deflate",
     "Field",
     "Loader",
+    "LossLog",
     "PenstockError",
     "Phase",
     "Ragged",

@@ -1,18 +1,23 @@
 """Every command, under the conditions that are the same for all: narrow, without a terminal, without colors, unread, interrupted,
 with nothing or the wrong thing to read, with nowhere to write."""
 
+import atexit
 import ctypes
 import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.cli.conftest import PATIENCE_S, Run, Seen, command, finish, start, watch
 from tests.cli.test_program import COMMANDS, raw
@@ -20,6 +25,7 @@ from tests.effort import every, is_campaign
 from tests.remote.options import s3_options
 from tests.report.conftest import open_fonts
 
+import penstock as pen
 import penstock.cli.demo
 
 WORDS = {
@@ -28,6 +34,10 @@ WORDS = {
     "show": "DATA 7",
     "explain": "DATA 1 --batch-size 8",
     "where": "DATA 7 --batch-size 8",
+    "blame": "RUN",
+    "replay": "DATA 1 --batch-size 8",
+    "certify": "--of DATA --steps 4 --batch-size 8",
+    "diff": "RUN RUN",
     "plan": "DATA --batch-size 8",
     "convert": "DATA NEW.pen",
     "index": "DATA",
@@ -41,16 +51,30 @@ WORDS = {
     "view": "DATA --no-browser",
     "demo": "NEW --records 2000 --framework numpy",
 }
-"""Arguments with which a command works: on DATA, a store; to NEW, a place where nothing is."""
+"""Arguments with which a command works: on DATA, a store; on RUN, which has data of its own; to NEW, a place where nothing is."""
 
 READING = [name for name, words in WORDS.items() if "DATA" in words]
 STORES_ONLY = ("gc", "rebalance")
 WIDTH = 40
 
 
+@cache
+def logged_run() -> str:
+    """A run of a few steps, with data that its log names."""
+    directory = Path(tempfile.mkdtemp(prefix="penstock-run-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    np.save(directory / "x.npy", np.arange(80))
+    loader = pen.Loader(pen.open(directory / "x.npy").shuffle(seed=7), 8, threads=0)
+    with pen.LossLog(directory / "run", loader, data=directory / "x.npy") as log:
+        for batch in loader:
+            log(np.where(next(iter(batch.values())) == 3, 9.0, 1.0))
+    return str(directory / "run")
+
+
 def words_of(name: str, **places: object) -> list[str]:
     """A command with its arguments."""
     words = [name, *WORDS[name].split()]
+    places |= {"RUN": logged_run()} if "RUN" in words else {}
     for place, path in places.items():
         words = [word.replace(place, str(path)) for word in words]
     return words
@@ -253,7 +277,7 @@ def test_a_path_that_is_not_there_is_named(run: Run, name: str, tmp_path: Path) 
     check_refusal(run, words_of(name, DATA=tmp_path / "nothing", NEW=tmp_path / "new"), tmp_path / "nothing", tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for name in WORDS if name != "verify"])
+@pytest.mark.parametrize("name", [name for name in WORDS if name != "verify" and "RUN" not in WORDS[name]])
 def test_a_file_of_another_kind_is_named(run: Run, name: str, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing that could be records\n")
     new = tmp_path / ("new" if name in READING else "notes.txt")

@@ -77,13 +77,13 @@ def explain(
     wanted = _step_number(step)
     made = None if tokenizer is None else load_tokenizer(tokenizer)
     loader = need_loader(make_loader(data, order, world, storage))
-    found = loader.explain(wanted, documents=text and _has_documents(loader.stream))
-    samples = list(_samples(found))
+    found = loader.explain(wanted, documents=text and has_known_documents(loader.stream))
+    samples = list(samples_of(found))
     ranks = loader.shard.world
     if made is not None:
         _compare_tokenizers(loader.stream, made)
     if as_json:
-        reader = _Reader(loader.stream, made, name_field, JSON_LETTERS, MOST_PIECES_JSON)
+        reader = SampleReader(loader.stream, made, name_field, JSON_LETTERS, MOST_PIECES_JSON)
         texts = {"texts": [reader.as_json(*one) for one in _listed(samples, ranks, most)]} if text else {}
         print_json({**found, "world": ranks, **texts})
         return
@@ -97,7 +97,7 @@ def explain(
     if show:
         _show(loader.stream, samples, ranks, most)
     if text:
-        reader = _Reader(loader.stream, made, name_field, MOST_LETTERS, MOST_PIECES)
+        reader = SampleReader(loader.stream, made, name_field, MOST_LETTERS, MOST_PIECES)
         for rank, place, sample in _listed(samples, ranks, most):
             out.print()
             out.print(reader.as_table(rank, place, sample))
@@ -110,7 +110,7 @@ def _step_number(word: str) -> int:
 
 
 @dataclass(frozen=True)
-class _Sample:
+class Sample:
     """A sample by the names of its data sets in mixtures: its id, or its runs of tokens, and (document, from, to) if known."""
 
     names: tuple[str, ...]
@@ -128,33 +128,33 @@ class _Sample:
         return ":".join([*self.names, told or "padding"])
 
 
-def _samples(found: dict[str, Any], names: tuple[str, ...] = ()) -> Iterator[_Sample]:
+def samples_of(found: dict[str, Any], names: tuple[str, ...] = ()) -> Iterator[Sample]:
     if "source" in found:
-        left = {name: _samples(part, (*names, name)) for name, part in found["parts"].items()}
+        left = {name: samples_of(part, (*names, name)) for name, part in found["parts"].items()}
         yield from (next(left[name]) for name in found["source"].tolist())
     elif "ids" in found:
-        yield from (_Sample(names, one) for one in found["ids"].tolist())
+        yield from (Sample(names, one) for one in found["ids"].tolist())
     else:
         told = found.get("documents", [None] * len(found["tokens"]))
         for runs, documents in zip(found["tokens"], told, strict=True):
             spans = None if documents is None else [(one, low, high) for one, low, high in documents.tolist()]
-            yield _Sample(names, None, [(low, high) for low, high in np.asarray(runs).tolist()], spans)
+            yield Sample(names, None, [(low, high) for low, high in np.asarray(runs).tolist()], spans)
 
 
-def _listed(samples: list[_Sample], world: int, most: int) -> Iterator[tuple[int, int, _Sample]]:
+def _listed(samples: list[Sample], world: int, most: int) -> Iterator[tuple[int, int, Sample]]:
     """The first samples of each rank: the rank, the place in the batch, and the sample."""
     for rank in range(world):
         yield from ((rank, place, samples[place]) for place in range(rank, len(samples), world)[:most])
 
 
-def _rank_row(rank: int, world: int, position: int, samples: list[_Sample], most: int) -> tuple[str, str, str]:
+def _rank_row(rank: int, world: int, position: int, samples: list[Sample], most: int) -> tuple[str, str, str]:
     mine = samples[rank::world]
     dots = f" … ({number(len(mine))})" if len(mine) > most else ""
     positions = ", ".join(number(position + rank + k * world) for k in range(min(2, len(mine))))
     return str(rank), f"{positions}{' …' if len(mine) > 2 else ''}", f"{', '.join(map(str, mine[:most]))}{dots}"
 
 
-def _show(stream: Stream, samples: list[_Sample], world: int, most: int) -> None:
+def _show(stream: Stream, samples: list[Sample], world: int, most: int) -> None:
     out = console()
     for rank, _, sample in _listed(samples, world, most):
         part = _part(stream, sample.names)
@@ -173,7 +173,7 @@ def _part(stream: Stream, names: Sequence[str]) -> Stream:
     return stream
 
 
-def _has_documents(stream: Stream) -> bool:
+def has_known_documents(stream: Stream) -> bool:
     """Whether the documents of all sequences can be told."""
     return all(part.has_documents for part in stream.parts if isinstance(part, SequenceStream))
 
@@ -203,7 +203,7 @@ class _Piece:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class SampleReader:
     """Samples as text, of at most N letters a piece."""
 
     stream: Stream
@@ -212,8 +212,8 @@ class _Reader:
     letters: int
     most: int
 
-    def as_table(self, rank: int, place: int, sample: _Sample) -> ConsoleRenderable:
-        rows = [(one.what, f"{one.low}-{one.high}", *_name_cell(one.name), self._shown(one)) for one in self._pieces(sample)]
+    def as_table(self, rank: int, place: int, sample: Sample) -> ConsoleRenderable:
+        rows = [(one.what, f"{one.low}-{one.high}", *_name_cell(one.name), self._shown(one)) for one in self.pieces(sample)]
         names = ("name",) if rows and len(rows[0]) > 3 else ()
         left = len(sample.documents or ()) - len(rows)
         more = [text_line(f"… and {number(left)} documents more")] if left > 0 else []
@@ -223,7 +223,7 @@ class _Reader:
     def _shown(self, piece: _Piece) -> str:
         return f"{safe(piece.text)}{'…' if piece.is_cut else ''}"
 
-    def as_json(self, rank: int, place: int, sample: _Sample) -> dict[str, Any]:
+    def as_json(self, rank: int, place: int, sample: Sample) -> dict[str, Any]:
         pieces = [
             {
                 **({"part": one.what} if one.document is None else {"document": one.document}),
@@ -233,11 +233,11 @@ class _Reader:
                 "text": one.text,
                 "is_cut": one.is_cut,
             }
-            for one in self._pieces(sample)
+            for one in self.pieces(sample)
         ]
         return {"rank": rank, "sample": place, "source": list(sample.names), "pieces": pieces}
 
-    def _pieces(self, sample: _Sample) -> list[_Piece]:
+    def pieces(self, sample: Sample) -> list[_Piece]:
         part = _part(self.stream, sample.names)
         if isinstance(part, ImageStream | RecordStream) and sample.id is not None:
             return list(self._of_record(part.source, sample.id))

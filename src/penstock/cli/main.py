@@ -50,6 +50,18 @@ ENTRIES = (
     ),
     Entry(
         "Look",
+        "trace",
+        "blame",
+        "Find spikes of the loss, and the records that are to blame: losses out of the ordinary, their steps and streams.",
+    ),
+    Entry(
+        "Look",
+        "trace",
+        "replay",
+        "Make the exact batch of a step again, that of all ranks: read, decoded, transformed; with its losses, if DATA is a run.",
+    ),
+    Entry(
+        "Look",
         "plan",
         "plan",
         "Say what a run is going to see: epochs, tokens and repeats of every stream, padding, bytes, requests. No record is read.",
@@ -64,6 +76,18 @@ ENTRIES = (
         "measure",
         "verify-resume",
         "Save and resume my loader at many places, and compare every batch with a run that was never interrupted.",
+    ),
+    Entry(
+        "Check",
+        "trace",
+        "certify",
+        "Say which batches a run was given, as a digest that is the same on any number of ranks.",
+    ),
+    Entry(
+        "Check",
+        "trace",
+        "diff",
+        "Name the first step at which two runs were given other batches, and why. The exit code is 1 if they differ.",
     ),
     Entry(
         "Check",
@@ -104,8 +128,8 @@ def _penstock(
 ) -> None:
     """Training data for PyTorch and JAX: every batch is a pure function of data, seed and step.
 
-    Exit codes: 0 all is well, 1 something was found (verify, verify-resume, doctor), 2 wrong arguments, 3 data that cannot be read,
-    4 data that cannot be written, 130 interrupted.
+    Exit codes: 0 all is well, 1 something was found (verify, verify-resume, doctor, diff), 2 wrong arguments, 3 data that cannot be
+    read, 4 data that cannot be written, 130 interrupted.
     """
 
 

@@ -1,6 +1,7 @@
 """Delivery to the Trainer of transformers and to TRL: loaders where they take datasets, packed batches in the padding-free form."""
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -9,8 +10,9 @@ from penstock.deliver.requirement import for_evaluation, importing
 from penstock.deliver.torch import DataLoader
 from penstock.errors import StateMismatchError
 from penstock.loader import Loader
+from penstock.trace import LossLog
 
-__all__ = ["over_loaders", "padding_free", "with_bounds"]
+__all__ = ["log_losses", "over_loaders", "padding_free", "with_bounds"]
 
 T = TypeVar("T")
 
@@ -36,7 +38,7 @@ def over_loaders(trainer: type[T]) -> type[T]:
             loader = _checked(self.train_dataset)
             if loader.restart or getattr(loader.schedule, "tail", None) == "wrap":
                 raise ValueError("the Trainer counts epochs of one length: leave out restart=True and tail='wrap'")
-            return DataLoader(loader, num_workers=self.args.dataloader_num_workers)
+            return _CountedLoader(loader, num_workers=self.args.dataloader_num_workers)
 
         def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
             if isinstance(eval_dataset, str):
@@ -48,6 +50,52 @@ def over_loaders(trainer: type[T]) -> type[T]:
 
     LoaderTrainer.__name__ = LoaderTrainer.__qualname__ = f"Loader{trainer.__name__}"
     return LoaderTrainer
+
+
+class _CountedLoader(DataLoader):
+    """Batches whose steps are remembered until they are trained on: the Trainer takes those of a whole update before the first."""
+
+    def __init__(self, loader: Loader, **options: Any) -> None:
+        super().__init__(loader, **options)
+        self.taken: deque[int] = deque()
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self.taken.clear()
+        for batch in super().__iter__():
+            self.taken.append(self.loader.step - 1)
+            yield batch
+
+
+def log_losses(trainer: Any, log: LossLog) -> Callable[[Any], None]:
+    """A function that logs the losses of the batch that a trainer of :func:`over_loaders` trains on; call it in ``compute_loss``
+    or in a ``compute_loss_func`` with the loss of every sample, or of every document of packs. It changes nothing of the training,
+    and does nothing in an evaluation.
+
+    ``log`` is a :class:`penstock.LossLog` without a loader: it is that of the trainer. A callback closes it behind the training.
+    """
+    import torch
+    from transformers import TrainerCallback
+
+    batches: list[_CountedLoader] = []
+
+    class LogsLosses(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kept: Any) -> None:
+            batches[:] = [kept["train_dataloader"]]
+            log.follow(batches[0].loader)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kept: Any) -> None:
+            log.close()
+
+    def log_batch(losses: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        if not batches or not batches[0].taken:
+            log.miss("expected the losses of a batch that the loader gave, once each")
+        else:
+            log(losses, step=batches[0].taken.popleft())
+
+    trainer.add_callback(LogsLosses())
+    return log_batch
 
 
 def _every(loaders: Any, function: Callable[[Loader], Any]) -> Any:

@@ -30,7 +30,7 @@ from penstock.loader.engine import Engine
 from penstock.loader.schedule import PhaseSchedule, Place
 from penstock.order import Shard
 
-__all__ = ["Delivery", "deliver"]
+__all__ = ["Delivery", "deliver", "own_losses", "segment_losses"]
 
 Shardings = Sharding | Mapping[str, Sharding]
 
@@ -357,3 +357,43 @@ def _check_range(name: str, array: npt.NDArray[Any], wanted: "np.iinfo[Any]") ->
                 f"field {name!r} has the value {value}, which does not fit {wanted.dtype}: turn on jax_enable_x64, or change the "
                 "field in transform="
             )
+
+
+# Losses
+
+
+def segment_losses(losses: Any, segment: Any, weights: Any = None, *, most: int, first_segment: int = 0) -> jax.Array:
+    """The mean loss of every document of packed samples, for a :class:`penstock.LossLog` with ``per="document"``.
+
+    ``losses`` has a loss for every token, ``segment`` the number of its document as packs give it, ``weights`` 0 where a token
+    does not count. The result is f32[samples, most], filled up with ``ABSENT``, which the log leaves out; ``most`` is the largest
+    number of documents in a sample. With fewer than there are, documents would be left out: the log is then refused when it is
+    read. Can be compiled, with ``most`` and ``first_segment`` static.
+
+    >>> import numpy as np
+    >>> from penstock.deliver.jax import segment_losses
+    >>> segment_losses(np.array([[1.0, 3.0, 5.0, 9.0]]), np.array([[0, 0, 1, -1]]), most=2)
+    Array([[2., 5.]], dtype=float32)
+    """
+    values, number = jnp.asarray(losses, jnp.float32), jnp.asarray(segment, jnp.int32) - first_segment
+    if values.shape != number.shape or values.ndim != 2:
+        raise ValueError(f"expected losses and segments of one shape [samples, tokens], got {values.shape} and {number.shape}")
+    counts = jnp.ones_like(values) if weights is None else jnp.asarray(weights, jnp.float32)
+    counts = jnp.where((number >= 0) & (number < most), counts, 0)
+    place = jnp.clip(number, 0, most - 1)
+    row = jnp.arange(values.shape[0])[:, None]
+    zeros = jnp.zeros((values.shape[0], most), jnp.float32)
+    sums = zeros.at[row, place].add(jnp.where(counts != 0, values * counts, 0))
+    sizes = zeros.at[row, place].add(counts)
+    is_there = jnp.arange(most) < number.max(axis=1, keepdims=True) + 1
+    bits = jax.lax.bitcast_convert_type(sums / jnp.where(sizes > 0, sizes, 1), jnp.int32)
+    bits = jnp.where(is_there, jnp.where(sizes > 0, bits, -1), -2)
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+
+def own_losses(losses: jax.Array) -> npt.NDArray[np.float32]:
+    """The rows of a global array that this process has, in the order of its samples: what its :class:`penstock.LossLog` is
+    given.
+    """
+    shards = {(shard.index[0].start or 0): shard.data for shard in losses.addressable_shards}
+    return np.concatenate([np.asarray(shards[start], np.float32) for start in sorted(shards)])

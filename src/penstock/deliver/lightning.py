@@ -7,11 +7,12 @@ from penstock.deliver.requirement import for_evaluation, for_training, importing
 from penstock.deliver.torch import DataLoader, Delivery, deliver
 from penstock.loader import Loader
 from penstock.order import Shard
+from penstock.trace import LossLog
 
 with importing("penstock.deliver.lightning needs lightning", "pip install lightning", "lightning"):
-    from lightning.pytorch import LightningDataModule
+    from lightning.pytorch import Callback, LightningDataModule
 
-__all__ = ["Data"]
+__all__ = ["Data", "LogLosses"]
 
 Make = Callable[[Shard], Loader]
 Makes = Make | Sequence[Make] | Mapping[str, Make]
@@ -62,6 +63,40 @@ class Data(LightningDataModule):  # type: ignore[misc]
         return deliver(loader)
 
 
+class LogLosses(Callback):  # type: ignore[misc]
+    """A callback that logs what ``training_step`` returns as ``losses``: ``{"loss": losses.mean(), "losses": losses}``.
+
+    ``log`` is a :class:`penstock.LossLog` without a loader, which is that of the trainer. The losses are one per sample of this
+    rank's batch, or per document of packs. What cannot be logged is counted and warned of, never raised.
+
+    >>> from penstock.deliver.lightning import LogLosses
+    >>> import penstock as pen
+    >>> callback = LogLosses(pen.LossLog("runs/a"))
+    """
+
+    def __init__(self, log: LossLog, key: str = "losses") -> None:
+        super().__init__()
+        self.log_of_losses, self._key = log, key
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """The batch that was trained on is the one before the state of the delivery."""
+        delivery = trainer.train_dataloader
+        loader = getattr(delivery, "loader", None)
+        if loader is None or not isinstance(outputs, Mapping) or self._key not in outputs:
+            self.log_of_losses.miss(f"expected a penstock loader, and training_step to return a dict with {self._key!r}")
+            return
+        if not self.log_of_losses.follows(loader):
+            self.log_of_losses.follow(loader)
+        held = delivery.held if isinstance(delivery, _Endless) else 0
+        self.log_of_losses(outputs[self._key], step=loader.step - 1 - held)
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        self.log_of_losses.close()
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        self.log_of_losses.close()
+
+
 def _function(makes: Makes, delivered: Callable[[Loader], Any]) -> Callable[[], Any]:
     """What Lightning calls for the loaders of a stage."""
 
@@ -100,9 +135,13 @@ class _Endless(Delivery):
         self._began = self.loader.step
         return super().__iter__()
 
+    @property
+    def held(self) -> int:
+        """Batches that Lightning has taken and not trained on."""
+        return int(self._began is not None and self.loader.step > self._began)
+
     def state_dict(self) -> dict[str, Any]:
-        held = self._began is not None and self.loader.step > self._began
-        return self.loader.state_at(self.loader.step - held)
+        return self.loader.state_at(self.loader.step - self.held)
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         self._began = None

@@ -44,6 +44,7 @@ __all__ = [
     "UnshardedWarning",
     "as_tensors",
     "deliver",
+    "segment_losses",
 ]
 
 
@@ -210,3 +211,43 @@ class _DeviceEngine(Engine):
     def close(self) -> None:
         self._ahead = None
         self._engine.close()
+
+
+def segment_losses(
+    losses: torch.Tensor,
+    segment: torch.Tensor,
+    weights: torch.Tensor | None = None,
+    *,
+    most: int | None = None,
+    first_segment: int = 0,
+) -> torch.Tensor:
+    """The mean loss of every document of packed samples, for a :class:`penstock.LossLog` with ``per="document"``.
+
+    ``losses`` has a loss for every token, ``segment`` the number of its document as packs give it, ``weights`` 0 where a token
+    does not count. The result is f32[samples, most], filled up with ``ABSENT``, which the log leaves out. ``most`` is the largest
+    number of documents in a sample: give it on a device, which must be waited for to find it out. With fewer than there are,
+    documents would be left out: the log is then refused when it is read.
+
+    >>> import torch
+    >>> from penstock.deliver.torch import segment_losses
+    >>> segment_losses(torch.tensor([[1.0, 3.0, 5.0, 9.0]]), torch.tensor([[0, 0, 1, -1]]))
+    tensor([[2., 5.]])
+    """
+    with torch.no_grad():
+        number = segment.long() - first_segment
+        if losses.shape != number.shape or losses.dim() != 2:
+            raise ValueError(f"expected losses and segments of one shape [samples, tokens], got {losses.shape} and {segment.shape}")
+        width = int(number.max().item()) + 1 if most is None else most
+        counts = torch.ones_like(losses, dtype=torch.float32) if weights is None else weights.float()
+        counts = torch.where((number >= 0) & (number < width), counts, 0.0)
+        place = number.clamp(0, max(width - 1, 0))
+        shape = (losses.shape[0], max(width, 1))
+        values = torch.where(counts != 0, losses.detach().float() * counts, 0.0)
+        sums = torch.zeros(shape, device=losses.device).scatter_add_(1, place, values)
+        sizes = torch.zeros(shape, device=losses.device).scatter_add_(1, place, counts)
+        documents = number.amax(dim=1, keepdim=True) + 1
+        is_there = torch.arange(shape[1], device=losses.device) < documents
+        bits = torch.where(sizes > 0, sums / sizes, 0.0).view(torch.int32)
+        bits = torch.where(sizes > 0, bits, -1)
+        found: torch.Tensor = torch.where(is_there, bits, -2).view(torch.float32)
+        return found[:, :width]

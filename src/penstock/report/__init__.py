@@ -5,7 +5,7 @@ Nothing here is about a terminal. matplotlib is imported when a plot is made.
 
 from penstock.report.doctor import Finding, examine
 from penstock.report.mixing import Mixing, field_labels, measure_order, sorted_labels
-from penstock.report.page import Figure, Section, Table, Tile, make_page, write_page, write_plots
+from penstock.report.page import Figure, Picture, Section, Table, Tile, make_page, write_page, write_plots
 from penstock.report.speed import Speed, measure_loader
 from penstock.report.trainer import Kills, train, verify_kills
 
@@ -14,6 +14,7 @@ __all__ = [
     "Finding",
     "Kills",
     "Mixing",
+    "Picture",
     "Section",
     "Speed",
     "Table",

@@ -3,6 +3,7 @@
 Figures are drawn by matplotlib in one style, with colours that follow the page's light or dark theme. Text out of data is escaped.
 """
 
+import base64
 import html
 import io
 import os
@@ -58,7 +59,16 @@ class Figure:
     height: float = 2.8
 
 
-Part = str | Table | Figure  # A paragraph, a table or a figure
+@dataclass(frozen=True)
+class Picture:
+    """An image file, PNG, JPEG, WebP or GIF by its content type, and what it is."""
+
+    content_type: str
+    data: bytes
+    caption: str
+
+
+Part = str | Table | Figure | Picture  # A paragraph, a table, a figure or a picture
 
 
 @dataclass(frozen=True)
@@ -195,6 +205,7 @@ p { margin: .4rem 0 .9rem; max-width: 76ch; }
 .note { color: var(--muted); font-size: .88rem; line-height: 1.4; }
 figure { margin: 2rem 0; }
 figure svg { display: block; width: 100%; height: auto; }
+.picture { margin: 1rem 0; } .picture img { display: block; max-width: 100%; height: auto; }
 .narrow { display: none; }
 figcaption { font-size: .92rem; max-width: 78ch; margin-top: .4rem; }
 .scroll { overflow-x: auto; margin: 1.2rem 0; }
@@ -300,6 +311,9 @@ def _tile(tile: Tile) -> str:
 def _part(part: Part, prefix: str) -> str:
     if isinstance(part, str):
         return f"<p>{_safe(part)}</p>"
+    if isinstance(part, Picture):
+        data = f"data:{_safe(part.content_type)};base64,{base64.b64encode(part.data).decode()}"
+        return f'<figure class="picture"><img alt="" src="{data}"><figcaption>{_safe(part.caption)}</figcaption></figure>'
     return _table(part) if isinstance(part, Table) else _figure(part, prefix)
 
 

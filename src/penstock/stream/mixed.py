@@ -1,5 +1,6 @@
 """MixedStream: several streams drawn from by weight."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -20,6 +21,7 @@ from penstock.order.mixture import StagedWeights
 from penstock.order.phase import Weights
 from penstock.records import Sampling
 from penstock.schema import Field
+from penstock.stream.ban_file import with_bans
 from penstock.stream.cost import MixedCosts
 from penstock.stream.picks import MixedPicks, Picks, grouped, join
 from penstock.stream.stream import PartStream, Stream, Unreadable
@@ -392,6 +394,12 @@ class MixedStream(Stream):
             plan |= {f"{name}: {key}": value for key, value in inner.items()} | {f"{name}: samples": str(stream.num_samples)}
         return plan
 
+    def recipe(self) -> Any:
+        streams = {name: stream.recipe() for name, stream in self._streams.items()}
+        if None in streams.values() or self._phases is not None or self._version == 1:
+            return None
+        return {"mix": {name: value for name, value in self._options.items() if value is not None}, "streams": streams}
+
     def with_phases(self, phases: Sequence[Phase]) -> "MixedStream":
         return self._remade(self._streams, phases=phases)
 
@@ -503,8 +511,13 @@ class MixedStream(Stream):
             picks.gather(found, boxes)
         return boxes
 
-    def without(self, ids: Mapping[str, Any], *, from_step: int = 0) -> "MixedStream":
-        """The same mixture in which records, given by the name of their stream, no longer come from ``from_step`` on."""
+    def without(self, ids: Mapping[str, Any] | str | os.PathLike[str], *, from_step: int = 0) -> "MixedStream":
+        """The same mixture in which records, given by the name of their stream, no longer come from ``from_step`` on. Instead of
+        them, the name of a ban file.
+        """
+        if isinstance(ids, str | os.PathLike):
+            listed: MixedStream = with_bans(self, ids, from_step)
+            return listed
         unknown = [name for name in ids if name not in self._streams]
         if unknown:
             raise KeyError(f"unknown streams {unknown}; there are {list(self._streams)}")

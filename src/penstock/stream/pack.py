@@ -1,5 +1,6 @@
 """PackStream: documents put together into sequences of one length, with padding where nothing fits."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
@@ -18,6 +19,7 @@ from penstock.order import Balance, BlockShuffle, Order, Pack, Phase, Pieces, Ra
 from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
+from penstock.stream.ban_file import with_bans
 from penstock.stream.cost import PieceCosts
 from penstock.stream.documents import DocumentTable, are_records, find_bounds
 from penstock.stream.picks import SpanPicks
@@ -30,7 +32,7 @@ from penstock.stream.sequence import (
     mask_of,
     need_token_field,
 )
-from penstock.stream.stream import Bans, PartStream, RecordStream, describe
+from penstock.stream.stream import Bans, PartStream, RecordStream, describe, order_recipe
 
 __all__ = ["PackOptions", "PackStream", "flatten_pack", "make_pack"]
 
@@ -315,10 +317,28 @@ class PackStream(PartStream):
         where = {"field": cast(DocumentLine, self._line).field} if self._has_records else {"separator": self._separator}
         return {"order": describe(self._given), "pack": repr(self.packing), "made": made, **where, **self._bans.describe()}
 
+    def recipe(self) -> Any:
+        calls, options = order_recipe(self._given), self._options
+        if calls is None or self._phases is not None:
+            return None
+        tokens = {
+            name: None if getattr(options, name) is None else token for name, token in zip(ADDED, self._added.tolist(), strict=True)
+        }
+        asked = {name: getattr(options, name) for name in ("length", "split", "long", "window", "multiple_of", "first_segment")}
+        asked |= {"fields": list(options.fields), "pad": tokens["pad"] or 0, "bos": tokens["bos"], "eos": tokens["eos"]}
+        if self._has_records:
+            asked["field"] = cast(DocumentLine, self._line).field
+        elif self._bounds is not None and self._bounds.separator is not None:
+            asked["separator"] = self._bounds.separator.tolist()
+        return [*calls, ("pack", asked), *self._bans.recipe()]
+
     def without(self, ids: Any, *, from_step: int = 0) -> "PackStream":
         """The same stream in which some documents, given by number, no longer come from ``from_step`` on. Nothing moves: padding is
-        in their place.
+        in their place. Instead of ids, the name of a ban file.
         """
+        if isinstance(ids, str | os.PathLike):
+            banned: PackStream = with_bans(self, ids, from_step)
+            return banned
         return self._remade(bans=self._bans.with_ids(ids, from_step, self.packing.num_documents))
 
     def _remade(self, **changed: Any) -> "PackStream":

@@ -4,6 +4,7 @@ The line of a SequenceStream consists of pages of token blocks, that of a Docume
 both in the order of the stream.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from fractions import Fraction
@@ -23,6 +24,7 @@ from penstock.order.permutation import Purpose, derive_root
 from penstock.records import Source
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
+from penstock.stream.ban_file import with_bans
 from penstock.stream.documents import DocumentTable, are_records, find_bounds
 from penstock.stream.picks import SpanPicks, expanded, join
 from penstock.stream.stream import (
@@ -323,8 +325,12 @@ class SequenceStream(PartStream):
     def without(self, ids: Any, *, from_step: int = 0) -> "SequenceStream":
         """The same stream in which the tokens of some documents no longer come from ``from_step`` on; of token blocks, if it has no
         documents. Documents have the numbers that ``explain`` tells. At the place of a page that holds some of them comes another
-        page, at the place of a document come other documents of as many tokens, the same on every rank and in every run.
+        page, at the place of a document come other documents of as many tokens, the same on every rank and in every run. Instead of
+        ids, the name of a ban file.
         """
+        if isinstance(ids, str | os.PathLike):
+            listed: SequenceStream = with_bans(self, ids, from_step)
+            return listed
         bans, banned = self._bans, self._document_bans
         if self.has_documents and not self.documents.are_records:
             banned = banned.with_ids(ids, from_step, self.documents)

@@ -1,6 +1,7 @@
 """Stream: a source in an order. Sample p of epoch e is a pure function of (data, seed, e, p)."""
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from penstock.order.permutation import Purpose, derive_root
 from penstock.records import Leaf, Sampling, Source, provide
 from penstock.row_table import RowTable
 from penstock.schema import Field
+from penstock.stream.ban_file import with_bans
 from penstock.stream.picks import Picks, RecordPicks
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ __all__ = [
     "designed",
     "in_order",
     "is_in",
+    "order_recipe",
     "sampled",
     "shuffled",
     "sliding",
@@ -194,6 +197,12 @@ class Stream(ABC):
     @abstractmethod
     def plan(self) -> dict[str, Any]:
         """What the order follows from, in plain JSON types: two streams with equal data and plans give equal samples."""
+
+    def recipe(self) -> Any:
+        """The calls that make this stream of its source, (name, options) in plain JSON types; of a mixture ``{"mix": options,
+        "streams": recipes by name}``. None if it cannot be told.
+        """
+        return None
 
     @abstractmethod
     def locate_at(self, epoch: int, positions: IntArray, step: int = 0) -> Picks:
@@ -591,6 +600,10 @@ class RecordStream(PartStream):
     def plan(self) -> dict[str, Any]:
         return {"order": describe(self.order), **self.bans.describe()}
 
+    def recipe(self) -> Any:
+        calls = order_recipe(self.order)
+        return None if calls is None else calls + self.bans.recipe()
+
     def native_order(self, epoch: int, position: int, leaf: int) -> _core.OrderNode | None:
         if self.bans:
             return None
@@ -739,13 +752,17 @@ class RecordStream(PartStream):
 
     def without(self, ids: Any, *, from_step: int = 0) -> "RecordStream":
         """The same stream in which records no longer come from ``from_step`` on. At each of their places comes another record, the
-        same on every rank and in every run, so that batches stay full.
+        same on every rank and in every run, so that batches stay full. Instead of ids, the name of a file that ``penstock blame
+        --ban-file`` wrote.
 
         >>> import numpy as np, penstock as pen
         >>> stream = pen.open({"x": np.arange(10)}).in_order()
         >>> next(iter(pen.Loader(stream.without([2]), batch_size=5)))["x"]
         array([0, 1, 4, 3, 4])
         """
+        if isinstance(ids, str | os.PathLike):
+            banned: RecordStream = with_bans(self, ids, from_step)
+            return banned
         bans = self.bans.with_ids(ids, from_step, len(self.source))
         if isinstance(self.order, Weighted) and not _can_come(self.order, bans[-1][1]):
             raise ValueError("every record that has a weight is banned, so there is nothing to take instead")
@@ -851,6 +868,10 @@ class Bans(tuple[tuple[int, IntArray], ...]):
             self._recent = recent = active, union
         return recent[1]
 
+    def recipe(self) -> list[tuple[str, dict[str, Any]]]:
+        """The calls that ban these: see :meth:`Stream.recipe`."""
+        return [("without", {"ids": ids.tolist(), "from_step": step}) for step, ids in self]
+
     def describe(self) -> dict[str, str]:
         """As a plan has them."""
         return {
@@ -890,6 +911,17 @@ def _can_come(order: Weighted, banned: IntArray) -> bool:
     can_come = order.can_come()
     can_come[banned[banned < order.n]] = False
     return bool(can_come.any())
+
+
+def order_recipe(order: Order) -> list[tuple[str, dict[str, Any]]] | None:
+    """The call that gives records in an order: see :meth:`Stream.recipe`."""
+    if type(order) is Sequential and not order.wrap:
+        return [("in_order", {})]
+    if type(order) is Shuffle:
+        return [("shuffle", {"seed": order.seed})]
+    if type(order) is BlockShuffle and order.window is not None:
+        return [("shuffle", {"seed": order.seed, "block": order.block, "window": order.window, "lanes": order.lanes})]
+    return [("sample", {"seed": order.seed})] if type(order) is Random else None
 
 
 def describe(order: Order) -> str:

@@ -1,0 +1,261 @@
+"""Run: the losses of a run together with the loader that says what they are of. Which record had which loss, and the batch
+itself.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from penstock.argument import IntArray
+from penstock.errors import StateMismatchError
+from penstock.loader import Loader
+from penstock.loader.make_batch import SOURCE
+from penstock.loader.schedule import Place
+from penstock.order import Shard
+from penstock.stream import MixedStream, PartStream, Stream
+from penstock.trace.loss_log import MISSING, Losses, Stretch
+from penstock.trace.loss_table import LossTable
+from penstock.trace.recipe import make_loader
+
+__all__ = ["RecordKey", "Run", "Visits", "global_place", "key_in", "leaf_names", "part_named", "visits_of"]
+
+RECORD = "record of a visit"
+"""The name of a field of ids that no data has."""
+
+
+@dataclass(frozen=True, order=True)
+class RecordKey:
+    """A record or document: the number of its stream in ``leaf_names``, and its id there."""
+
+    source: int
+    id: int
+
+
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """What is in the batch of a step, one entry for each record, or piece of a document: the place of its sample in the global
+    batch, its stream, its id, the tokens [low, high) of the document (0, 0 of a record), and its loss, ``MISSING`` if that is not
+    known.
+    """
+
+    step: int
+    sample: IntArray
+    source: IntArray
+    id: IntArray
+    low: IntArray
+    high: IntArray
+    loss: Losses
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def take(self, places: Any) -> "Visits":
+        columns = (self.sample, self.source, self.id, self.low, self.high, self.loss)
+        return Visits(self.step, *(column[places] for column in columns))
+
+    def record(self, place: int) -> RecordKey:
+        return RecordKey(int(self.source[place]), int(self.id[place]))
+
+
+def leaf_names(stream: Stream) -> tuple[str, ...]:
+    """The streams that samples come from, by name; one of a mixture in another as "outer/inner". "" where there is only one."""
+    return stream.leaf_names if isinstance(stream, MixedStream) else ("",)
+
+
+def part_named(stream: Stream, number: int) -> PartStream:
+    """The stream of a number in :func:`leaf_names`."""
+    return stream.parts[number]
+
+
+def global_place(loader: Loader, step: int) -> Place:
+    """The batch of a step on all ranks together."""
+    return replace(loader.schedule, shard=Shard(), is_dealt=False).place(step)
+
+
+def visits_of(loader: Loader, step: int) -> Visits:
+    """What is in the batch of a step, without padding. No record is read, unless those that cannot be read are replaced by
+    others.
+    """
+    place = global_place(loader, step)
+    real = place.num_samples - place.padding
+    if loader.work.on_error != "raise":
+        batch = replace(loader.work, transform=None, ids=RECORD, pads=False, out=()).make(place)
+        ids = np.asarray(batch[RECORD], np.int64)
+        source = np.asarray(batch.get(RECORD + SOURCE, np.zeros(len(ids))), np.int64)
+        zeros = np.zeros(len(ids), np.int64)
+        found = Visits(step, np.arange(len(ids)), source, ids, zeros, zeros, _unknown(len(ids)))
+    else:
+        has_documents = all(getattr(part, "has_documents", True) for part in loader.stream.parts)
+        told = loader.explain(step, documents=has_documents)
+        sample, source, rows = _flat(told, loader.stream, 0)
+        order = np.argsort(sample, kind="stable")
+        rows = rows[order]
+        found = Visits(step, sample[order], source[order], rows[:, 0], rows[:, 1], rows[:, 2], _unknown(len(order)))
+    return found.take(found.sample < real) if place.padding else found
+
+
+def _unknown(count: int) -> Losses:
+    return np.full(count, MISSING, np.float32)
+
+
+def _flat(told: dict[str, Any], stream: Stream, first: int) -> tuple[IntArray, IntArray, IntArray]:
+    """What ``explain`` tells: the sample, the number of the stream, and (id, low, high), of every record or piece of a document."""
+    if "source" in told:
+        assert isinstance(stream, MixedStream)
+        found = []
+        for name, part in zip(stream.names, stream.streams, strict=True):
+            if name in told["parts"]:
+                sample, source, rows = _flat(told["parts"][name], part, first)
+                found.append((np.flatnonzero(told["source"] == name)[sample], source, rows))
+            first += len(leaf_names(part))
+        samples, sources, all_rows = zip(*found, strict=True) if found else ([np.empty(0, np.int64)],) * 3
+        return np.concatenate(samples), np.concatenate(sources), np.concatenate(all_rows).reshape(-1, 3)
+    if "ids" in told:
+        ids = np.asarray(told["ids"], np.int64)
+        rows = np.column_stack([ids, np.zeros_like(ids), np.zeros_like(ids)])
+        return np.arange(len(ids)), np.full(len(ids), first), rows
+    pieces = told["documents"] if "documents" in told else [_whole(runs) for runs in told["tokens"]]
+    counts = np.array([len(one) for one in pieces], np.int64)
+    rows = np.concatenate([np.empty((0, 3), np.int64), *pieces])
+    return np.repeat(np.arange(len(pieces)), counts), np.full(len(rows), first), rows
+
+
+def _whole(runs: Any) -> IntArray:
+    """A sample of tokens of which no document is known: by its first token."""
+    runs = np.asarray(runs, np.int64).reshape(-1, 2)
+    return np.array([[runs[0, 0], 0, int((runs[:, 1] - runs[:, 0]).sum())]] if len(runs) else [], np.int64).reshape(-1, 3)
+
+
+class Run:
+    """A run: its losses, and a loader of its data and order. For one thread.
+
+    The loader may stand anywhere, and may have any batch size and shard; StateMismatchError if it has other data or another order
+    than the losses were logged with. Without a loader, the log must have been made with ``data=``.
+
+    >>> import tempfile, numpy as np, penstock as pen
+    >>> from penstock.trace import Run
+    >>> def make_loader():
+    ...     return pen.Loader(pen.open({"x": np.arange(100)}).shuffle(seed=7), batch_size=10)
+    >>> with tempfile.TemporaryDirectory() as path:
+    ...     loader = make_loader()
+    ...     with pen.LossLog(path, loader) as log:
+    ...         for batch in loader:
+    ...             log(batch["x"] / 100.0)
+    ...     visits = Run.open(path, make_loader()).visits(3)
+    >>> visits.id[:3].tolist(), np.allclose(visits.loss, visits.id / 100)
+    ([49, 17, 51], True)
+    """
+
+    def __init__(self, table: LossTable, loader: Loader | None = None) -> None:
+        self.table = table
+        self.given = make_loader(table) if loader is None else loader
+        self._loaders: dict[int, Loader] = {}
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], loader: Loader | None = None) -> "Run":
+        """The run in a directory."""
+        return cls(LossTable.open(path), loader)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of streams, as visits count them."""
+        return leaf_names(self.given.stream)
+
+    def part(self, source: int) -> PartStream:
+        """The stream of that number."""
+        return part_named(self.given.stream, source)
+
+    def loader_at(self, step: int) -> Loader:
+        """A loader whose batch of that step is the one that was logged. It delivers the global batch."""
+        number = int(self.table.stretch_of[self.table.place(step)])
+        if number not in self._loaders:
+            self._loaders[number] = self._loader_of(self.table.stretches[number])
+        return self._loaders[number]
+
+    def _loader_of(self, stretch: Stretch) -> Loader:
+        given, work = self.given, self.given.work
+        size: dict[str, Any] = {"batch_size": stretch.batch_size} if given.phases is None else {"phases": given.phases}
+        if stretch.tail not in ("keep", "drop", "pad", "wrap") or (stretch.batch_size == 0) != (given.phases is not None):
+            raise StateMismatchError(
+                f"{self.table.path}: the run has {'phases' if stretch.batch_size == 0 else f'batches of {stretch.batch_size}'}, "
+                f"the loader {'phases' if given.phases is not None else 'a batch size'}: give the loader of that run"
+            )
+        options: dict[str, Any] = {"transform": work.transform, "ids": work.ids, "on_error": work.on_error, "threads": 0}
+        loader = Loader(given.stream, tail=stretch.tail, **size, **options)
+        try:
+            loader.load_state_dict(stretch.state)
+        except StateMismatchError as error:
+            raise StateMismatchError(f"{self.table.path}: the loader is not that of the run: {error}") from error
+        return loader
+
+    def visits(self, step: int) -> Visits:
+        """The records of a step with their losses. A packed sample of which only the sample has a loss gives it to all its
+        documents.
+
+        StateMismatchError if there are more or fewer losses than the order has samples or documents.
+        """
+        stretch, loader = self.table.stretch(step), self.loader_at(step)
+        visits = visits_of(loader, step)
+        place = global_place(loader, step)
+        per_sample = np.bincount(visits.sample, minlength=place.num_samples)
+        for rank, losses in self.table.of(step).items():
+            samples = np.arange(rank, place.num_samples, stretch.world)
+            wanted = len(samples) if stretch.per == "sample" else int(per_sample[samples].sum())
+            if len(losses) != wanted:
+                raise StateMismatchError(
+                    f"{self.table.path}: step {step} has {len(losses)} losses of rank {rank}, and the order {wanted} "
+                    f"{stretch.per}s: it is not known which is whose"
+                )
+            mine = visits.sample % stretch.world == rank
+            visits.loss[mine] = losses[visits.sample[mine] // stretch.world] if stretch.per == "sample" else losses
+        return visits
+
+    def steps_with(self, record: RecordKey, most: int = 100) -> Sequence[int]:
+        """The logged steps at which a record comes, as far as the order can say so without looking at all of them; at most
+        ``most``.
+        """
+        if not self.knows_documents(record.source):
+            return []
+        key = self.key(record)
+        stretches: dict[int, set[int]] = {}
+        for number in np.unique(self.table.stretch_of).tolist():
+            steps = self.table.steps[self.table.stretch_of == number]
+            loader = self.loader_at(int(steps[0]))
+            try:
+                seen = loader.where(key, steps=range(int(steps[0]), int(steps[-1]) + 1))
+            except (TypeError, ValueError):  # an order without an inverse, or phases
+                return []
+            for one in seen:
+                stretches.setdefault(one["step"], set()).add(number)
+        logged = np.intersect1d(np.array(list(stretches), np.int64), self.table.steps)
+        owner = self.table.stretch_of
+        return [step for step in logged.tolist() if owner[self.table.place(step)] in stretches.get(step, ())][:most]
+
+    def knows_documents(self, source: int) -> bool:
+        """Whether ids of a stream are those of records or documents; otherwise they are first tokens of samples."""
+        return bool(getattr(self.part(source), "has_documents", True))
+
+    def key(self, record: RecordKey) -> Any:
+        """A record as ``where`` and ``without`` name it: its id, or (name, id) in a mixture."""
+        return key_in(self.given.stream, record)
+
+    def batch(self, step: int) -> Any:
+        """The exact batch of a step, of all ranks together, read and transformed anew."""
+        loader = self.loader_at(step)
+        return loader.work.make(global_place(loader, step))
+
+
+def key_in(stream: Stream, record: RecordKey) -> Any:
+    """A record as :meth:`penstock.Loader.where` names it."""
+    if not isinstance(stream, MixedStream):
+        return record.id
+    first = 0
+    for name, part in zip(stream.names, stream.streams, strict=True):
+        width = len(leaf_names(part))
+        if record.source < first + width:
+            return name, key_in(part, RecordKey(record.source - first, record.id))
+        first += width
+    raise IndexError(f"there is no stream {record.source} among {leaf_names(stream)}")
