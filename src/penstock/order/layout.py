@@ -70,8 +70,8 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What holds in all epochs. ``lengths`` are the elements per epoch of each data set; with ``rest``, what does not fill an item
-    comes last. ``caps`` are the elements that each gives at most in all epochs together; None: without end. ``had`` is the most that
-    one gave in earlier epochs.
+    comes last. ``caps`` are the elements that each gives at most in all epochs together; None: without end. ``had`` is the most
+    that one gave in earlier epochs.
     """
 
     lengths: tuple[int, ...]
@@ -326,8 +326,8 @@ def _amended(
     items, within = divmod(position - start.sample, start.stage.group)
     if within:  # only where an epoch begins within a batch
         raise ValueError(
-            "with tail='wrap' the last short batch of an epoch is filled from the next one, so that an amendment would begin within "
-            "a batch of one data set: use another tail, or unit='sample'"
+            "with tail='wrap' the last short batch of an epoch is filled from the next one, so that an amendment would begin "
+            "within a batch of one data set: use another tail, or unit='sample'"
         )
     item = start.item + items
     number = bisect_right([segment.start for segment in plan.segments], item) - 1
