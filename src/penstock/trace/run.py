@@ -76,11 +76,10 @@ def global_place(loader: Loader, step: int) -> Place:
 
 
 def visits_of(loader: Loader, step: int) -> Visits:
-    """What is in the batch of a step, without padding. No record is read, unless those that cannot be read are replaced by
-    others.
+    """What is in the batch of a step, with samples that only fill it up. No record is read, unless those that cannot be read are
+    replaced by others.
     """
     place = global_place(loader, step)
-    real = place.num_samples - place.padding
     if loader.work.on_error != "raise":
         batch = replace(loader.work, transform=None, ids=RECORD, pads=False, out=()).make(place)
         ids = np.asarray(batch[RECORD], np.int64)
@@ -94,7 +93,7 @@ def visits_of(loader: Loader, step: int) -> Visits:
         order = np.argsort(sample, kind="stable")
         rows = rows[order]
         found = Visits(step, sample[order], source[order], rows[:, 0], rows[:, 1], rows[:, 2], _unknown(len(order)))
-    return found.take(found.sample < real) if place.padding else found
+    return found
 
 
 def _unknown(count: int) -> Losses:
@@ -184,12 +183,19 @@ class Run:
                 f"the loader {'phases' if given.phases is not None else 'a batch size'}: give the loader of that run"
             )
         options: dict[str, Any] = {"transform": work.transform, "ids": work.ids, "on_error": work.on_error, "threads": 0}
-        loader = Loader(given.stream, tail=stretch.tail, **size, **options)
-        try:
-            loader.load_state_dict(stretch.state)
-        except StateMismatchError as error:
-            raise StateMismatchError(f"{self.table.path}: the loader is not that of the run: {error}") from error
-        return loader
+        before = [stream for _, stream in given.stream.unamended()]
+        mismatch: StateMismatchError | None = None
+        for stream in (given.stream, *before):
+            loader = Loader(stream, tail=stretch.tail, **size, **options)
+            try:
+                loader.load_state_dict(stretch.state)
+            except StateMismatchError as error:
+                mismatch = mismatch or error
+                continue
+            own = loader.state_at(stretch.state["step"])
+            if not before or own["plan"] == stretch.state["plan"]:  # an amended mixture takes states of the one before, too
+                return loader
+        raise StateMismatchError(f"{self.table.path}: the loader is not that of the run: {mismatch}") from mismatch
 
     def visits(self, step: int) -> Visits:
         """The records of a step with their losses. A packed sample of which only the sample has a loss gives it to all its
@@ -211,7 +217,7 @@ class Run:
                 )
             mine = visits.sample % stretch.world == rank
             visits.loss[mine] = losses[visits.sample[mine] // stretch.world] if stretch.per == "sample" else losses
-        return visits
+        return visits.take(visits.sample < place.num_samples - place.padding) if place.padding else visits
 
     def steps_with(self, record: RecordKey, most: int = 100) -> Sequence[int]:
         """The logged steps at which a record comes, as far as the order can say so without looking at all of them; at most
