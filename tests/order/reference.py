@@ -411,35 +411,56 @@ def stages_by_phase(phases: Sequence[Shape], weights: Sequence[float], by_batch:
     return stages
 
 
-def mixture_line(lengths: Sequence[int], stages: Sequence[Stage], stop: str, period: int) -> Line:
-    """The whole line, laid out as the specification says."""
-    line = Line([0] * len(lengths))
+def mixture_line(
+    lengths: Sequence[int],
+    stages: Sequence[Stage],
+    stop: str,
+    period: int,
+    caps: Sequence[int] | None = None,
+    line: Line | None = None,
+) -> Line:
+    """The whole line, laid out as the specification says; or the rest of one. ``caps`` are those of this epoch."""
+    line = line or Line([0] * len(lengths))
+    caps = caps or [UNCAPPED] * len(lengths)
     for number, stage in enumerate(stages):
         line.starts.append((line.draws, line.samples, stage))
         later = {k for after in stages[number + 1 :] for k, weight in enumerate(after.weights) if weight > 0}
-        if _lay_stage(line, lengths, stage, later, stop, period):
+        if _lay_stage(line, lengths, stage, later, stop, period, caps):
             break
     return line
 
 
-def _lay_stage(line: Line, lengths: Sequence[int], stage: Stage, later: set[int], stop: str, period: int) -> bool:
+UNCAPPED = 2**90
+"""The cap of a data set that has none."""
+
+
+def _lay_stage(
+    line: Line, lengths: Sequence[int], stage: Stage, later: set[int], stop: str, period: int, caps: Sequence[int]
+) -> bool:
     """Lay one stage; True if the line ends there."""
     sets, unit, left = range(len(lengths)), stage.group * stage.seq_len, stage.draws
     while left is None or left > 0:
         rest = [max(0, lengths[k] - line.given[k]) for k in sets]
         room, need = [r // unit for r in rest], [-(-r // unit) for r in rest]
-        weights = list(stage.weights)
+        free = [max(0, caps[k] - line.given[k]) // unit for k in sets]
+        weights = [stage.weights[k] if free[k] > 0 else Fraction(0) for k in sets]
         if stop == "all_exhausted_without_replacement":
             weights = [weights[k] if room[k] > 0 else Fraction(0) for k in sets]
         if sum(weights) == 0:
             return True
         piece = _Piece([weight / sum(weights) for weight in weights], period)
         w, active = piece.w, piece.active
+        is_capped = any(caps[k] < UNCAPPED for k in active)
         if stop == "forever":
             bound = min((MOST - line.samples) // stage.group, (MOST - max(line.given)) // unit)
-            piece.to_the_end(bound if left is None else min(left, bound), None)
+            most = bound if left is None else min(left, bound)
+            if is_capped and piece.to_first(free, most):
+                left = None if left is None else left - piece.lay(line, stage)
+                continue
+            piece.to_the_end(most, free if is_capped else None)
             piece.lay(line, stage)
             return left is None or bound < left
+        room, need = [min(r, f) for r, f in zip(room, free, strict=True)], [min(n, f) for n, f in zip(need, free, strict=True)]
         if stop == "all_exhausted":
             time = max(need[k] / w[k] for k in active)
             piece.whole = floor(time) // piece.period
@@ -453,12 +474,20 @@ def _lay_stage(line: Line, lengths: Sequence[int], stage: Stage, later: set[int]
             piece.counts = [min(room[k] - q[k], max(0, floor(time * w[k]) - q[k])) for k in sets]
             stage_first = left is not None and time >= left
         draws = piece.whole * piece.period + sum(piece.counts)
-        if left is not None and (stage_first or draws > left):
-            piece.to_the_end(left, None if stop == "all_exhausted" else room)
+        is_late = left is not None and (stage_first or draws > left)
+        if stop == "all_exhausted" and is_capped and (is_late or min(free[k] / w[k] for k in active) < time):
+            is_late = not piece.to_first(free, left)
+            goes_on = True
+        else:
+            goes_on = stop == "all_exhausted_without_replacement"
+        if is_late:
+            piece.to_the_end(left, room if stop != "all_exhausted" else free if is_capped else None)
             piece.lay(line, stage)
             return False
-        piece.lay(line, stage)
-        if stop != "all_exhausted_without_replacement":
+        draws = piece.lay(line, stage)
+        if stop == "first_exhausted" and is_capped:
+            goes_on = all(lengths[k] - line.given[k] >= unit for k in active)
+        if not goes_on:
             return True
         left = None if left is None else left - draws
     return False
@@ -507,9 +536,19 @@ class _Piece:
             for k in reversed(turn):
                 counts[k] -= sum(counts) > wanted and counts[k] > 0
 
-    def lay(self, line: Line, stage: Stage) -> None:
+    def to_first(self, room: list[int], left: int | None) -> bool:
+        """Up to the point where the first data set has given what it may; False if ``left`` draws end before."""
+        time = min(room[k] / self.w[k] for k in self.active)
+        self.whole = self.fit(room)
+        q = self.given()
+        self.counts = [min(room[k] - q[k], max(0, floor(time * self.w[k]) - q[k])) for k in range(len(q))]
+        return left is None or (time < left and self.whole * self.period + sum(self.counts) <= left)
+
+    def lay(self, line: Line, stage: Stage) -> int:
+        before = line.draws
         line.add(stage, self.period, self.edges, self.given(), False)
         line.add(stage, sum(self.counts), [0, *accumulate(self.counts)], self.counts, True)
+        return line.draws - before
 
 
 def lay_rest(line: Line, lengths: Sequence[int]) -> None:
@@ -545,6 +584,82 @@ def mixture_epoch(
         if left[0].draws is not None:
             left = [left[0]._replace(draws=left[0].draws - int(passed) // left[0].group), *left[1:]]
     raise AssertionError
+
+
+class Change(NamedTuple):
+    """An amendment: a step, and the weights from there on."""
+
+    step: int
+    weights: Sequence[float]
+
+
+class Run(NamedTuple):
+    """A mixture of single samples over several epochs; ``caps`` are those of the whole run."""
+
+    lengths: Sequence[int]
+    weights: Sequence[float]
+    stop: str
+    period: int
+    batch_size: int
+    tail: str
+    seed: int
+    caps: Sequence[int]
+    changes: Sequence[Change] = ()
+
+
+def amended_run(run: Run, num_epochs: int, most: int) -> list[list[tuple[int, int]]]:
+    """Data set and element of every sample of some epochs (of at most so many samples), counted out one by one."""
+    sets = range(len(run.lengths))
+    stages, changes = [Stage(None, exact(run.weights), 1, 1)], list(run.changes)
+    before, clock, found = [0 for _ in sets], 0, []
+    late: list[list[int]] = [[] for _ in sets]  # elements that were not given in their turn
+    for epoch in range(num_epochs):
+        begin, line, drawn = 0, None, []
+        while True:
+            if changes and changes[0].step * run.batch_size == clock + begin:
+                stages = [Stage(None, exact(changes.pop(0).weights), 1, 1)]
+            caps = [run.caps[k] if run.caps[k] == UNCAPPED else max(0, run.caps[k] - before[k]) for k in sets]
+            given = [sum(which == k for which, _ in drawn) for k in sets]
+            line = mixture_line(run.lengths, stages, run.stop, run.period, caps, Line(given, draws=begin, samples=begin))
+            passed = line.samples
+            if run.tail != "wrap":
+                passed = (passed if run.tail == "drop" else passed + run.batch_size - 1) // run.batch_size * run.batch_size
+            cut = changes[0].step * run.batch_size - clock if changes else None
+            is_cut = cut is not None and cut < passed
+            end = min(line.samples, most) if not is_cut else cut
+            queues = [list(one) for one in late]
+            first = [before[k] + given[k] for k in sets]
+            root = derive_root(run.seed, epoch, 5)
+
+            def element(position: int) -> tuple[int, int]:
+                which, local = mixture_at(line.segments, root, position)  # noqa: B023
+                number = before[which] + local - first[which]  # noqa: B023
+                return which, queues[which][number] if number < len(queues[which]) else before[which] + local  # noqa: B023
+
+            drawn += [element(position) for position in range(begin, end)]
+            if not is_cut:
+                break
+            segment = max((s for s in line.segments if s.start <= cut), key=lambda s: s.start)
+            offset = (cut - segment.start) % segment.period
+            stop = cut - offset + segment.period if offset else cut
+            given = [sum(which == k for which, _ in drawn) for k in sets]
+            seen = {*drawn, *(one for earlier in found for one in earlier)}
+            whole = [max([*queues[k], -1]) for k in sets]
+            for which, one in (element(position) for position in range(cut, stop)):
+                whole[which] = max(whole[which], one)
+            whole = [max([whole[k], *(one for which, one in drawn if which == k)]) for k in sets]
+            late = [[one for one in range(whole[k] + 1) if (k, one) not in seen] for k in sets]
+            begin = cut
+        found.append(drawn)
+        if len(drawn) >= most:
+            break
+        clock += passed
+        ends = [sum(which == k for which, _ in drawn) for k in sets]
+        for k in sets:
+            rest = {one for which, one in drawn if which == k}
+            late[k] = [one for one in late[k] if one not in rest]
+        before = [had + count for had, count in zip(before, ends, strict=True)]
+    return found
 
 
 def mixture_choice(line: Line, seed: int, epoch: int, position: int, before: Sequence[int] | None = None) -> tuple[int, int]:

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.order import reference
 
 from penstock.order import Amendment, Mixture, Phase
 from penstock.order.layout import STOP_POLICIES
 from penstock.order.mixture import tempered
 
+MOST = 2**63 - 1
 TAILS = ("keep", "drop", "pad", "wrap")
 Drawn = list[tuple[int, int]]
 
@@ -138,6 +140,45 @@ def test_caps_are_reached_exactly_and_never_passed(given: dict[str, Any]) -> Non
     if is_over and not staged and given["stop"] != "first_exhausted":  # every data set that was drawn has reached its cap
         weights = given["parts"] if given["weights"] is None else given["weights"]
         assert all(count == cap for count, cap, weight in zip(counts, caps, weights, strict=True) if weight)
+
+
+@given(given=settings(), steps=st.sets(st.integers(1, 9), max_size=2), data=st.data())
+def test_runs_are_those_of_the_reference(given: dict[str, Any], steps: set[int], data: st.DataObject) -> None:
+    """Caps and amendments, epoch by epoch, against a run that is counted out one by one."""
+    staged = given["weights"] is not None and isinstance(given["weights"][0], tuple)
+    given |= {"unit": "sample", "max_epochs": given["max_epochs"] or {}}
+    given["weights"] = given["weights"][0][1] if staged else given["weights"] or given["parts"]
+    count = len(given["parts"])
+    numbers = st.lists(st.integers(0, 3), min_size=count, max_size=count).filter(any)
+    mix, changes = Mixture(**given), []
+    for step in sorted(steps):
+        weights = data.draw(numbers)
+        try:
+            mix = mix.amend(step, weights=weights)
+        except ValueError as error:
+            assert "the run ends" in str(error)  # noqa: PT017
+            break
+        changes.append(reference.Change(step, weights))
+    caps = [
+        int(given["max_epochs"][str(k)] * n) if str(k) in given["max_epochs"] else reference.UNCAPPED
+        for k, n in enumerate(given["parts"])
+    ]
+    run = reference.Run(
+        given["parts"],
+        given["weights"],
+        given["stop"],
+        given["period"],
+        given["batch_size"],
+        given["tail"],
+        given["seed"],
+        caps,
+        changes,
+    )
+    expected = reference.amended_run(run, 4, 150)
+    for epoch, drawn in enumerate(expected):
+        choice = mix.choose(epoch, 0, min(mix.length_of(epoch), 150 if len(drawn) >= 150 else MOST))
+        assert list(zip(choice.which.tolist(), choice.element.tolist(), strict=True))[: len(drawn)] == drawn
+        assert len(drawn) >= 150 or mix.length_of(epoch) == len(drawn)
 
 
 def test_a_capped_data_set_drops_out_and_the_others_share_its_weight() -> None:

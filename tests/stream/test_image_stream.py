@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.formats import shards
+from tests.formats import packed_files, shards
 from tests.pictures import encode, make, options, pictures, pixels, seed_of
 from tests.remote.double import Double
 
@@ -265,6 +265,11 @@ def _tar(path: Path) -> Source:
     return pen.open(path / "x.tar")
 
 
+def _mds(path: Path) -> Source:
+    rows = [(one, np.int32(n).tobytes()) for n, one in enumerate(PICTURES)]
+    return pen.open(packed_files.write_mds(path / "mds", {"image": ("jpeg", None), "label": ("int32", 4)}, [rows[:9], rows[9:]]))
+
+
 def _folder(path: Path) -> Source:
     for n, one in enumerate(PICTURES):
         file = path / "photos" / f"{'ab'[n >= 12]}" / f"{n:03d}.jpg"
@@ -291,6 +296,7 @@ def _same(record: dict[str, Any]) -> dict[str, Any]:
 SOURCES: dict[str, tuple[Callable[[Path], Source], str]] = {
     "memory": (lambda path: pen.open({"image": PICTURES, "label": LABELS}), "threads"),
     "tar": (_tar, "native"),
+    "MDS": (_mds, "native"),
     "folder": (_folder, "native"),
     "Parquet": (_parquet, "threads"),
     "list": (

@@ -203,3 +203,23 @@ def test_missing_tokens_are_missing(tmp_path: Path) -> None:
         out.extend({"ids": [[1, 2], None]})
     with pen.open(tmp_path / "a.pen") as source, serving(routes_of(source, tokenizer=words_tokenizer())) as visitor:
         assert [row["cells"][0]["kind"] for row in visitor.json("api/records")["rows"]] == ["tokens", "missing"]
+
+
+def test_classes_with_names_are_shown_by_name(tmp_path: Path) -> None:
+    names = ["cat", "dog", "<b>bird</b>"]
+    with pen.create(tmp_path / "a.pen", {"label": pen.Field("i4"), "n": pen.Field("i4")}, metadata={"label": names}) as out:
+        out.extend({"label": [2, 0, None, 7, -1], "n": [1, 1, 1, 1, 1]})
+    with serving(routes_of(pen.open(tmp_path / "a.pen"))) as visitor:
+        cells = [row["cells"] for row in visitor.json("api/records")["rows"]]
+        classes = visitor.json("api/mix?field=0&batch=5&order=in-order")["classes"]
+    assert [label.get("name") for label, _ in cells] == ["<b>bird</b>", "cat", None, None, None]
+    assert [label.get("value") for label, _ in cells] == [2, 0, None, 7, -1]
+    assert all("name" not in other for _, other in cells)
+    assert sorted(classes) == ["-1", "7", "<b>bird</b>", "cat"]
+
+
+@pytest.mark.parametrize("names", ["cat", {"0": "cat"}, [1, 2], ["cat", None], 7])
+def test_metadata_of_another_kind_is_no_names(tmp_path: Path, names: object) -> None:
+    with pen.create(tmp_path / "a.pen", {"label": pen.Field("i4")}, metadata={"label": names}) as out:
+        out.extend({"label": [0]})
+    assert rows(pen.open(tmp_path / "a.pen"), np.array([0]), SHORT)[0]["cells"] == [{"kind": "number", "value": 0}]

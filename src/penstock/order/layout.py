@@ -70,7 +70,8 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What holds in all epochs. ``lengths`` are the elements per epoch of each data set; with ``rest``, what does not fill an item
-    comes last. ``caps`` are the elements that each gives at most in all epochs together; None: without end.
+    comes last. ``caps`` are the elements that each gives at most in all epochs together; None: without end. ``had`` is the most
+    that one gave in earlier epochs.
     """
 
     lengths: tuple[int, ...]
@@ -78,14 +79,15 @@ class Rules:
     period: int
     rest: bool = False
     caps: tuple[int | None, ...] = ()
+    had: int = 0
 
     def capped(self, before: Sequence[int]) -> "Rules":
         """The same for an epoch before which each data set has given as much."""
+        most = max(before, default=0)
         if all(cap is None for cap in self.caps):
-            return replace(self, caps=()) if self.caps else self
-        return replace(
-            self, caps=tuple(None if cap is None else max(0, cap - had) for cap, had in zip(self.caps, before, strict=True))
-        )
+            return replace(self, caps=(), had=most)
+        caps = tuple(None if cap is None else max(0, cap - had) for cap, had in zip(self.caps, before, strict=True))
+        return replace(self, caps=caps, had=most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,7 +324,11 @@ def _amended(
     """The plan up to a position, and from there on the given stages."""
     start = [one for one in plan.stages if one.sample <= position][-1]
     items, within = divmod(position - start.sample, start.stage.group)
-    assert within == 0, "amendments begin with a batch"
+    if within:  # only where an epoch begins within a batch
+        raise ValueError(
+            "with tail='wrap' the last short batch of an epoch is filled from the next one, so that an amendment would begin "
+            "within a batch of one data set: use another tail, or unit='sample'"
+        )
     item = start.item + items
     number = bisect_right([segment.start for segment in plan.segments], item) - 1
     segment = plan.segments[number]
@@ -497,7 +503,7 @@ def _lay_stage(line: _Line, rules: Rules, stage: Stage, later: list[bool]) -> bo
         shares = _Shares(weights, rules.period)
         is_capped = any(free[k] < UNBOUNDED for k in shares.active)
         if stop == "forever":
-            bound = min((MAX_LENGTH - line.samples) // stage.group, (MAX_LENGTH - max(line.given)) // stage.unit)
+            bound = min((MAX_LENGTH - line.samples) // stage.group, (MAX_LENGTH - rules.had - max(line.given)) // stage.unit)
             items = bound if left is None else min(left, bound)
             piece = _to_first_exhaustion(shares, items, free) if is_capped else None
             if piece is None:

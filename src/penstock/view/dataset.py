@@ -23,7 +23,7 @@ from penstock.store.reader import Store
 from penstock.store.row_map import live_rows
 from penstock.stream.stream import RecordStream
 from penstock.view.guard import Query
-from penstock.view.records import edges, plain_number
+from penstock.view.records import MOST_NAME, class_names, edges, plain_number, sendable
 
 MOST_OPEN = 4  # generations that are kept open in addition to the first one
 MOST_GENERATIONS = 500
@@ -247,12 +247,17 @@ def mix_of(source: Source, choice: OrderChoice, epoch: int, field: str) -> dict[
     shares = table[:, largest] if len(largest) == len(present) else np.hstack([table[:, largest], rest])
     return {
         "steps": [int(step) for step in steps],
-        "classes": [str(plain_number(value)) for value in present[largest]],
+        "classes": [_class_name(class_names(source, field), value) for value in present[largest]],
         "shares": np.round(shares, 4).tolist(),
         "distinct": len(present),
         "in_batch": float((table > 0).sum(axis=1).mean()),
         "most": MIX_SAMPLES,
     }
+
+
+def _class_name(names: Sequence[str], value: Any) -> str:
+    number = plain_number(value)
+    return sendable(names[number][:MOST_NAME]) if isinstance(number, int) and 0 <= number < len(names) else str(number)
 
 
 def _shares(values: Any, sizes: list[int]) -> tuple[Any, npt.NDArray[np.float64]]:

@@ -128,6 +128,10 @@ class Query:
         text = self._values.get(name, "")
         return None if text == "" else whole(text, name, least=least, most=most)
 
+    def text(self, name: str, default: str = "") -> str:
+        """Any text; what is done with it checks it."""
+        return self._values.get(name, default)
+
     def choice(self, name: str, options: Collection[str], default: str) -> str:
         value = self._values.get(name) or default
         if value not in options:

@@ -3,7 +3,7 @@
 import math
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -26,6 +26,7 @@ Array = npt.NDArray[Any]
 _COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
 MOST_EXACT = 2**53  # whole numbers beyond this are sent as texts: a browser would round them
 MOST_FIELDS = 64  # fields of a record that are shown
+MOST_NAME = 200  # letters of the name of a class
 PAGE_BYTES = 64 << 20  # bytes that are read for a page, about, and the most of a field
 
 
@@ -171,14 +172,14 @@ def cell_of(value: Any, limits: Limits) -> Cell:
     if value is None:
         return {"kind": "missing"}
     if isinstance(value, str):
-        return {"kind": "text", "text": _sendable(value[: limits.letters]), "length": len(value)}
+        return {"kind": "text", "text": sendable(value[: limits.letters]), "length": len(value)}
     if isinstance(value, bytes):
         return _cell_of_bytes(value, limits)
     array = np.asarray(value)
     return _cell_of_array(array, limits) if array.ndim else {"kind": "number", "value": plain_number(array[()])}
 
 
-def _sendable(text: str) -> str:
+def sendable(text: str) -> str:
     """Half of a surrogate pair is no letter, and cannot be sent as one."""
     return text.encode("utf-8", "replace").decode()
 
@@ -212,9 +213,25 @@ def _cell_of_tokens(tokenizer: TextTokenizer, value: Any, limits: Limits) -> Cel
         "shape": list(array.shape),
         "dtype": str(array.dtype),
         "values": [plain_number(item) for item in array[: SHORT.elements]],
-        "text": _sendable(text[: limits.letters]),
+        "text": sendable(text[: limits.letters]),
         "is_cut": few.size < array.size or len(text) > limits.letters,
     }
+
+
+def class_names(source: Source, field: str) -> Sequence[str]:
+    """The names of the classes that the numbers of a field stand for, as the metadata of the data has them; none if it does not."""
+    given, names = source.schema[field], source.metadata.get(field)
+    is_class = given.is_fixed and not given.shape and given.dtype.kind in "iu"
+    return names if is_class and isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else ()
+
+
+def _cell_of_class(names: Sequence[str], value: Any, limits: Limits) -> Cell:
+    """A number with the name of its class, if it has one."""
+    cell = cell_of(value, limits)
+    number = cell.get("value")
+    if isinstance(number, int) and 0 <= number < len(names):
+        cell["name"] = sendable(names[number][:MOST_NAME])
+    return cell
 
 
 def _outline(array: npt.NDArray[Any], most: int) -> dict[str, Any]:
@@ -250,7 +267,11 @@ def rows(
     """The first fields of records, in the order of ``ids``. A tokenizer makes texts of whole numbers in a row."""
     columns = []
     for name in list(source.schema)[:MOST_FIELDS]:
-        made = cell_of if tokenizer is None or not has_tokens(source.schema[name]) else partial(_cell_of_tokens, tokenizer)
+        made: Callable[[Any, Limits], Cell] = cell_of
+        if tokenizer is not None and has_tokens(source.schema[name]):
+            made = partial(_cell_of_tokens, tokenizer)
+        elif names := class_names(source, name):
+            made = partial(_cell_of_class, names)
         columns.append(_column(source, name, ids, _Maker(limits, words, made)))
     return [{"id": int(ids[place]), "cells": [column[place] for column in columns]} for place in range(len(ids))]
 
@@ -275,7 +296,7 @@ def _column(source: Source, name: str, ids: IntArray, maker: _Maker) -> list[Cel
     if field.is_fixed and edges(field.dtype, field.shape) is not None and field.stride <= MOST_BYTES:
         return [{"kind": "image", "shape": list(field.shape), "dtype": str(field.dtype)} for _ in ids]  # read when it is looked at
     try:
-        sizes = _sizes(source, name, ids)
+        sizes = sizes_of(source, name, ids)
     except PenstockError as error:
         return [maker.of_error(error) for _ in ids]
     readable = np.cumsum(sizes) <= PAGE_BYTES
@@ -283,7 +304,7 @@ def _column(source: Source, name: str, ids: IntArray, maker: _Maker) -> list[Cel
     return [next(cells) if fits else {"kind": "large", "bytes": size} for fits, size in zip(readable, sizes.tolist(), strict=True)]
 
 
-def _sizes(source: Source, name: str, ids: IntArray) -> IntArray:
+def sizes_of(source: Source, name: str, ids: IntArray) -> IntArray:
     field = source.schema[name]
     if field.is_fixed:
         return np.full(len(ids), field.stride, np.int64)
@@ -294,14 +315,14 @@ def _read_cells(source: Source, name: str, ids: IntArray, maker: _Maker) -> list
     """All at once; one by one if that fails."""
     try:
         column = source.read(ids, [name])[name]
-        return [maker.of(_item(column, place)) for place in range(len(ids))]
+        return [maker.of(item_at(column, place)) for place in range(len(ids))]
     except (PenstockError, UnicodeDecodeError) as error:
         if len(ids) == 1:
             return [maker.of_error(error)]
         return [cell for place in range(len(ids)) for cell in _read_cells(source, name, ids[place : place + 1], maker)]
 
 
-def _item(column: Any, place: int) -> Any:
+def item_at(column: Any, place: int) -> Any:
     """One value of a batch; None if it is missing."""
     if not isinstance(column, np.ma.MaskedArray):
         return column[place]
@@ -312,7 +333,7 @@ def _item(column: Any, place: int) -> Any:
 def read_value(source: Source, name: str, record: int, most: int) -> Any:
     """One field of one record; None if it is missing. RefusedError if it has more than ``most`` bytes."""
     ids = np.array([record], np.int64)
-    size = int(_sizes(source, name, ids)[0])
+    size = int(sizes_of(source, name, ids)[0])
     if size > most:
         raise RefusedError(HTTPStatus.NOT_FOUND, f"the value has {size} bytes, more than the {most} that are shown")
-    return _item(source.read(ids, [name])[name], 0)
+    return item_at(source.read(ids, [name])[name], 0)

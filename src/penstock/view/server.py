@@ -50,6 +50,7 @@ from penstock.view.dataset import (
 )
 from penstock.view.guard import HEADERS, Guard, Query, RefusedError, Response, as_json, whole
 from penstock.view.records import LONG, MOST_BYTES, MOST_FIELDS, SHORT, Limits, make_image, read_value, rows
+from penstock.view.search import search, searchable
 
 MOST_RECORDS = 200
 MOST_NUMBER = 2**63 - 1
@@ -102,7 +103,9 @@ class Routes:
         if self.data is None:
             return as_json({"names": [], "data": None, "watched": watched})
         source = self.source(query)
-        about = {**describe(source), "labels": label_fields(source), "shown_fields": MOST_FIELDS}
+        fields = list(source.schema)
+        found = [fields.index(name) for name in searchable(source, self.tokenizer)]
+        about = {**describe(source), "labels": label_fields(source), "searchable": found, "shown_fields": MOST_FIELDS}
         return as_json({"names": [_short(word) for word in self.data.words], "data": about, "watched": watched})
 
     def _rows(self, source: Source, ids: IntArray, limits: Limits) -> list[dict[str, Any]]:
@@ -120,6 +123,16 @@ class Routes:
         found = self._rows(source, np.array([_id(source, number)]), LONG)[0]
         return as_json({**found, "total": len(source)})
 
+    def search(self, query: Query) -> Response:
+        source = self.source(query)
+        name = _field(source, query.whole("field", 0, most=4096))
+        start = query.whole("start", 0, most=MOST_NUMBER)
+        count = query.whole("count", 48, least=1, most=MOST_RECORDS)
+        found, ids = search(source, name, query.text("text"), start, count, self.tokenizer)
+        rows = self._rows(source, ids, SHORT)
+        hits = [{**row, "found": hit[1:]} for row, hit in zip(rows, found.hits, strict=True)]
+        return as_json({**found.as_json(start, len(source)), "rows": hits})
+
     def where(self, query: Query, number: str) -> Response:
         source, choice = self.source(query), OrderChoice.of(query)
         places = places_of(source, choice, _id(source, number), query.whole("epoch", 0, most=MOST_STEP))
@@ -127,11 +140,8 @@ class Routes:
 
     def image(self, query: Query, field: str, number: str) -> Response:
         source = self.source(query)
-        names = list(source.schema)
-        place = whole(field, "field", most=4096)
-        if place >= len(names):
-            raise RefusedError(HTTPStatus.NOT_FOUND, f"there is no field {place}; there are {len(names)}")
-        value = read_value(source, names[place], _id(source, number), MOST_BYTES)
+        name = _field(source, whole(field, "field", most=4096))
+        value = read_value(source, name, _id(source, number), MOST_BYTES)
         return make_image(value, query.optional("edge", least=16, most=4096))
 
     def batch(self, query: Query) -> Response:
@@ -170,6 +180,13 @@ def _short(word: str) -> str:
     return word.removesuffix(place) + (place.rstrip("/").rpartition("/")[2] or place)
 
 
+def _field(source: Source, place: int) -> str:
+    names = list(source.schema)
+    if place >= len(names):
+        raise RefusedError(HTTPStatus.NOT_FOUND, f"there is no field {place}; there are {len(names)}")
+    return names[place]
+
+
 def _id(source: Source, text: str) -> int:
     record = whole(text, "record", most=MOST_NUMBER)
     if record >= len(source):
@@ -182,6 +199,7 @@ _ROUTES: tuple[tuple[str, set[str], Callable[..., Response]], ...] = (
     ("api/about", {"generation"}, Routes.about),
     ("api/records", {"generation", "start", "count"}, Routes.records),
     ("api/record/([0-9]{1,20})", {"generation"}, Routes.record),
+    ("api/search", {"generation", "field", "text", "start", "count"}, Routes.search),
     ("api/where/([0-9]{1,20})", _CHOICE, Routes.where),
     ("image/([0-9]{1,4})/([0-9]{1,20})", {"generation", "edge"}, Routes.image),
     ("api/batch", {"step", "start", "count", *_CHOICE} - {"epoch"}, Routes.batch),

@@ -1,9 +1,11 @@
 // The page: its head, its tabs, and which of them is shown.
 
 import { div, make, problem, span } from "./dom.js";
+import { button } from "./controls.js";
 import { batch } from "./batch.js";
 import { chunks } from "./chunks.js";
 import { live } from "./live.js";
+import { listen, showHelp } from "./keys.js";
 import { order } from "./order.js";
 import { overview } from "./overview.js";
 import { record } from "./record.js";
@@ -17,6 +19,7 @@ let about = null, turn = 0, leave = null;
 
 history.replaceState(null, "", `${location.pathname}${location.hash}`); // the secret need not stay in the address
 window.addEventListener("hashchange", show);
+listen();
 show();
 
 function tabs() {
@@ -29,7 +32,7 @@ function head(page) {
   document.title = `${name} · penstock`;
   const links = tabs().map((tab) => make("a", { href: link(tab), aria: tab === page || (tab === "records" && page === "record") ? { current: "page" } : {} }, TITLES[tab]));
   document.getElementById("head").replaceChildren(
-    div("title", make("h1", {}, name), about.data ? span("soft", `${count(about.data.records)} records`) : null, choice()),
+    div("title", make("h1", {}, name), about.data ? span("soft", `${count(about.data.records)} records`) : null, choice(), button("?", showHelp, { title: "keyboard" })),
     make("nav", { aria: { label: "pages" } }, links));
 }
 
@@ -56,6 +59,7 @@ async function show() {
     if (mine !== turn) { if (drawn.leave) drawn.leave(); return; }
     leave = drawn.leave || null;
     main.replaceChildren(drawn.element || drawn);
+    if (here().query.get("focus") === "find") document.getElementById("find")?.focus();
   } catch (error) {
     if (mine === turn) main.replaceChildren(problem(error.message));
   } finally {

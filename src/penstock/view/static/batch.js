@@ -13,8 +13,8 @@ export async function batch(about) {
   const to = (place) => go("batch", { step: place, start: null });
   return div("",
     div("controls",
-      div("pager", button("‹", () => to(step - 1), { disabled: !(step > 0), title: "the step before" }),
-        input("Step", "step", { initial: "0", change: to }), button("›", () => to(step + 1), { title: "the next step" })),
+      div("pager", button("‹", () => to(step - 1), { disabled: !(step > 0), title: "the step before", key: "ArrowLeft" }),
+        input("Step", "step", { initial: "0", change: to }), button("›", () => to(step + 1), { title: "the next step", key: "ArrowRight" })),
       orderControls({ epoch: false })),
     await drawn("api/batch", { ...chosen("step", "start"), count: PAGE }, (found) => samples(found, about.data.fields)));
 }

@@ -1,6 +1,6 @@
 // Values of records: pictures, texts, numbers, little plots.
 
-import { div, make, span } from "./dom.js";
+import { div, make, span, wide } from "./dom.js";
 import { count, figure, shape, size } from "./format.js";
 import { generation, link } from "./state.js";
 
@@ -10,7 +10,7 @@ const SVG = "http://www.w3.org/2000/svg";
 export function cell(found, field, id, edge) {
   switch (found.kind) {
     case "missing": return span("soft", "missing");
-    case "number": return span("number", figure(found.value));
+    case "number": return found.name === undefined ? span("number", figure(found.value)) : span("class", found.name, " ", span("soft small", figure(found.value)));
     case "text": return text(found);
     case "image": return picture(found, field, id, edge);
     case "array": return array(found);
@@ -103,5 +103,5 @@ export function lines(rows, fields) {
   const names = make("tr", {}, make("th", { className: "right" }, "id"), rows.length ? rows[0].cells.map((_, i) => make("th", {}, fields[i].name)) : null);
   const body = rows.map((row) => make("tr", {}, make("td", { className: "right" }, make("a", { className: "id", href: link(`record/${row.id}`) }, count(row.id))),
     row.cells.map((found, i) => make("td", {}, cell(found, i, row.id, 96)))));
-  return div("scroll", make("table", { className: "records" }, make("thead", {}, names), make("tbody", {}, body)));
+  return wide(make("table", { className: "records" }, make("thead", {}, names), make("tbody", {}, body)));
 }

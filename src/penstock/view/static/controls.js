@@ -19,8 +19,9 @@ export function select(label, name, options, initial) {
   return div("field", make("label", { htmlFor: id }, label), make("select", { id, on: { change: (event) => go(here().page, { [name]: event.target.value }) } }, choices));
 }
 
-export function button(text, press, { disabled = false, title = "" } = {}) {
-  return make("button", { type: "button", disabled, title, on: { click: press } }, text);
+// With a key, such as ArrowLeft, the keyboard presses it too (keys.js).
+export function button(text, press, { disabled = false, title = "", key = "" } = {}) {
+  return make("button", { type: "button", disabled, title, aria: { ...(title ? { label: title } : {}), ...(key ? { keyshortcuts: key } : {}) }, on: { click: press } }, text);
 }
 
 export function orderControls({ epoch }) {
@@ -37,7 +38,7 @@ export function orderControls({ epoch }) {
 
 export function pager({ at, step, total, move, noun, place = "" }) {
   return div(`pager ${place}`,
-    button("‹", () => move(Math.max(0, at - step)), { disabled: at <= 0, title: `earlier ${noun}` }),
+    button("‹", () => move(Math.max(0, at - step)), { disabled: at <= 0, title: `earlier ${noun}`, key: "ArrowLeft" }),
     span("soft", `${Math.min(at + 1, total).toLocaleString("en")} to ${Math.min(at + step, total).toLocaleString("en")} of ${total.toLocaleString("en")}`),
-    button("›", () => move(at + step), { disabled: at + step >= total, title: `later ${noun}` }));
+    button("›", () => move(at + step), { disabled: at + step >= total, title: `later ${noun}`, key: "ArrowRight" }));
 }

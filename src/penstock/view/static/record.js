@@ -12,9 +12,9 @@ export async function record(about, argument) {
   const fields = about.data.fields;
   return div("",
     div("controls",
-      div("pager", button("‹", () => go(`record/${found.id - 1}`), { disabled: found.id <= 0, title: "the record before" }),
+      div("pager", button("‹", () => go(`record/${found.id - 1}`), { disabled: found.id <= 0, title: "the record before", key: "ArrowLeft" }),
         input("Record", "id", { initial: String(found.id), change: (value) => go(`record/${value || 0}`) }),
-        button("›", () => go(`record/${found.id + 1}`), { disabled: found.id + 1 >= found.total, title: "the next record" }),
+        button("›", () => go(`record/${found.id + 1}`), { disabled: found.id + 1 >= found.total, title: "the next record", key: "ArrowRight" }),
         span("soft", `of ${count(found.total)}`))),
     div("whole", found.cells.map((one, i) => make("section", {}, make("h2", {}, fields[i].name, " ", span("soft small", fields[i].dtype || fields[i].kind)), cell(one, i, found.id, 0)))),
     make("section", {}, make("h2", {}, "When it comes"), orderControls({ epoch: true }), await drawn(`api/where/${id}`, chosen("epoch"), places)));

@@ -45,12 +45,13 @@ export async function drawn(path, parameters, draw) {
   }
 }
 
-export async function ask(path, parameters = {}) {
+export async function ask(path, parameters = {}, signal = null) {
   const query = new URLSearchParams(parameters).toString();
   let answer;
   try {
-    answer = await fetch(query ? `${path}?${query}` : path, { credentials: "same-origin" });
-  } catch {
+    answer = await fetch(query ? `${path}?${query}` : path, { credentials: "same-origin", signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
     throw new Error("penstock view has ended, or cannot be reached; start it again and open the address it prints");
   }
   const found = await answer.json();
