@@ -84,6 +84,42 @@ def test_documents_of_samples_that_only_fill_a_batch_up_are_left_out(tmp_path: P
         assert visits.loss.tolist() == [ord(TEXTS[record][0]) for record in visits.id.tolist()]
 
 
+def test_run_is_found_again_behind_new_bans(tmp_path: Path) -> None:
+    """Blame, ban, go on, blame again: steps before the ban are of the stream without it."""
+    stream = records().shuffle(seed=7)
+    loader = pen.Loader(stream, 8, threads=0)
+    with pen.LossLog(tmp_path, loader) as log:
+        log_steps(log, loader, 6)
+    banned = stream.without([5, 6, 7], from_step=4)
+    after = pen.Loader(banned, 8, threads=0)
+    after.load_state_dict(loader.state_at(4), strict=False)
+    with pen.LossLog(tmp_path, after) as log:
+        log_steps(log, after, 5)
+    assert_losses_are_of_their_records(Run.open(tmp_path, pen.Loader(banned, 8)))
+
+
+def test_mixture_of_packs_is_found_again_behind_two_new_bans(tmp_path: Path) -> None:
+    packs = pen.open({"text": TEXTS}).shuffle(seed=1).pack(16), pen.open({"text": TEXTS}).shuffle(seed=2).pack(16)
+    stream = pen.mix({"a": packs[0], "b": packs[1]}, weights={"a": 1, "b": 1}, seed=3)
+    versions = [stream, stream.without({"a": [1, 2]}, from_step=1), stream.without({"a": [1, 2]}, from_step=1)]
+    versions[2] = versions[2].without({"b": [3], "a": [4]}, from_step=2)
+    state = pen.Loader(stream, 2).state_dict()
+    for one in versions:
+        loader = pen.Loader(one, 2, threads=0)
+        loader.load_state_dict(state, strict=False)
+        with pen.LossLog(tmp_path, loader, per="document") as log:
+            batches = loader.forever()
+            batch = next(batches)
+            log(segment_losses(batch["tokens"], batch["segment"]))
+            batches.close()
+        state = loader.state_dict()
+    run = Run.open(tmp_path, pen.Loader(versions[2], 2))
+    assert run.table.steps.tolist() == [0, 1, 2]
+    for step in range(3):
+        visits = run.visits(step)
+        assert visits.loss.tolist() == [ord(TEXTS[record][0]) for record in visits.id.tolist()]
+
+
 def amended_mixture() -> tuple[pen.Stream, pen.Stream]:
     mixture = pen.mix({"a": records().shuffle(seed=1), "b": records(1000, 53).shuffle(seed=2)}, weights={"a": 2, "b": 1}, seed=3)
     return mixture, mixture.amend(4, weights={"a": 1, "b": 4})

@@ -3,7 +3,7 @@ itself.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,6 +96,14 @@ def visits_of(loader: Loader, step: int) -> Visits:
     return found
 
 
+def _earlier(stream: Stream) -> Iterator[Stream]:
+    """A stream, and what it may have been earlier in its run: without its last amendments and bans."""
+    for one in (stream, *(before for _, before in stream.unamended())):
+        yield one
+        for step in sorted({step for part in one.parts for step, _ in part.bans}, reverse=True):
+            yield one.unbanned(step)
+
+
 def _unknown(count: int) -> Losses:
     return np.full(count, MISSING, np.float32)
 
@@ -183,9 +191,8 @@ class Run:
                 f"the loader {'phases' if given.phases is not None else 'a batch size'}: give the loader of that run"
             )
         options: dict[str, Any] = {"transform": work.transform, "ids": work.ids, "on_error": work.on_error, "threads": 0}
-        before = [stream for _, stream in given.stream.unamended()]
         mismatch: StateMismatchError | None = None
-        for stream in (given.stream, *before):
+        for stream in _earlier(given.stream):
             loader = Loader(stream, tail=stretch.tail, **size, **options)
             try:
                 loader.load_state_dict(stretch.state)
@@ -193,8 +200,8 @@ class Run:
                 mismatch = mismatch or error
                 continue
             own = loader.state_at(stretch.state["step"])
-            if not before or own["plan"] == stretch.state["plan"]:  # an amended mixture takes states of the one before, too
-                return loader
+            if own["plan"] == stretch.state["plan"] or not any(stream.unamended()):
+                return loader  # an amended mixture takes states of the one before, too
         raise StateMismatchError(f"{self.table.path}: the loader is not that of the run: {mismatch}") from mismatch
 
     def visits(self, step: int) -> Visits:
