@@ -94,10 +94,9 @@ def test_tokens_are_numbers_without_a_tokenizer_and_text_with_one() -> None:
 
 def test_sequences_without_documents_are_runs_of_tokens(tmp_path: Path) -> None:
     np.arange(1000, dtype=np.uint16).tofile(tmp_path / "a.bin")
-    source = pen.open(tmp_path / "a.bin", dtype="uint16")
-    with serving(routes_of(source)) as visitor:
+    with serving(routes_of(pen.open(tmp_path / "a.bin", dtype="uint16"))) as visitor:
         found = visitor.json("api/batch?seed=7&batch=4&step=2&samples=sequences&length=96")
-    loader = pen.Loader(source.shuffle(seed=7).sequences(96), 4)
+    loader = pen.Loader(pen.open(tmp_path / "a.bin", dtype="uint16").shuffle(seed=7).sequences(96), 4)
     told, tokens = loader.explain(2)["tokens"], loader.batch(2)["tokens"]
     for row, runs, expected in zip(found["rows"], told, tokens, strict=True):
         assert [(one["id"], one["id"] + one["high"]) for one in row["pieces"]] == [tuple(run) for run in runs.tolist()]

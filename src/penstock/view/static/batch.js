@@ -1,7 +1,7 @@
 // The batch of a step, as a loader gives it: records, or sequences with the documents in them.
 
 import { div, make, problem, span, table } from "./dom.js";
-import { count, figure, percent } from "./format.js";
+import { count, percent, rough } from "./format.js";
 import { cards, hasPicture, lines } from "./cells.js";
 import { button, input, orderControls, pager } from "./controls.js";
 import { packs } from "./packs.js";
@@ -37,7 +37,7 @@ function recordsOf(found, about) {
   return div("", about.loader.parts.map((part, number) => {
     const rows = found.rows.filter((row) => row.part === number), fields = part.fields.map((name) => ({ name }));
     if (!rows.length) return null;
-    const badge = (place) => (rows[place].loss === null ? "" : `loss ${figure(rows[place].loss)}`);
+    const badge = (place) => (rows[place].loss === null ? "" : `loss ${rough(rows[place].loss)}`);
     return make("section", {}, part.name ? make("h2", {}, part.name, " ", span("soft small", `${count(rows.length)} of ${count(found.rows.length)} shown`)) : null,
       hasPicture(rows) ? cards(rows, fields, badge) : lines(rows, fields, badge));
   }));
@@ -51,8 +51,8 @@ async function suspects(step, about) {
   const names = about.loader.parts.map((part) => part.name), mixed = names.length > 1;
   const rows = found.records.map((one) => [
     one.is_record ? make("a", { href: link(`record/${one.id}`, { part: one.part }) }, count(one.id)) : count(one.id), ...(mixed ? [names[one.part]] : []),
-    count(one.sample), figure(one.loss), figure(one.z), typeof one.share === "number" ? percent(one.share) : one.share, `${count(one.times)} of ${count(one.visits)}`]);
+    count(one.sample), rough(one.loss), rough(one.z), typeof one.share === "number" ? percent(one.share) : one.share, `${count(one.times)} of ${count(one.visits)}`]);
   const head = ["record", ...(mixed ? ["stream"] : []), "sample", "loss", "z", "of the excess", "high in"];
-  return make("section", {}, make("h2", {}, "Largest part in the loss ", span("soft small", `mean ${figure(found.mean)}, the level around it ${figure(found.level)}, z ${figure(found.z)}`)),
+  return make("section", {}, make("h2", {}, "Largest part in the loss ", span("soft small", `mean ${rough(found.mean)}, the level around it ${rough(found.level)}, z ${rough(found.z)}`)),
     table(head, rows, head.filter((name) => name !== "stream")));
 }

@@ -1,7 +1,7 @@
 // The loss of a run over its steps. Spikes are points: a click, or the table, opens the batch.
 
 import { div, facts, make, table } from "./dom.js";
-import { count, figure } from "./format.js";
+import { count, figure, rough } from "./format.js";
 import { canvas, colour, frame } from "./canvas.js";
 import { button, input } from "./controls.js";
 import { drawing } from "./order.js";
@@ -27,7 +27,7 @@ function curve(found) {
 
 function list(spikes) {
   const names = ["step", "loss", "level", "z", "not finite"];
-  return table(names, spikes.map((one) => [make("a", { className: "id", href: link("batch", { step: one.step }) }, count(one.step)), figure(one.mean), figure(one.level), figure(one.z), one.lost ? count(one.lost) : "–"]), names);
+  return table(names, spikes.map((one) => [make("a", { className: "id", href: link("batch", { step: one.step }) }, count(one.step)), rough(one.mean), rough(one.level), rough(one.z), one.lost ? count(one.lost) : "–"]), names);
 }
 
 function chart(pieces, spikes) {

@@ -1,7 +1,7 @@
 // Sequences and the documents in them: a bar with their boundaries, and what each of them says.
 
 import { div, make, span } from "./dom.js";
-import { count, figure } from "./format.js";
+import { count, rough } from "./format.js";
 import { CLASSES } from "./canvas.js";
 import { link } from "./state.js";
 
@@ -49,7 +49,7 @@ function title(piece, part) {
     : `tokens ${count(piece.low)} to ${count(piece.high)} of ${count(piece.of)}${piece.low > 0 ? ", begun elsewhere" : ""}${piece.high < piece.of ? ", goes on elsewhere" : ""}`;
   const name = piece.of === null ? "tokens" : piece.name || `document ${count(piece.id)}`;
   return div("top", piece.is_record ? make("a", { className: "id", href: link(`record/${piece.id}`, { part: part || null }) }, name) : span("id", name), span("soft small", range),
-    piece.loss === null || piece.loss === undefined ? null : span("loss", `loss ${figure(piece.loss)}`));
+    piece.loss === null || piece.loss === undefined ? null : span("loss", `loss ${rough(piece.loss)}`));
 }
 
 function said(piece) {
