@@ -130,7 +130,7 @@ void BatchRing::close() {
   }
   work_.notify_all();
   const std::lock_guard turn(joining_);
-  for (std::thread& thread : threads_) thread.join();
+  for (sync::Thread& thread : threads_) thread.join();
   threads_.clear();
 }
 
@@ -377,7 +377,7 @@ void BatchRing::fill_varying(Job& job, std::size_t low, std::size_t high) const 
   }
 }
 
-void BatchRing::run(const Claim& claim, std::unique_lock<std::mutex>& lock) {
+void BatchRing::run(const Claim& claim, std::unique_lock<sync::Mutex>& lock) {
   Job& job = *claim.job;
   const bool failed = job.batch->error != nullptr;
   lock.unlock();
@@ -398,7 +398,7 @@ void BatchRing::run(const Claim& claim, std::unique_lock<std::mutex>& lock) {
 }
 
 // All pieces of a stage are done; the next one begins, unless one failed.
-void BatchRing::advance(Job& job, std::unique_lock<std::mutex>& lock) {
+void BatchRing::advance(Job& job, std::unique_lock<sync::Mutex>& lock) {
   if (job.stage == Job::Stage::measure && job.batch->error == nullptr) {
     lock.unlock();  // other threads leave the job alone: all of its pieces are claimed
     std::exception_ptr error;

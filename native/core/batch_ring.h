@@ -5,7 +5,6 @@
 // and only as far ahead as the limit of the ring allows. A job of fixed records begins with reading.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -14,11 +13,11 @@
 #include <memory>
 #include <mutex>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "core/buffer_pool.h"
 #include "core/copy.h"
+#include "core/sync.h"
 #include "core/varying_reader.h"
 
 namespace penstock {
@@ -132,8 +131,8 @@ class BatchRing {
   void fill_run(RingBatch& batch, std::size_t source, std::size_t low, std::size_t high) const;
   void fill_mixed(RingBatch& batch, std::size_t low, std::size_t high) const;
   void fill_varying(Job& job, std::size_t low, std::size_t high) const;
-  void run(const Claim& claim, std::unique_lock<std::mutex>& lock);
-  void advance(Job& job, std::unique_lock<std::mutex>& lock);
+  void run(const Claim& claim, std::unique_lock<sync::Mutex>& lock);
+  void advance(Job& job, std::unique_lock<sync::Mutex>& lock);
   void serve();
 
   std::vector<RingField> fields_;
@@ -143,13 +142,13 @@ class BatchRing {
   std::size_t num_sources_ = 0;
   bool helps_;
   RingRoom room_;
-  std::mutex mutex_;
-  std::condition_variable work_;
-  std::condition_variable done_;
+  sync::Mutex mutex_;
+  sync::Condition work_;
+  sync::Condition done_;
   std::deque<std::unique_ptr<Job>> jobs_;
   bool closing_ = false;
-  std::mutex joining_;
-  std::vector<std::thread> threads_;
+  sync::Mutex joining_;
+  std::vector<sync::Thread> threads_;
 };
 
 }  // namespace penstock

@@ -1,20 +1,20 @@
 #include "core/thread_pool.h"
 
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <limits>
 #include <mutex>
 #include <stdexcept>
-#include <thread>
 #include <vector>
+
+#include "core/sync.h"
 
 namespace penstock {
 namespace {
 
 // Batches follow each other within microseconds, and waking a sleeping thread takes 15 to 50 of them, as long as a small batch
 // takes to read. So threads look for the next job for a while before they sleep (about 100 microseconds).
-constexpr int kSpins = 2'000;
+using sync::kSpins;
 
 void pause() {
 #if defined(__x86_64__)
@@ -30,8 +30,8 @@ thread_local bool works_alone = false;
 // finished.
 struct Job {
   const std::function<void(std::size_t)>& piece;
-  std::atomic<bool> failed{false};
-  std::mutex mutex{};
+  sync::Atomic<bool> failed{false};
+  sync::Mutex mutex{};
   std::size_t failed_piece = std::numeric_limits<std::size_t>::max();
   std::exception_ptr error{};
 
@@ -132,22 +132,22 @@ class Crew {
       closing_.store(true);
     }
     changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    for (sync::Thread& thread : threads_) thread.join();
     threads_.clear();
   }
 
-  std::mutex one_job_;
-  std::atomic<std::uint64_t> ticket_{0};  // number of the job << 32 | next piece
-  std::atomic<Job*> job_{nullptr};
-  std::atomic<std::size_t> count_{0};
-  std::atomic<std::size_t> finished_{0};
-  std::mutex mutex_;  // for sleeping and waking only
-  std::condition_variable changed_;
-  std::condition_variable done_;
-  std::atomic<int> sleeping_{0};
-  std::atomic<bool> waiting_{false};
-  std::atomic<bool> closing_{false};
-  std::vector<std::thread> threads_;
+  sync::Mutex one_job_;
+  sync::Atomic<std::uint64_t> ticket_{0};  // number of the job << 32 | next piece
+  sync::Atomic<Job*> job_{nullptr};
+  sync::Atomic<std::size_t> count_{0};
+  sync::Atomic<std::size_t> finished_{0};
+  sync::Mutex mutex_;  // for sleeping and waking only
+  sync::Condition changed_;
+  sync::Condition done_;
+  sync::Atomic<int> sleeping_{0};
+  sync::Atomic<bool> waiting_{false};
+  sync::Atomic<bool> closing_{false};
+  std::vector<sync::Thread> threads_;
 };
 
 ThreadPool::ThreadPool(std::size_t threads) : threads_(threads) {

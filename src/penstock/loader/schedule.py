@@ -71,6 +71,10 @@ class _Epochs:
         """What all epochs before those have together."""
         return self._starts[-1]
 
+    def end(self) -> tuple[int, int]:
+        """Where a run stands for which nothing is left."""
+        return self._firsts[-1], 0
+
     def of(self, epoch: int) -> int:
         """What an epoch has."""
         return self._each[0 if len(self._each) == 1 else bisect_right(self._firsts, epoch) - 1]
@@ -150,7 +154,8 @@ class EpochSchedule:
         if epoch <= self.epoch:
             return self.start
         if self.tail == "wrap":
-            return self.start + -(-(self._axes.before(epoch) - self._line) // self._width)
+            step = self.start + -(-(self._axes.before(epoch) - self._line) // self._width)
+            return step if self.total is None else min(step, self.total)  # what does not fill a batch at the end of all is left
         return self.start + self._first_steps + self._counts.before(epoch) - self._counts.before(self.epoch + 1)
 
     def epoch_at(self, step: int, epoch: int) -> int:
@@ -256,6 +261,8 @@ class EpochSchedule:
 
     def _begins_at(self, step: int, epoch: int, position: int) -> bool:
         """Whether the batch of a step begins there."""
+        if step == self.total:  # behind the last batch of a run that ends
+            return self.end(step) == (epoch, position)
         try:
             place = self.place(step)
         except IndexError:
@@ -278,7 +285,8 @@ class EpochSchedule:
         begin = self._line + (step - self.start) * self._width
         end = begin + self._width
         try:
-            here, after = self._axes.find(begin), self._axes.find(end)
+            is_last = self._axes.last == 0 and end == self._axes.start_of_last
+            here, after = self._axes.find(begin), self._axes.end() if is_last else self._axes.find(end)
             spans = self._spans_on_line(begin, end, self.shard)
             whole = WholeBatch(self._spans_on_line(begin, end, Shard()), self.batch_size) if self.is_dealt else None
         except IndexError:
