@@ -87,5 +87,5 @@ def _show(found: RunPlan) -> None:
     shown.print(facts("The run", rows))
     shown.print(table(PLAN_COLUMNS, plan_rows(found), right=PLAN_COLUMNS[1:]))
     if found.samples:
-        often = sum(one.repeated for one in found.streams)
+        often = sum(one.repeated or 0 for one in found.streams)
         say(f"{number(often)} samples come more than {found.seen_more_than} times: {percent(often / found.samples)} of all")

@@ -34,6 +34,7 @@ __all__ = [
     "Rules",
     "Segment",
     "Stage",
+    "left_out",
     "make_plan",
     "make_runs",
     "native_line",
@@ -367,6 +368,17 @@ def _cut(plan: MixturePlan, segment: Segment, item: int, before: Sequence[int], 
         given[k] -= mine.size * segment.unit
         runs.append((np.concatenate([mine, old[0]]), np.concatenate([np.full(mine.size, segment.unit), old[1]])))
     return given, Deferred.of([had + now for had, now in zip(before, given, strict=True)], runs)
+
+
+def left_out(plan: MixturePlan, item: int, before: Sequence[int], root: int) -> tuple[list[int], Deferred | None]:
+    """The elements that each data set has given before an item of an epoch, all epochs together: their number, and those among the
+    first ones that have not come yet. None where a period is too long for that: about as many as their number says.
+    """
+    segment = plan.segments[bisect_right([segment.start for segment in plan.segments], item) - 1]
+    if segment.period > LONGEST_CUT:
+        return [], None
+    given, deferred = _cut(plan, segment, item, before, root)
+    return [had + now for had, now in zip(before, given, strict=True)], deferred
 
 
 def _check_units(deferred: Deferred, stages: Sequence[Stage]) -> None:

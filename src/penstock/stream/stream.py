@@ -539,7 +539,7 @@ class RecordStream(PartStream):
             raise KeyError(f"unknown field {name!r}; there are {list(self.schema)}")
         if self.schema[name].is_fixed:
             return super().mean_tokens(name)
-        if not isinstance(self.order, Sequential | Shuffle | BlockShuffle | Random):
+        if not isinstance(self.order, Sequential | Shuffle | BlockShuffle | Bucketed | Random):
             raise TypeError(
                 f"the mean of records in the order {type(self.order).__name__} is not known: use shuffle() or in_order()"
             )
