@@ -43,6 +43,11 @@ SUSPECT_Z = 6.0
 TO_SIGMA = 1.4826
 """Median absolute deviations of a normal distribution in a standard deviation."""
 
+TAIL = 0.98
+TAIL_SIGMAS = 2.0537
+"""The part of a group's losses that is below its tail, and where that is in a normal distribution."""
+TAIL_LOSSES = 200
+
 SAMPLED_STEPS = 256
 """Steps whose records are looked at to learn what losses of a stream and length are usual."""
 
@@ -218,6 +223,18 @@ def _nan_median(rows: FloatArray) -> FloatArray:
     return np.where(known > 0, (ordered[row, low] + ordered[row, np.minimum(high, rows.shape[1] - 1)]) / 2, np.nan)
 
 
+def _single_spread(values: FloatArray) -> tuple[float, float]:
+    """That of single losses, whose distribution has a long upper tail even in a clean run: the deviation is at least what the tail
+    tells (TAIL), so that only what is far above the tail itself has a large z. Clean exponential losses had 6 suspects in 1,000
+    without it.
+    """
+    median, deviation = _spread(values)
+    known = values[np.isfinite(values)]
+    if known.size < TAIL_LOSSES:
+        return median, deviation
+    return median, max(deviation, (float(np.quantile(known, TAIL)) - median) / TAIL_SIGMAS)
+
+
 def _spread(values: FloatArray) -> tuple[float, float]:
     """The median, and the deviation from it, never 0; of values that are finite."""
     known = values[np.isfinite(values)]
@@ -238,7 +255,7 @@ def _by_window(place: IntArray, excess: FloatArray, steps: int) -> tuple[FloatAr
     number = np.minimum(np.searchsorted(edges, place, side="right") - 1, windows - 1)
     order = np.argsort(number, kind="stable")
     ends = np.searchsorted(number[order], np.arange(windows + 1))
-    found = [_spread(excess[order[low:high]]) if high > low else None for low, high in pairwise(ends.tolist())]
+    found = [_single_spread(excess[order[low:high]]) if high > low else None for low, high in pairwise(ends.tolist())]
     centers = np.array([(edges[k] + edges[k + 1]) / 2 for k, one in enumerate(found) if one is not None])
     pairs = np.array([one for one in found if one is not None])
     at = np.arange(steps)
@@ -289,10 +306,10 @@ class _Usual:
                 for one in np.unique(classes[mine]).tolist():
                     groups.setdefault((source, one), []).append(excess[mine & known & (classes == one)])
         joined = {key: np.concatenate(parts) for key, parts in groups.items()}
-        self._groups = {key: _spread(values) for key, values in joined.items() if values.size >= 30}
-        every = [_spread(np.concatenate([v for (s, _), v in joined.items() if s == one])) for one in self.records]
+        self._groups = {key: _single_spread(values) for key, values in joined.items() if values.size >= 30}
+        every = [_single_spread(np.concatenate([v for (s, _), v in joined.items() if s == one])) for one in self.records]
         self._sources = dict(zip(self.records, every, strict=True))
-        self._all = _spread(np.concatenate([np.empty(0), *joined.values()]))
+        self._all = _single_spread(np.concatenate([np.empty(0), *joined.values()]))
 
     def visits(self, run: Run, step: int) -> Visits | None:
         """The visits of a step; None, and a note, if its losses do not fit the order."""
