@@ -71,6 +71,11 @@ class _Epochs:
         """What all epochs before those have together."""
         return self._starts[-1]
 
+    @property
+    def first_of_last(self) -> int:
+        """The first of those."""
+        return self._firsts[-1]
+
     def of(self, epoch: int) -> int:
         """What an epoch has."""
         return self._each[0 if len(self._each) == 1 else bisect_right(self._firsts, epoch) - 1]
@@ -255,7 +260,9 @@ class EpochSchedule:
         return replace(self, start=anchor, epoch=epoch, position=position), anchor
 
     def _begins_at(self, step: int, epoch: int, position: int) -> bool:
-        """Whether the batch of a step begins there."""
+        """Whether the batch of a step begins there, or the run ends with the batch before."""
+        if self.stream.is_finite and step == self.total:
+            return (epoch, position) == self.end(step)
         try:
             place = self.place(step)
         except IndexError:
@@ -278,7 +285,9 @@ class EpochSchedule:
         begin = self._line + (step - self.start) * self._width
         end = begin + self._width
         try:
-            here, after = self._axes.find(begin), self._axes.find(end)
+            here = self._axes.find(begin)
+            is_end = self.stream.is_finite and end == self._axes.start_of_last
+            after = (self._axes.first_of_last, 0) if is_end else self._axes.find(end)
             spans = self._spans_on_line(begin, end, self.shard)
             whole = WholeBatch(self._spans_on_line(begin, end, Shard()), self.batch_size) if self.is_dealt else None
         except IndexError:
