@@ -49,3 +49,9 @@ def test_a_mistake_in_the_file_is_one_line(mixture: Path) -> None:
     mixture.write_text(mixture.read_text().replace("weight: 1}", "wait: 1}"))
     found = CliRunner().invoke(app, ["plan", str(mixture), "--steps", "50"])
     assert found.exit_code == 2
+
+
+@pytest.mark.parametrize("given", [["--seed", "3"], ["--in-order"], ["--block", "8"], ["--storage", "region=x"], ["more.npy"]])
+def test_options_that_a_mixture_file_decides_are_refused(mixture: Path, given: list[str]) -> None:
+    found = CliRunner().invoke(app, ["plan", str(mixture), "--steps", "5", *given])
+    assert found.exit_code == 2, found.output

@@ -397,7 +397,7 @@ BAD_ITEMS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "few formats": ({"data_format": ["numpy", "int"]}, FormatError, "a tree of 2 leaves"),
     "tree": ({"data_spec": "[1, {}]"}, FormatError, "a tree of 3 leaves"),
     "no tree": ({"data_spec": None}, FormatError, "a tree of 3 leaves"),
-    "graph": ({"data_format": ["graph", "int", "str"]}, UnsupportedTypeError, "'a' is encoded as 'graph'"),
+    "graph": ({"data_format": ["graph", "int", "str"]}, UnsafeDataError, "'a' is encoded as 'graph'"),
     "type": ({"data_format": ["no_header_numpy:99", "int", "str"]}, UnsupportedTypeError, "'a' is encoded as 'no_header_numpy:99'"),
 }
 

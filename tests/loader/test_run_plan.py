@@ -37,19 +37,7 @@ def compare(loader: pen.Loader, steps: int, lengths: list[int], caps: dict[int, 
     assert [one.exhausted_at for one in found.streams] == exhausted
     assert [one.capped_at for one in found.streams] == [capped.get(kind) for kind in range(len(lengths))]
     for kind, one in enumerate(found.streams):
-        often = sum(number > times for (which, _), number in seen.items() if which == kind)
-        assert abs(one.repeated - often) <= most_out_of_turn(loader, kind)
-
-
-def most_out_of_turn(loader: pen.Loader, kind: int) -> int:
-    """Samples of a stream in a period of the mixture, in which they are shuffled: those of two epochs of the stream may be in one.
-    An amendment may leave as many for later.
-    """
-    mixture = loader.stream.mixture
-    segments = [segment for run in mixture.runs for segment in run.plan.segments]
-    widths = [(one, one.edges[kind + 1] - one.edges[kind]) for one in segments]
-    counts = [width if one.counted else -(-width * one.period >> 63) + 1 for one, width in widths]
-    return max(counts, default=0) * (1 + len(mixture.amendments))
+        assert one.repeated == sum(number > times for (which, _), number in seen.items() if which == kind)
 
 
 @given(
@@ -107,3 +95,43 @@ def test_a_plan_without_an_end_needs_steps() -> None:
     mixed = pen.mix({"a": stream_of(0, 10)}, seed=1, stop="forever")
     with pytest.raises(TypeError, match="never ends"):
         pen.plan(mixed, batch_size=4)
+
+
+def tokens_of(number: int, length: int) -> pen.Stream:
+    return pen.open({"ids": [np.full(7, number, np.int32)] * length}).shuffle(seed=number)
+
+
+def test_a_plan_of_sequences_in_phases_is_what_the_run_does() -> None:
+    parts = {"a": tokens_of(0, 143).sequences(300, field="ids"), "b": tokens_of(1, 100).sequences(300, field="ids")}
+    mixed = pen.mix(parts, weights={"a": 1, "b": 1}, seed=1, stop="forever")
+    for stream in (mixed, parts["a"]):
+        loader = pen.Loader(stream, phases=[pen.Phase(6, batch_size=8, seq_len=100), pen.Phase(4, batch_size=4, seq_len=200)])
+        found, drawn, tokens = pen.plan(loader), Counter[int](), 0
+        for batch in loader:
+            drawn.update(batch["tokens"][:, 0].tolist())
+            tokens += batch["tokens"].size
+        assert (found.samples, found.tokens) == (drawn.total(), tokens)
+        assert [one.samples for one in found.streams] == [drawn[kind] for kind in range(len(found.streams))]
+    assert (found.streams[0].epochs, found.streams[0].exhausted_at) == (8000 / 1001, 1)
+
+
+def test_tokens_of_a_plan_are_those_that_the_mixture_goes_by() -> None:
+    def data(seed: int) -> pen.Stream:
+        return pen.open({"ids": [np.arange(3)] * 20, "words": [np.arange(30), np.arange(50)] * 10}).shuffle(seed=seed)
+
+    mixed = pen.mix({"a": data(1), "b": data(2).buckets(4, field="words")}, weights={"a": 1, "b": 1}, by="words", seed=1)
+    assert pen.plan(mixed, 5, batch_size=4).tokens == 5 * 4 * 40
+
+
+def test_whole_batches_are_capped_before_their_cap() -> None:
+    mixed = pen.mix({"a": stream_of(0, 20), "b": stream_of(1, 20)}, seed=1, stop="forever", unit="batch", max_epochs={"a": 0.5})
+    loader = pen.Loader(mixed, 4, threads=0)
+    last = max(step for step in range(40) if 0 in loader.batch(step)["kind"])
+    assert [(one.samples, one.capped_at) for one in pen.plan(loader, 40).streams] == [(8, last), (152, None)]
+
+
+def test_draws_with_replacement_and_a_second_batch_size_have_no_answer() -> None:
+    drawn = pen.open({"x": np.arange(100)}).sample(seed=1)
+    assert pen.plan(drawn, batch_size=10).streams[0].repeated is None
+    with pytest.raises(ValueError, match="leave out batch_size=5"):
+        pen.plan(pen.Loader(drawn, 10), batch_size=5)

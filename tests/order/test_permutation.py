@@ -193,4 +193,5 @@ def test_purposes_have_fixed_numbers():
         "SPLIT": 13,
         "WEIGHTED": 14,
         "IMAGE": 15,
+        "BUCKET": 16,
     }

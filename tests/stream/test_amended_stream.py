@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import penstock as pen
 from penstock.errors import StateMismatchError
+from penstock.order import Amendment, Mixture
 from penstock.order.layout import STOP_POLICIES
 from penstock.stream import Stream
 from penstock.stream.mixed import MixedStream
@@ -141,6 +142,43 @@ def test_epochs_that_become_empty_without_caps_are_refused() -> None:
         mixed = mixture({"web": 7, "wiki": 3}, weights=weights, unit="batch", max_epochs=caps)
         with pytest.raises(ValueError, match="has no samples"):
             pen.Loader(mixed, 4, tail="drop")
+
+
+@pytest.mark.parametrize("stop", ["forever", "first_exhausted"])
+@pytest.mark.parametrize("is_amended", [False, True])
+@pytest.mark.parametrize("tail", ["keep", "drop", "pad", "wrap"])
+def test_a_run_that_ends_gives_its_last_batch_and_is_resumed_behind_it(tail: str, is_amended: bool, stop: str) -> None:
+    for size in (1, 4, 5, 6):
+        mixed = mixture({"web": 18}, stop=stop, max_epochs={"web": 2})
+        stream = mixed.amend(2, weights={"web": 2}) if is_amended else mixed
+        loader = pen.Loader(stream, size, tail=tail, threads=0)
+        given = [int(x) for batch in loader.forever() for x in batch["x"][batch.get("valid", ...)].reshape(-1)]
+        dropped = 18 // size * size * 2 if stop == "first_exhausted" else 36 // size * size
+        assert len(given) == {"drop": dropped, "wrap": 36 // size * size}.get(tail, 36)
+        end, state = loader.step, loader.state_dict()
+        assert loader.state_at(end) == state
+        for name, argument in (("load_state_dict", state), ("set_state", loader.get_state()), ("seek", end)):
+            other = pen.Loader(stream, size, tail=tail, threads=0)
+            getattr(other, name)(argument)
+            assert (other.step, other.state_dict(), list(other.forever())) == (end, state, [])
+        epochs = pen.Loader(stream, size, tail=tail, threads=0)
+        assert sum(1 for _ in range(4) for _ in epochs) == end
+
+
+def test_whole_batches_that_wrap_are_not_amended_within_one() -> None:
+    first = Amendment(9, weights=[2, 3, 3, 1], max_epochs={"0": 0.5, "3": 2})
+    both = (first, Amendment(11, weights=[2, 3, 2, 2], max_epochs={"1": 2}))
+    given: dict[str, Any] = {"weights": [0.1, 1, 3, 5], "seed": 3, "unit": "batch", "batch_size": 8, "period": 1, "tail": "wrap"}
+    with pytest.raises(ValueError, match="an amendment would begin"):
+        Mixture([43, 19, 8, 38], stop="all_exhausted_without_replacement", amendments=both, **given)
+
+
+def test_an_amendment_at_the_end_of_a_capped_run_goes_on() -> None:
+    capped = mixture({"web": 42}, stop="forever", max_epochs={"web": 0.33})  # 13 samples
+    stream = capped.amend(4, weights={"web": 1, "code": 1}, add={"code": stream_of("code", 36)})
+    batches = take(stream, range(8), batch_size=3, tail="drop")
+    assert [min(batch) >= 2000 for batch in batches] == [False] * 4 + [True] * 4
+    assert len({x for batch in batches for x in batch}) == 24
 
 
 def test_caps_and_amendments_have_no_place_in_another_mixture() -> None:

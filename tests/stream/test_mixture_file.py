@@ -75,7 +75,18 @@ def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
         ("sequences:", "pack: {length: 3}\nsequences:", "exclude each other"),
         ("- step: 10", "- stop: 10", "amendments.0.: unknown keys"),
         ("amendments:", "amendments: {}\nmore:", "unknown keys"),
-        ("code: {path", "7: {path", "expected keys and values"),
+        ("code: {path", "7: {path", "expected texts as keys, got 7"),
+        ("seed: 5", "seed: 5\nseed: 6", "the key 'seed' comes twice"),
+        ("weight: 0.7", "weight: 0.7, weight: 0.1", "the key 'weight' comes twice"),
+        ("weight: 0.7", "weight: '0.7'", "mix.yaml: the weight of 'web' must be a number, got '0.7'"),
+        ("seed: 5", "seed: 010", "mix.yaml: seed must be a whole number, got '010'"),
+        ("seed: 5", "seed: 1:30", "mix.yaml: seed must be a whole number, got '1:30'"),
+        ("shuffle: 1", "shuffle: {sead: 1}", "sources.web: .*unexpected keyword argument 'sead'"),
+        ("- step: 10", "- step: 0", "amendments.0.: step must be in"),
+        ("max_epochs: 2.5", "weight: 0.3", "amendments.0..add: .'code'. have a weight"),
+        ("weights: {web: 0.5, wiki: 0.2, code: 0.3}", "max_epochs: [1]", "amendments.0..max_epochs: expected keys and values"),
+        ("path: web.npz", "path: ''", "path must be a text"),
+        ("path: web.npz", "open: [1], path: web.npz", "sources.web: open: expected keys and values"),
         ("sources:", "sources: [", "cannot be read"),
         ("stop: forever", "stop: never", "stop must be one of"),
         ("by: tokens", "by: words", "expected a field of one size"),
@@ -98,3 +109,25 @@ def test_json_needs_no_library(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "mix.json").write_text(json.dumps(content))
     monkeypatch.setattr("penstock.stream.mixture_file._yaml", lambda: pytest.fail("not needed"))
     assert len(pen.load_mixture(tmp_path / "mix.json")) == 60
+
+
+def test_numbers_and_names_are_those_of_yaml_1_2(tmp_path: Path) -> None:
+    path = written(tmp_path, "seed: 5\nsources:\n  no: {path: web.npz, weight: 1e-3}\n  on: {path: code.npz, weight: 1}\n")
+    file = MixtureFile.read(path)
+    assert {name: one["weight"] for name, one in file.content["sources"].items()} == {"no": 0.001, "on": 1}
+    again = MixtureFile({**file.content, "sources": {"010": {"path": "web.pen"}, "1e5": {"path": "code.pen"}}}, tmp_path)
+    assert MixtureFile.read(again.write(tmp_path / "again.yaml")) == again
+
+
+def test_a_key_twice_in_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mix.json").write_text('{"seed": 1, "seed": 2, "sources": {}}')
+    with pytest.raises(FormatError, match="the key 'seed' comes twice"):
+        pen.load_mixture(tmp_path / "mix.json")
+
+
+def test_patterns_are_those_of_the_file_not_of_its_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "v[1]"
+    folder.mkdir()
+    np.save(folder / "a.npy", np.arange(5))
+    (folder / "mix.json").write_text('{"seed": 1, "sources": {"a": {"path": "*.npy"}}}')
+    assert len(pen.load_mixture(folder / "mix.json")) == 5

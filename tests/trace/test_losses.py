@@ -32,15 +32,16 @@ def make_loader(batch_size: int = 8, world: int = 1, rank: int = 0, tail: str = 
 
 
 class Model:
-    """What must be in a log: for every step the start it belongs to, and the losses of every rank."""
+    """What must be in a log: for every step the start it belongs to, and the losses of every rank. A start with other batches
+    takes the place of all steps from its first on.
+    """
 
     def __init__(self) -> None:
         self.steps: dict[int, tuple[object, dict[int, list[float]]]] = {}
 
     def write(self, key: object, step: int, rank: int, losses: list[float]) -> None:
-        if step not in self.steps or self.steps[step][0] != key:
-            self.steps[step] = (key, {})
-        self.steps[step][1][rank] = losses
+        self.steps = {known: found for known, found in self.steps.items() if known < step or found[0] == key}
+        self.steps.setdefault(step, (key, {}))[1][rank] = losses
 
 
 starts = st.lists(

@@ -73,11 +73,33 @@ class Model(torch.nn.Module):
 
 class Logging(over_loaders(Trainer)):  # type: ignore[misc]
     log_batch: Any = None
+    times: tuple[int, ...] = (1,)  # how often the losses of a batch are logged, in turn
+    number = 0
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **rest: Any) -> Any:
         outputs = model(**inputs)
-        self.log_batch(outputs["losses"])
+        for _ in range(self.times[self.number % len(self.times)]):
+            self.log_batch(outputs["losses"])
+        self.number += 1
         return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+
+def transformers_sometimes(place: Path) -> None:
+    """Losses of every third batch only, and of one of them twice: none is that of another batch."""
+    for accumulated in (1, 3):
+        options: dict[str, Any] = {"max_steps": 6 // accumulated, "report_to": [], "use_cpu": True, "disable_tqdm": True}
+        options |= {"per_device_train_batch_size": 8, "gradient_accumulation_steps": accumulated, "save_strategy": "no"}
+        arguments = TrainingArguments(str(place / "out"), remove_unused_columns=False, **options)
+        trainer = Logging(Model(), arguments, train_dataset=make_loader())
+        trainer.times = (0, 0, 1, 0, 0, 2)
+        log = pen.LossLog(place / str(accumulated))
+        trainer.log_batch = log_losses(trainer, log)
+        trainer.train()
+        found = Run.open(place / str(accumulated), make_loader())
+        assert found.table.steps.tolist() == [2, 5], found.table.steps
+        for step in (2, 5):
+            visits = found.visits(step)
+            assert visits.loss.tolist() == visits.id.tolist(), (accumulated, step)
 
 
 def transformers(place: Path) -> None:
@@ -97,6 +119,6 @@ def transformers(place: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as directory:
-        for number, program in enumerate((lightning, transformers)):
+        for number, program in enumerate((lightning, transformers, transformers_sometimes)):
             program(Path(directory, str(number)))
             print(f"{program.__name__}: every loss at its record", file=sys.stderr)  # noqa: T201

@@ -129,7 +129,8 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def photograph(self, path: Path, *, most_height: int = HEIGHT) -> None:
-        """All of the page, down to a limit, as a PNG."""
+        """All of the page, down to a limit, as a PNG. Canvases are drawn in the frame after their size is known."""
+        self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))")
         height = min(
             most_height,
             max(300, int(self.run("Math.ceil(document.querySelector('#main').getBoundingClientRect().bottom + scrollY)"))),

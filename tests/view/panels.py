@@ -11,6 +11,9 @@ from tests.view.conftest import encoded, routes_at
 from tests.view.serving import Visitor, serving
 
 import penstock as pen
+from penstock.trace import Run
+from penstock.view.pipeline import ShownLoader
+from penstock.view.server import Routes
 
 Shown = tuple[str, Visitor, Mapping[str, tuple[str, str]]]
 """A name, the page, and panels by name: where each is, and words in it."""
@@ -48,7 +51,7 @@ KEYS = (
 
 
 def shown() -> list[AbstractContextManager[Shown]]:
-    return [pictures()]
+    return [pictures(), documents()]
 
 
 @contextmanager
@@ -84,6 +87,51 @@ def pictures() -> Iterator[Shown]:
         watched.write_text("".join(json.dumps(_line(second)) + "\n" for second in range(1, 200)))
         with serving(routes_at(path, watched=watched)) as visitor:
             yield "pictures", visitor, PICTURES
+
+
+DOCUMENTS = {
+    "overview": ("overview", "fields"),
+    "batch": ("batch?step=20", "largest part in the loss"),
+    "mixture": ("mixture", "first epoch ends"),
+    "losses": ("losses", "not finite"),
+    "stretch": ("losses?from=10&to=12", "spikes"),
+    "record": ("record/3?part=1", "when it comes"),
+}
+
+
+def _loader() -> pen.Loader:
+    kinds = {
+        "web": "A page about weirs and the otters that live near them. ",
+        "code": "def pour(water): return water - spilled  # ",
+    }
+    random = np.random.default_rng(11)
+    sizes = {name: random.integers(1, 16, 300) for name in kinds}
+    streams = {
+        name: pen.open({"text": [f"{name} {number}: {words * int(size)}" for number, size in enumerate(sizes[name])]})
+        .shuffle(seed=3)
+        .pack(1024)
+        for name, words in kinds.items()
+    }
+    weights = [(0, {"web": 0.8, "code": 0.2}), (40, {"web": 0.3, "code": 0.7})]
+    return pen.Loader(pen.mix(streams, weights=weights, seed=5, stop="forever"), batch_size=8)
+
+
+@contextmanager
+def documents() -> Iterator[Shown]:
+    """A run over packed documents of two streams, with two bad steps."""
+    with tempfile.TemporaryDirectory() as directory:
+        loader, random = _loader(), np.random.default_rng(1)
+        with pen.LossLog(directory, loader, per="document") as log:
+            for step in range(120):
+                told = loader.explain(step)
+                counts = [len(one) for part in told["parts"].values() for one in part["documents"]]
+                losses = 2 + 3 * np.exp(-step / 30) + random.normal(scale=0.15, size=sum(counts))
+                if step in (20, 77):
+                    losses[3] = 60
+                log(losses, step=step)
+        run = Run.open(directory, _loader())
+        with serving(Routes(None, None, None, ShownLoader(run.given, run), "run-a")) as visitor:
+            yield "documents", visitor, DOCUMENTS
 
 
 def _picture(number: int, label: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

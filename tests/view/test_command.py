@@ -130,7 +130,7 @@ def test_the_port_can_be_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ([], 2, "expected DATA, or --watch FILE"),
+        ([], 2, "expected DATA, --run RUN or --watch FILE"),
         (["nothing-here.pen"], 3, "there is no such file or directory"),
         (["/proc/version"], 3, ""),
         (["--watch", "a", "--port", "70000"], 2, "65535"),

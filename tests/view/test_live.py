@@ -30,7 +30,7 @@ def test_what_a_run_writes_is_what_the_page_shows(tmp_path: Path) -> None:
         found = visitor.json("api/live")
         about = visitor.json("api/about")
         assert visitor.get("api/records").status == 404
-    assert about == {"names": [], "data": None, "watched": "run.jsonl"}
+    assert about == {"names": [], "data": None, "watched": "run.jsonl", "loader": None}
     assert (found["state"], found["last"]["batches"], found["last"]["samples"]) == ("running", 100, 1000)
     assert found["last"]["advice"] == json.loads(path.read_text().splitlines()[-1])["advice"]
     assert len(found["points"]) >= 90

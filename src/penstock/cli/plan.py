@@ -49,8 +49,8 @@ def plan(
     """
     if html is not None:
         need_plots()
-    if len(data) == 1 and data[0].endswith(FILES):
-        loader = Loader(load_mixture(data[0]), order.batch_size, tail=order.tail, shard=Shard(0, world))
+    if any(one.endswith(FILES) for one in data):
+        loader = _of_mixture(data, order, world, storage)
     else:
         loader = need_loader(make_loader(data, order, world, storage))
     found = plan_run(loader, steps, seen_more_than=more_than, network=network)
@@ -65,6 +65,16 @@ def plan(
         _show(found)
 
 
+def _of_mixture(data: list[str], order: OrderOptions, world: int, storage: list[str] | None) -> Loader:
+    """The loader of a mixture file, which says itself how its sources are opened and shuffled."""
+    if len(data) > 1:
+        raise typer.BadParameter(f"expected one mixture file, got {len(data)} arguments")
+    given = [name for name in order.given() if name not in ("batch-size", "tail")] + ["storage"] * bool(storage)
+    if given:
+        raise typer.BadParameter(f"{data[0]} says itself how data is opened and shuffled: leave out --{', --'.join(given)}")
+    return Loader(load_mixture(data[0]), order.batch_size, tail=order.tail, shard=Shard(0, world))
+
+
 def _show(found: RunPlan) -> None:
     rows: dict[str, object] = {"steps": number(found.steps), "samples": number(found.samples), "epochs": found.epochs}
     if found.tokens is not None:
@@ -77,5 +87,5 @@ def _show(found: RunPlan) -> None:
     shown.print(facts("The run", rows))
     shown.print(table(PLAN_COLUMNS, plan_rows(found), right=PLAN_COLUMNS[1:]))
     if found.samples:
-        often = sum(one.repeated for one in found.streams)
+        often = sum(one.repeated or 0 for one in found.streams)
         say(f"{number(often)} samples come more than {found.seen_more_than} times: {percent(often / found.samples)} of all")

@@ -75,7 +75,7 @@ def is_run(path: str) -> bool:
     return is_directory(path) and any(parse_name(name) is not None for name in names_in(path))
 
 
-def _open_run(path: str, of: list[str] | None, order: OrderOptions, storage: Sequence[str] | None) -> Run:
+def open_run(path: str, of: list[str] | None, order: OrderOptions, storage: Sequence[str] | None) -> Run:
     found = LossTable.open(path)
     if found.damaged:
         say(f"note: {number(found.damaged)} {noun(found.damaged, 'block')} of losses did not have the checksum, and are left out")
@@ -115,7 +115,7 @@ def blame(
     """Find spikes of the loss, and the records that are to blame: losses out of the ordinary, their steps and streams."""
     if html is not None:
         need_plots()
-    found = _open_run(run, of, order, storage)
+    found = open_run(run, of, order, storage)
     level = Level(found.table)
     if step is None:
         of_run = blame_run(found, most=most)
@@ -343,7 +343,7 @@ def replay(
     wanted, made = int(step), None if tokenizer is None else load_tokenizer(tokenizer)
     losses: list[list[float | None]] | None = None
     if len(data) == 1 and is_run(data[0]):
-        run = _open_run(data[0], of, order, storage)
+        run = open_run(data[0], of, order, storage)
         loader, losses = run.loader_at(wanted), _losses_of(run, wanted)
     elif of is not None:
         raise typer.BadParameter("it goes with the directory of a run", param_hint="--of")
@@ -493,7 +493,7 @@ def certify(
     if (run is None) == (steps is None):
         raise typer.BadParameter("expected either RUN, or --of and --steps", param_hint="RUN")
     if run is not None:
-        made = certify_run(_open_run(run, of, order, storage), records=records)
+        made = certify_run(open_run(run, of, order, storage), records=records)
     elif of is None:
         raise typer.BadParameter("--steps needs the data, or a function that returns the loader", param_hint="--of")
     else:

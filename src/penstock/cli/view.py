@@ -14,22 +14,46 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.options import Generation, Storage, examples, open_data
+from penstock.cli.options import (
+    Generation,
+    OrderOptions,
+    Storage,
+    examples,
+    is_function,
+    make_loader,
+    need_loader,
+    open_data,
+    takes_order,
+)
 from penstock.cli.terminal import say
+from penstock.cli.trace import Of, open_run
 from penstock.records import Source
-from penstock.tokenizer import load_tokenizer
+from penstock.tokenizer import TextTokenizer, load_tokenizer
 from penstock.view.dataset import ShownData
+from penstock.view.pipeline import ShownLoader
 from penstock.view.server import Routes, ViewServer
 
 
+@takes_order
 @examples(
     "penstock view train.pen",
     "penstock view image=images.npy label=labels.npy --port 8000 --no-browser",
     "penstock view train.pen --watch run.jsonl",
     "penstock view tokens.rox --tokenizer tokenizer.json",
+    "penstock view train:make_loader",
+    "penstock view --run runs/a --of train:make_loader",
 )
 def view(
-    data: Annotated[list[str] | None, typer.Argument(metavar="DATA", help="Data as for info; not needed with --watch.")] = None,
+    order: OrderOptions,
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="DATA|MODULE:FUNCTION",
+            help="Data as for info, or a function that returns a loader; not needed with --watch or --run.",
+        ),
+    ] = None,
+    run: Annotated[str | None, typer.Option(metavar="RUN", help="The directory that penstock.LossLog wrote: its losses.")] = None,
+    of: Of = None,
     watch: Annotated[Path | None, typer.Option(metavar="FILE", help="A file of loader figures that a run appends to.")] = None,
     tokenizer: Annotated[
         str | None, typer.Option("--tokenizer", metavar="FILE", help="A tokenizer.json: tokens are shown as text, too.")
@@ -40,14 +64,31 @@ def view(
     storage: Storage = None,
     as_json: Annotated[bool, typer.Option("--json", help='Print {"url": ...} as the first line, for scripts.')] = False,
 ) -> None:
-    """Look at data in a browser: records with pictures, batches, the order, chunks; and at a loader that is running.
+    """Look at data in a browser: records with pictures, batches, the order, chunks; at a loader
+    that is running; at the batches, the mixture and the losses of a run.
 
     The page is served on this machine only, until Ctrl-C. The printed address is needed to open it.
     """
-    if not data and watch is None:
-        raise typer.BadParameter("expected DATA, or --watch FILE", param_hint="DATA")
+    if not data and watch is None and run is None:
+        raise typer.BadParameter("expected DATA, --run RUN or --watch FILE", param_hint="DATA")
+    words = data or []
+    if run is None and (of is not None or order != OrderOptions()):
+        raise typer.BadParameter(
+            "--of and the options of an order go with --run; the page itself asks for an order", param_hint="--run"
+        )
+    if run is not None and words:
+        raise typer.BadParameter("expected either DATA or --run RUN; the data of a run is named by --of", param_hint="--run")
+    made = None if tokenizer is None else load_tokenizer(tokenizer)
+    if run is not None:
+        found = open_run(run, of, order, storage)
+        routes = Routes(None, watch, made, ShownLoader(found.given, found), Path(run).absolute().name)
+    elif len(words) == 1 and is_function(words[0]):
+        loader = need_loader(make_loader(words, order, 1, storage))
+        routes = Routes(None, watch, made, ShownLoader(loader), words[0])
+    else:
+        routes = _routes(words, watch, generation, storage, made)
     with ExitStack() as stack:
-        server = stack.enter_context(_served(_routes(data or [], watch, generation, storage, tokenizer), port))
+        server = stack.enter_context(_served(routes, port))
         stack.enter_context(suppress(KeyboardInterrupt))  # Ctrl-C is the normal end
         _announce(server.guard.url, as_json=as_json)
         if not no_browser and not as_json and _has_browser():
@@ -56,16 +97,15 @@ def view(
 
 
 def _routes(
-    words: list[str], watch: Path | None, generation: int | None, storage: list[str] | None, tokenizer: str | None
+    words: list[str], watch: Path | None, generation: int | None, storage: list[str] | None, tokenizer: TextTokenizer | None
 ) -> Routes:
-    made = None if tokenizer is None else load_tokenizer(tokenizer)
     if not words:
         return Routes(None, watch)
 
     def open_at(chosen: int | None) -> Source:
         return open_data(words, generation=generation if chosen is None else chosen, storage=storage)
 
-    return Routes(ShownData(open_at, words), watch, made)
+    return Routes(ShownData(open_at, words), watch, tokenizer)
 
 
 @contextmanager

@@ -40,6 +40,12 @@ def over_loaders(trainer: type[T]) -> type[T]:
                 raise ValueError("the Trainer counts epochs of one length: leave out restart=True and tail='wrap'")
             return _CountedLoader(loader, num_workers=self.args.dataloader_num_workers)
 
+        def training_step(self, *args: Any, **options: Any) -> Any:
+            loader = getattr(self.callback_handler, "train_dataloader", None)
+            if isinstance(loader, _CountedLoader):
+                loader.train_next()
+            return super().training_step(*args, **options)
+
         def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
             if isinstance(eval_dataset, str):
                 eval_dataset = self.eval_dataset[eval_dataset]
@@ -58,12 +64,18 @@ class _CountedLoader(DataLoader):
     def __init__(self, loader: Loader, **options: Any) -> None:
         super().__init__(loader, **options)
         self.taken: deque[int] = deque()
+        self.trained: int | None = None  # the step of the batch that is trained on
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self.taken.clear()
+        self.trained = None
         for batch in super().__iter__():
             self.taken.append(self.loader.step - 1)
             yield batch
+
+    def train_next(self) -> None:
+        """The next batch that was taken is trained on, whether its losses are logged or not."""
+        self.trained = self.taken.popleft() if self.taken else None
 
 
 def log_losses(trainer: Any, log: LossLog) -> Callable[[Any], None]:
@@ -89,10 +101,10 @@ def log_losses(trainer: Any, log: LossLog) -> Callable[[Any], None]:
     def log_batch(losses: Any) -> None:
         if not torch.is_grad_enabled():
             return
-        if not batches or not batches[0].taken:
-            log.miss("expected the losses of a batch that the loader gave, once each")
+        if not batches or batches[0].trained is None:
+            log.miss("expected the losses of a batch of a trainer of over_loaders, in its training_step")
         else:
-            log(losses, step=batches[0].taken.popleft())
+            log(losses, step=batches[0].trained)
 
     trainer.add_callback(LogsLosses())
     return log_batch

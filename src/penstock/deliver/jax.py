@@ -396,4 +396,6 @@ def own_losses(losses: jax.Array) -> npt.NDArray[np.float32]:
     given.
     """
     shards = {(shard.index[0].start or 0): shard.data for shard in losses.addressable_shards}
+    if any(data.shape[1:] != losses.shape[1:] for data in shards.values()):
+        raise ValueError("expected losses that are divided among devices by samples only: replicate their other axes")
     return np.concatenate([np.asarray(shards[start], np.float32) for start in sorted(shards)])

@@ -3,13 +3,16 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, cast
 
-from penstock.argument import whole_number
+import numpy as np
+
+from penstock.argument import IntArray, whole_number
 from penstock.loader.loader import Loader
 from penstock.loader.lookahead import forecast, windows_of
 from penstock.loader.schedule import PhaseSchedule, Schedule
-from penstock.order import Mixture
+from penstock.order import InvertibleOrder, Mixture, Random, Sliding, Weighted
 from penstock.stream import Stream
 from penstock.stream.mixed import MixedStream
 
@@ -20,8 +23,10 @@ __all__ = ["RunPlan", "StreamPlan", "plan"]
 class StreamPlan:
     """What one stream gives in a run. ``length`` are its samples an epoch; ``exhausted_at`` is the step whose batch has the last
     sample of its first epoch, ``capped_at`` the one with the last sample that its cap allows; None if the run does not get there.
-    ``repeated`` are the records or sequences that come more than k times (see :func:`plan`). ``tokens`` are the samples times the
-    mean number of tokens, None where there are none. ``padding``, ``truncated``, ``documents`` describe packs: the share of
+    ``repeated`` are the records that come more than k times (see :func:`plan`), bans apart, None where they are drawn with
+    replacement; of sequences, about as many as the epochs say. ``tokens`` are the samples times the mean number of tokens, or of
+    elements of the field that a mixture goes by; None where there are none. ``padding``, ``truncated``, ``documents`` describe
+    packs: the share of
     padding, the share of tokens that are cut off or dropped, and documents per sequence.
     """
 
@@ -30,7 +35,7 @@ class StreamPlan:
     samples: int
     share: float
     epochs: float
-    repeated: int
+    repeated: int | None
     exhausted_at: int | None
     capped_at: int | None
     tokens: float | None
@@ -81,6 +86,8 @@ def plan(
     >>> [(one.name, one.samples, one.epochs, one.exhausted_at, one.repeated) for one in found.streams]
     [('web', 2509, 0.35842857142857143, None, 0), ('code', 2491, 2.491, 40, 1000)]
     """
+    if isinstance(what, Loader) and batch_size is not None:
+        raise ValueError(f"the loader has a batch size of its own: leave out batch_size={batch_size}")
     loader = what if isinstance(what, Loader) else Loader(what, batch_size)
     if steps is None:
         if loader.phases is None:
@@ -110,46 +117,149 @@ def _batch_bytes(loader: Loader) -> int:
     return size * sum(field.stride for field in loader.stream.schema.values() if field.is_fixed)
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What a run sees of a stream: samples, elements (tokens of sequences, otherwise samples), tokens, and records that come more
+    often than a number of times.
+    """
+
+    samples: int
+    elements: int
+    tokens: float | None
+    repeated: int | None
+
+
 def _streams(loader: Loader, steps: int, times: int) -> tuple[StreamPlan, ...]:
     stream, schedule = loader.stream, loader.schedule
     if not stream.is_mixture:
-        count = _delivered(schedule, steps)
-        tokens = None if _mean(stream, None) is None else float(_mean(stream, None)) * count
-        last = _step_with(schedule, stream.num_samples - 1, steps) if stream.num_samples else None
-        return (_described("data", stream, count, count, times, last, None, tokens),)
+        return (_of_one(loader, steps, times),)
     mixed = cast(MixedStream, stream)
     mixture = mixed.mixture
-    counts = _drawn(schedule, mixture, steps)
-    parts = dict(zip(mixture.names, mixed.streams, strict=True))
-    means = [_mean(part, mixed.by) for part in parts.values()]
-    tokens = None if None in means else sum(float(mean or 0) * count for mean, count in zip(means, counts, strict=True))
+    seen = _of_mixture(loader, mixed, steps, times)
+    tokens = None if any(one.tokens is None for one in seen) else sum(one.tokens or 0.0 for one in seen)
+    samples = sum(one.samples for one in seen)
+    given, caps = _given(schedule, mixture, steps), mixture.caps_at(steps)
+    unit = 1 if mixture.stop == "all_exhausted_without_replacement" or mixture.unit == "sample" else mixture.batch_size
+    if isinstance(schedule, PhaseSchedule) and steps:
+        phase = schedule.curriculum.phases[schedule.curriculum.place(steps - 1).phase]
+        unit = phase.step_elements if mixture.unit == "batch" else phase.seq_len
     found = []
-    for k, (name, part) in enumerate(parts.items()):
-        length, cap = mixture.lengths[k], mixture.caps[k]
-        unit = 1 if loader.phases is None else max(1, length // max(1, part.num_samples))
-        ends = [None if number is None else _step_of_number(schedule, mixture, k, number, steps) for number in (length, cap)]
-        samples = counts[k] // unit
-        found.append(_described(name, part, samples, sum(counts) // unit, times, ends[0], ends[1], tokens))
+    for k, (name, part) in enumerate(zip(mixture.names, mixed.streams, strict=True)):
+        cap = caps[k]
+        is_capped = cap is not None and given[k] > 0 and cap - given[k] < unit
+        ends = [
+            None if number is None else _step_of_number(schedule, mixture, k, number, steps)
+            for number in (mixture.lengths[k], given[k] if is_capped else None)
+        ]
+        found.append(_described(name, part, seen[k], (samples, tokens), ends, mixture.lengths[k]))
     return tuple(found)
 
 
+def _of_one(loader: Loader, steps: int, times: int) -> StreamPlan:
+    stream, schedule = loader.stream, loader.schedule
+    samples, length = _delivered(schedule, steps), stream.num_samples
+    mean = _mean(stream, None)
+    if not isinstance(schedule, PhaseSchedule) or not stream.has_sequences:
+        seen = _Seen(
+            samples, samples, None if mean is None else float(mean) * samples, _repeated(stream, length, samples, None, times)
+        )
+        last = _step_with(schedule, length - 1, steps) if length else None
+        return _described("data", stream, seen, (samples, seen.tokens), [last, None], length)
+    cut = [(count, stream.sized(size)) for count, size in _by_phase(schedule, steps)]
+    if stream.counts_samples:  # packs: other sequences in every phase
+        tokens = sum(float(_mean(sized, None)) * count for count, sized in cut)
+        epochs = sum(Fraction(count, max(1, sized.num_samples)) for count, sized in cut)
+        axis, last = max(1, length), None
+        elements = int(epochs * axis)
+    else:
+        axis, elements = stream.axis, sum(count * sized.stride for count, sized in cut)
+        tokens, last = float(elements), _step_at(schedule, 0, axis - 1, steps)
+    seen = _Seen(samples, elements, tokens, _scaled(elements, axis, length, times))
+    return _described("data", stream, seen, (samples, tokens), [last, None], axis)
+
+
+def _by_phase(schedule: PhaseSchedule, steps: int) -> list[tuple[int, int]]:
+    """Samples, and the length of each, of the phases that the first steps are in."""
+    curriculum = schedule.curriculum
+    parts = [(curriculum.steps_of(number), phase) for number, phase in enumerate(curriculum.phases)]
+    return [(len(range(run.start, min(run.stop, steps))) * phase.batch_size, phase.seq_len) for run, phase in parts]
+
+
+def _of_mixture(loader: Loader, mixed: MixedStream, steps: int, times: int) -> list[_Seen]:
+    schedule, mixture = loader.schedule, mixed.mixture
+    counts = _drawn(schedule, mixture, steps)
+    means = [_mean(part, mixed.by) for part in mixed.streams]
+    parts = list(zip(mixed.streams, counts, means, strict=True))
+    if isinstance(schedule, PhaseSchedule) and mixed.has_sequences:
+        samples, first = [0] * len(counts), 0
+        for count, size in _by_phase(schedule, steps):
+            low, high = (mixture.num_given(0, position) for position in (first, first + count))
+            samples = [had + (end - begin) // size for had, begin, end in zip(samples, low, high, strict=True)]
+            first += count
+        return [
+            _Seen(
+                samples[k],
+                count,
+                None if mean is None else float(mean * count / part.stride),
+                _scaled(count, mixture.lengths[k], part.num_samples, times),
+            )
+            for k, (part, count, mean) in enumerate(parts)
+        ]
+    holes: list[Any] = [(count, None) for count in counts]
+    if getattr(schedule, "tail", "keep") != "drop" and steps:
+        holes = mixture.holes(*schedule.end(steps))
+    return [
+        _Seen(
+            count,
+            count,
+            None if mean is None else float(mean) * count,
+            _repeated(part, part.num_samples, holes[k][0], holes[k][1], times),
+        )
+        for k, (part, count, mean) in enumerate(parts)
+    ]
+
+
+def _scaled(elements: int, axis: int, length: int, times: int) -> int:
+    """Sequences that come more often than a number of times, as the epochs say."""
+    return min(length, max(0, elements - times * axis) * length // max(1, axis))
+
+
+def _repeated(stream: Stream, length: int, end: int, missing: IntArray | None, times: int) -> int | None:
+    """Records of which more than ``times`` elements are among the first ``end`` ones of a stream, those that are missing apart."""
+    order = getattr(stream, "order", None) if stream.has_records else None
+    if isinstance(order, Random | Weighted | Sliding):
+        return None
+    if length == 0:
+        return 0
+    epoch, rest = divmod(end, length)
+    count = length if epoch > times else rest if epoch == times else 0
+    if missing is None or missing.size == 0:
+        return count
+    epochs, records = np.divmod(missing, length)
+    if isinstance(order, InvertibleOrder):
+        for one in np.unique(epochs).tolist():
+            records[epochs == one] = order.at(one, records[epochs == one])
+    records, fewer = np.unique(records, return_counts=True)
+    places = order.positions(epoch, records) if isinstance(order, InvertibleOrder) else records
+    full = epoch + (places < rest)
+    return count - int(np.count_nonzero((full > times) & (full - fewer <= times)))
+
+
 def _described(
-    name: str, stream: Stream, samples: int, of: int, times: int, exhausted: int | None, capped: int | None, tokens: float | None
+    name: str, stream: Stream, seen: _Seen, of: tuple[int, float | None], ends: Sequence[int | None], axis: int
 ) -> StreamPlan:
-    length, mean = stream.num_samples, _mean(stream, None)
-    own = None if mean is None else float(mean) * samples
-    facts = stream.packing_facts()
+    facts, (samples, tokens) = stream.packing_facts(), of
     return StreamPlan(
         name,
-        length,
-        samples,
-        samples / max(1, of),
-        samples / max(1, length),
-        min(length, max(0, samples - times * length)),
-        exhausted,
-        capped,
-        own,
-        None if own is None or not tokens else own / tokens,
+        stream.num_samples,
+        seen.samples,
+        seen.samples / max(1, samples),
+        seen.elements / max(1, axis),
+        seen.repeated,
+        ends[0],
+        ends[1],
+        seen.tokens,
+        None if seen.tokens is None or not tokens else seen.tokens / tokens,
         facts.get("padding"),
         facts.get("truncated"),
         facts.get("documents"),
@@ -183,12 +293,19 @@ def _in_epoch(schedule: Any, epoch: int) -> int:
     return samples // size * size if schedule.tail == "drop" else samples
 
 
+def _given(schedule: Schedule, mixture: Mixture, steps: int) -> list[int]:
+    """Elements that each stream of a mixture gives in the first steps, with those that are dropped at the ends of epochs."""
+    epoch, position = schedule.end(steps) if steps else (0, 0)
+    counts = mixture.num_given(epoch, position) if position else [0] * len(mixture.names)
+    return [had + now for had, now in zip(mixture.given_before(epoch), counts, strict=True)]
+
+
 def _drawn(schedule: Schedule, mixture: Mixture, steps: int) -> Sequence[int]:
-    """Elements that each stream of a mixture gives in the first steps."""
+    """The same without what is dropped."""
+    if getattr(schedule, "tail", "keep") != "drop":
+        return _given(schedule, mixture, steps)
     epoch, position = schedule.end(steps) if steps else (0, 0)
     counts = list(mixture.num_given(epoch, position)) if position else [0] * len(mixture.names)
-    if getattr(schedule, "tail", "keep") != "drop":
-        return [had + now for had, now in zip(mixture.given_before(epoch), counts, strict=True)]
     for one in range(epoch):  # without what was dropped at its end
         here = mixture.num_given(one, _in_epoch(schedule, one))
         counts = [had + now for had, now in zip(counts, here, strict=True)]

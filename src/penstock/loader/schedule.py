@@ -71,10 +71,9 @@ class _Epochs:
         """What all epochs before those have together."""
         return self._starts[-1]
 
-    @property
-    def first_of_last(self) -> int:
-        """The first of those."""
-        return self._firsts[-1]
+    def end(self) -> tuple[int, int]:
+        """Where a run stands for which nothing is left."""
+        return self._firsts[-1], 0
 
     def of(self, epoch: int) -> int:
         """What an epoch has."""
@@ -155,7 +154,8 @@ class EpochSchedule:
         if epoch <= self.epoch:
             return self.start
         if self.tail == "wrap":
-            return self.start + -(-(self._axes.before(epoch) - self._line) // self._width)
+            step = self.start + -(-(self._axes.before(epoch) - self._line) // self._width)
+            return step if self.total is None else min(step, self.total)  # what does not fill a batch at the end of all is left
         return self.start + self._first_steps + self._counts.before(epoch) - self._counts.before(self.epoch + 1)
 
     def epoch_at(self, step: int, epoch: int) -> int:
@@ -260,9 +260,9 @@ class EpochSchedule:
         return replace(self, start=anchor, epoch=epoch, position=position), anchor
 
     def _begins_at(self, step: int, epoch: int, position: int) -> bool:
-        """Whether the batch of a step begins there, or the run ends with the batch before."""
-        if self.stream.is_finite and step == self.total:
-            return (epoch, position) == self.end(step)
+        """Whether the batch of a step begins there."""
+        if step == self.total:  # behind the last batch of a run that ends
+            return self.end(step) == (epoch, position)
         try:
             place = self.place(step)
         except IndexError:
@@ -285,9 +285,8 @@ class EpochSchedule:
         begin = self._line + (step - self.start) * self._width
         end = begin + self._width
         try:
-            here = self._axes.find(begin)
-            is_end = self.stream.is_finite and end == self._axes.start_of_last
-            after = (self._axes.first_of_last, 0) if is_end else self._axes.find(end)
+            is_last = self._axes.last == 0 and end == self._axes.start_of_last
+            here, after = self._axes.find(begin), self._axes.end() if is_last else self._axes.find(end)
             spans = self._spans_on_line(begin, end, self.shard)
             whole = WholeBatch(self._spans_on_line(begin, end, Shard()), self.batch_size) if self.is_dealt else None
         except IndexError:

@@ -35,6 +35,7 @@ __all__ = [
     "Segment",
     "Stage",
     "is_capped",
+    "left_out",
     "make_plan",
     "make_runs",
     "native_line",
@@ -71,7 +72,8 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What holds in all epochs. ``lengths`` are the elements per epoch of each data set; with ``rest``, what does not fill an item
-    comes last. ``caps`` are the elements that each gives at most in all epochs together; None: without end.
+    comes last. ``caps`` are the elements that each gives at most in all epochs together; None: without end. ``had`` is the most
+    that one gave in earlier epochs.
     """
 
     lengths: tuple[int, ...]
@@ -79,14 +81,15 @@ class Rules:
     period: int
     rest: bool = False
     caps: tuple[int | None, ...] = ()
+    had: int = 0
 
     def capped(self, before: Sequence[int]) -> "Rules":
         """The same for an epoch before which each data set has given as much."""
+        most = max(before, default=0)
         if all(cap is None for cap in self.caps):
-            return replace(self, caps=()) if self.caps else self
-        return replace(
-            self, caps=tuple(None if cap is None else max(0, cap - had) for cap, had in zip(self.caps, before, strict=True))
-        )
+            return replace(self, caps=(), had=most)
+        caps = tuple(None if cap is None else max(0, cap - had) for cap, had in zip(self.caps, before, strict=True))
+        return replace(self, caps=caps, had=most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,7 +327,11 @@ def _amended(
     """The plan up to a position, and from there on the given stages."""
     start = [one for one in plan.stages if one.sample <= position][-1]
     items, within = divmod(position - start.sample, start.stage.group)
-    assert within == 0, "amendments begin with a batch"
+    if within:  # only where an epoch begins within a batch
+        raise ValueError(
+            "with tail='wrap' the last short batch of an epoch is filled from the next one, so that an amendment would begin "
+            "within a batch of one data set: use another tail, or unit='sample'"
+        )
     item = start.item + items
     number = bisect_right([segment.start for segment in plan.segments], item) - 1
     segment = plan.segments[number]
@@ -363,6 +370,17 @@ def _cut(plan: MixturePlan, segment: Segment, item: int, before: Sequence[int], 
         given[k] -= mine.size * segment.unit
         runs.append((np.concatenate([mine, old[0]]), np.concatenate([np.full(mine.size, segment.unit), old[1]])))
     return given, Deferred.of([had + now for had, now in zip(before, given, strict=True)], runs)
+
+
+def left_out(plan: MixturePlan, item: int, before: Sequence[int], root: int) -> tuple[list[int], Deferred | None]:
+    """The elements that each data set has given before an item of an epoch, all epochs together: their number, and those among the
+    first ones that have not come yet. None where a period is too long for that: about as many as their number says.
+    """
+    segment = plan.segments[bisect_right([segment.start for segment in plan.segments], item) - 1]
+    if segment.period > LONGEST_CUT:
+        return [], None
+    given, deferred = _cut(plan, segment, item, before, root)
+    return [had + now for had, now in zip(before, given, strict=True)], deferred
 
 
 def _check_units(deferred: Deferred, stages: Sequence[Stage]) -> None:
@@ -499,7 +517,7 @@ def _lay_stage(line: _Line, rules: Rules, stage: Stage, later: list[bool]) -> bo
         shares = _Shares(weights, rules.period)
         is_capped = any(free[k] < UNBOUNDED for k in shares.active)
         if stop == "forever":
-            bound = min((MAX_LENGTH - line.samples) // stage.group, (MAX_LENGTH - max(line.given)) // stage.unit)
+            bound = min((MAX_LENGTH - line.samples) // stage.group, (MAX_LENGTH - rules.had - max(line.given)) // stage.unit)
             items = bound if left is None else min(left, bound)
             piece = _to_first_exhaustion(shares, items, free) if is_capped else None
             if piece is None:

@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
 from itertools import accumulate, pairwise
 from numbers import Rational, Real
 from typing import Any, NamedTuple, cast
@@ -39,6 +38,7 @@ from penstock.order.layout import (
     Segment,
     Stage,
     is_capped,
+    left_out,
     make_runs,
     native_line,
     share,
@@ -267,7 +267,7 @@ class Mixture:
     @property
     def ends(self) -> bool:
         """Whether the run ends because caps are reached; not where epochs become empty for another reason."""
-        run, rules = self.runs[-1], Rules(self.lengths, self.stop, self.period, caps=self.caps)
+        run, rules = self.runs[-1], Rules(self.lengths, self.stop, self.period, caps=self._regimes()[-1].caps)
         return run.plan.num_samples == 0 and is_capped(run.plan, rules.capped(run.before))
 
     @property
@@ -370,18 +370,42 @@ class Mixture:
         segment = plan.segments[number]
         periods, inside = divmod(int(item) - segment.start, segment.period)
         given = segment.given(periods)
-        if inside:
-            which = np.empty(inside, np.int32)
-            items = np.arange(int(item) - inside, int(item))
-            cast(_core.MixtureLine, self._lines[self._run_of(epoch)]).at(
-                self._root(epoch), items, which, np.empty(inside, np.int64), None
-            )
+        line = cast(_core.MixtureLine, self._lines[self._run_of(epoch)])
+        for low in range(int(item) - inside, int(item), COUNTED):
+            items = np.arange(low, min(low + COUNTED, int(item)))
+            which = np.empty(items.size, np.int32)
+            line.at(self._root(epoch), items, which, np.empty(items.size, np.int64), None)
             counts = np.bincount(which, minlength=len(given)).tolist()
             given = [had + count * segment.unit for had, count in zip(given, counts, strict=True)]
         if offset is not None and offset[0]:
             which_now = int(self.choose_at(epoch, [position]).which[0])
             given[which_now] += int(offset[0])
         return tuple(given)
+
+    def holes(self, epoch: int, position: int) -> list[tuple[int, IntArray]]:
+        """For each data set (end, missing): before a position of an epoch all elements below ``end`` have come but the missing
+        ones, and no others. Where periods are too long to be looked through, as if elements came in their order.
+        """
+        run, before = self.runs[self._run_of(epoch)], self.given_before(epoch)
+        none = np.empty(0, np.int64)
+        if not run.plan.segments:
+            return [(had, none) for had in before]
+        [item], offset = _items(run.plan, np.array([position], np.int64))
+        if position >= run.plan.num_samples:
+            item, offset = run.plan.num_items, None
+        given, deferred = left_out(run.plan, int(item), before, self._root(epoch))
+        if not given or (offset is not None and offset[0]):
+            counts = self.num_given(epoch, position)
+            return [(had + now, none) for had, now in zip(before, counts, strict=True)]
+        if deferred is None:
+            return [(number, none) for number in given]
+        runs = [deferred.behind(k, number) if deferred.elements[k].size else (none, none) for k, number in enumerate(given)]
+        missing = [np.repeat(firsts, sizes) + _within(sizes) for firsts, sizes in runs]
+        return [(number + one.size, one) for number, one in zip(given, missing, strict=True)]
+
+    def caps_at(self, step: int) -> tuple[int | None, ...]:
+        """Elements that each data set gives at most, as far as is known at a step."""
+        return [regime for regime in self._regimes() if regime.step <= step][-1].caps
 
     def position_of_number(self, epoch: int, which: int, number: int) -> int | None:
         """The position at which a data set gives its element number ``number`` of an epoch, counted as they come; None if it gives
@@ -490,11 +514,6 @@ class Mixture:
         """Elements of an epoch of each data set."""
         return tuple(map(len, self._orders))
 
-    @cached_property
-    def caps(self) -> tuple[int | None, ...]:
-        """Elements that each data set gives at most in the whole run, after all amendments; None: without end."""
-        return self._regimes()[-1].caps
-
     def _curriculum(self) -> Curriculum:
         return Curriculum(cast(Sequence[Phase], self.phases), length=sum(map(len, self._orders[: len(self.parts)])))
 
@@ -578,6 +597,15 @@ class Mixture:
 _ALWAYS = ("parts", "seed", "weights", "stop", "batch_size", "unit", "phases", "period")
 _KEYWORDS = (*_ALWAYS[1:], "tail", "tokens", "temperature", "max_epochs", "amendments")
 TAILS = ("keep", "drop", "pad", "wrap")
+
+
+COUNTED = 1 << 20
+"""Items that are counted at a time."""
+
+
+def _within(sizes: IntArray) -> IntArray:
+    """0, 1, ... in each of several runs."""
+    return np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
 def _first_of(run: EpochRun) -> int:

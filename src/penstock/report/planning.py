@@ -38,7 +38,7 @@ def plan_rows(plan: RunPlan) -> list[list[str]]:
             f"{one.epochs:.3f}",
             _step(one.exhausted_at),
             _step(one.capped_at),
-            f"{one.repeated:,}",
+            "" if one.repeated is None else f"{one.repeated:,}",
             "" if one.tokens is None else count(one.tokens),
             _share(one.token_share),
             _share(one.padding),

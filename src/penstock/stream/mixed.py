@@ -529,6 +529,9 @@ class MixedStream(Stream):
             streams[name] = stream.without(banned, from_step=from_step)
         return self._remade(streams)
 
+    def unbanned(self, from_step: int) -> "MixedStream":
+        return self._remade({name: stream.unbanned(from_step) for name, stream in self._streams.items()})
+
     def where(self, record: Any, *, epochs: range = range(1), before: int | None = None) -> list[tuple[int, int]]:
         """(epoch, position) of every time a record or document comes in those epochs; it is given as (name of its stream, id). If
         an epoch never ends, ``before`` is the position at which to stop.

@@ -13,16 +13,21 @@
           code: {path: code.rox, shuffle: 3}
 
 A path is relative to the file. ``shuffle`` is a seed or the arguments of shuffle(); false takes records in order. ``open`` has
-arguments of ``pen.open``.
+arguments of ``pen.open``. Numbers and truth values are those of YAML 1.2 and JSON: 1e-9 is a number, 010 and no are texts. A key
+that comes twice is an error.
 """
 
+import glob
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import FormatError
+from penstock.formats.files import has_pattern
 from penstock.formats.open import open as open_source
 from penstock.process import need
 from penstock.remote.url import is_url
@@ -36,6 +41,14 @@ OPTIONS = ("stop", "unit", "period", "by", "temperature")
 KEYS = ("seed", "sources", *OPTIONS, "sequences", "pack", "amendments")
 SOURCE_KEYS = ("path", "weight", "max_epochs", "shuffle", "open")
 AMENDMENT_KEYS = ("step", "weights", "add", "max_epochs")
+
+PLAIN = {
+    "bool": (r"true|false", "tf"),
+    "int": (r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    "float": (r"[-+]?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|[-+]?\.[0-9]+(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+    "null": (r"~|null|", "~n\0"),
+}
+"""What a plain text stands for, tried in this order, and the characters that it may begin with."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +88,21 @@ class MixtureFile:
         for number, amendment in enumerate(amendments):
             where = f"amendments[{number}]"
             _check_keys(f"{self.name}: {where}", amendment, AMENDMENT_KEYS, ("step",))
+            for key in ("weights", "max_epochs"):
+                _mapping(f"{self.name}: {where}.{key}", amendment.get(key, {}))
             self._check_sources(f"{where}.add", amendment.get("add", {}))
+            weighted = [name for name, one in amendment.get("add", {}).items() if "weight" in one]
+            if weighted:
+                raise ValueError(
+                    f"{self.name}: {where}.add: {weighted} have a weight, and an amendment gives one to all sources: "
+                    f"write it in {where}.weights"
+                )
 
     def _check_sources(self, where: str, sources: Any) -> None:
         for name, source in _mapping(f"{self.name}: {where}", sources).items():
             _check_keys(f"{self.name}: {where}.{name}", source, SOURCE_KEYS, ("path",))
             paths = source["path"] if isinstance(source["path"], list) else [source["path"]]
-            if not paths or not all(isinstance(path, str) for path in paths):
+            if not paths or not all(isinstance(path, str) and path for path in paths):
                 raise TypeError(f"{self.name}: {where}.{name}: path must be a text or a list of texts, got {source['path']!r}")
 
     @classmethod
@@ -91,7 +112,7 @@ class MixtureFile:
         with reading(path):
             raw = path.read_bytes()
         try:
-            content = json.loads(raw) if path.suffix == ".json" else _yaml().safe_load(raw)
+            content = json.loads(raw, object_pairs_hook=_without_repeats) if path.suffix == ".json" else _load_yaml(raw)
         except RecursionError as error:
             raise FormatError(f"{path}: cannot be read: it is nested too deeply") from error
         except ValueError as error:
@@ -105,7 +126,7 @@ class MixtureFile:
     def write(self, path: str | Path) -> Path:
         """Write it to a file, for :meth:`read`; paths stay as they are."""
         path, content = Path(path), json.loads(json.dumps(self.content))
-        text = json.dumps(content, indent=2) if path.suffix == ".json" else _yaml().safe_dump(content, sort_keys=False)
+        text = json.dumps(content, indent=2) if path.suffix == ".json" else _dump_yaml(content)
         with writing(path, "writing"):
             path.write_text(text, encoding="utf-8")
         return path
@@ -124,22 +145,28 @@ class MixtureFile:
         caps = {name: one["max_epochs"] for name, one in sources.items() if "max_epochs" in one}
         if caps:
             options["max_epochs"] = caps
-        mixed = mix(self._streams(sources), seed=content["seed"], **options)
-        for amendment in content.get("amendments", []):
+        streams = self._streams("sources", sources)
+        with _told(self.name):
+            mixed = mix(streams, seed=content["seed"], **options)
+        for number, amendment in enumerate(content.get("amendments", [])):
             added = amendment.get("add", {})
             caps = {name: one["max_epochs"] for name, one in added.items() if "max_epochs" in one} | amendment.get("max_epochs", {})
-            mixed = mixed.amend(
-                amendment["step"], weights=amendment.get("weights"), add=self._streams(added), max_epochs=caps or None
-            )
+            streams = self._streams(f"amendments[{number}].add", added)
+            with _told(f"{self.name}: amendments[{number}]"):
+                mixed = mixed.amend(amendment["step"], weights=amendment.get("weights"), add=streams, max_epochs=caps or None)
         return mixed
 
-    def _streams(self, sources: Mapping[str, Any]) -> dict[str, Stream]:
-        return {name: self._stream(source) for name, source in sources.items()}
+    def _streams(self, where: str, sources: Mapping[str, Any]) -> dict[str, Stream]:
+        found = {}
+        for name, source in sources.items():
+            with _told(f"{self.name}: {where}.{name}"):
+                found[name] = self._stream(source)
+        return found
 
     def _stream(self, given: Mapping[str, Any]) -> Stream:
         paths = given["path"] if isinstance(given["path"], list) else [given["path"]]
-        found = [path if is_url(path) or Path(path).is_absolute() else str(self.directory / path) for path in paths]
-        source = open_source(found if isinstance(given["path"], list) else found[0], **given.get("open", {}))
+        found = [self._full(path) for path in paths]
+        source = open_source(found if isinstance(given["path"], list) else found[0], **_mapping("open", given.get("open", {})))
         shuffle = given.get("shuffle", False)
         ordered: Any
         if shuffle is False or shuffle is None:
@@ -151,6 +178,12 @@ class MixtureFile:
                 options = dict(self.content[kind])
                 return getattr(ordered, kind)(options.pop("length"), **options)  # type: ignore[no-any-return]
         return ordered  # type: ignore[no-any-return]
+
+    def _full(self, path: str) -> str:
+        if is_url(path) or Path(path).is_absolute():
+            return path
+        directory = str(self.directory)
+        return str(Path(glob.escape(directory) if has_pattern(path) else directory) / path)
 
 
 def load_mixture(path: str | Path) -> MixedStream:
@@ -171,9 +204,69 @@ def _yaml() -> Any:
     return need("yaml", "yaml")
 
 
+def _load_yaml(raw: bytes) -> Any:
+    yaml = _yaml()
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
+        yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+    def mapping(loader: Any, node: Any) -> dict[Any, Any]:
+        return _without_repeats(
+            [(loader.construct_object(key, deep=True), loader.construct_object(value, deep=True)) for key, value in node.value]
+        )
+
+    _add_plain(Loader)
+    Loader.add_constructor("tag:yaml.org,2002:map", mapping)
+    Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+    Loader.add_constructor("tag:yaml.org,2002:float", lambda loader, node: float(loader.construct_scalar(node)))
+    return yaml.load(raw, Loader)  # a SafeLoader
+
+
+def _dump_yaml(content: Any) -> str:
+    yaml = _yaml()
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc, name-defined]
+        yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
+
+    _add_plain(Dumper)
+    return str(yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True))
+
+
+def _add_plain(kind: Any) -> None:
+    """What plain texts stand for, when a document is read and when texts are quoted because they look like something else."""
+    for name, (pattern, first) in PLAIN.items():
+        characters = ["" if one == "\0" else one for one in first]
+        kind.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(f"^(?:{pattern})$"), characters)
+
+
+def _without_repeats(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Keys and values of a file; ValueError if a key comes twice."""
+    found: dict[Any, Any] = {}
+    for key, value in pairs:
+        if not isinstance(key, str):
+            raise ValueError(f"expected texts as keys, got {key!r}: put it in quotes")
+        if key in found:
+            raise ValueError(f"the key {key!r} comes twice")
+        found[key] = value
+    return found
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Errors about arguments say where in the file these are."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if type(error) not in (TypeError, ValueError):
+            raise
+        raise type(error)(f"{where}: {error}") from error
+
+
 def _mapping(where: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+    if not isinstance(value, Mapping):
         raise TypeError(f"{where}: expected keys and values, got {type(value).__name__}")
+    if not all(isinstance(key, str) for key in value):
+        raise TypeError(f"{where}: expected texts as keys, got {next(key for key in value if not isinstance(key, str))!r}")
     return value
 
 

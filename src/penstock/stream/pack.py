@@ -341,6 +341,9 @@ class PackStream(PartStream):
             return banned
         return self._remade(bans=self._bans.with_ids(ids, from_step, self.packing.num_documents))
 
+    def unbanned(self, from_step: int) -> "PackStream":
+        return self._remade(bans=self._bans.before(from_step))
+
     def _remade(self, **changed: Any) -> "PackStream":
         options = changed.pop("options", self._options)
         kept = {"bans": self._bans, "bounds": self._bounds, "separator": self._separator, "phases": self._phases}

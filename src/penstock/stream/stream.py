@@ -148,6 +148,10 @@ class Stream(ABC):
         """Streams that this one is equal to before a step, with that step: the mixture before its last amendment, and so on."""
         return iter(())
 
+    def unbanned(self, from_step: int) -> "Stream":
+        """The same stream without the bans that hold from that step or a later one on; this one, if it cannot be had."""
+        return self
+
     def mean_tokens(self, field: str | None = None) -> Fraction:
         """The mean number of tokens of the samples of an epoch, bans and padding apart; or of elements of a field."""
         if field is None:
@@ -535,7 +539,7 @@ class RecordStream(PartStream):
             raise KeyError(f"unknown field {name!r}; there are {list(self.schema)}")
         if self.schema[name].is_fixed:
             return super().mean_tokens(name)
-        if not isinstance(self.order, Sequential | Shuffle | BlockShuffle | Random):
+        if not isinstance(self.order, Sequential | Shuffle | BlockShuffle | Bucketed | Random):
             raise TypeError(
                 f"the mean of records in the order {type(self.order).__name__} is not known: use shuffle() or in_order()"
             )
@@ -768,6 +772,9 @@ class RecordStream(PartStream):
             raise ValueError("every record that has a weight is banned, so there is nothing to take instead")
         return RecordStream(self.source, self.order, bans=bans)
 
+    def unbanned(self, from_step: int) -> "RecordStream":
+        return RecordStream(self.source, self.order, bans=self.bans.before(from_step))
+
     @property
     def has_records(self) -> bool:
         return True
@@ -857,6 +864,10 @@ class Bans(tuple[tuple[int, IntArray], ...]):
         if banned.size >= count:
             raise ValueError("every record is banned, so there is nothing to take instead")
         return Bans((*self, (whole_number("from_step", from_step), banned)))
+
+    def before(self, from_step: int) -> "Bans":
+        """Those that hold before a step already."""
+        return Bans(ban for ban in self if ban[0] < from_step)
 
     def at(self, step: int | None) -> IntArray:
         """The records that do not come at a step (at any step, for None), in rising order."""

@@ -341,7 +341,8 @@ def blame_step(run: Run, step: int, *, most: int = 20, level: Level | None = Non
     found = []
     for number in order.tolist():
         suspect = _suspect(run, level, usual, visits.record(number), [visits])
-        here = next(one for one in suspect.visits if (one.step, one.sample) == (step, int(visits.sample[number])))
+        piece = step, int(visits.sample[number]), int(visits.low[number])  # a sample may have several pieces of a document
+        here = next(one for one in suspect.visits if (one.step, one.sample, one.low) == piece)
         found.append((suspect, here))
     return StepBlame(_spike(level, place), tuple(found), _by_source(run, usual, [visits], level))
 

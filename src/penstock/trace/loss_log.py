@@ -186,6 +186,8 @@ class LossLog:
         self._seconds = float(seconds)
         self._loader: Loader | None = None
         self._schedule: Schedule | None = None
+        self._stretch: Stretch | None = None  # what the held losses belong to: of the schedule in which they were computed
+        self._made_by: Mapping[str, Any] | None = None
         self._held: list[tuple[int, Any]] = []
         self._held_losses, self._held_since = 0, 0.0
         self._file = _File(self.path)
@@ -244,6 +246,8 @@ class LossLog:
             raise RuntimeError("the log belongs to the process that made it, this is another")
         if loader.schedule is not self._schedule:
             self.flush()
+            self._schedule = None  # if this fails, the next call tries again
+            self._stretch, self._made_by = self._stretch_of(loader), self._recipe_of(loader)
             self._schedule = loader.schedule
         number = loader.step - 1 if step is None else whole_number("step", step)
         if number < 0:
@@ -271,6 +275,7 @@ class LossLog:
         num_losses = sum(losses.size for _, losses in steps)
         try:
             if steps:
+                assert self._stretch is not None
                 self._file.append(self._stretch, self._rank, self._made_by, _blocks(steps))
                 self._written += num_losses
         except Exception as error:
@@ -292,19 +297,15 @@ class LossLog:
         assert self._loader is not None
         return self._loader.shard.rank
 
-    @property
-    def _stretch(self) -> Stretch:
-        """What the held losses belong to."""
-        loader, schedule = self._loader, self._schedule
-        assert loader is not None
+    def _stretch_of(self, loader: Loader) -> Stretch:
+        schedule = loader.schedule
         state = loader.state_at(getattr(schedule, "start", 0))
         return Stretch(state, getattr(schedule, "tail", "keep"), loader.shard.world, self.per)
 
-    @property
-    def _made_by(self) -> Mapping[str, Any] | None:
-        if self._data is None or self._loader is None:
+    def _recipe_of(self, loader: Loader) -> Mapping[str, Any] | None:
+        if self._data is None:
             return None
-        calls = self._loader.stream.recipe()
+        calls = loader.stream.recipe()
         try:
             json.dumps(calls)
         except (TypeError, ValueError):  # such as weights of numpy's types

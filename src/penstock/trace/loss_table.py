@@ -1,7 +1,8 @@
 """LossTable: the losses of a run, as its ranks logged them. Files are mapped; what is computed is computed for whole blocks.
 
 A step belongs to the stretch of the newest file that has it. Of every rank of that stretch, the newest file counts; losses of that
-step in files of other stretches were overwritten.
+step in files of other stretches were overwritten. So were all later steps of older files of other stretches: the run was resumed
+there with other batches, and what it did before from that step on is no part of it.
 """
 
 import json
@@ -60,6 +61,16 @@ class _Block:
     @property
     def counts(self) -> IntArray:
         return np.full(self.steps, self.each, np.int64) if self.ends is None else np.diff(self.ends, prepend=0)
+
+    def before(self, step: int) -> "_Block | None":
+        """The steps before one; None if there are none."""
+        count = step - self.first
+        if count >= self.steps:
+            return self
+        if count <= 0:
+            return None
+        end = count * self.each if self.ends is None else int(self.ends[count - 1])
+        return _Block(self.first, count, self.each, None if self.ends is None else self.ends[:count], self.losses[:end])
 
     def of(self, place: int) -> Losses:
         if self.ends is None:
@@ -139,7 +150,7 @@ class RankFile:
             return None
         counts = data[start:middle].view("<u4") if each == VARYING else None
         is_whole = int(_core.crc32c(data[start:end])) == crc and first + steps < 2**63
-        is_whole = is_whole and (int(counts.sum(dtype=np.int64)) if counts is not None else max(1, each) * steps) == losses
+        is_whole = is_whole and (int(counts.sum(dtype=np.int64)) if counts is not None else each * steps) == losses
         if is_whole:
             ends = None if counts is None else np.cumsum(counts, dtype=np.int64)
             self.blocks.append(_Block(first, steps, each, ends, data[middle:end].view("<f4")))
@@ -193,7 +204,12 @@ class LossTable:
 
     def _index(self) -> None:
         """Which block has the losses of which step and rank."""
-        blocks = [(number, block) for number, file in enumerate(self._files) for block in file.blocks]
+        blocks = [
+            (number, kept)
+            for number, (file, end) in enumerate(zip(self._files, self._ends(), strict=True))
+            for block in file.blocks
+            if (kept := block.before(end)) is not None
+        ]
         self._blocks = [block for _, block in blocks]
         self._file_of = np.array([number for number, _ in blocks], np.int64)
         sizes = np.array([block.steps for block in self._blocks], np.int64)
@@ -211,6 +227,16 @@ class LossTable:
         else:
             self.steps, self._place = np.unique(steps, return_inverse=True)
         self._choose()
+
+    def _ends(self) -> list[int]:
+        """The step of every file from which on it does not count: where a newer file of another stretch begins."""
+        begins: dict[int, int] = {}
+        ends: list[int] = []
+        for file, key in zip(reversed(self._files), reversed(self._key_of), strict=True):
+            ends.append(min((first for other, first in begins.items() if other != key), default=1 << 63))
+            if file.blocks:
+                begins[key] = min(begins.get(key, 1 << 63), *(block.first for block in file.blocks), 1 << 63)
+        return ends[::-1]
 
     def _choose(self) -> None:
         """The stretch of every step, and which entries count."""

@@ -3,7 +3,7 @@ itself.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,11 +76,10 @@ def global_place(loader: Loader, step: int) -> Place:
 
 
 def visits_of(loader: Loader, step: int) -> Visits:
-    """What is in the batch of a step, without padding. No record is read, unless those that cannot be read are replaced by
-    others.
+    """What is in the batch of a step, with samples that only fill it up. No record is read, unless those that cannot be read are
+    replaced by others.
     """
     place = global_place(loader, step)
-    real = place.num_samples - place.padding
     if loader.work.on_error != "raise":
         batch = replace(loader.work, transform=None, ids=RECORD, pads=False, out=()).make(place)
         ids = np.asarray(batch[RECORD], np.int64)
@@ -94,7 +93,15 @@ def visits_of(loader: Loader, step: int) -> Visits:
         order = np.argsort(sample, kind="stable")
         rows = rows[order]
         found = Visits(step, sample[order], source[order], rows[:, 0], rows[:, 1], rows[:, 2], _unknown(len(order)))
-    return found.take(found.sample < real) if place.padding else found
+    return found
+
+
+def _earlier(stream: Stream) -> Iterator[Stream]:
+    """A stream, and what it may have been earlier in its run: without its last amendments and bans."""
+    for one in (stream, *(before for _, before in stream.unamended())):
+        yield one
+        for step in sorted({step for part in one.parts for step, _ in part.bans}, reverse=True):
+            yield one.unbanned(step)
 
 
 def _unknown(count: int) -> Losses:
@@ -184,12 +191,18 @@ class Run:
                 f"the loader {'phases' if given.phases is not None else 'a batch size'}: give the loader of that run"
             )
         options: dict[str, Any] = {"transform": work.transform, "ids": work.ids, "on_error": work.on_error, "threads": 0}
-        loader = Loader(given.stream, tail=stretch.tail, **size, **options)
-        try:
-            loader.load_state_dict(stretch.state)
-        except StateMismatchError as error:
-            raise StateMismatchError(f"{self.table.path}: the loader is not that of the run: {error}") from error
-        return loader
+        mismatch: StateMismatchError | None = None
+        for stream in _earlier(given.stream):
+            loader = Loader(stream, tail=stretch.tail, **size, **options)
+            try:
+                loader.load_state_dict(stretch.state)
+            except StateMismatchError as error:
+                mismatch = mismatch or error
+                continue
+            own = loader.state_at(stretch.state["step"])
+            if own["plan"] == stretch.state["plan"] or not any(stream.unamended()):
+                return loader  # an amended mixture takes states of the one before, too
+        raise StateMismatchError(f"{self.table.path}: the loader is not that of the run: {mismatch}") from mismatch
 
     def visits(self, step: int) -> Visits:
         """The records of a step with their losses. A packed sample of which only the sample has a loss gives it to all its
@@ -211,7 +224,7 @@ class Run:
                 )
             mine = visits.sample % stretch.world == rank
             visits.loss[mine] = losses[visits.sample[mine] // stretch.world] if stretch.per == "sample" else losses
-        return visits
+        return visits.take(visits.sample < place.num_samples - place.padding) if place.padding else visits
 
     def steps_with(self, record: RecordKey, most: int = 100) -> Sequence[int]:
         """The logged steps at which a record comes, as far as the order can say so without looking at all of them; at most

@@ -21,6 +21,8 @@ from penstock.schema import Field
 from penstock.store.generation import generations, load_redirects, storage_of
 from penstock.store.reader import Store
 from penstock.store.row_map import live_rows
+from penstock.stream import Stream
+from penstock.stream.documents import has_tokens
 from penstock.stream.stream import RecordStream
 from penstock.view.guard import Query
 from penstock.view.records import MOST_NAME, class_names, edges, plain_number, sendable
@@ -30,9 +32,10 @@ MOST_GENERATIONS = 500
 
 Open = Callable[[int | None], Source]  # opens the data, or a generation of it
 MOST_CHUNKS = 2000  # chunks that are shown, from the first on
-PARAMETERS = ("order", "seed", "batch", "block", "window", "lanes")
+PARAMETERS = ("order", "seed", "batch", "block", "window", "lanes", "samples", "length", "tokens")
 MOST = 2**31
 MOST_BATCH = 65_536
+MOST_LENGTH = 1 << 20  # tokens of a sequence
 NUM_POINTS = 12_000
 NUM_SAMPLES = 150_000  # positions that are looked at for the heat map
 MOST_BINS, LEAST_BINS = 64, 8
@@ -50,6 +53,7 @@ class ShownData:
         self._open, self.words = opener, tuple(words)
         self._lock = threading.Lock()
         self._others: dict[int, Source] = {}
+        self._loaders: dict[tuple[Source, OrderChoice], Loader] = {}
         self._first = opener(None)
 
     def at(self, generation: int | None) -> Source:
@@ -63,6 +67,15 @@ class ShownData:
             while len(self._others) > MOST_OPEN:  # not closed: another thread may be reading; it goes with its last reader
                 self._others.pop(next(iter(self._others)))
             return self._others[generation]
+
+    def loader(self, source: Source, choice: "OrderChoice") -> Loader:
+        """The loader of a choice; the last ones are kept, because packs of many documents take a while to plan."""
+        with self._lock:
+            if (source, choice) not in self._loaders:
+                self._loaders[source, choice] = choice.loader(source)
+            while len(self._loaders) > MOST_OPEN:
+                self._loaders.pop(next(iter(self._loaders)))
+            return self._loaders[source, choice]
 
     def close(self) -> None:
         """Close everything. Idempotent."""
@@ -144,6 +157,10 @@ class OrderChoice:
     block: int | None
     window: int | None
     lanes: int
+    samples: str = "records"
+    length: int = 2048
+    tokens: int | None = None
+    """The place of the field whose values are documents; None where there is only one."""
 
     @classmethod
     def of(cls, query: Query) -> "OrderChoice":
@@ -154,6 +171,9 @@ class OrderChoice:
             query.optional("block", least=1, most=MOST),
             query.optional("window", least=1, most=MOST),
             query.whole("lanes", 1, least=1, most=256),
+            query.choice("samples", ("records", "packs", "sequences"), "records"),
+            query.whole("length", 2048, least=1, most=MOST_LENGTH),
+            query.optional("tokens", most=4096),
         )
 
     def stream(self, source: Source) -> RecordStream:
@@ -161,21 +181,22 @@ class OrderChoice:
             return source.in_order()
         return source.shuffle(seed=self.seed, block=self.block, window=self.window, lanes=self.lanes)
 
+    def samples_of(self, source: Source) -> Stream:
+        """The stream of records, or of sequences put together from documents."""
+        stream, names = self.stream(source), document_fields(source)
+        if self.samples == "records":
+            return stream
+        field = None if self.tokens is None or len(names) < 2 else list(source.schema)[self.tokens]
+        return stream.pack(self.length, field=field) if self.samples == "packs" else stream.sequences(self.length, field=field)
+
     def loader(self, source: Source) -> Loader:
-        """The batches; nothing is read."""
-        return Loader(self.stream(source), self.batch_size)
+        """The batches; no record is read, but for the lengths of documents that are put together."""
+        return Loader(self.samples_of(source), self.batch_size)
 
 
-def batch_of(source: Source, choice: OrderChoice, step: int) -> tuple[dict[str, Any], IntArray]:
-    """Where the batch of a step stands, and the ids of its records."""
-    loader = choice.loader(source)
-    found = loader.explain(step)
-    about = {name: found[name] for name in ("step", "epoch", "position")}
-    return {**about, "samples": len(found["ids"]), "steps": len(loader), "text": repr(choice.stream(source).order)}, found["ids"]
-
-
-def places_of(source: Source, choice: OrderChoice, record: int, epoch: int) -> list[dict[str, int]]:
-    return choice.loader(source).where(record, epochs=range(epoch, epoch + 1))
+def document_fields(source: Source) -> list[str]:
+    """Fields whose values may be documents: texts, byte strings, and tokens of varying number."""
+    return [name for name, field in source.schema.items() if not field.is_fixed and (field.kind != "ragged" or has_tokens(field))]
 
 
 def picture_of(source: Source, choice: OrderChoice, epoch: int) -> dict[str, Any]:

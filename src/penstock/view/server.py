@@ -30,25 +30,27 @@ import numpy as np
 
 from penstock.argument import IntArray
 from penstock.errors import MissingError, PenstockError
+from penstock.loader import Loader
 from penstock.loader.stats import Stats
 from penstock.records import Source
 from penstock.store.reader import Store
 from penstock.tokenizer import TextTokenizer
+from penstock.trace.run import visits_of
 from penstock.view.dataset import (
     PARAMETERS,
     OrderChoice,
     ShownData,
-    batch_of,
     chunk_map,
     describe,
+    document_fields,
     label_fields,
     mix_of,
     picture_of,
     place_of,
-    places_of,
     without_paths,
 )
 from penstock.view.guard import HEADERS, Guard, Query, RefusedError, Response, as_json, whole
+from penstock.view.pipeline import MOST_STEPS, BatchReader, ShownLoader, steps_of
 from penstock.view.records import LONG, MOST_BYTES, MOST_FIELDS, SHORT, Limits, make_image, read_value, rows
 from penstock.view.search import search, searchable
 
@@ -69,6 +71,8 @@ class Routes:
     data: ShownData | None
     watched: Path | None = None
     tokenizer: TextTokenizer | None = None
+    shown: ShownLoader | None = None
+    name: str = ""
 
     def answer(self, path: str, query: str) -> Response:
         """The answer to a path below the root; errors as JSON."""
@@ -94,19 +98,31 @@ class Routes:
 
     def source(self, query: Query) -> Source:
         """The data, at the generation that was asked for."""
+        if self.shown is not None:
+            return self.shown.source(query.whole("part", 0, most=len(self.shown.parts) - 1))
         if self.data is None:
             raise RefusedError(HTTPStatus.NOT_FOUND, "no data was given, only a file to watch")
         return self.data.at(query.optional("generation", least=1, most=MOST_NUMBER))
 
     def about(self, query: Query) -> Response:
         watched = None if self.watched is None else self.watched.name
-        if self.data is None:
-            return as_json({"names": [], "data": None, "watched": watched})
+        if self.data is None and self.shown is None:
+            return as_json({"names": [], "data": None, "watched": watched, "loader": None})
         source = self.source(query)
         fields = list(source.schema)
         found = [fields.index(name) for name in searchable(source, self.tokenizer)]
-        about = {**describe(source), "labels": label_fields(source), "searchable": found, "shown_fields": MOST_FIELDS}
-        return as_json({"names": [_short(word) for word in self.data.words], "data": about, "watched": watched})
+        about = {
+            **describe(source),
+            "labels": label_fields(source),
+            "searchable": found,
+            "documents": [fields.index(name) for name in document_fields(source)],
+            "shown_fields": MOST_FIELDS,
+        }
+        if self.shown is not None and isinstance(source, Store):
+            about["generations"] = [source.generation]  # that of the loader
+        names = [self.name] if self.data is None else [_short(word) for word in self.data.words]
+        loader = None if self.shown is None else self.shown.describe(self.tokenizer)
+        return as_json({"names": names, "data": about, "watched": watched, "loader": loader})
 
     def _rows(self, source: Source, ids: IntArray, limits: Limits) -> list[dict[str, Any]]:
         return rows(source, ids, limits, self.words, self.tokenizer)
@@ -135,8 +151,16 @@ class Routes:
 
     def where(self, query: Query, number: str) -> Response:
         source, choice = self.source(query), OrderChoice.of(query)
-        places = places_of(source, choice, _id(source, number), query.whole("epoch", 0, most=MOST_STEP))
+        epoch, record = query.whole("epoch", 0, most=MOST_STEP), _id(source, number)
+        if self.shown is not None:
+            part = query.whole("part", 0, most=len(self.shown.parts) - 1)
+            return as_json({"where": self.shown.places(part, record, epoch), "text": ""})
+        places = self._loader(source, choice).where(record, epochs=range(epoch, epoch + 1))
         return as_json({"where": places, "text": repr(choice.stream(source).order)})
+
+    def _loader(self, source: Source, choice: OrderChoice) -> Loader:
+        assert self.data is not None
+        return self.data.loader(source, choice)
 
     def image(self, query: Query, field: str, number: str) -> Response:
         source = self.source(query)
@@ -146,10 +170,48 @@ class Routes:
 
     def batch(self, query: Query) -> Response:
         source, choice = self.source(query), OrderChoice.of(query)
-        about, ids = batch_of(source, choice, query.whole("step", 0, most=MOST_STEP))
-        start = query.whole("start", 0, most=MOST_NUMBER)
+        step, start = query.whole("step", 0, most=MOST_STEP), query.whole("start", 0, most=MOST_NUMBER)
         count = query.whole("count", 64, least=1, most=MOST_RECORDS)
-        return as_json({**about, "start": start, "rows": self._rows(source, ids[start : start + count], SHORT)})
+        if self.shown is None:
+            loader, has_losses = self._loader(source, choice), False
+            visits, text, sources = visits_of(loader, step), repr(choice.stream(source).order), [source]
+        else:
+            loader, visits, has_losses = self.shown.visits(step)
+            text, sources = "", [part.source for part in loader.stream.parts]
+        reader = BatchReader(loader, step, visits, self.tokenizer, SHORT)
+        rows = self._with_cells(sources, reader.rows(start, start + count))
+        place, steps = reader.place, steps_of(loader)
+        about = {"step": step, "epoch": place.epoch, "position": place.position, "samples": reader.num_samples, "steps": steps}
+        return as_json({**about, "text": text, "has_losses": has_losses, "start": start, "rows": rows})
+
+    def _with_cells(self, sources: Sequence[Source], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Samples that are records with their values, read stream by stream."""
+        for part, source in enumerate(sources):
+            mine = [row for row in found if row["part"] == part and "id" in row]
+            cells = self._rows(source, np.array([row["id"] for row in mine], np.int64), SHORT) if mine else []
+            for row, one in zip(mine, cells, strict=True):
+                row["cells"] = one["cells"]
+        return found
+
+    def _need_loader(self) -> ShownLoader:
+        if self.shown is None:
+            raise RefusedError(HTTPStatus.NOT_FOUND, "this needs a loader; start with: penstock view MODULE:FUNCTION, or --run RUN")
+        return self.shown
+
+    def _need_losses(self) -> ShownLoader:
+        if self.shown is None or not self.shown.has_losses:
+            raise RefusedError(HTTPStatus.NOT_FOUND, "this needs the losses of a run; start with: penstock view --run RUN")
+        return self.shown
+
+    def shares(self, query: Query) -> Response:
+        return as_json(self._need_loader().shares(query.optional("steps", least=1, most=MOST_STEPS)))
+
+    def losses(self, query: Query) -> Response:
+        low, high = (query.optional(name, most=MOST_STEPS) for name in ("from", "to"))
+        return as_json(self._need_losses().losses(low, high))
+
+    def blame(self, query: Query) -> Response:
+        return as_json(self._need_losses().blame(query.whole("step", 0, most=MOST_STEP)))
 
     def order(self, query: Query) -> Response:
         return as_json(picture_of(self.source(query), OrderChoice.of(query), query.whole("epoch", 0, most=MOST_STEP)))
@@ -194,18 +256,22 @@ def _id(source: Source, text: str) -> int:
     return record
 
 
-_CHOICE = {"generation", "epoch", *PARAMETERS}
+_SOURCE = {"generation", "part"}
+_CHOICE = {"epoch", *_SOURCE, *PARAMETERS}
 _ROUTES: tuple[tuple[str, set[str], Callable[..., Response]], ...] = (
-    ("api/about", {"generation"}, Routes.about),
-    ("api/records", {"generation", "start", "count"}, Routes.records),
-    ("api/record/([0-9]{1,20})", {"generation"}, Routes.record),
-    ("api/search", {"generation", "field", "text", "start", "count"}, Routes.search),
+    ("api/about", _SOURCE, Routes.about),
+    ("api/records", {"start", "count", *_SOURCE}, Routes.records),
+    ("api/record/([0-9]{1,20})", _SOURCE, Routes.record),
+    ("api/search", {"field", "text", "start", "count", *_SOURCE}, Routes.search),
     ("api/where/([0-9]{1,20})", _CHOICE, Routes.where),
-    ("image/([0-9]{1,4})/([0-9]{1,20})", {"generation", "edge"}, Routes.image),
+    ("image/([0-9]{1,4})/([0-9]{1,20})", {"edge", *_SOURCE}, Routes.image),
     ("api/batch", {"step", "start", "count", *_CHOICE} - {"epoch"}, Routes.batch),
+    ("api/shares", {"steps"}, Routes.shares),
+    ("api/losses", {"from", "to"}, Routes.losses),
+    ("api/blame", {"step"}, Routes.blame),
     ("api/order", _CHOICE, Routes.order),
     ("api/mix", {"field", *_CHOICE}, Routes.mix),
-    ("api/chunks", {"generation"}, Routes.chunks),
+    ("api/chunks", _SOURCE, Routes.chunks),
     ("api/live", set(), Routes.live),
 )
 
@@ -305,8 +371,9 @@ class ViewServer(ThreadingHTTPServer):
             self._end(request)
         for thread in self._answering:
             thread.join(timeout=5)
-        if self.routes.data is not None:
-            self.routes.data.close()
+        for shown in (self.routes.data, self.routes.shown):
+            if shown is not None:
+                shown.close()
 
 
 class _Handler(BaseHTTPRequestHandler):

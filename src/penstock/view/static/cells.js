@@ -7,12 +7,12 @@ import { generation, link } from "./state.js";
 const SMALL = new Set(["number", "missing"]);
 const SVG = "http://www.w3.org/2000/svg";
 
-export function cell(found, field, id, edge) {
+export function cell(found, field, id, edge, part = 0) {
   switch (found.kind) {
     case "missing": return span("soft", "missing");
     case "number": return found.name === undefined ? span("number", figure(found.value)) : span("class", found.name, " ", span("soft small", figure(found.value)));
     case "text": return text(found);
-    case "image": return picture(found, field, id, edge);
+    case "image": return picture(found, field, id, edge, part);
     case "array": return array(found);
     case "plot": return plot(found);
     case "tokens": return tokens(found);
@@ -28,8 +28,8 @@ function text(found) {
   return make("span", { className: "words" }, found.text, rest > 0 ? span("soft", ` … ${count(found.length)} characters`) : null);
 }
 
-function picture(found, field, id, edge) {
-  const query = new URLSearchParams({ ...generation(), ...(edge ? { edge } : {}) }).toString();
+function picture(found, field, id, edge, part) {
+  const query = new URLSearchParams({ ...generation(), ...(part ? { part } : {}), ...(edge ? { edge } : {}) }).toString();
   const box = div("picture");
   const failed = () => box.replaceChildren(span("soft", "no picture"));
   const image = make("img", { src: `image/${field}/${id}${query ? `?${query}` : ""}`, alt: `record ${id}`, loading: "lazy", on: { error: failed } });
@@ -84,6 +84,8 @@ function spark(found) {
 
 // Many records, as cards or as a table
 
+const to = (row) => link(`record/${row.id}`, row.part === undefined ? {} : { part: row.part || null });
+
 export function hasPicture(rows) {
   return rows.some((row) => row.cells.some((one) => one.kind === "image"));
 }
@@ -93,15 +95,16 @@ export function cards(rows, fields, badge = null) {
   return div("cards", rows.map((row, place) => {
     const rest = row.cells.map((found, i) => [found, i]).filter(([, i]) => i !== pictured);
     return make("article", { className: "card" },
-      pictured >= 0 ? make("a", { href: link(`record/${row.id}`), tabIndex: -1 }, cell(row.cells[pictured], pictured, row.id, 256)) : null,
-      div("body", div("top", make("a", { className: "id", href: link(`record/${row.id}`) }, count(row.id)), badge ? span("soft", badge(place)) : null),
-        make("dl", {}, rest.map(([found, i]) => div(SMALL.has(found.kind) ? "pair short" : "pair", make("dt", {}, fields[i].name), make("dd", {}, cell(found, i, row.id, 128)))))));
+      pictured >= 0 ? make("a", { href: to(row), tabIndex: -1 }, cell(row.cells[pictured], pictured, row.id, 256, row.part)) : null,
+      div("body", div("top", make("a", { className: "id", href: to(row) }, count(row.id)), badge ? span("soft", badge(place)) : null),
+        make("dl", {}, rest.map(([found, i]) => div(SMALL.has(found.kind) ? "pair short" : "pair", make("dt", {}, fields[i].name), make("dd", {}, cell(found, i, row.id, 128, row.part)))))));
   }));
 }
 
-export function lines(rows, fields) {
-  const names = make("tr", {}, make("th", { className: "right" }, "id"), rows.length ? rows[0].cells.map((_, i) => make("th", {}, fields[i].name)) : null);
-  const body = rows.map((row) => make("tr", {}, make("td", { className: "right" }, make("a", { className: "id", href: link(`record/${row.id}`) }, count(row.id))),
-    row.cells.map((found, i) => make("td", {}, cell(found, i, row.id, 96)))));
+export function lines(rows, fields, badge = null) {
+  const extra = badge && rows.some((_, place) => badge(place));
+  const names = make("tr", {}, make("th", { className: "right" }, "id"), extra ? make("th", {}, "loss") : null, rows.length ? rows[0].cells.map((_, i) => make("th", {}, fields[i].name)) : null);
+  const body = rows.map((row, place) => make("tr", {}, make("td", { className: "right" }, make("a", { className: "id", href: to(row) }, count(row.id))),
+    extra ? make("td", {}, span("number", badge(place).replace("loss ", ""))) : null, row.cells.map((found, i) => make("td", {}, cell(found, i, row.id, 96, row.part)))));
   return wide(make("table", { className: "records" }, make("thead", {}, names), make("tbody", {}, body)));
 }

@@ -24,8 +24,9 @@ export function button(text, press, { disabled = false, title = "", key = "" } =
   return make("button", { type: "button", disabled, title, aria: { ...(title ? { label: title } : {}), ...(key ? { keyshortcuts: key } : {}) }, on: { click: press } }, text);
 }
 
-export function orderControls({ epoch }) {
+export function orderControls({ epoch, documents = [] }) {
   const shuffled = here().query.get("order") !== "in-order";
+  const cut = documents.length > 0 && (here().query.get("samples") || "records") !== "records";
   return div("controls",
     select("Order", "order", [["shuffle", "shuffle"], ["in-order", "in order"]], "shuffle"),
     shuffled ? input("Seed", "seed", { initial: "0" }) : null,
@@ -33,6 +34,9 @@ export function orderControls({ epoch }) {
     shuffled ? input("Window", "window", { hint: "auto" }) : null,
     shuffled ? input("Lanes", "lanes", { hint: "1" }) : null,
     input("Batch size", "batch", { initial: "64" }),
+    documents.length ? select("Samples", "samples", [["records", "records"], ["packs", "packs of documents"], ["sequences", "sequences of tokens"]], "records") : null,
+    cut ? input("Tokens in each", "length", { initial: "2048" }) : null,
+    cut && documents.length > 1 ? select("of", "tokens", documents, documents[0][0]) : null,
     epoch ? input("Epoch", "epoch", { initial: "0" }) : null);
 }
 

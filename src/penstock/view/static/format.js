@@ -22,6 +22,11 @@ export function figure(value) {
   return Number.isInteger(value) ? value.toLocaleString("en") : String(Number(value.toPrecision(5)));
 }
 
+// A statistic, of which the first digits matter.
+export function rough(value) {
+  return typeof value === "number" ? String(Number(value.toPrecision(3))) : String(value);
+}
+
 export function shape(sizes) {
   return sizes.length ? sizes.join(" × ") : "scalar";
 }

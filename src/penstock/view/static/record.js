@@ -17,11 +17,11 @@ export async function record(about, argument) {
         button("›", () => go(`record/${found.id + 1}`), { disabled: found.id + 1 >= found.total, title: "the next record", key: "ArrowRight" }),
         span("soft", `of ${count(found.total)}`))),
     div("whole", found.cells.map((one, i) => make("section", {}, make("h2", {}, fields[i].name, " ", span("soft small", fields[i].dtype || fields[i].kind)), cell(one, i, found.id, 0)))),
-    make("section", {}, make("h2", {}, "When it comes"), orderControls({ epoch: true }), await drawn(`api/where/${id}`, chosen("epoch"), places)));
+    make("section", {}, make("h2", {}, "When it comes"), about.loader ? null : orderControls({ epoch: true, documents: about.data.documents.map((number) => [String(number), fields[number].name]) }), await drawn(`api/where/${id}`, chosen("epoch"), places)));
 }
 
 function places(found) {
   const lines = found.where.map((place) => make("li", {}, "epoch ", count(place.epoch), ", position ", count(place.position), ", ",
     make("a", { href: link("batch", { step: place.step }) }, `step ${count(place.step)}`)));
-  return div("", make("p", { className: "soft small" }, make("code", {}, found.text)), lines.length ? make("ul", {}, lines) : make("p", { className: "soft" }, "Not in this epoch."));
+  return div("", found.text ? make("p", { className: "soft small" }, make("code", {}, found.text)) : null, lines.length ? make("ul", {}, lines) : make("p", { className: "soft" }, "Not in this epoch."));
 }

@@ -2,8 +2,8 @@
 
 import { problem } from "./dom.js";
 
-const ORDER = ["order", "seed", "batch", "block", "window", "lanes"];
-const KEPT = [...ORDER, "epoch", "generation"];
+const ORDER = ["order", "seed", "batch", "block", "window", "lanes", "samples", "length", "tokens"];
+const KEPT = [...ORDER, "epoch", "generation", "part"];
 
 export function here() {
   const [page, query = ""] = location.hash.replace(/^#/, "").split("?");
@@ -28,12 +28,13 @@ export function go(page, changes = {}) {
 
 export function chosen(...others) {
   const { query } = here();
-  return Object.fromEntries([...ORDER, "generation", ...others].filter((name) => query.get(name)).map((name) => [name, query.get(name)]));
+  return Object.fromEntries([...ORDER, "generation", "part", ...others].filter((name) => query.get(name)).map((name) => [name, query.get(name)]));
 }
 
+// Which data is meant: a generation of it, or a stream of a mixture.
 export function generation() {
-  const value = here().query.get("generation");
-  return value && /^[0-9]+$/.test(value) ? { generation: value } : {};
+  const { query } = here(), names = ["generation", "part"].filter((name) => /^[0-9]+$/.test(query.get(name) || ""));
+  return Object.fromEntries(names.map((name) => [name, query.get(name)]));
 }
 
 // What an answer is drawn as; if there is none, why. The inputs around it stay.
