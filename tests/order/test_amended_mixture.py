@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.order import reference
 
-from penstock.order import Amendment, Mixture, Phase
+from penstock.order import Amendment, Mixture, Permutation, Phase, mixture
 from penstock.order.layout import STOP_POLICIES
 from penstock.order.mixture import tempered
 
@@ -291,3 +291,15 @@ def test_amendments_are_values() -> None:
     assert one == Amendment(5, weights={"b": 2.0, "a": 1.0}, add={"b": 3})
     assert hash(one) == hash(Amendment(5, add={"b": 3}))
     assert repr(one) == "Amendment(5, weights={'a': 1.0, 'b': 2.0}, add={'b': 3})"
+
+
+def test_the_nth_place_of_a_period_is_found_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Periods of tiny weights have 10^9 slots: neither their places nor a sorted list of them is held."""
+    for n, low, high in ((1, 0, 1), (97, 5, 60), (5000, 0, 5000), (100_000, 99_000, 100_000)):
+        slots = Permutation(n, key=n)
+        expected = sorted(slots.inverse(np.arange(low, high)).tolist())
+        for at_once, ranges in ((7, 3), (64, 1 << 16), (1 << 20, 10)):
+            monkeypatch.setattr(mixture, "PLACES_AT_ONCE", max(at_once, n // 50))
+            monkeypatch.setattr(mixture, "PLACE_RANGES", ranges)
+            for number in (0, (high - low) // 2, high - low - 1):
+                assert mixture._smallest(slots, low, high, number) == expected[number]

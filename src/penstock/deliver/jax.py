@@ -394,6 +394,11 @@ def segment_losses(losses: Any, segment: Any, weights: Any = None, *, most: int,
 def own_losses(losses: jax.Array) -> npt.NDArray[np.float32]:
     """The rows of a global array that this process has, in the order of its samples: what its :class:`penstock.LossLog` is
     given.
+
+    >>> import jax.numpy as jnp
+    >>> from penstock.deliver.jax import own_losses
+    >>> own_losses(jnp.array([2.0, 5.0]))
+    array([2., 5.], dtype=float32)
     """
     shards = {(shard.index[0].start or 0): shard.data for shard in losses.addressable_shards}
     if any(data.shape[1:] != losses.shape[1:] for data in shards.values()):

@@ -7,7 +7,7 @@ phases, amendments) as stages and rules of a layout, and positions computed from
 import decimal
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -424,8 +424,7 @@ class Mixture:
             item -= share(segment.edges, which, first)
             low, high = ((first + segment.period) * e // ONE - first * e // ONE for e in segment.edges[which : which + 2])
         slots = Permutation(segment.period, key=_core.absorb(self._root(epoch), segment.start + first))
-        places = np.sort(slots.inverse(np.arange(low, high)))
-        return _sample_position(plan, segment.start + first + int(places[item]), rest)
+        return _sample_position(plan, segment.start + first + _smallest(slots, low, high, item), rest)
 
     def _root(self, epoch: int) -> int:
         return derive_root(self.seed, epoch, Purpose.MIXTURE)
@@ -601,6 +600,9 @@ TAILS = ("keep", "drop", "pad", "wrap")
 
 COUNTED = 1 << 20
 """Items that are counted at a time."""
+PLACES_AT_ONCE = 1 << 20
+PLACE_RANGES = 1 << 16
+"""Parts of a period in which places are counted."""
 
 
 def _within(sizes: IntArray) -> IntArray:
@@ -624,6 +626,23 @@ def _items(plan: MixturePlan, positions: IntArray) -> tuple[IntArray, IntArray |
     )
     items, within = np.divmod(positions - first_sample, group)
     return items + first_item, within * size
+
+
+def _smallest(slots: Permutation, low: int, high: int, number: int) -> int:
+    """The ``number``-th of the sorted places of the slots [low, high), in memory that does not grow with them: a tiny weight in a
+    mixture makes periods of 10^9 slots. First the places are counted in ranges, then those of the right range are sorted.
+    """
+    width = -(-len(slots) // PLACE_RANGES)
+
+    def places() -> Iterator[IntArray]:
+        for first in range(low, high, PLACES_AT_ONCE):
+            yield slots.inverse(np.arange(first, min(first + PLACES_AT_ONCE, high)))
+
+    counts = sum(np.bincount(some // width, minlength=PLACE_RANGES) for some in places())
+    ends = np.cumsum(counts)
+    chosen = int(np.searchsorted(ends, number, side="right"))
+    inside = np.concatenate([some[some // width == chosen] for some in places()])
+    return int(np.sort(inside)[number - int(ends[chosen]) + inside.size])
 
 
 def _sample_position(plan: MixturePlan, item: int, rest: int) -> int:
