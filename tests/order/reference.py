@@ -455,7 +455,8 @@ def _lay_stage(
             bound = min((MOST - line.samples) // stage.group, (MOST - max(line.given)) // unit)
             most = bound if left is None else min(left, bound)
             if is_capped and piece.to_first(free, most):
-                left = None if left is None else left - piece.lay(line, stage)
+                draws = piece.lay(line, stage)
+                left = None if left is None else left - draws
                 continue
             piece.to_the_end(most, free if is_capped else None)
             piece.lay(line, stage)

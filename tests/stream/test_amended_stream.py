@@ -105,6 +105,45 @@ def test_caps_end_a_run_on_every_rank() -> None:
     assert take(capped, range(3, 10), batch_size=8, world=4, state=pen.Loader(capped, 8).state_at(3)) == whole[3:]
 
 
+@pytest.mark.parametrize("tail", ["keep", "drop", "pad", "wrap"])
+@pytest.mark.parametrize("size", [5, 6, 7, 16, 17])
+@pytest.mark.parametrize("is_amended", [False, True])
+def test_runs_that_caps_end_stop_at_the_last_whole_batch_of_their_tail(tail: str, size: int, is_amended: bool) -> None:
+    """Also where the end is that of a batch, and where what is left is less than a batch; the state at the end is taken again."""
+    lengths = {"web": 20, "wiki": 10}
+    capped = mixture(lengths, weights={"web": 1, "wiki": 1}, max_epochs={"web": 1.3, "wiki": 1.4})  # 20 and 20 samples
+    stream = capped.amend(1, weights={"web": 1, "wiki": 1}) if is_amended else capped
+    loader = pen.Loader(stream, size, tail=tail, threads=0)
+    sizes = [len(batch["x"]) for batch in loader.forever()]
+    epochs = [axis for _, axis in loader.stream.axes if axis]  # an amendment within a period moves the end of the first
+    assert sum(epochs) == 40
+    assert is_amended or epochs == [20, 20]
+    epochs = [40] if tail == "wrap" else epochs
+    expected = [min(size, epoch - first) for epoch in epochs for first in range(0, epoch, size)]
+    if tail != "keep":
+        expected = [size for one in expected if one == size or tail == "pad"]
+    assert (sizes, loader.step) == (expected, len(expected))
+    again = pen.Loader(stream, size, tail=tail, threads=0)
+    again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert (list(again.forever()), again.step) == ([], len(expected))
+
+
+def test_a_last_epoch_that_is_dropped_whole_ends_a_capped_run() -> None:
+    capped = mixture({"web": 10, "wiki": 10}, weights={"web": 1, "wiki": 1}, max_epochs={"web": 1.1, "wiki": 1.1})
+    loader = pen.Loader(capped, 4, tail="drop", threads=0)
+    assert [len(batch["x"]) for batch in loader.forever()] == [4] * 5
+    assert [len(batch["x"]) for batch in pen.Loader(capped, 4, threads=0).forever()] == [4] * 5 + [2]
+
+
+def test_epochs_that_become_empty_without_caps_are_refused() -> None:
+    """Whole batches of a stream that has less than one: the run must not end in silence."""
+    weights: Any = [(0, {"web": 1, "wiki": 0}), (2, {"web": 0, "wiki": 1})]
+    for caps in (None, {"web": 100}):
+        mixed = mixture({"web": 7, "wiki": 3}, weights=weights, unit="batch", max_epochs=caps)
+        with pytest.raises(ValueError, match="has no samples"):
+            pen.Loader(mixed, 4, tail="drop")
+
+
 @pytest.mark.parametrize("stop", ["forever", "first_exhausted"])
 @pytest.mark.parametrize("is_amended", [False, True])
 @pytest.mark.parametrize("tail", ["keep", "drop", "pad", "wrap"])

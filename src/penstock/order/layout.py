@@ -34,6 +34,7 @@ __all__ = [
     "Rules",
     "Segment",
     "Stage",
+    "is_capped",
     "left_out",
     "make_plan",
     "make_runs",
@@ -231,8 +232,9 @@ def make_runs(
             plan, deferred = _amended(plan, regime.start - clock, now, left, before, root(epoch))
             each = advance(plan.num_samples)
         runs.append(EpochRun(epoch, plan, tuple(before)))
-        is_last = is_single or each == 0 or (now.stop == "forever" and not _is_capped(plan, now.capped(before)))
-        if is_last and coming:
+        is_over = is_capped(plan, now.capped(before))
+        is_last = is_single or (each == 0 and not (is_over and plan.num_samples)) or (now.stop == "forever" and not is_over)
+        if coming and (is_last or each == 0):
             raise ValueError(f"the run ends after {clock + each} samples, before the amendment at step {coming[0].step}")
         count = 1 if is_cut else _num_alike(plan, each, now.capped(before), left)
         if coming:
@@ -249,7 +251,7 @@ def make_runs(
             left = _after(left, count * each)
 
 
-def _is_capped(plan: MixturePlan, rules: Rules) -> bool:
+def is_capped(plan: MixturePlan, rules: Rules) -> bool:
     """Whether a line ended because every data set that is drawn at its end has reached its cap."""
     if not rules.caps or not plan.stages:
         return False

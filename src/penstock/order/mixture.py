@@ -37,6 +37,7 @@ from penstock.order.layout import (
     Rules,
     Segment,
     Stage,
+    is_capped,
     left_out,
     make_runs,
     native_line,
@@ -262,6 +263,12 @@ class Mixture:
     def is_endless(self) -> bool:
         """Whether the first epoch never ends."""
         return self.stop == "forever" and self.phases is None and len(self.runs) == 1
+
+    @property
+    def ends(self) -> bool:
+        """Whether the run ends because caps are reached; not where epochs become empty for another reason."""
+        run, rules = self.runs[-1], Rules(self.lengths, self.stop, self.period, caps=self._regimes()[-1].caps)
+        return run.plan.num_samples == 0 and is_capped(run.plan, rules.capped(run.before))
 
     @property
     def plan(self) -> MixturePlan:

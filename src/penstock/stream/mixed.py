@@ -209,7 +209,7 @@ class MixedStream(Stream):
     @property
     def is_finite(self) -> bool:
         """Whether caps end the run."""
-        return self._phases is None and self._mixture.runs[-1].plan.num_samples == 0 and self.axis > 0
+        return self._phases is None and self.axis > 0 and self._mixture.ends
 
     @property
     def needs_steps(self) -> bool:
