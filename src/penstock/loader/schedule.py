@@ -252,7 +252,8 @@ class EpochSchedule:
             if candidate >= 0 and (step is None or candidate == step) and self._begins_at(candidate, epoch, position):
                 return self, candidate
         anchor = expected if step is None else step
-        if self.stream.needs_steps:
+        at_a_start = position == 0 and anchor == self.first_step(epoch) and self.tail != "wrap"  # behind epochs without a batch
+        if self.stream.needs_steps and not at_a_start:
             raise StateMismatchError(
                 f"the state was saved at step {step}, position {position} of epoch {epoch}, where no batch of {self.batch_size} "
                 "begins at that step: weights by step, amendments and whole batches need the batch size and tail of the run"
