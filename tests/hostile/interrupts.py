@@ -397,6 +397,8 @@ def fault(case: Case, answer: dict[str, Any]) -> str:
     status, said = answer["status"], answer["said"]
     if case.kind == "workers":  # a worker of torch whose reader is gone: multiprocessing shows that, and goes on
         said = re.sub(r"(?s)Traceback[^T]*?resource_sharer.py[^T]*?\nConnectionResetError[^\n]*", "", said)
+        # At its end multiprocessing removes the directory of its sockets, into which a worker that ends may still put one.
+        said = re.sub(r"(?s)Traceback[^T]*?_remove_temp_dir[^T]*?\nOSError: \[Errno 39\][^\n]*/pymp-[^\n]*", "", said)
     if status is None:
         return "hang"
     if status < 0 and status != -signal.SIGINT:
