@@ -111,7 +111,7 @@ ENTRIES = (
         "Start",
         "view",
         "view",
-        "Look at data in a browser: records with images, batches, the order, chunks; a loader that is running; the losses of a run.",
+        "Look at data in a browser: records with images, batches, the order, chunks; a running loader; the losses of a run.",
     ),
 )
 NAMES = frozenset(entry.name for entry in ENTRIES)

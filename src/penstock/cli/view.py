@@ -64,7 +64,7 @@ def view(
     storage: Storage = None,
     as_json: Annotated[bool, typer.Option("--json", help='Print {"url": ...} as the first line, for scripts.')] = False,
 ) -> None:
-    """Look at data in a browser: records with images, batches, the order, chunks; a loader that is running; the losses of a run.
+    """Look at data in a browser: records with images, batches, the order, chunks; a running loader; the losses of a run.
 
     The page is served on this machine only, until Ctrl-C. The printed address is needed to open it.
     """
