@@ -14,10 +14,10 @@ namespace {
 using Samples = std::vector<std::uint32_t>;
 using Load = std::pair<std::uint64_t, std::size_t>;  // what a group costs so far, and its turn
 
-// Deals samples, which are in falling order of cost, to groups of the sizes in `room`; those of a group stay in that order. Of equal
-// loads the group that is first in `turns` is first.
-std::vector<Samples> deal_in_order(std::span<const std::uint64_t> costs, const Samples& samples, std::span<const std::int64_t> room,
-                                   std::span<const std::size_t> turns) {
+// Deals samples, which are in falling order of cost, to groups of the sizes in `room`; those of a group stay in that order. Of
+// equal loads the group that is first in `turns` is first.
+std::vector<Samples> deal_in_order(std::span<const std::uint64_t> costs, const Samples& samples,
+                                   std::span<const std::int64_t> room, std::span<const std::size_t> turns) {
   std::vector<Samples> groups(room.size());
   std::vector<Load> open;  // a heap, the smallest load first
   for (std::size_t turn = 0; turn < turns.size(); ++turn) {
@@ -50,7 +50,8 @@ Samples by_falling_cost(std::span<const std::uint64_t> costs) {
   return samples;
 }
 
-void check(std::span<const std::uint64_t> costs, std::span<const std::int64_t> room, std::size_t micro_batches, std::size_t count) {
+void check(std::span<const std::uint64_t> costs, std::span<const std::int64_t> room, std::size_t micro_batches,
+           std::size_t count) {
   if (costs.size() > kMaxDealt) throw std::invalid_argument("expected at most 2**23 samples of a batch");
   std::uint64_t left = costs.size();
   for (const std::int64_t one : room) {
@@ -81,7 +82,8 @@ void deal(std::span<const std::uint64_t> costs, std::span<const std::int64_t> ro
   for (std::size_t slot = 0; slot < room.size(); ++slot) of_micro[slot % micro_batches] += room[slot];
   std::vector<std::size_t> turns(std::max(micro_batches, world));
   std::iota(turns.begin(), turns.end(), std::size_t{0});
-  const std::vector<Samples> micro = deal_in_order(costs, by_falling_cost(costs), of_micro, std::span(turns).first(micro_batches));
+  const std::vector<Samples> micro =
+      deal_in_order(costs, by_falling_cost(costs), of_micro, std::span(turns).first(micro_batches));
   std::vector<std::int64_t> starts(room.size() + 1, 0);
   std::inclusive_scan(room.begin(), room.end(), starts.begin() + 1);
   std::vector<std::int64_t> own(world);
@@ -89,9 +91,8 @@ void deal(std::span<const std::uint64_t> costs, std::span<const std::int64_t> ro
   turns.resize(world);
   for (std::size_t m = 0; m < micro_batches; ++m) {
     for (std::size_t rank = 0; rank < world; ++rank) own[rank] = room[rank * micro_batches + m];
-    std::stable_sort(turns.begin(), turns.end(), [&](std::size_t a, std::size_t b) {
-      return std::pair(totals[a], a) < std::pair(totals[b], b);
-    });
+    std::stable_sort(turns.begin(), turns.end(),
+                     [&](std::size_t a, std::size_t b) { return std::pair(totals[a], a) < std::pair(totals[b], b); });
     std::vector<Samples> ranks = deal_in_order(costs, micro[m], own, turns);
     for (std::size_t rank = 0; rank < world; ++rank) {
       for (const std::uint32_t sample : ranks[rank]) totals[rank] += costs[sample];
@@ -113,7 +114,8 @@ void piece_costs(std::span<const std::int64_t> first, std::span<const std::int64
     for (auto run = static_cast<std::size_t>(first[i]); run < end;) {
       const std::int64_t document = owner[run];
       std::uint64_t tokens = 0;
-      for (; run < end && owner[run] == document; ++run) tokens += static_cast<std::uint64_t>(std::max<std::int64_t>(0, count[run]));
+      for (; run < end && owner[run] == document; ++run)
+        tokens += static_cast<std::uint64_t>(std::max<std::int64_t>(0, count[run]));
       if (document >= 0) cost += std::min((std::uint64_t{1} << 63) - cost, cost_of(tokens, linear, quadratic));
     }
     out[i] = cost;

@@ -148,7 +148,8 @@ bool MixtureLine::run(std::uint64_t root, std::int64_t first, std::span<std::uin
         counts[k] = 0;
       }
       if (period.before[k] != elements[k] + counts[k]) return false;
-      if (const Deferred* const deferred = deferred_of(segment); deferred != nullptr && deferred[k].has(period.before[k])) return false;
+      if (const Deferred* const deferred = deferred_of(segment); deferred != nullptr && deferred[k].has(period.before[k]))
+        return false;
       counts[k] += static_cast<std::int64_t>(period.edges[k + 1] - period.edges[k]);
     }
   }

@@ -43,8 +43,8 @@ struct MixtureSegment {
 // Immutable, so safe to use from several threads.
 class MixtureLine {
  public:
-  // deferred[level - 1] is for segments of that level, with one entry per data set. Numbers in it are those after `before` of at()
-  // was added. Throws std::invalid_argument where it does not fit the segments.
+  // deferred[level - 1] is for segments of that level, with one entry per data set. Numbers in it are those after `before` of
+  // at() was added. Throws std::invalid_argument where it does not fit the segments.
   explicit MixtureLine(std::vector<MixtureSegment> segments, std::vector<std::vector<Deferred>> deferred = {});
 
   // The data set and the first element of the item at each position. Positions in rising order cost least: the tables of a period
