@@ -1,6 +1,7 @@
 #include "core/block_shuffle.h"
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <numeric>

@@ -1,6 +1,7 @@
 #include "core/thread_pool.h"
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <barrier>
 #include <cstdint>
