@@ -161,15 +161,6 @@ def _runs(steps: IntArray) -> list[list[int]]:
 # The digest of a step
 
 
-def _picked(loader: Loader, place: Place, ranks: Sequence[int] | None, world: int) -> Any:
-    """What is in a global batch, or in the part of it that some ranks of a world have."""
-    picks = loader.work.picks(place)
-    if ranks is None:
-        return picks
-    mine = np.concatenate([np.empty(0, np.int64), *(np.arange(rank, len(picks), world) for rank in ranks)])
-    return picks.take(np.sort(mine))
-
-
 def _step_digest(picks: Any, padding: int) -> bytes:
     flat, sources = flatten(picks)
     digest = hashlib.sha256(repr((type(flat).__name__, len(picks), padding)).encode())
@@ -204,12 +195,19 @@ def _content_digest(picks: Any, records: Sequence[npt.NDArray[np.uint64]]) -> by
 
 @dataclass(frozen=True)
 class _Delivered:
-    """A step, the loader that has it, and the ranks that logged it; None for all."""
+    """A step, the loader that has it, and the ranks that logged it with their samples; None for all."""
 
     step: int
     loader: Loader
-    ranks: tuple[int, ...] | None = None
+    ranks: Mapping[int, IntArray] | None = None
     world: int = 1
+
+    def picks(self, place: Place) -> Any:
+        """What is in the global batch, or in the part of it that those ranks have."""
+        picks = self.loader.work.picks(place)
+        if self.ranks is None:
+            return picks
+        return picks.take(np.sort(np.concatenate([np.empty(0, np.int64), *self.ranks.values()])))
 
 
 def certify(loader: Loader, steps: Iterable[int], *, records: bool = False) -> Certificate:
@@ -232,7 +230,7 @@ def certify_run(run: Run, *, records: bool = False) -> Certificate:
     is_partial = table.ranks < table.worlds
     given = []
     for place, step in enumerate(table.steps.tolist()):
-        ranks = tuple(table.of(step)) if is_partial[place] else None
+        ranks = {rank: run.samples_of(step, rank) for rank in table.of(step)} if is_partial[place] else None
         given.append(_Delivered(step, run.loader_at(step), ranks, int(table.worlds[place])))
     return _certify(given, records)
 
@@ -248,7 +246,7 @@ def _certify(given: Sequence[_Delivered], with_records: bool) -> Certificate:
     chain = b""
     for one in given:
         place = global_place(one.loader, one.step)
-        picks = _picked(one.loader, place, one.ranks, one.world)
+        picks = one.picks(place)
         full = _step_digest(picks, place.padding)
         chain = hashlib.sha256((chain or _begin(one.loader)) + one.step.to_bytes(8, "little") + full).digest()
         digests.append(full[:DIGEST_BYTES])

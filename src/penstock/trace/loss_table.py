@@ -18,10 +18,13 @@ import numpy.typing as npt
 
 from penstock.argument import IntArray, shown, whole_number
 from penstock.errors import CorruptError, FormatError, NoMatchError, StateError
+from penstock.loader.schedule import TAILS
 from penstock.loader.state import parse_state
 from penstock.native import _core
+from penstock.order import Balance
 from penstock.system import is_directory, names_in, reading
 from penstock.trace.loss_log import (
+    BALANCE,
     BLOCK,
     BLOCK_MAGIC,
     HEAD,
@@ -129,9 +132,16 @@ class RankFile:
             parse_state(found["state"])
             if per not in UNITS:
                 raise ValueError(f"per: expected one of {', '.join(UNITS)}, got {shown(per)}")
+            if tail not in TAILS:
+                raise ValueError(f"tail: expected one of {', '.join(TAILS)}, got {shown(tail)}")
+            batch_size = found["state"]["batch_size"]
+            if batch_size and batch_size % world:
+                raise ValueError(f"batches of {batch_size} on {world} ranks")
+            balance = found.get("balance")
+            balance = None if balance is None else Balance(**{name: balance[name] for name in BALANCE})
         except (ValueError, TypeError, KeyError, RecursionError, StateError) as error:
             raise CorruptError(f"{self.path}: the head is not that of a file of losses: {shown(str(error))}") from error
-        self.stretch = Stretch(found["state"], tail, world, per)
+        self.stretch = Stretch(found["state"], tail, world, per, balance, found.get("skips") is True)
         self.made_by = found.get("made_by")
 
     def _read_block(self, begin: int) -> int | None:

@@ -12,7 +12,8 @@ import numpy as np
 from penstock.argument import IntArray
 from penstock.errors import StateMismatchError
 from penstock.loader import Loader
-from penstock.loader.make_batch import SOURCE
+from penstock.loader.loader import make_dealing
+from penstock.loader.make_batch import SOURCE, Dealing
 from penstock.loader.schedule import Place
 from penstock.order import Shard
 from penstock.stream import MixedStream, PartStream, Stream
@@ -104,6 +105,13 @@ def _earlier(stream: Stream) -> Iterator[Stream]:
             yield one.unbanned(step)
 
 
+def _expanded(edges: IntArray, samples: IntArray) -> tuple[IntArray, IntArray]:
+    """The places of all visits of some samples, sample by sample, and the number of the sample in ``samples`` of each."""
+    counts = edges[samples + 1] - edges[samples]
+    sample = np.repeat(np.arange(len(samples)), counts)
+    return np.arange(len(sample)) + np.repeat(edges[samples] - (np.cumsum(counts) - counts), counts), sample
+
+
 def _unknown(count: int) -> Losses:
     return np.full(count, MISSING, np.float32)
 
@@ -160,6 +168,7 @@ class Run:
         self.table = table
         self.given = make_loader(table) if loader is None else loader
         self._loaders: dict[int, Loader] = {}
+        self._dealings: dict[int, Dealing] = {}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], loader: Loader | None = None) -> "Run":
@@ -190,7 +199,8 @@ class Run:
                 f"{self.table.path}: the run has {'phases' if stretch.batch_size == 0 else f'batches of {stretch.batch_size}'}, "
                 f"the loader {'phases' if given.phases is not None else 'a batch size'}: give the loader of that run"
             )
-        options: dict[str, Any] = {"transform": work.transform, "ids": work.ids, "on_error": work.on_error, "threads": 0}
+        on_error = (work.on_error if work.on_error != "raise" else "skip") if stretch.skips else "raise"
+        options: dict[str, Any] = {"transform": work.transform, "ids": work.ids, "on_error": on_error, "threads": 0}
         mismatch: StateMismatchError | None = None
         for stream in _earlier(given.stream):
             loader = Loader(stream, tail=stretch.tail, **size, **options)
@@ -213,18 +223,35 @@ class Run:
         stretch, loader = self.table.stretch(step), self.loader_at(step)
         visits = visits_of(loader, step)
         place = global_place(loader, step)
-        per_sample = np.bincount(visits.sample, minlength=place.num_samples)
+        edges = np.searchsorted(visits.sample, np.arange(place.num_samples + 1))
         for rank, losses in self.table.of(step).items():
-            samples = np.arange(rank, place.num_samples, stretch.world)
-            wanted = len(samples) if stretch.per == "sample" else int(per_sample[samples].sum())
+            samples = self.samples_of(step, rank)
+            mine, sample = _expanded(edges, samples)
+            wanted = len(samples) if stretch.per == "sample" else len(mine)
             if len(losses) != wanted:
                 raise StateMismatchError(
                     f"{self.table.path}: step {step} has {len(losses)} losses of rank {rank}, and the order {wanted} "
                     f"{stretch.per}s: it is not known which is whose"
                 )
-            mine = visits.sample % stretch.world == rank
-            visits.loss[mine] = losses[visits.sample[mine] // stretch.world] if stretch.per == "sample" else losses
+            visits.loss[mine] = losses[sample] if stretch.per == "sample" else losses
         return visits.take(visits.sample < place.num_samples - place.padding) if place.padding else visits
+
+    def samples_of(self, step: int, rank: int) -> IntArray:
+        """Which samples of the global batch a rank had, in the order of its own batch."""
+        loader, number = self.loader_at(step), int(self.table.stretch_of[self.table.place(step)])
+        stretch, place = self.table.stretches[number], global_place(loader, step)
+        every: IntArray = np.arange(rank, place.num_samples, stretch.world)
+        if stretch.balance is None:
+            return every
+        schedule = replace(loader.schedule, shard=Shard(0, stretch.world), is_dealt=True)  # all ranks find the same
+        if number not in self._dealings:
+            try:
+                self._dealings[number] = make_dealing(stretch.balance, schedule)
+            except (KeyError, TypeError, ValueError) as error:
+                raise StateMismatchError(f"{self.table.path}: samples cannot be dealt as the log says: {error}") from error
+        dealt = replace(loader.work, dealing=self._dealings[number]).dealt(schedule.place(step))
+        own = dealt.of_rank(Shard(rank, stretch.world))
+        return np.concatenate([own, every[len(own) :]])  # what fills a batch up is every world-th again
 
     def steps_with(self, record: RecordKey, most: int = 100) -> Sequence[int]:
         """The logged steps at which a record comes, as far as the order can say so without looking at all of them; at most
