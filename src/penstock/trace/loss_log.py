@@ -39,7 +39,7 @@ from penstock.loader import Loader
 from penstock.loader.schedule import Schedule
 from penstock.native import _core
 from penstock.order import Balance
-from penstock.remote.url import is_url
+from penstock.trace.recipe import data_named, recipe_of
 
 __all__ = [
     "ABSENT",
@@ -143,18 +143,6 @@ def block_bytes(first: int, counts: list[int], losses: Losses) -> bytes:
     return head + struct.pack("<I", _crc(head)) + body
 
 
-def _named(data: Any) -> Any:
-    """What data was opened by, so that it is found from any working directory; TypeError if it is not made of texts."""
-    if isinstance(data, Mapping):
-        return {str(name): _named(one) for name, one in data.items()}
-    if isinstance(data, list | tuple):
-        return [_named(one) for one in data]
-    if not isinstance(data, str | os.PathLike):
-        raise TypeError(f"data must be the path or URL that the data was opened by, got {shown(data)}")
-    name = os.fspath(data)
-    return name if is_url(name) else os.path.abspath(name)
-
-
 def _crc(data: bytes) -> int:
     return int(_core.crc32c(np.frombuffer(data, np.uint8)))
 
@@ -195,7 +183,7 @@ class LossLog:
         if per not in UNITS:
             raise ValueError(f"per must be one of {', '.join(UNITS)}, got {per!r}")
         self.path, self.per = Path(path), per
-        self._data, self._most = None if data is None else _named(data), byte_size("buffer", buffer) // 4
+        self._data, self._most = None if data is None else data_named(data), byte_size("buffer", buffer) // 4
         self._seconds = float(seconds)
         self._loader: Loader | None = None
         self._schedule: Schedule | None = None
@@ -313,14 +301,7 @@ class LossLog:
         return Stretch(state, tail, loader.shard.world, self.per, loader.balance, skips)
 
     def _recipe_of(self, loader: Loader) -> Mapping[str, Any] | None:
-        if self._data is None:
-            return None
-        calls = loader.stream.recipe()
-        try:
-            json.dumps(calls)
-        except (TypeError, ValueError):  # such as weights of numpy's types
-            calls = None
-        return {"data": self._data, "calls": calls}
+        return None if self._data is None else recipe_of(loader, self._data)
 
     def _lose(self, num_losses: int, error: Exception) -> None:
         self._lost += num_losses

@@ -142,7 +142,8 @@ class RankFile:
         except (ValueError, TypeError, KeyError, RecursionError, StateError) as error:
             raise CorruptError(f"{self.path}: the head is not that of a file of losses: {shown(str(error))}") from error
         self.stretch = Stretch(found["state"], tail, world, per, balance, found.get("skips") is True)
-        self.made_by = found.get("made_by")
+        made_by = found.get("made_by")
+        self.made_by = made_by if isinstance(made_by, dict) else None
 
     def _read_block(self, begin: int) -> int | None:
         """The block at a place; where the next one is, or None if this one is not whole."""
@@ -286,9 +287,11 @@ class LossTable:
         return sum(file.damaged for file in self._files)
 
     @property
-    def made_by(self) -> Any:
-        """How the data can be opened again, as the newest file tells it; None if it does not."""
-        return next((file.made_by for file in reversed(self._files) if file.made_by is not None), None)
+    def made_by(self) -> tuple[Any, Stretch]:
+        """How the data can be opened again, as the newest file tells it (None if none does), and the stretch of that file."""
+        found = [file for file in self._files if file.made_by is not None] or list(self._files)
+        assert found[-1].stretch is not None
+        return found[-1].made_by, found[-1].stretch
 
     def blocks(self) -> Iterator[tuple[int, IntArray, IntArray, Losses]]:
         """All losses that count: the rank, places in :attr:`steps`, how many losses each has there, and the losses themselves."""

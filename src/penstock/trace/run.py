@@ -148,7 +148,9 @@ class Run:
     """A run: its losses, and a loader of its data and order. For one thread.
 
     The loader may stand anywhere, and may have any batch size and shard; StateMismatchError if it has other data or another order
-    than the losses were logged with. Without a loader, the log must have been made with ``data=``.
+    than the losses were logged with. Without a loader, the stream is made as the log says (if it was made with ``data=``): of
+    ``data``, which is what ``penstock.open`` takes, or a dict of it by the names of a mixture's streams; or, with ``trust=True``,
+    of the paths and URLs that the log names. Do not trust the log of a stranger.
 
     >>> import tempfile, numpy as np, penstock as pen
     >>> from penstock.trace import Run
@@ -164,16 +166,19 @@ class Run:
     ([49, 17, 51], True)
     """
 
-    def __init__(self, table: LossTable, loader: Loader | None = None) -> None:
-        self.table = table
-        self.given = make_loader(table) if loader is None else loader
+    def __init__(self, table: LossTable, loader: Loader | None = None, *, data: Any = None, trust: bool = False) -> None:
+        self.table, (told, stretch) = table, table.made_by
+        self.lacks_transform = loader is None and bool((told or {}).get("transform"))
+        if loader is None:
+            loader = make_loader(told, stretch.batch_size, stretch.tail, table.path, data, trust=trust)
+        self.given = loader
         self._loaders: dict[int, Loader] = {}
         self._dealings: dict[int, Dealing] = {}
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], loader: Loader | None = None) -> "Run":
+    def open(cls, path: str | os.PathLike[str], loader: Loader | None = None, *, data: Any = None, trust: bool = False) -> "Run":
         """The run in a directory."""
-        return cls(LossTable.open(path), loader)
+        return cls(LossTable.open(path), loader, data=data, trust=trust)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -283,7 +288,14 @@ class Run:
         return key_in(self.given.stream, record)
 
     def batch(self, step: int) -> Any:
-        """The exact batch of a step, of all ranks together, read and transformed anew."""
+        """The exact batch of a step, of all ranks together, read and transformed anew. ValueError if the loader had a transform,
+        and is not given.
+        """
+        if self.lacks_transform:
+            raise ValueError(
+                f"{self.table.path}: the loader of the run had a transform, which a log does not keep: give the loader "
+                "(--of MODULE:FUNCTION in a shell)"
+            )
         loader = self.loader_at(step)
         return loader.work.make(global_place(loader, step))
 
