@@ -23,6 +23,12 @@ from penstock.trace.recipe import make_loader
 
 __all__ = ["RecordKey", "Run", "Visits", "global_place", "key_in", "leaf_names", "part_named", "visits_of"]
 
+WHOSE = "it is not known which loss is whose"
+"""How messages about losses that do not fit the order end."""
+
+EPOCHS_AT_ONCE, MOST_EPOCHS = 64, 4096
+"""Epochs that are searched for a record before its visits are counted, and those of a stream in a mixture that never ends."""
+
 RECORD = "record of a visit"
 """The name of a field of ids that no data has."""
 
@@ -110,6 +116,20 @@ def _expanded(edges: IntArray, samples: IntArray) -> tuple[IntArray, IntArray]:
     counts = edges[samples + 1] - edges[samples]
     sample = np.repeat(np.arange(len(samples)), counts)
     return np.arange(len(sample)) + np.repeat(edges[samples] - (np.cumsum(counts) - counts), counts), sample
+
+
+def _searched(loader: Loader, steps: IntArray) -> Iterator[range]:
+    """Ranges of steps to be searched for a record, of few epochs each: as many epochs as a log has steps, but no more."""
+    if getattr(loader.stream, "never_ends", False):  # one epoch, which is searched from its beginning
+        shortest = max(1, min(part.num_samples for part in loader.stream.parts))
+        if loader.schedule.place(int(steps[-1])).position // shortest <= MOST_EPOCHS:
+            yield range(int(steps[0]), int(steps[-1]) + 1)
+        return
+    breaks = np.flatnonzero(np.diff(steps) != 1) + 1
+    for run in np.split(steps, breaks)[:MOST_EPOCHS]:
+        width = EPOCHS_AT_ONCE * max(1, loader.schedule.steps_in(loader.schedule.place(int(run[0])).epoch + 1))
+        for low in range(int(run[0]), int(run[-1]) + 1, width):
+            yield range(low, min(low + width, int(run[-1]) + 1))
 
 
 def _unknown(count: int) -> Losses:
@@ -226,8 +246,7 @@ class Run:
         StateMismatchError if there are more or fewer losses than the order has samples or documents.
         """
         stretch, loader = self.table.stretch(step), self.loader_at(step)
-        visits = visits_of(loader, step)
-        place = global_place(loader, step)
+        place, visits = self.place(step), visits_of(loader, step)
         edges = np.searchsorted(visits.sample, np.arange(place.num_samples + 1))
         for rank, losses in self.table.of(step).items():
             samples = self.samples_of(step, rank)
@@ -236,15 +255,23 @@ class Run:
             if len(losses) != wanted:
                 raise StateMismatchError(
                     f"{self.table.path}: step {step} has {len(losses)} losses of rank {rank}, and the order {wanted} "
-                    f"{stretch.per}s: it is not known which is whose"
+                    f"{stretch.per}s: {WHOSE}"
                 )
             visits.loss[mine] = losses[sample] if stretch.per == "sample" else losses
         return visits.take(visits.sample < place.num_samples - place.padding) if place.padding else visits
 
+    def place(self, step: int) -> Place:
+        """Where the batch of a step is, of all ranks together. StateMismatchError if the order has no such step."""
+        loader = self.loader_at(step)
+        try:
+            return global_place(loader, step)
+        except IndexError as error:
+            raise StateMismatchError(f"{self.table.path}: there are losses of step {step}: {error}: {WHOSE}") from error
+
     def samples_of(self, step: int, rank: int) -> IntArray:
         """Which samples of the global batch a rank had, in the order of its own batch."""
         loader, number = self.loader_at(step), int(self.table.stretch_of[self.table.place(step)])
-        stretch, place = self.table.stretches[number], global_place(loader, step)
+        stretch, place = self.table.stretches[number], self.place(step)
         every: IntArray = np.arange(rank, place.num_samples, stretch.world)
         if stretch.balance is None:
             return every
@@ -264,20 +291,19 @@ class Run:
         """
         if not self.knows_documents(record.source):
             return []
-        key = self.key(record)
-        stretches: dict[int, set[int]] = {}
+        key, found = self.key(record), set[int]()
         for number in np.unique(self.table.stretch_of).tolist():
             steps = self.table.steps[self.table.stretch_of == number]
             loader = self.loader_at(int(steps[0]))
             try:
-                seen = loader.where(key, steps=range(int(steps[0]), int(steps[-1]) + 1))
-            except (TypeError, ValueError):  # an order without an inverse, or phases
+                for some in _searched(loader, steps):
+                    seen = np.array([one["step"] for one in loader.where(key, steps=some)], np.int64)
+                    found.update(np.intersect1d(seen, steps).tolist())
+                    if len(found) >= most:
+                        break
+            except (TypeError, ValueError, IndexError):  # an order without an inverse, phases, or steps that it does not have
                 return []
-            for one in seen:
-                stretches.setdefault(one["step"], set()).add(number)
-        logged = np.intersect1d(np.array(list(stretches), np.int64), self.table.steps)
-        owner = self.table.stretch_of
-        return [step for step in logged.tolist() if owner[self.table.place(step)] in stretches.get(step, ())][:most]
+        return sorted(found)[:most]
 
     def knows_documents(self, source: int) -> bool:
         """Whether ids of a stream are those of records or documents; otherwise they are first tokens of samples."""
@@ -296,8 +322,7 @@ class Run:
                 f"{self.table.path}: the loader of the run had a transform, which a log does not keep: give the loader "
                 "(--of MODULE:FUNCTION in a shell)"
             )
-        loader = self.loader_at(step)
-        return loader.work.make(global_place(loader, step))
+        return self.loader_at(step).work.make(self.place(step))
 
 
 def key_in(stream: Stream, record: RecordKey) -> Any:
