@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.cli import warm
 from tests.effort import is_campaign
 
 from penstock.formats.hdf5 import shared_process
@@ -57,10 +58,17 @@ STRIDE = 4
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Take a sample of what many suites inherit, and of tests that say so."""
+    _forget_modules()
     if is_campaign():
         return
     seen: Counter[tuple[str, str]] = Counter()
     items[:] = [item for item in items if not isinstance(item, pytest.Function) or (_is_taken(item) and _is_drawn(item, seen))]
+
+
+def _forget_modules() -> None:
+    """What was imported is not looked at by the garbage collector any more, here and in forks: half a million with torch."""
+    gc.collect()
+    gc.freeze()
 
 
 def _is_taken(item: pytest.Function) -> bool:
@@ -83,7 +91,8 @@ def _is_drawn(item: pytest.Function, seen: Counter[tuple[str, str]]) -> bool:
 
 
 def _left_open() -> set[tuple[str, str]]:
-    found, kept = set(), {str(number) for number in shared_process().descriptors}  # one process reads HDF5 for all tests
+    # One process reads HDF5 for all tests, and two start the programs of them.
+    found, kept = set(), {str(number) for number in (*shared_process().descriptors, *warm.descriptors())}
     for number in set(os.listdir("/proc/self/fd")) - kept:
         try:
             found.add((number, os.readlink(f"/proc/self/fd/{number}")))
