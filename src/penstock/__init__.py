@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from penstock.conversion.convert import convert
     from penstock.errors import PenstockError
     from penstock.formats.open import open
-    from penstock.loader import Loader, plan, verify_resume
+    from penstock.loader import Loader, verify_resume
     from penstock.order import Balance, Phase, Shard
     from penstock.records import Source
+    from penstock.run_plan import plan
     from penstock.schema import LZ4, Deflate, Field, Raw, Zstd, train_dictionary
     from penstock.store import add_field, create, gc, rebalance, verify
     from penstock.stream import Stream, load_mixture, mix

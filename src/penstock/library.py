@@ -22,7 +22,7 @@ MODULES = {
     "load_mixture": "penstock.stream.mixture_file",
     "mix": "penstock.stream.mixed",
     "open": "penstock.formats.open",
-    "plan": "penstock.loader.run_plan",
+    "plan": "penstock.run_plan",
     "rebalance": "penstock.store.maintenance",
     "train_dictionary": "penstock.schema",
     "verify": "penstock.store.maintenance",
