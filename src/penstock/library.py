@@ -1,4 +1,4 @@
-"""Where everything is that ``import penstock`` offers: the modules of its names, and of methods of sources that higher layers provide."""
+"""Where everything is that ``import penstock`` offers: the modules of its names, and of the methods that layers add to sources."""
 
 MODULES = {
     "LZ4": "penstock.schema",
