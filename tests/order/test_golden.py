@@ -12,7 +12,7 @@ from tests.golden import make_order
 from tests.order import reference
 
 from penstock import Ragged, _core
-from penstock.conversion.split import bounds_of, hash_values
+from penstock.conversion.reading import bounds_of, hash_values
 from penstock.order import BlockShuffle, Curriculum, Design, Mixture, Phase, Random, Shuffle, Sliding, Weighted, in_fraction
 from penstock.order.mixture import STOP_POLICIES
 from penstock.order.permutation import Purpose, derive_key, derive_root
