@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.argument import shown
 from penstock.errors import (
     AccessDeniedError,
     CorruptError,
@@ -181,7 +180,7 @@ def read_note(path: str | os.PathLike[str], kind: str, version: int, most_bytes:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: expected {kind}, found no JSON: {shown(str(error))}") from error
+        raise FormatError(f"{path}: expected {kind}, found no JSON: {str(error)[:200]}") from error  # of places, not of data
     if not isinstance(found, dict) or found.get("kind") != kind or found.get("version") != version:
         raise FormatError(f"{path}: expected {kind} of version {version}")
     return found
