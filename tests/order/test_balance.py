@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.crossing.model import deal as deal_lists
 from tests.effort import every
+from tests.order.reference import deal as deal_lists
 
 from penstock.order import Balance
 from penstock.order.balance import deal, room_of_slots, scaled

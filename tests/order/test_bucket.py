@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.order.reference import bucketed
 
-from penstock.order import BlockShuffle, Bucketed, Permutation, Random, Sequential, Shuffle
-from penstock.order.permutation import Purpose, derive_key
+from penstock.order import BlockShuffle, Bucketed, Random, Sequential, Shuffle
 from penstock.testing import OrderSuite
 from penstock.testing.strategies import seeds
 
@@ -24,25 +24,12 @@ class TestBucketed(OrderSuite):
         return [*shuffled, Bucketed(BlockShuffle(500, block=9, window=3, seed=5), lengths_of(500), batch_size=16)]
 
 
-def model(ids, lengths, seed, epoch, batch_size, window):
-    """An epoch of buckets, from that of the other order."""
-    full = len(ids) // batch_size
-    found = []
-    for number in range(-(-full // window)):
-        own = ids[number * window * batch_size : min((number + 1) * window, full) * batch_size]
-        own = sorted(own, key=lambda one: lengths[one])
-        batches = [own[low : low + batch_size] for low in range(0, len(own), batch_size)]
-        order = Permutation(len(batches), key=derive_key(seed, epoch, Purpose.BUCKET, number)).run(0, len(batches))
-        found += [one for place in order.tolist() for one in batches[place]]
-    return found + ids[full * batch_size :]
-
-
 @given(st.data(), st.integers(0, 60), seeds(), st.integers(0, 3), st.integers(1, 9), st.integers(1, 5))
 def test_buckets_are_those_of_plain_lists(data, n, seed, epoch, batch_size, window):
     lengths = data.draw(st.lists(st.integers(0, 5), min_size=n, max_size=n))
     inner = data.draw(st.sampled_from([Shuffle(n, seed=seed), BlockShuffle(n, block=4, window=2, seed=seed), Sequential(n)]))
     order = Bucketed(inner, np.array(lengths, np.int64), batch_size=batch_size, window=window)
-    expected = model(inner.indices(epoch, 0, n).tolist(), lengths, getattr(inner, "seed", 0), epoch, batch_size, window)
+    expected = bucketed(inner.indices(epoch, 0, n).tolist(), lengths, getattr(inner, "seed", 0), epoch, batch_size, window)
     assert order.indices(epoch, 0, n).tolist() == expected
     assert order.positions(epoch, expected).tolist() == list(range(n))
     step = data.draw(st.integers(1, 7))

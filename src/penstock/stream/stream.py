@@ -144,6 +144,11 @@ class Stream(ABC):
         """Whether the run ends: from some epoch on there are no samples, because streams of a mixture have reached their caps."""
         return False
 
+    @property
+    def endless_epoch(self) -> int | None:
+        """The epoch that never ends; None if all do."""
+        return None
+
     def unamended(self) -> "Iterator[tuple[int, Stream]]":
         """Streams that this one is equal to before a step, with that step: the mixture before its last amendment, and so on."""
         return iter(())
