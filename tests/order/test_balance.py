@@ -42,20 +42,6 @@ def test_every_small_batch_is_dealt_as_plain_lists_do(costs):
         assert slots_of(costs, 6, world, micro) == deal_lists(list(costs), 6, world, micro)
 
 
-def test_golden_dealing_never_changes():
-    costs = [(n * n * 7919 + 13) % 101 for n in range(24)]
-    assert slots_of(costs, 24, 4, 1) == [
-        [[7, 11, 12, 15, 19, 23]],
-        [[3, 5, 9, 14, 17, 18]],
-        [[2, 4, 10, 16, 20, 21]],
-        [[0, 1, 6, 8, 13, 22]],
-    ]
-    assert slots_of(costs, 24, 2, 3) == [
-        [[9, 12, 17, 23], [0, 5, 13, 19], [1, 2, 16, 22]],
-        [[7, 10, 15, 18], [3, 4, 8, 20], [6, 11, 14, 21]],
-    ]
-
-
 def test_no_rank_has_much_more_than_another():
     costs = np.random.default_rng(3).lognormal(6, 1, 1024).astype(np.int64)
     room = room_of_slots(1024, 1024, 32, 1)
