@@ -168,8 +168,10 @@ class Stream(ABC):
             )
         return Fraction(math.prod(known.shape))
 
-    def packing_facts(self) -> dict[str, float]:
-        """Of packs: the shares of padding and of tokens that are cut off, and documents per sequence."""
+    def packing_facts(self, groups: int) -> dict[str, float]:
+        """Of packs: the shares of padding, of tokens that are lost and of documents that are cut, and documents per sequence.
+        ``groups`` of documents are planned for it at most.
+        """
         return {}
 
     @property
