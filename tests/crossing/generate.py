@@ -408,12 +408,12 @@ class Lot:
             return legs
         world, found = chance.choice([1, 1, 2, 3]), []
         for leg in legs:
-            if (leg.phases is not None or leg.balance is not None) and chance.random() < 0.97:
+            if leg.phases is not None or (leg.balance is not None and chance.random() < 0.97):
                 found.append(leg)
                 continue
             world = chance.choice([1, 2, 4]) if isinstance(first, Packs) and not _is_bound(stream) else world
             tokens = self.recipe["length"] + (chance.random() < 0.02)
-            found.append(replace(leg, size=world, world=world, tokens=tokens, phases=None))
+            found.append(replace(leg, size=world, world=world, tokens=tokens))
         return tuple(found)
 
     def planned(self, stream: Stream, depth: int = 0) -> Stream:
@@ -424,8 +424,9 @@ class Lot:
         parts = tuple((name, self.planned(part, depth + 1)) for name, part in stream.parts)
         found, names = replace(stream, parts=parts), [name for name, _ in parts]
         if chance.random() < 0.25:
-            changing = [name for name, form in stream.forms().items() if form.kind != "fixed"]
-            by = "tokens" if isinstance(leaves(stream)[0], Sequences) or len(changing) == 1 else chance.choice([*stream.forms()])
+            forms = {} if isinstance(leaves(stream)[0], Sequences) else stream.forms()
+            changing = [name for name, form in forms.items() if form.kind != "fixed"]
+            by = "tokens" if not forms or len(changing) == 1 else chance.choice([*forms])
             found = replace(found, by=by if chance.random() < 0.95 else chance.choice(["tokens", "unknown"]))
         if chance.random() < 0.15:
             plain = None if chance.random() < 0.95 else found.weights
