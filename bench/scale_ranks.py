@@ -150,8 +150,10 @@ def report() -> tuple[str, dict[str, Any], bool]:
         for name, lanes in (("one lane", 1), ("a lane for each rank", world)):
             found = requests(world, 4096, 16, lanes)
             fetched.append({"world": world, "lanes": lanes, "requests": found[0], "bytes for one": found[1], "name": name})
-    rows = [[f"{one['world']:,}", one["name"], f"{one['requests']:.2f}", f"{one['bytes for one']:.1f}"] for one in fetched]
-    text += f"\n\nRequests of a host of {HOST} ranks, which share nothing, for a batch; blocks of 4,096 records (4 MiB), windows of 16\n"
+    rows = [[f"{one['world']:,}", one["name"], f"{one['requests']:.2g}", f"{one['bytes for one']:.1f}"] for one in fetched]
+    text += (
+        f"\n\nRequests of a host of {HOST} ranks for a batch; blocks of 4,096 records (4 MiB), windows of 16; ranks share nothing\n"
+    )
     text += table(["ranks", "order", "requests", "bytes read for one used"], rows)
     plan = plan_of_sources()
     text += f"\n\nplan of {SOURCES} sources: {plan['plan_s']:.2f} s (and {plan['make_s']:.2f} s to make the mixture); "

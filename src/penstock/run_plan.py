@@ -237,9 +237,10 @@ def _of_mixture(loader: Loader, mixed: MixedStream, steps: int, times: int) -> l
 
 def _dropped(schedule: Schedule, steps: int) -> list[tuple[int, range]] | None:
     """Of every epoch before the end, the samples that tail="drop" leaves out; None if they are too many to look at."""
-    if steps == 0 or getattr(schedule, "tail", "keep") != "drop":
+    if steps == 0 or isinstance(schedule, PhaseSchedule) or schedule.tail != "drop":
         return []
-    stride, found, count = schedule.stream.stride, [], 0
+    stride, count = schedule.stream.stride, 0
+    found: list[tuple[int, range]] = []
     for epoch in range(schedule.end(steps)[0]):
         run = range(_in_epoch(schedule, epoch), schedule.axis_of(epoch) // stride)
         count += len(run)

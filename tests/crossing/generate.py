@@ -412,7 +412,7 @@ class Lot:
                 found.append(leg)
                 continue
             world = chance.choice([1, 2, 4]) if isinstance(first, Packs) and not _is_bound(stream) else world
-            tokens = self.recipe["length"] + (chance.random() < 0.02)
+            tokens = self.recipe["length"] + (chance.random() < 0.05)
             found.append(replace(leg, size=world, world=world, tokens=tokens))
         return tuple(found)
 
@@ -423,14 +423,14 @@ class Lot:
         chance = random.Random(f"plan {self.seed} {depth}")
         parts = tuple((name, self.planned(part, depth + 1)) for name, part in stream.parts)
         found, names = replace(stream, parts=parts), [name for name, _ in parts]
-        if chance.random() < 0.25:
+        if chance.random() < 0.15:
+            plain = None if chance.random() < 0.95 else found.weights
+            found = replace(found, temperature=chance.choice([0.5, 1, 2, 2, 3.5, float("inf")]), weights=plain)
+        if chance.random() < (0.25 if found.temperature is None else 0.6):
             forms = {} if isinstance(leaves(stream)[0], Sequences) else stream.forms()
             changing = [name for name, form in forms.items() if form.kind != "fixed"]
             by = "tokens" if not forms or len(changing) == 1 else chance.choice([*forms])
             found = replace(found, by=by if chance.random() < 0.95 else chance.choice(["tokens", "unknown"]))
-        if chance.random() < 0.15:
-            plain = None if chance.random() < 0.95 else found.weights
-            found = replace(found, temperature=chance.choice([0.5, 1, 2, 2, 3.5, float("inf")]), weights=plain)
         if chance.random() < (0.3 if depth == 0 else 0.02):
             caps = {name: chance.choice([0, 0.3, 0.5, 1, 1, 1.5, 2, 3]) for name in names if chance.random() < 0.6}
             found = replace(found, max_epochs=caps)
