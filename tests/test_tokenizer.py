@@ -3,12 +3,12 @@
 import hashlib
 import json
 import pickle
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli import warm
 from tests.text import TEXTS, trained
 from tokenizers import Tokenizer, pre_tokenizers, processors
 
@@ -152,7 +152,7 @@ try:
 except ImportError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = warm.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "this needs tokenizers: pip install 'penstock[text]'"
 
 

@@ -31,16 +31,16 @@ MODULES = {
 """The public names; a module is loaded when one of its names is first used."""
 
 METHODS = {
-    "cast": "penstock.algebra.view",
-    "map": "penstock.algebra.view",
-    "pick": "penstock.algebra.view",
-    "select": "penstock.algebra.view",
+    "cast": "penstock.algebra",
+    "map": "penstock.algebra",
+    "pick": "penstock.algebra",
+    "select": "penstock.algebra",
     "design": "penstock.stream.stream",
     "in_order": "penstock.stream.stream",
     "sample": "penstock.stream.stream",
     "shuffle": "penstock.stream.stream",
     "slide": "penstock.stream.stream",
     "digest": "penstock.conversion.reading",
-    "split": "penstock.conversion.split",
+    "split": "penstock.conversion.reading",
 }
 """Methods of :class:`penstock.Source` by the layer that owns them (``records.provide``)."""

@@ -8,11 +8,10 @@ from typing import Any
 __all__: list[str] = []
 
 MOVED = {
-    "algebra.concat": "source.concat",
-    "algebra.view": "source.aligned source.mapped source.picked source.select",
+    "algebra": "source.aligned source.concat source.mapped source.picked source.select",
     "batch": "ragged",
     "conversion.tasks": "source.batch_map source.convert_tasks",
-    "deliver.torch_data": "deliver.torch_tensor",
+    "deliver.torch": "deliver.torch_data deliver.torch_tensor",
     "deliver.torch_sampler": "deliver.torch_ranks",
     "formats.array": "source.array source.npy",
     "formats.array_record": "source.array_record",

@@ -1,9 +1,9 @@
 """Without torch or jax there is a message that says what to install."""
 
-import subprocess
 import sys
 
 import pytest
+from tests.cli import warm
 
 CODE = """
 import sys
@@ -17,7 +17,7 @@ except ImportError as error:
 
 def told(name: str, missing: str) -> str:
     code = CODE.format(name=name, missing=missing)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    done = warm.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.stderr == ""
     return done.stdout
 
@@ -45,7 +45,7 @@ for name, package in {packages!r}.items():
 
 def test_a_missing_trainer_is_named_with_the_line_that_installs_it() -> None:
     packages = {"grain": "grain", "lightning": "lightning", "olmo_core": "olmo_core", "orbax": "orbax", "torchtitan": "torchtitan"}
-    done = subprocess.run([sys.executable, "-c", TRAINERS.format(packages=packages)], capture_output=True, text=True, timeout=600)
+    done = warm.run([sys.executable, "-c", TRAINERS.format(packages=packages)], capture_output=True, text=True, timeout=600)
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         "ImportError penstock.deliver.grain needs Grain: pip install grain",

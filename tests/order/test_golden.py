@@ -13,7 +13,7 @@ from tests.golden import make_order
 from tests.order import reference
 
 from penstock import Ragged, _core
-from penstock.conversion.split import bounds_of, hash_values
+from penstock.conversion.reading import bounds_of, hash_values
 from penstock.order import (
     BlockShuffle,
     Bucketed,

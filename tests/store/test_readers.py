@@ -2,13 +2,13 @@
 
 import os
 import resource
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli import warm
 from tests.effort import count
 from tests.store.records import FIELDS, assert_store, columns, digest, files, make_records, run_python, without_fsync, write
 from tests.store.soak import soak
@@ -195,7 +195,7 @@ def test_open_reader_survives_the_removal_of_every_file(tmp_path: Path, io: str)
 
 def test_soak_runs_as_a_program(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.store.soak", "--commits", "5", "--readers", "1", "--directory", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=Path(__file__).parents[2])
+    done = warm.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     assert "5 commits" in done.stdout
     assert "0 wrong" in done.stdout

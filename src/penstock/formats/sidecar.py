@@ -19,6 +19,7 @@ Sidecars of objects at URLs are in the cache directory. :func:`publish` puts the
 there before it searches objects, and copies them to its cache directory.
 """
 
+import json
 import os
 import posixpath
 import re
@@ -70,7 +71,9 @@ __all__ = [
     "publish",
     "read_sidecar",
     "recording",
+    "sealed",
     "sidecars_of",
+    "unsealed",
 ]
 
 MAGIC, VERSION = b"PENSIDE\n", 1
@@ -695,3 +698,17 @@ def _read_column(
         raise CorruptError(f"{path}: the checksums of an array are not what was written")
     array = content[offset:stop].view(dtype) if count else np.empty(0, dtype)
     return _Column(array, crcs, np.zeros(pages, np.bool_), pages == 0, content, offset)
+
+
+def sealed(value: Any) -> npt.NDArray[np.uint8]:
+    """JSON to be kept in a sidecar, with its checksum."""
+    content = json.dumps(value).encode()
+    crc = _core.crc32c(np.frombuffer(content, np.uint8))
+    return np.frombuffer(crc.to_bytes(4, "little") + content, np.uint8)
+
+
+def unsealed(where: object, data: npt.NDArray[np.uint8]) -> Any:
+    """The value of :func:`sealed`. CorruptError if the bytes are not what was written."""
+    if data.size < 4 or _core.crc32c(np.ascontiguousarray(data[4:])) != int.from_bytes(data[:4].tobytes(), "little"):
+        raise CorruptError(f"{where}: its index is not what was written: remove the .penstock-index next to it, or in the cache")
+    return json.loads(data[4:].tobytes())

@@ -19,8 +19,7 @@ from penstock.order.pack import Pack, Pieces
 from penstock.order.permutation import Permutation
 from penstock.order.phase import Curriculum, Phase, PhasePlace
 from penstock.order.position import ORDER_VERSION, Cursor, Shard
-from penstock.order.shuffle import BlockShuffle, Random, Shuffle
-from penstock.order.weighted import Weighted
+from penstock.order.shuffle import BlockShuffle, Random, Shuffle, Weighted
 
 __all__ = [
     "ORDER_VERSION",
