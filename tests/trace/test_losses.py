@@ -357,9 +357,6 @@ def test_bad_arguments_are_refused_when_the_log_is_made(tmp_path):
         pen.LossLog(tmp_path, per="token")
     with pytest.raises(ValueError, match="restart=True"):
         pen.LossLog(tmp_path, pen.Loader(pen.open({"x": np.arange(4)}), 2, restart=True))
-    packs = pen.open({"text": ["abc", "defg"] * 20}).shuffle(seed=1).pack(8)
-    with pytest.raises(ValueError, match="balance="):
-        pen.LossLog(tmp_path, pen.Loader(packs, 4, shard=pen.Shard(0, 2), balance="tokens"))
     with pytest.raises(TypeError, match="expected a penstock Loader, got list"):
         pen.LossLog(tmp_path, [])
     with pytest.raises(TypeError, match="path or URL that the data was opened by"):

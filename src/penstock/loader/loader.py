@@ -32,7 +32,7 @@ from penstock.records import Source
 from penstock.remote.window import Window, is_changing
 from penstock.stream import Stream
 
-__all__ = ["Batches", "Loader"]
+__all__ = ["Batches", "Loader", "make_dealing"]
 
 MOST_MEASURED = 1000
 """Steps whose padding is added up."""
@@ -109,7 +109,7 @@ class Loader:
             batch_size = _rows_of(stream, batch_tokens, (batch_size, phases, balance), self._shard)
         self._balance = None if balance is None else Balance.of(balance)
         self._first = make_schedule(stream, batch_size, phases, tail, self._shard)
-        dealing = None if self._balance is None else _make_dealing(self._balance, self._first)
+        dealing = None if self._balance is None else make_dealing(self._balance, self._first)
         if dealing is not None:
             self._first = replace(self._first, is_dealt=True)
         self._schedule = self._zero = self._first
@@ -486,7 +486,7 @@ class Loader:
         return f"<penstock Loader: step {self.step}, epoch {self.epoch}, batches of {self._batch_size}, {self.stream!r}>"
 
 
-def _make_dealing(balance: Balance, schedule: Schedule) -> Dealing:
+def make_dealing(balance: Balance, schedule: Schedule) -> Dealing:
     """ValueError, TypeError or KeyError if samples cannot be dealt so. The costs of records are read."""
     slots = schedule.shard.world * balance.micro_batches
     for size, _ in schedule.shapes:

@@ -396,9 +396,15 @@ class MixedStream(Stream):
 
     def recipe(self) -> Any:
         streams = {name: stream.recipe() for name, stream in self._streams.items()}
-        if None in streams.values() or self._phases is not None or self._version == 1:
+        if None in streams.values() or self._version == 1:
             return None
-        return {"mix": {name: value for name, value in self._options.items() if value is not None}, "streams": streams}
+        left_out = ("amendments", "batch_size")  # the loader has the batch size
+        options = {name: value for name, value in self._options.items() if value is not None and name not in left_out}
+        amendments = [
+            {"step": one.step, "weights": one.weights, "add": list(one.add), "max_epochs": one.max_epochs}
+            for one in self.amendments
+        ]
+        return {"mix": options, "streams": streams, "amend": amendments}
 
     def with_phases(self, phases: Sequence[Phase]) -> "MixedStream":
         return self._remade(self._streams, phases=phases)

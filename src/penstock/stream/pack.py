@@ -319,7 +319,7 @@ class PackStream(PartStream):
 
     def recipe(self) -> Any:
         calls, options = order_recipe(self._given), self._options
-        if calls is None or self._phases is not None:
+        if calls is None:
             return None
         tokens = {
             name: None if getattr(options, name) is None else token for name, token in zip(ADDED, self._added.tolist(), strict=True)

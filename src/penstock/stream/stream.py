@@ -925,13 +925,22 @@ def _can_come(order: Weighted, banned: IntArray) -> bool:
 
 
 def order_recipe(order: Order) -> list[tuple[str, dict[str, Any]]] | None:
-    """The call that gives records in an order: see :meth:`Stream.recipe`."""
+    """The calls that give records in an order: see :meth:`Stream.recipe`."""
     if type(order) is Sequential and not order.wrap:
         return [("in_order", {})]
     if type(order) is Shuffle:
         return [("shuffle", {"seed": order.seed})]
     if type(order) is BlockShuffle and order.window is not None:
         return [("shuffle", {"seed": order.seed, "block": order.block, "window": order.window, "lanes": order.lanes})]
+    if type(order) is Sliding:
+        return [("slide", {"window": order.window, "stride": order.stride})]
+    if type(order) is Design:
+        return [("design", order.arguments)]
+    if type(order) is Bucketed:
+        before, (_, lengths, size, window) = order_recipe(order.order), order.identity
+        field = getattr(lengths, "field", None)
+        found = {"batch_size": size, "field": field, "window": window}
+        return None if before is None or field is None else [*before, ("buckets", found)]
     return [("sample", {"seed": order.seed})] if type(order) is Random else None
 
 
