@@ -23,7 +23,7 @@ LATE_IMPORTS = {
     "formats/open.py",
     "process.py",
     "records.py",
-    "version1.py",
+    "library.py",
 }  # names from tables in the source, or typed by the user
 
 

@@ -45,7 +45,7 @@ from penstock.order.layout import (
 )
 from penstock.order.order import Order, Sequential
 from penstock.order.permutation import MAX_SEED, Permutation, Purpose, derive_root
-from penstock.order.phase import Curriculum, Phase, Weights, copy_weights
+from penstock.order.position import Curriculum, Phase, Weights, copy_weights
 
 __all__ = ["STOP_POLICIES", "Amendment", "Choice", "Mixture", "tempered"]
 

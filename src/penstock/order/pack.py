@@ -254,7 +254,6 @@ class Pack:
 
     @property
     def group_blocks(self) -> int:
-        """Blocks of a group."""
         assert self.window is not None
         return -(-self.window // self.block)
 

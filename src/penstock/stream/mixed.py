@@ -18,7 +18,7 @@ from penstock.fingerprint import fingerprint_of
 from penstock.native import _core
 from penstock.order import Amendment, Balance, Mixture, Phase
 from penstock.order.mixture import StagedWeights
-from penstock.order.phase import Weights
+from penstock.order.position import Weights
 from penstock.records import Sampling
 from penstock.schema import Field
 from penstock.stream.ban_file import with_bans

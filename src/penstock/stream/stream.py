@@ -598,7 +598,6 @@ class RecordStream(PartStream):
 
     @property
     def read_schema(self) -> Mapping[str, Field]:
-        """The fields that are read."""
         return self.source.schema
 
     def units_of(self, picks: RecordPicks) -> IntArray:
