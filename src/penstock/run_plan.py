@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -19,15 +20,26 @@ from penstock.stream.mixed import MixedStream
 __all__ = ["RunPlan", "StreamPlan", "plan"]
 
 
+MOST_GROUPS = 64
+"""Groups of documents that are planned to see how many documents are cut, over all streams."""
+NOTHING: IntArray = np.empty(0, np.int64)
+MOST_EPOCHS = 10_000
+"""Epochs with a dropped end in which it is counted what comes of each stream; of more, as many as those say."""
+MOST_DROPPED = 1 << 22
+"""Samples that are dropped at the ends of epochs, of which it is looked up which ones they are."""
+
+
 @dataclass(frozen=True)
 class StreamPlan:
     """What one stream gives in a run. ``length`` are its samples an epoch; ``exhausted_at`` is the step whose batch has the last
     sample of its first epoch, ``capped_at`` the one with the last sample that its cap allows; None if the run does not get there.
-    ``repeated`` are the records that come more than k times (see :func:`plan`), bans apart, None where they are drawn with
-    replacement; of sequences, about as many as the epochs say. ``tokens`` are the samples times the mean number of tokens, or of
-    elements of the field that a mixture goes by; None where there are none. ``padding``, ``truncated``, ``documents`` describe
-    packs: the share of
-    padding, the share of tokens that are cut off or dropped, and documents per sequence.
+    ``repeated`` are the records that come more than k times (see :func:`plan`), bans apart; None where they are drawn with
+    replacement, and where ``tail="drop"`` leaves out more than four million samples; of sequences, about as many as the epochs say.
+    Where it cuts more than 10,000 equal epochs of a mixture, ``samples`` are extrapolated from as many.
+    ``tokens`` are the samples times the mean number of tokens, or of elements of the field that a mixture goes by; None where there
+    are none. Of packs: ``padding`` is the share of padding (the padding ratio), ``cut`` that of documents that are not in one
+    sequence as a whole (the truncation ratio; measured in some groups of documents), ``truncated`` that of tokens that never come,
+    and ``documents`` how many there are per sequence (the concatenation ratio).
     """
 
     name: str
@@ -42,6 +54,7 @@ class StreamPlan:
     token_share: float | None
     padding: float | None
     truncated: float | None
+    cut: float | None
     documents: float | None
 
 
@@ -90,8 +103,8 @@ def plan(
         raise ValueError(f"the loader has a batch size of its own: leave out batch_size={batch_size}")
     loader = what if isinstance(what, Loader) else Loader(what, batch_size)
     if steps is None:
-        if loader.phases is None:
-            len(loader.stream)  # which says so if there is none
+        if loader.stream.endless_epoch == 0:
+            raise TypeError("an epoch of this mixture never ends: give steps=")
         steps = loader.schedule.first_step(1)
     steps, total = whole_number("steps", steps), loader.schedule.total
     steps = steps if total is None else min(steps, total)
@@ -100,7 +113,7 @@ def plan(
     taken = forecast(loader.work, loader.schedule, range(steps)) if network and windows_of(loader.stream) else None
     return RunPlan(
         steps,
-        sum(one.samples for one in found),
+        _delivered(loader.schedule, steps),
         loader.schedule.place(steps - 1).epoch + 1 if steps else 0,
         None if None in tokens else sum(float(one) for one in tokens if one is not None),
         seen_more_than,
@@ -151,7 +164,8 @@ def _streams(loader: Loader, steps: int, times: int) -> tuple[StreamPlan, ...]:
             None if number is None else _step_of_number(schedule, mixture, k, number, steps)
             for number in (mixture.lengths[k], given[k] if is_capped else None)
         ]
-        found.append(_described(name, part, seen[k], (samples, tokens), ends, mixture.lengths[k]))
+        groups = max(1, MOST_GROUPS // len(mixture.names))
+        found.append(_described(name, part, seen[k], (samples, tokens), ends, mixture.lengths[k], groups))
     return tuple(found)
 
 
@@ -160,9 +174,12 @@ def _of_one(loader: Loader, steps: int, times: int) -> StreamPlan:
     samples, length = _delivered(schedule, steps), stream.num_samples
     mean = _mean(stream, None)
     if not isinstance(schedule, PhaseSchedule) or not stream.has_sequences:
-        seen = _Seen(
-            samples, samples, None if mean is None else float(mean) * samples, _repeated(stream, length, samples, None, times)
-        )
+        dropped, end, repeated = _dropped(schedule, steps), samples, None
+        if dropped is not None:
+            missing = np.concatenate([NOTHING, *(epoch * length + np.arange(run.start, run.stop) for epoch, run in dropped)])
+            end = samples + missing.size
+            repeated = _repeated(stream, length, end, missing, times)
+        seen = _Seen(samples, samples, None if mean is None else float(mean) * samples, repeated)
         last = _step_with(schedule, length - 1, steps) if length else None
         return _described("data", stream, seen, (samples, seen.tokens), [last, None], length)
     cut = [(count, stream.sized(size)) for count, size in _by_phase(schedule, steps)]
@@ -205,18 +222,34 @@ def _of_mixture(loader: Loader, mixed: MixedStream, steps: int, times: int) -> l
             )
             for k, (part, count, mean) in enumerate(parts)
         ]
-    holes: list[Any] = [(count, None) for count in counts]
-    if getattr(schedule, "tail", "keep") != "drop" and steps:
-        holes = mixture.holes(*schedule.end(steps))
+    dropped = _dropped(schedule, steps)
+    holes = mixture.holes(*schedule.end(steps)) if steps else [(0, NOTHING) for _ in counts]
+    if dropped:
+        choices = [mixture.choose(epoch, run.start, run.stop) for epoch, run in dropped]
+        which, element = (np.concatenate([choice[k] for choice in choices]) for k in range(2))
+        holes = [(end, np.concatenate([missing, element[which == k]])) for k, (end, missing) in enumerate(holes)]
     return [
         _Seen(
             count,
             count,
             None if mean is None else float(mean) * count,
-            _repeated(part, part.num_samples, holes[k][0], holes[k][1], times),
+            None if dropped is None else _repeated(part, part.num_samples, *holes[k], times),
         )
         for k, (part, count, mean) in enumerate(parts)
     ]
+
+
+def _dropped(schedule: Schedule, steps: int) -> list[tuple[int, range]] | None:
+    """Of every epoch before the end, the samples that tail="drop" leaves out; None if they are too many to look at."""
+    if steps == 0 or isinstance(schedule, PhaseSchedule) or schedule.tail != "drop":
+        return []
+    end, stride = schedule.end(steps)[0], schedule.stream.stride
+    runs = [
+        (alike, range(_in_epoch(schedule, alike.start), schedule.axis_of(alike.start) // stride)) for alike in _alike(schedule, end)
+    ]
+    if sum(len(alike) * len(run) for alike, run in runs) > MOST_DROPPED:
+        return None
+    return [(epoch, run) for alike, run in runs if run for epoch in alike]
 
 
 def _scaled(elements: int, axis: int, length: int, times: int) -> int:
@@ -224,21 +257,25 @@ def _scaled(elements: int, axis: int, length: int, times: int) -> int:
     return min(length, max(0, elements - times * axis) * length // max(1, axis))
 
 
-def _repeated(stream: Stream, length: int, end: int, missing: IntArray | None, times: int) -> int | None:
+def _repeated(stream: Stream, length: int, end: int, missing: IntArray, times: int) -> int | None:
     """Records of which more than ``times`` elements are among the first ``end`` ones of a stream, those that are missing apart."""
     order = getattr(stream, "order", None) if stream.has_records else None
     if isinstance(order, Random | Weighted | Sliding):
         return None
     if length == 0:
         return 0
+    if order is None:  # of sequences it is not known which are alike
+        end, missing = end - missing.size, missing[:0]
     epoch, rest = divmod(end, length)
     count = length if epoch > times else rest if epoch == times else 0
-    if missing is None or missing.size == 0:
+    if missing.size == 0:
         return count
-    epochs, records = np.divmod(missing, length)
+    missing = np.sort(missing)
+    records = missing % length
     if isinstance(order, InvertibleOrder):
-        for one in np.unique(epochs).tolist():
-            records[epochs == one] = order.at(one, records[epochs == one])
+        edges = np.flatnonzero(np.diff(missing // length)) + 1
+        by_epoch = np.split(missing, edges)
+        records = np.concatenate([order.at(int(own[0]) // length, own % length) for own in by_epoch])
     records, fewer = np.unique(records, return_counts=True)
     places = order.positions(epoch, records) if isinstance(order, InvertibleOrder) else records
     full = epoch + (places < rest)
@@ -246,9 +283,15 @@ def _repeated(stream: Stream, length: int, end: int, missing: IntArray | None, t
 
 
 def _described(
-    name: str, stream: Stream, seen: _Seen, of: tuple[int, float | None], ends: Sequence[int | None], axis: int
+    name: str,
+    stream: Stream,
+    seen: _Seen,
+    of: tuple[int, float | None],
+    ends: Sequence[int | None],
+    axis: int,
+    groups: int = MOST_GROUPS,
 ) -> StreamPlan:
-    facts, (samples, tokens) = stream.packing_facts(), of
+    facts, (samples, tokens) = stream.packing_facts(groups), of
     return StreamPlan(
         name,
         stream.num_samples,
@@ -262,6 +305,7 @@ def _described(
         None if seen.tokens is None or not tokens else seen.tokens / tokens,
         facts.get("padding"),
         facts.get("truncated"),
+        facts.get("cut"),
         facts.get("documents"),
     )
 
@@ -281,9 +325,14 @@ def _delivered(schedule: Schedule, steps: int) -> int:
         last = schedule.curriculum.place(steps - 1)
         return last.sample + schedule.curriculum.phases[last.phase].batch_size
     epoch, position = schedule.end(steps)
-    stride = schedule.stream.stride
-    before = sum(_in_epoch(schedule, one) for one in range(epoch))
-    return before + position // stride
+    before = sum(len(alike) * _in_epoch(schedule, alike.start) for alike in _alike(schedule, epoch))
+    return before + position // schedule.stream.stride
+
+
+def _alike(schedule: Schedule, end: int) -> list[range]:
+    """The epochs before one, in runs of the same length."""
+    firsts = [first for first, _ in schedule.stream.axes if first < end]
+    return [range(low, high) for low, high in pairwise([*firsts, end])]
 
 
 def _in_epoch(schedule: Any, epoch: int) -> int:
@@ -306,9 +355,10 @@ def _drawn(schedule: Schedule, mixture: Mixture, steps: int) -> Sequence[int]:
         return _given(schedule, mixture, steps)
     epoch, position = schedule.end(steps) if steps else (0, 0)
     counts = list(mixture.num_given(epoch, position)) if position else [0] * len(mixture.names)
-    for one in range(epoch):  # without what was dropped at its end
-        here = mixture.num_given(one, _in_epoch(schedule, one))
-        counts = [had + now for had, now in zip(counts, here, strict=True)]
+    for alike in _alike(schedule, epoch):
+        full, looked_at = _in_epoch(schedule, alike.start), alike[:MOST_EPOCHS]
+        here = np.sum([mixture.num_given(one, full) for one in looked_at], axis=0, dtype=object)
+        counts = [had + int(now) * len(alike) // len(looked_at) for had, now in zip(counts, here, strict=True)]
     return counts
 
 

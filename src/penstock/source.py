@@ -1,9 +1,7 @@
 """Datasets and storage of others, writers of foreign formats, blends, how to convert. :func:`penstock.open` opens sources."""
 
 from penstock.conversion.convert import Converted
-from penstock.conversion.image import ShrinkImages
-from penstock.conversion.tasks import BatchMap
-from penstock.conversion.text import Tokenize
+from penstock.conversion.record_map import BatchMap, ShrinkImages, Tokenize
 from penstock.formats.array import Items
 from penstock.formats.collection import write_collection
 from penstock.formats.megatron import open_blend

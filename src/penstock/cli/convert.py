@@ -33,9 +33,8 @@ from penstock.cli.record import chosen
 from penstock.cli.terminal import console, facts, number, print_json, say
 from penstock.conversion.convert import DOCUMENTS, ONE_FIELD, Converted
 from penstock.conversion.convert import convert as convert_source
-from penstock.conversion.image import ShrinkImages, as_shrink
+from penstock.conversion.record_map import ShrinkImages, Tokenize, as_shrink
 from penstock.conversion.tasks import records_noted
-from penstock.conversion.text import Tokenize
 from penstock.errors import PenstockError, StoreError
 from penstock.formats.files import listing
 from penstock.formats.open import open_source

@@ -17,10 +17,19 @@ from typing import Any
 import numpy as np
 
 from penstock.batch import Batch, Ragged, unmasked
-from penstock.conversion.image import ImageMap, ShrinkImages, as_shrink
 from penstock.conversion.reading import load, next_span, read_spans, spans_of
-from penstock.conversion.tasks import BatchMap, Conversion, Input, Note, as_map
-from penstock.conversion.text import LOSS_MASK, TOKENS, TextMap, as_tokenize
+from penstock.conversion.record_map import (
+    LOSS_MASK,
+    TOKENS,
+    BatchMap,
+    ImageMap,
+    ShrinkImages,
+    TextMap,
+    as_map,
+    as_shrink,
+    as_tokenize,
+)
+from penstock.conversion.tasks import Conversion, Input, Note
 from penstock.errors import EmptySourceError, SchemaMismatchError, StoreError
 from penstock.formats.files import listing
 from penstock.formats.open import has_urls, is_at_url, open_source

@@ -188,7 +188,6 @@ class _Layout:
         check: bool,
         separator: object = None,
     ) -> "_Layout":
-        """Checked."""
         return cls(
             None if dtype is None else token_dtype(dtype),
             bool(documents),

@@ -124,7 +124,6 @@ class TextOptions:
 
 
 def open_lines(files: Files, how: LineFormat, options: TextOptions) -> Source:
-    """Files of lines as one source."""
     compressed = [_codec(file.name) is not None for file in files]
     if all(compressed):
         if options.raw:

@@ -32,6 +32,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -83,6 +84,7 @@ from penstock.formats.files import (
     Versions,
     check_block,
     one_line,
+    read_json,
 )
 from penstock.formats.packed import (
     KEPT_BYTES,
@@ -98,6 +100,7 @@ from penstock.formats.packed import (
     PackedSource,
     choose,
     first_values,
+    with_types,
 )
 from penstock.formats.parquet import RangeFile
 from penstock.formats.publish import copy_files
@@ -160,7 +163,7 @@ class _Reader:
         return self._take(1)[0]
 
     def _count(self, least: int = 1) -> int:
-        """How many things of at least so many bytes follow."""
+        """The number of things that follow, of at least ``least`` bytes each."""
         (count,) = NUM.unpack(self._take(NUM.size))
         if count * least > len(self._data) - self._at:
             raise ValueError(f"expected {count} things from byte {self._at} on")
@@ -355,14 +358,8 @@ def _files(index: File, content: Mapping[str, Any]) -> Files:
 
 
 def _content(index: File) -> dict[str, Any]:
-    size = index.size
-    if size > INDEX_BYTES:
-        raise FormatError(f"{index}: expected an index of at most {INDEX_BYTES} bytes, found {size}")
-    try:
-        content = json.loads(index.read(0, size))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{index}: expected JSON, found something else") from error
-    if not isinstance(content, dict) or not isinstance(content.get("chunks"), list) or not isinstance(content.get("config"), dict):
+    content = read_json(index, INDEX_BYTES)[1]
+    if not isinstance(content.get("chunks"), list) or not isinstance(content.get("config"), dict):
         raise FormatError(f"{index}: expected the index of chunks of LitData, with chunks and a config")
     if content["config"].get("encryption") is not None:
         raise UnsupportedTypeError(f"{index}: chunks with encryption are not read: write them without")
@@ -506,12 +503,8 @@ def _packed_items(
     decompression = None if level is None else Decompression("zstd", *limits)
     if level in ("sample", "batch"):
         decompression = ItemDecompression(level, *limits)
-    wanted = (
-        [column.name for column in columns] if fields is None else list(fields.values() if isinstance(fields, dict) else fields)
-    )
-    if any(column.form != ArrayForm.PLAIN and column.name in wanted for column in columns):
-        heads = files.once("arrays", lambda: first_values(parts, columns, 2 * OFFSET.itemsize, decompression))
-        columns = [_with_type(files[0], column, heads, wanted) for column in columns]
+    first = partial(first_values, parts, columns, 2 * OFFSET.itemsize, decompression)
+    columns = with_types(files, columns, fields, first, _with_type)
     layout = choose(files[0], columns, fields)
     origin = PackedOrigin(options, ("litdata items", fields), (_open_packed, (files, fields, options, limits)))
     if decompression is None:
@@ -668,15 +661,13 @@ def _leaf(name: str, encoding: str) -> PackedColumn:
     return PackedColumn(name, encoding, field.stride if field is not None and field.is_fixed else -1, True, field, form)
 
 
-def _with_type(index: File, column: PackedColumn, heads: Mapping[str, bytes], wanted: Sequence[str]) -> PackedColumn:
+def _with_type(index: File, column: PackedColumn, head: bytes | None) -> PackedColumn:
     """A leaf of arrays, as the first item has it."""
-    if column.form == ArrayForm.PLAIN or column.name not in wanted:
-        return column
-    if column.name not in heads:
+    if head is None:
         raise EmptySourceError(f"{index}: expected an item, which says what arrays leaf {ascii(column.name)[:100]} has, found none")
     types = LEAF_TENSORS if column.encoding == "tensor" else LEAF_ARRAYS
     for order in "<>":  # newer versions write the heads of tensors in the other byte order
-        found = np.frombuffer(heads[column.name].ljust(8, b"\xff")[:8], f"{order}u4").tolist()
+        found = np.frombuffer(head.ljust(8, b"\xff")[:8], f"{order}u4").tolist()
         code, ndim = found
         if code in types and ndim <= 32:
             field = Field.ragged(types[code], ndim) if ndim else Field(types[code])

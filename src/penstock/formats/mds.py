@@ -48,7 +48,17 @@ from penstock.errors import (
 )
 from penstock.fingerprint import fingerprint_of
 from penstock.formats.arrow_file import Fields, plain_fields
-from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, LocalFile, RemoteFile, check_block, is_file_there, one_line
+from penstock.formats.files import (
+    MAX_BLOCK_BYTES,
+    File,
+    Files,
+    LocalFile,
+    RemoteFile,
+    check_block,
+    is_file_there,
+    one_line,
+    read_json,
+)
 from penstock.formats.packed import (
     CODECS,
     KEPT_BYTES,
@@ -64,6 +74,7 @@ from penstock.formats.packed import (
     PackedSource,
     choose,
     first_values,
+    with_types,
 )
 from penstock.formats.rows_in_files import FileRows, default_threads, version_of
 from penstock.formats.spans import FileSpans, ScannedFile, SpanField, SpanIndex, SpanOptions, SpanSource
@@ -398,14 +409,7 @@ def _next_to(index: File, name: str) -> File:
 
 def _shards_of(index: File) -> list[dict[str, Any]]:
     """What the index says of shards, not checked."""
-    size = index.size
-    if size > INDEX_BYTES:
-        raise FormatError(f"{index}: expected an index of at most {INDEX_BYTES} bytes, found {size}")
-    try:
-        content = json.loads(index.read(0, size))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{index}: expected JSON, found something else") from error
-    listed = content.get("shards") if isinstance(content, dict) else None
+    listed = read_json(index, INDEX_BYTES)[1].get("shards")
     if not isinstance(listed, list) or not all(isinstance(shard, dict) for shard in listed):
         raise FormatError(f"{index}: expected the index of MDS shards, with a list of them")
     if not listed:
@@ -503,15 +507,13 @@ def _fixed_array(index: File, name: str, encoding: str) -> Field:
     return Field(element, tuple(sizes))
 
 
-def _with_type(index: File, column: PackedColumn, heads: Mapping[str, bytes], wanted: Sequence[str]) -> PackedColumn:
+def _with_type(index: File, column: PackedColumn, head: bytes | None) -> PackedColumn:
     """A column of arrays whose shape varies, as the first sample has it."""
-    if column.form == ArrayForm.PLAIN or column.name not in wanted:
-        return column
-    if column.name not in heads:
+    if head is None:
         raise EmptySourceError(
             f"{index}: expected a sample, which says what arrays column {ascii(column.name)[:100]} has, found none"
         )
-    start = list(heads[column.name])
+    start = list(head)
     code = start.pop(0) if start and column.form == ArrayForm.MDS_TYPED else 0
     element = TYPES.get(code) if column.form == ArrayForm.MDS_TYPED else column.encoding.partition(":")[2]
     ndim = start[0] >> 2 if start else 0
@@ -533,12 +535,7 @@ def _open(
     found, parts, codec = files.once("mds", lambda: _look(files))
     columns = [_column(index, *column) for column in found.columns]
     decompression = None if codec is None else Decompression(codec, *limits)
-    wanted = (
-        [column.name for column in columns] if fields is None else list(fields.values() if isinstance(fields, dict) else fields)
-    )
-    if any(column.form != ArrayForm.PLAIN and column.name in wanted for column in columns):
-        heads = files.once("arrays", lambda: first_values(parts, columns, 2, decompression))
-        columns = [_with_type(index, column, heads, wanted) for column in columns]
+    columns = with_types(files, columns, fields, partial(first_values, parts, columns, 2, decompression), _with_type)
     layout = choose(index, columns, fields)
     origin = PackedOrigin(options, ("mds", fields), (_open, (files, fields, options, limits)))
     if decompression is None:

@@ -239,7 +239,6 @@ class TokenSource(RowSource):
 
     @property
     def token_field(self) -> str:
-        """The field that has the tokens."""
         return self._name
 
     @property
@@ -464,7 +463,6 @@ class MaskedTokens(Aligned):
 
     @property
     def token_field(self) -> str:
-        """The field that has the tokens."""
         return self._tokens.token_field
 
     @property

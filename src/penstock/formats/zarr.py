@@ -37,7 +37,7 @@ from penstock.errors import (
     UnsupportedTypeError,
 )
 from penstock.fingerprint import fingerprint_of
-from penstock.formats.arrow_file import Fields, plain_fields
+from penstock.formats.arrow_file import Fields, plain_fields, renamed
 from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, LocalFile, Prefix, RemoteFile, one_line, read_json
 from penstock.formats.rows_in_files import BLOCK_BYTES, default_threads, window_on
 from penstock.native import _core
@@ -246,11 +246,9 @@ class Directory:
         return is_directory(self._here / name) and any(is_file(self._here / name / one) for one in METADATA)
 
     def inner(self, name: str) -> "Directory":
-        """The directory of that name."""
         return Directory(self._here / name)
 
     def file(self, name: str) -> File:
-        """The file of that name."""
         return LocalFile(self._here / name)
 
     @property
@@ -320,13 +318,7 @@ def _made(path: Path | UrlPath, name: str, shapes: tuple[Any, Any], element: str
 
 def _choose(path: str, there: Mapping[str, ZarrArray], fields: Fields | None) -> dict[str, ZarrArray]:
     """The wanted arrays by the names of their fields. SchemaMismatchError unless they have the same first dimension."""
-    wanted = fields if isinstance(fields, Mapping) else {name: name for name in (there if fields is None else fields)}
-    missing = [old for old in wanted.values() if old not in there]
-    if missing:
-        raise KeyError(f"{path}: there is no array {missing[0]!r}; there are {ascii(list(there))[:500]}")
-    if fields is not None and len(wanted) < len(fields):
-        raise ValueError(f"fields must have every name once, got {list(fields)}")
-    chosen = {new: there[old] for new, old in wanted.items()}
+    chosen = {new: there[old] for new, old in renamed(path, there, fields, "array").items()}
     if not chosen:
         raise SchemaMismatchError(f"{path}: expected at least one array, found none")
     if len({array.shape[:1] for array in chosen.values()}) > 1 or not next(iter(chosen.values())).shape:
@@ -476,7 +468,6 @@ class _Chunks:
 
     @property
     def rows(self) -> int:
-        """Of a chunk."""
         return self.layout.chunk[0]
 
     @property

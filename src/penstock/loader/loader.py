@@ -212,8 +212,8 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches of the current epoch, those already delivered included; TypeError if it never ends."""
-        if self._phases is None:
-            len(self.stream)
+        if self._phases is None and self.stream.endless_epoch == self.epoch:
+            raise TypeError("an epoch of this mixture never ends, so it has no length")
         return self._schedule.steps_in(self.epoch) if self._phases is None else self._schedule.total or 0
 
     def remaining(self) -> range:
@@ -425,7 +425,7 @@ class Loader:
             if not steps:
                 return []
             last = self._schedule.place(max(steps))
-            epochs, before = range(self._schedule.place(min(steps)).epoch, last.epoch + 2), last.next_position
+            epochs, before = range(self._schedule.place(min(steps)).epoch, last.next_epoch + 1), last.next_position
         elif epochs is None:
             epochs = range(self.epoch, self.epoch + 1)
         ranges = self.stream.ranges_of(record, epochs, before)

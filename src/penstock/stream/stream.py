@@ -144,6 +144,11 @@ class Stream(ABC):
         """Whether the run ends: from some epoch on there are no samples, because streams of a mixture have reached their caps."""
         return False
 
+    @property
+    def endless_epoch(self) -> int | None:
+        """The epoch that never ends; None if all do."""
+        return None
+
     def unamended(self) -> "Iterator[tuple[int, Stream]]":
         """Streams that this one is equal to before a step, with that step: the mixture before its last amendment, and so on."""
         return iter(())
@@ -163,8 +168,10 @@ class Stream(ABC):
             )
         return Fraction(math.prod(known.shape))
 
-    def packing_facts(self) -> dict[str, float]:
-        """Of packs: the shares of padding and of tokens that are cut off, and documents per sequence."""
+    def packing_facts(self, groups: int) -> dict[str, float]:
+        """Of packs: the shares of padding, of tokens that are lost and of documents that are cut, and documents per sequence.
+        ``groups`` of documents are planned for it at most.
+        """
         return {}
 
     @property
@@ -591,7 +598,6 @@ class RecordStream(PartStream):
 
     @property
     def read_schema(self) -> Mapping[str, Field]:
-        """The fields that are read."""
         return self.source.schema
 
     def units_of(self, picks: RecordPicks) -> IntArray:
