@@ -157,6 +157,7 @@ class JpegDecoder final : public ImageDecoder {
   }
 
   void read(std::uint32_t bottom) override {
+    if (next_ >= bottom) return;
     if (cmyk_) return read_ink(bottom);
     guarded(failure_, [this, bottom] {
       while (next_ < bottom) {
