@@ -1,5 +1,6 @@
 """What holds for every test: nothing is left behind, and properties are tried on the same examples in every run."""
 
+import functools
 import gc
 import os
 import signal
@@ -8,9 +9,12 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, settings
+from tests.cli import warm
 from tests.effort import is_campaign
 
 from penstock.formats.hdf5 import shared_process
@@ -23,6 +27,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Hundreds of programs that tests start import penstock: with its bytecode on disk they need half the time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Every client of an object store reads all certificates of the machine, 15 ms each time: here, and in programs, there is one.
+os.environ |= {"SSL_CERT_FILE": str(Path(__file__).with_name("authority.pem")), "SSL_CERT_DIR": os.devnull}
+
+# A command line is made once, and not whenever a test runs a command: 20 ms each time.
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
 
 PATIENCE_S = 60
 
@@ -57,10 +67,17 @@ STRIDE = 4
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Take a sample of what many suites inherit, and of tests that say so."""
+    _forget_modules()
     if is_campaign():
         return
     seen: Counter[tuple[str, str]] = Counter()
     items[:] = [item for item in items if not isinstance(item, pytest.Function) or (_is_taken(item) and _is_drawn(item, seen))]
+
+
+def _forget_modules() -> None:
+    """What was imported is not looked at by the garbage collector any more, here and in forks: half a million with torch."""
+    gc.collect()
+    gc.freeze()
 
 
 def _is_taken(item: pytest.Function) -> bool:
@@ -83,7 +100,8 @@ def _is_drawn(item: pytest.Function, seen: Counter[tuple[str, str]]) -> bool:
 
 
 def _left_open() -> set[tuple[str, str]]:
-    found, kept = set(), {str(number) for number in shared_process().descriptors}  # one process reads HDF5 for all tests
+    # One process reads HDF5 for all tests, and two start the programs of them.
+    found, kept = set(), {str(number) for number in (*shared_process().descriptors, *warm.descriptors())}
     for number in set(os.listdir("/proc/self/fd")) - kept:
         try:
             found.add((number, os.readlink(f"/proc/self/fd/{number}")))

@@ -13,6 +13,8 @@ import pytest
 from tests.cluster.engine import run
 
 import penstock
+from penstock import records
+from penstock.library import METHODS, MODULES
 
 HEAVY = {"torch", "jax", "h5py", "obstore", "rich", "ray", "scipy", "pytest", "hypothesis"}
 
@@ -24,13 +26,25 @@ def test_import_loads_no_framework_and_prints_nothing() -> None:
     assert HEAVY.isdisjoint(json.loads(done.stderr))
 
 
-def test_import_loads_neither_numpy_nor_the_library_until_something_is_used() -> None:
-    code = "import sys, penstock; before = {*sys.modules}; penstock.open; print(*before, '|', *sys.modules)"
+def test_import_loads_nothing_until_something_is_used_and_then_what_that_needs() -> None:
+    code = "import sys, penstock as pen; before = {*sys.modules}; data = pen.open({'x': [1, 2]}).shuffle(seed=1)\n"
+    code += "next(iter(pen.Loader(data, 2))); print(*before, '|', *sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, after = (set(part.split()) for part in done.stdout.split("|"))
-    assert before.isdisjoint({"numpy", "penstock.library"})
-    assert {"numpy", "penstock.library", "penstock.loader"} <= after
+    assert before.isdisjoint({"numpy", "penstock.records", "penstock.loader"})
+    assert {"numpy", "penstock.records", "penstock.loader"} <= after
     assert after.isdisjoint({"asyncio", "http.client", "ssl"})  # of clients, which only URLs need
+    assert after.isdisjoint({"penstock.conversion", "penstock.run_plan", "penstock.source", "penstock.trace"})
+
+
+def test_the_table_of_names_and_methods_is_what_the_modules_have() -> None:
+    assert sorted(MODULES) == sorted(penstock.__all__)
+    assert all(callable(getattr(importlib.import_module(module), name)) for name, module in MODULES.items())
+    for name, module in METHODS.items():
+        importlib.import_module(module)
+        assert name in records._provided
+        assert hasattr(penstock.Source, name)
+    assert sorted(METHODS) == sorted(records._provided)
 
 
 def test_every_name_and_module_can_be_had_after_the_import_alone() -> None:

@@ -18,37 +18,22 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from penstock import version1 as version1
+from penstock.library import MODULES
 
 if TYPE_CHECKING:
     from penstock import source as source
-    from penstock.library import (
-        LZ4,
-        Balance,
-        Deflate,
-        Field,
-        Loader,
-        LossLog,
-        PenstockError,
-        Phase,
-        Ragged,
-        Raw,
-        Shard,
-        Source,
-        Stream,
-        Zstd,
-        add_field,
-        convert,
-        create,
-        gc,
-        load_mixture,
-        mix,
-        open,
-        plan,
-        rebalance,
-        train_dictionary,
-        verify,
-        verify_resume,
-    )
+    from penstock.batch import Ragged
+    from penstock.conversion.convert import convert
+    from penstock.errors import PenstockError
+    from penstock.formats.open import open
+    from penstock.loader import Loader, verify_resume
+    from penstock.order import Balance, Phase, Shard
+    from penstock.records import Source
+    from penstock.run_plan import plan
+    from penstock.schema import LZ4, Deflate, Field, Raw, Zstd, train_dictionary
+    from penstock.store import add_field, create, gc, rebalance, verify
+    from penstock.stream import Stream, load_mixture, mix
+    from penstock.trace import LossLog
 
 __all__ = [
     "LZ4",
@@ -81,18 +66,13 @@ __all__ = [
 __version__ = "0.2.0.dev0"  # the one place: pyproject.toml reads it here
 
 
-def _load() -> None:
-    """Import the library. ``import penstock`` itself takes a few milliseconds: a program that may use it starts quickly."""
-    library = importlib.import_module("penstock.library")
-    globals().update({name: getattr(library, name) for name in __all__})
-
-
 if not TYPE_CHECKING:  # a type checker must not take every name for one of ours
 
     def __getattr__(name: str) -> object:
-        if name in __all__:
-            _load()
-            return globals()[name]
+        """What is used is imported then: ``import penstock`` itself takes a few milliseconds, a first batch what it needs."""
+        if name in MODULES:
+            globals()[name] = found = getattr(importlib.import_module(MODULES[name]), name)
+            return found
         if not name.startswith("_") and importlib.util.find_spec(f"penstock.{name}") is not None:
             return importlib.import_module(f"penstock.{name}")
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")

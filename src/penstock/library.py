@@ -1,43 +1,46 @@
-"""What ``import penstock`` offers, loaded when the first of it is used: numpy and all layers up to the loader."""
+"""Where everything is that ``import penstock`` offers: the modules of its names, and of the methods that layers add to sources."""
 
-import penstock.conversion.split
-import penstock.source  # noqa: F401 - its layer and those below
-from penstock.batch import Ragged
-from penstock.conversion.convert import convert
-from penstock.errors import PenstockError
-from penstock.formats.open import open
-from penstock.loader import Loader, plan, verify_resume
-from penstock.order import Balance, Phase, Shard
-from penstock.records import Source
-from penstock.store import LZ4, Deflate, Field, Raw, Zstd, add_field, create, gc, rebalance, train_dictionary, verify
-from penstock.stream import Stream, load_mixture, mix
-from penstock.trace import LossLog
+MODULES = {
+    "LZ4": "penstock.schema",
+    "Balance": "penstock.order.balance",
+    "Deflate": "penstock.schema",
+    "Field": "penstock.schema",
+    "Loader": "penstock.loader.loader",
+    "LossLog": "penstock.trace.loss_log",
+    "PenstockError": "penstock.errors",
+    "Phase": "penstock.order.phase",
+    "Ragged": "penstock.batch",
+    "Raw": "penstock.schema",
+    "Shard": "penstock.order.position",
+    "Source": "penstock.records",
+    "Stream": "penstock.stream.stream",
+    "Zstd": "penstock.schema",
+    "add_field": "penstock.store.maintenance",
+    "convert": "penstock.conversion.convert",
+    "create": "penstock.store.writer",
+    "gc": "penstock.store.maintenance",
+    "load_mixture": "penstock.stream.mixture_file",
+    "mix": "penstock.stream.mixed",
+    "open": "penstock.formats.open",
+    "plan": "penstock.run_plan",
+    "rebalance": "penstock.store.maintenance",
+    "train_dictionary": "penstock.schema",
+    "verify": "penstock.store.maintenance",
+    "verify_resume": "penstock.loader.resume_check",
+}
+"""The public names; a module is loaded when one of its names is first used."""
 
-__all__ = [
-    "LZ4",
-    "Balance",
-    "Deflate",
-    "Field",
-    "Loader",
-    "LossLog",
-    "PenstockError",
-    "Phase",
-    "Ragged",
-    "Raw",
-    "Shard",
-    "Source",
-    "Stream",
-    "Zstd",
-    "add_field",
-    "convert",
-    "create",
-    "gc",
-    "load_mixture",
-    "mix",
-    "open",
-    "plan",
-    "rebalance",
-    "train_dictionary",
-    "verify",
-    "verify_resume",
-]
+METHODS = {
+    "cast": "penstock.algebra.view",
+    "map": "penstock.algebra.view",
+    "pick": "penstock.algebra.view",
+    "select": "penstock.algebra.view",
+    "design": "penstock.stream.stream",
+    "in_order": "penstock.stream.stream",
+    "sample": "penstock.stream.stream",
+    "shuffle": "penstock.stream.stream",
+    "slide": "penstock.stream.stream",
+    "digest": "penstock.conversion.reading",
+    "split": "penstock.conversion.split",
+}
+"""Methods of :class:`penstock.Source` by the layer that owns them (``records.provide``)."""

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from penstock.argument import IntArray, as_ids, is_single
 from penstock.batch import Batch, Outputs, Ragged, only, typed
 from penstock.errors import SourceChangedError
+from penstock.library import METHODS
 from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
 
@@ -484,12 +485,10 @@ class Source(ABC):
 
 
 class _Provided(dict[str, Callable[..., Any]]):
-    """Methods by name. The package is loaded when one is missing: a source may come out of a pickle that named only its module."""
+    """Methods by name. The layer that owns one is loaded when it is first called."""
 
     def __missing__(self, name: str) -> Callable[..., Any]:
-        importlib.import_module("penstock.library")
-        if name not in self:
-            raise KeyError(name)
+        importlib.import_module(METHODS[name])
         return self[name]
 
 

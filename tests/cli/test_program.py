@@ -96,7 +96,7 @@ def test_the_help_page_loads_neither_numpy_nor_the_library() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
     assert "penstock.cli.terminal" in loaded
-    assert {"numpy", "penstock.library", "penstock.loader", "pydantic"}.isdisjoint(loaded)
+    assert {"numpy", "penstock.records", "penstock.loader", "pydantic"}.isdisjoint(loaded)
 
 
 def test_python_m_penstock_is_the_program() -> None:

@@ -1,4 +1,7 @@
-"""The program in processes that start quickly: forks of one that has imported what ``python -m penstock`` imports, no more.
+"""Programs in processes that start quickly: forks of one that has done the imports.
+
+Commands (``Warm``) are forks of a server that has imported what ``python -m penstock`` imports, no more. Programs of tests
+(``popen`` and ``run``, with ``-W``, ``-c`` and ``-m``) are forks of a second one, which has imported all public names.
 
 A server waits at a socket. A request has the arguments, the directory, the environment and the three standard streams of a command.
 The server forks twice, so that the command loses its parent: it becomes a child of the process that asked, which is for that moment
@@ -12,14 +15,18 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import gc
 import json
 import os
+import runpy
 import select
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import types
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,8 +52,8 @@ sys.exit(code if code >= 0 else 128 - code)
 # The server
 
 
-def serve(listener: socket.socket) -> None:
-    """Answer requests until the input ends. Returns in the process of a command only."""
+def serve(listener: socket.socket) -> list[str]:
+    """Answer requests until the input ends. Returns in the process of a command only: its words."""
     while listener in select.select([listener, 0], [], [])[0]:
         with contextlib.suppress(ChildProcessError):  # those in between that have told their return code
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -62,7 +69,7 @@ def serve(listener: socket.socket) -> None:
                 listener.close()
                 connection.close()
                 become(request, streams)
-                return
+                return list(request["words"])
             answer = inner if request["adopted"] else os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1])
             connection.sendall(str(answer).encode())
             os._exit(0)
@@ -93,6 +100,22 @@ def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     sys.stderr = sys.__stderr__ = errors  # type: ignore[misc]
 
 
+def run_program(words: list[str]) -> None:
+    """What ``python`` does with these words."""
+    while words[0] not in ("-c", "-m"):
+        assert words[0] == "-W", words
+        warnings._processoptions([words[1]])  # type: ignore[attr-defined]
+        words = words[2:]
+    way, what, *rest = words
+    sys.argv = [way, *rest]
+    if way == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+        return
+    sys.path[0] = ""
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(compile(what, "<string>", "exec"), vars(main))
+
+
 # Those who ask
 
 
@@ -100,6 +123,7 @@ class Warm(subprocess.Popen[Any]):
     """A process of the program; ``args`` are the words after its name."""
 
     _one_at_a_time = threading.Lock()
+    _server = "command"
 
     def _execute_child(self, args: Sequence[str], *given: Any) -> None:
         (_, before, _, kept, cwd, env, _, _, _, read_in, write_in, read_out, write_out, read_err, write_err, *_) = given
@@ -113,7 +137,7 @@ class Warm(subprocess.Popen[Any]):
         streams = [number if ours == -1 else ours for number, ours in enumerate((read_in, write_out, write_err))]
         with self._one_at_a_time, socket.socket(socket.AF_UNIX) as server:
             server.settimeout(PATIENCE_S)
-            server.connect(address())
+            server.connect(address(self._server))
             adopt_orphans(True)
             try:
                 socket.send_fds(server, [b"."], streams)
@@ -127,23 +151,64 @@ class Warm(subprocess.Popen[Any]):
         self._close_pipe_fds(read_in, write_in, read_out, write_out, read_err, write_err)  # type: ignore[attr-defined]
 
 
+class WarmProgram(Warm):
+    """A process of an interpreter; ``args`` are the words after its name."""
+
+    _server = "program"
+
+
+def popen(words: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
+    """``subprocess.Popen`` of ``sys.executable`` with some words (in a campaign: an interpreter of its own)."""
+    from tests.effort import is_campaign  # and Hypothesis, which the servers do not need
+
+    assert words[0] == sys.executable
+    return subprocess.Popen(words, **options) if is_campaign() else WarmProgram(words[1:], **options)
+
+
+def run(
+    words: Sequence[str], *, check: bool = False, capture_output: bool = False, timeout: float | None = None, **options: Any
+) -> "subprocess.CompletedProcess[Any]":
+    """The same for ``subprocess.run``."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with popen(words, **options) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+    done = subprocess.CompletedProcess(words, process.returncode, output, errors)
+    if check:
+        done.check_returncode()
+    return done
+
+
 def adopt_orphans(wanted: bool) -> None:
     """Whether descendants of this process that lose their parent become children of it."""
     if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0) != 0:
         raise OSError("prctl failed")
 
 
+_inputs: list[int] = []
+
+
+def descriptors() -> list[int]:
+    """Those of the servers, which last as long as this process."""
+    return _inputs
+
+
 @functools.cache
-def address() -> str:
-    """Where the server is; it starts with the first call, and ends with this process."""
+def address(kind: str = "command") -> str:
+    """Where a server is; it starts with the first call, and ends with this process."""
     place = tempfile.TemporaryDirectory(prefix="warm-")
     path = str(Path(place.name) / "socket")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        words = [sys.executable, "-m", "tests.cli.warm", str(listener.fileno())]
+        words = [sys.executable, "-m", "tests.cli.warm", kind, str(listener.fileno())]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # a fork would lose other threads
         server = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], env=environment)
+    assert server.stdin is not None
+    _inputs.append(server.stdin.fileno())
     atexit.register(_end, server, place)
     return path
 
@@ -160,9 +225,22 @@ def client() -> list[str]:
 
 if __name__ == "__main__":
     import penstock.__main__ as program
-    from penstock.cli.main import app as app  # that all commands are there already is what makes it quick
 
+    if sys.argv[1] == "command":
+        from penstock.cli.main import app as app  # that all commands are there already is what makes it quick
+    else:
+        import penstock as pen
+
+        for name in pen.__all__:  # most are imported at their first use
+            getattr(pen, name)
+
+    gc.collect()
+    gc.freeze()
     assert len(os.listdir("/proc/self/task")) == 1
-    serve(socket.socket(fileno=int(sys.argv[1])))
-    sys.modules["__main__"] = program  # for processes that it starts
-    program.main()
+    kind, listener = sys.argv[1:]
+    words = serve(socket.socket(fileno=int(listener)))
+    if kind == "command":
+        sys.modules["__main__"] = program  # for processes that it starts
+        program.main()
+    else:
+        run_program(words)

@@ -4,13 +4,13 @@ import contextlib
 import importlib
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli import warm
 from tests.store.records import FIELDS, assert_store, digest, make_records, without_addresses, write
 
 import penstock as pen
@@ -274,7 +274,7 @@ def test_a_killed_conversion_goes_on_with_the_chunk_it_was_at(tmp_path: Path) ->
     written = []
     for kill_at in (1, 20_000, 60_000, 10**9):
         command = [sys.executable, "-c", KILLED, str(tmp_path / "x.npy"), str(tmp_path / "a.pen"), str(kill_at)]
-        done = subprocess.run(command, check=False, timeout=600, capture_output=True, text=True)
+        done = warm.run(command, timeout=600, capture_output=True, text=True)
         assert done.returncode == (-signal.SIGKILL if kill_at < 10**9 else 0), done.stderr
         written.append(int(done.stdout))
     assert sum(written) <= 100_000 + 3 * 6 * 2048  # what was on its way when it was killed is done again

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.cli import warm
 from tests.text import documents, trained
 from tokenizers import Tokenizer, processors
 
@@ -318,7 +318,7 @@ def test_a_killed_conversion_goes_on_and_gives_the_same_bytes(tmp_path: Path, to
     pen.convert({"text": documents(600)}, tmp_path / "texts.pen")
     for most in (25, 40, 10**9):
         words = [str(tmp_path / "texts.pen"), str(tmp_path / "tokenizer.json"), str(tmp_path / name), str(most)]
-        done = subprocess.run([sys.executable, "-c", KILLED, *words], check=False, timeout=600, capture_output=True, text=True)
+        done = warm.run([sys.executable, "-c", KILLED, *words], check=False, timeout=600, capture_output=True, text=True)
         assert done.returncode == (-signal.SIGKILL if most < 10**9 else 0), done.stderr
         assert (tmp_path / name).exists() == (most == 10**9)
     whole = tmp_path / "whole"

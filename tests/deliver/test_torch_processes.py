@@ -22,7 +22,7 @@ def test_the_example_ends_with_the_same_order() -> None:
 
 FORKED = """
 import os, runpy, sys
-import torch
+import torch._dynamo  # which optimizers import
 import penstock.deliver.torch
 for path in sys.argv[1:]:
     child = os.fork()

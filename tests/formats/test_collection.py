@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli import warm
 from tests.effort import count
 
 import penstock as pen
@@ -135,7 +135,7 @@ ids = np.random.default_rng(0).permutation(len(source))[:3000]
 assert len(source) == int(sys.argv[2])
 assert np.array_equal(source["data"][ids], ids)
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path), str(2 * num_parts)], check=True, timeout=600)
+    warm.run([sys.executable, "-c", code, str(tmp_path), str(2 * num_parts)], check=True, timeout=600)
 
 
 def test_a_pattern_in_a_collection_does_not_lead_out_through_a_link(tmp_path: Path) -> None:

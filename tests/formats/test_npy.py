@@ -2,13 +2,13 @@
 
 import os
 import struct
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli import warm
 from tests.effort import count
 
 from penstock.errors import (
@@ -184,4 +184,4 @@ for threads in (2, 4):  # which read at the same time
     loader = pen.Loader(open_npy(sys.argv[1], io="pread").shuffle(seed=1), 500, threads=threads)
     assert np.array_equal(np.sort(np.concatenate([batch["data"] for batch in loader])), np.arange(size))
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path), str(2 * files)], check=True, timeout=600)
+    warm.run([sys.executable, "-c", code, str(tmp_path), str(2 * files)], check=True, timeout=600)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cli import warm
 from tests.formats.kill import killed_at
 from tests.golden import make_foreign
 from tests.golden.make_foreign import DIRECTORY as GOLDEN
@@ -314,7 +315,7 @@ for number in range(int(sys.argv[2])):
 print(json.dumps(found))
 """
     command = [sys.executable, "-c", code, str(tmp_path), str(len(expected))]
-    done = subprocess.run(command, check=True, timeout=600, capture_output=True)
+    done = warm.run(command, check=True, timeout=600, capture_output=True)
     assert json.loads(done.stdout) == expected
 
 

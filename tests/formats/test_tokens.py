@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import struct
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cli import warm
 from tests.formats.kill import killed_at
 from tests.golden.make_foreign import DIRECTORY as GOLDEN
 from tests.golden.make_foreign import rox
@@ -405,7 +405,7 @@ for number in range(int(sys.argv[2])):
 print(json.dumps(found))
 """
     command = [sys.executable, "-c", code, str(tmp_path), str(len(expected))]
-    done = subprocess.run(command, check=True, timeout=600, capture_output=True)
+    done = warm.run(command, check=True, timeout=600, capture_output=True)
     assert json.loads(done.stdout) == expected
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.cli import warm
 from tests.effort import count, every
 from tests.hostile.file_changer import CHANGES, FORMATS, HARMLESS, Trial, attack
 
@@ -127,7 +128,7 @@ def test_a_pickle_of_a_file_that_was_replaced_is_refused(tmp_path: Path) -> None
 def run(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """A program of its own."""
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.run(command, check=False, timeout=600, capture_output=True, text=True)
+    return warm.run(command, timeout=600, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("moment", ["at once", "later"])

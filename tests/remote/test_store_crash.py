@@ -1,13 +1,13 @@
 """O11: a writer that dies before any of its requests changes nothing that readers see; gc finds what it left."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli import warm
 from tests.effort import every
 from tests.remote.double import Double
 from tests.remote.store_kit import contents, memory_url
@@ -157,9 +157,7 @@ def test_o11_a_process_that_is_gone_in_the_middle() -> None:
             before = seen(url)
             for survives in every(3, range(20)):
                 arguments = json.dumps([str(url), double.storage_options, survives])
-                done = subprocess.run(
-                    [sys.executable, "-c", KILLED, arguments], cwd=Path(__file__).parents[2], timeout=600, check=False
-                )
+                done = warm.run([sys.executable, "-c", KILLED, arguments], cwd=Path(__file__).parents[2], timeout=600, check=False)
                 if done.returncode == 0:
                     break
                 assert done.returncode == 9

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli import warm
 from tests.remote.double import Double
 from tests.remote.store_kit import memory_url
 
@@ -85,7 +86,7 @@ def test_o10_writers_in_processes() -> None:
         try:
             pen.create(url, FIELDS).__exit__(None, None, None)
             children = [
-                subprocess.Popen(
+                warm.popen(
                     [sys.executable, "-c", WRITER, json.dumps([str(url), double.storage_options, writer, COMMITS])],
                     cwd=Path(__file__).parents[2],
                     stdout=subprocess.PIPE,

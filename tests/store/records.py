@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli import warm
 
 import penstock as pen
 from penstock import Field, Ragged
@@ -156,7 +156,7 @@ def without_fsync() -> Iterator[None]:
 
 def run_python(code: str, *arguments: object) -> str:
     """Run code in a new interpreter, from the root of the repository; returns what it printed, and fails if it does."""
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
         capture_output=True,
         text=True,

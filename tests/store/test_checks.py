@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli import warm
 from tests.store.records import FIELDS, assert_store, columns, delete, digest, files, flip, is_same, make_records, run_python, write
 
 import penstock as pen
@@ -172,9 +173,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_check_10_a_killed_append_leaves_the_old_data_readable(tmp_path: Path) -> None:
     records = make_records(N)
     write(tmp_path / "a.pen", records, chunk_records=8)
-    killed = subprocess.run(
-        [sys.executable, "-c", APPEND_AND_WAIT, str(tmp_path / "a.pen")], check=False, cwd=Path(__file__).parents[2]
-    )
+    killed = warm.run([sys.executable, "-c", APPEND_AND_WAIT, str(tmp_path / "a.pen")], check=False, cwd=Path(__file__).parents[2])
     assert killed.returncode == -9
     assert_store(pen.open(tmp_path / "a.pen"), records)
     with pen.open(tmp_path / "a.pen", mode="a") as out:
@@ -239,7 +238,7 @@ def test_check_13_two_processes_read_whole_generations_while_one_commits(tmp_pat
     write(path, make_records(10), chunk_records=8)
     command = [sys.executable, "-c", WATCH, str(path)]
     readers = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+        warm.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
         for _ in range(2)
     ]
     try:

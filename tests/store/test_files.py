@@ -4,13 +4,13 @@ import faulthandler
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli import warm
 from tests.effort import count
 
 import penstock as pen
@@ -111,7 +111,7 @@ def test_a_view_of_a_cut_file_is_refused_when_it_is_made(path: Path) -> None:
 
 
 def run(script: str) -> tuple[int, list[str]]:
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(script)], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
     return done.returncode, done.stdout.split() if done.returncode == 0 else [done.stderr[-2000:]]

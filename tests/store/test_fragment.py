@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli import warm
 from tests.remote.store_kit import memory_url
 from tests.store.records import FIELDS, assert_store, columns, digest, files, flip, make_records, write
 
@@ -444,9 +444,7 @@ if child == 0:
 print(child, flush=True)
 os._exit(0)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "a.pen")], capture_output=True, text=True, timeout=600, check=True
-    )
+    done = warm.run([sys.executable, "-c", code, str(tmp_path / "a.pen")], capture_output=True, text=True, timeout=600, check=True)
     try:
         with pen.open(tmp_path / "a.pen", mode="a") as out:
             out.extend({"x": [4]})

@@ -1,13 +1,13 @@
 """verify, rebalance, gc and stats."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli import warm
 from tests.store.records import FIELDS, assert_store, columns, delete, digest, files, flip, make_records, write
 
 import penstock as pen
@@ -274,7 +274,7 @@ out.commit()
 
 def test_leftovers_of_a_killed_writer_are_listed_and_removed(path: Path) -> None:
     before = files(path)
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False, cwd=Path(__file__).parents[2])
+    killed = warm.run([sys.executable, "-c", KILLED, str(path)], check=False, cwd=Path(__file__).parents[2])
     assert killed.returncode == -9
     leftovers = files(path).keys() - before.keys()
     assert {name.split("/")[0] for name in leftovers} == {"chunk", "redirect", "manifest"}
@@ -325,6 +325,6 @@ assert stats(data).chunks == 400
 assert list(verify(sys.argv[1])) == []
 print(len(os.listdir("/proc/self/fd")))
 """
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], capture_output=True, text=True, timeout=600)
+    done = warm.run([sys.executable, "-c", code, str(tmp_path / "s")], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 100

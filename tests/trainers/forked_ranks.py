@@ -16,6 +16,7 @@ def main(place: Path) -> None:
     # Imported here and not above: a spawned reader of a rank imports this file again.
     import accelerate_ranks
     import spawn_ranks
+    import torch._dynamo  # noqa: F401  # which optimizers import
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
     from torch.multiprocessing import start_processes
 

@@ -7,13 +7,14 @@ import typer
 
 from penstock.cli.options import AsJson, OrderOptions, Storage, World, examples, make_loader, need_loader, takes_order
 from penstock.cli.terminal import console, facts, number, print_json, say, table
-from penstock.loader import Loader, RunPlan
-from penstock.loader import plan as plan_run
+from penstock.loader import Loader
 from penstock.order import Shard
 from penstock.report import write_page
 from penstock.report.formatting import command_line, count, percent, size
 from penstock.report.page import need_plots
-from penstock.report.planning import PLAN_COLUMNS, PLAN_METHOD, plan_rows, plan_section
+from penstock.report.sections import PLAN_COLUMNS, PLAN_METHOD, plan_rows, plan_section
+from penstock.run_plan import RunPlan
+from penstock.run_plan import plan as plan_run
 from penstock.stream import load_mixture
 
 FILES = (".yaml", ".yml")

@@ -3,7 +3,6 @@
 from penstock.loader.loader import Batches, Loader
 from penstock.loader.make_batch import Info, seed_for
 from penstock.loader.resume_check import verify_resume
-from penstock.loader.run_plan import RunPlan, StreamPlan, plan
 from penstock.loader.stats import Stats
 
-__all__ = ["Batches", "Info", "Loader", "RunPlan", "Stats", "StreamPlan", "plan", "seed_for", "verify_resume"]
+__all__ = ["Batches", "Info", "Loader", "Stats", "seed_for", "verify_resume"]

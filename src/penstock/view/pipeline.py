@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from penstock.argument import IntArray
-from penstock.loader import Loader, plan
+from penstock.loader import Loader
 from penstock.records import Source
+from penstock.run_plan import plan
 from penstock.stream import DocumentTable, MixedStream, PartStream
 from penstock.stream.documents import TOKENS_OF_LETTER, text_of
 from penstock.tokenizer import TextTokenizer

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import count
 
 import penstock as pen
 from penstock.order.layout import STOP_POLICIES
@@ -69,12 +70,13 @@ def test_a_plan_is_what_the_run_does(lengths: list[int], stop: str, size: int, t
 
 
 def test_a_plan_of_five_hundred_streams_is_what_the_run_does() -> None:
-    lengths = [50 + 7 * (k % 37) for k in range(500)]
+    number, steps = count(120, 500), count(100, 400)  # nearly as many epochs of each stream
+    lengths = [50 + 7 * (k % 37) for k in range(number)]
     streams = {f"s{k}": stream_of(k, length) for k, length in enumerate(lengths)}
-    weights = {f"s{k}": 1 + k % 11 for k in range(500)}
-    caps = {f"s{k}": 1 + k % 3 for k in range(0, 500, 5)}
+    weights = {f"s{k}": 1 + k % 11 for k in range(number)}
+    caps = {f"s{k}": 1 + k % 3 for k in range(0, number, 5)}
     mixed = pen.mix(streams, weights=weights, seed=3, stop="forever", max_epochs=caps)
-    compare(pen.Loader(mixed, 256, threads=0), 400, lengths, {k: (1 + k % 3) * lengths[k] for k in range(0, 500, 5)}, 1)
+    compare(pen.Loader(mixed, 256, threads=0), steps, lengths, {k: (1 + k % 3) * lengths[k] for k in range(0, number, 5)}, 1)
 
 
 def test_plans_of_single_streams_phases_and_dropped_batches() -> None:
