@@ -89,6 +89,7 @@ lint: setup build
 	$(VENV)/bin/mypy
 	$(VENV)/bin/mypy tests/typing_calls.py
 	$(VENV)/bin/lint-imports
+	$(PY) tools/shape.py --check
 
 format: setup build
 	$(VENV)/bin/ruff format .
@@ -158,7 +159,7 @@ hostile: setup build
 	$(PY) -m tests.hostile.gc_adversary --count 200
 	$(PY) -m tests.hostile.file_changer --count 1500
 	$(PY) -m tests.hostile.bombs
-	for attack in rows states notes images; do $(PY) -m tests.hostile.mutate_$$attack --count 10000 || exit 1; done
+	for attack in rows states notes images losses; do $(PY) -m tests.hostile.mutate_$$attack --count 10000 || exit 1; done
 	$(PY) -m tests.hostile.mutate --count 10000
 	$(PY) -m tests.hostile.system_faults --stride 11
 	$(PY) -m tests.hostile.interrupts --count 2000 --busy 4

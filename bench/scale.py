@@ -3,7 +3,7 @@
 A store of a petabyte does not fit here, so its chunks are one and the same file: the manifest has an entry for each of them, and
 opening, ordering and reading do what they would do there. Of chunks larger than 64 MiB only the entries are real: such stores are
 opened, not read. Everything is measured in a fresh process per case. The time to open is that of the processor: the same as wall
-time on a quiet machine, and it keeps its meaning on a busy one.
+time on a quiet machine, and it keeps its meaning on a busy one. ``--ranks`` is what needs no data: see scale_ranks.py.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import penstock as pen
+import scale_ranks
 from loader_child import resident_mb
 from measure import Spread, machine, progress, run_child, seconds, table, versions, write_json
 from penstock.order import Shuffle
@@ -202,7 +203,14 @@ def main() -> int:
     parser.add_argument("--case", action="append", choices=list(CASES), help="only these; all unless given")
     parser.add_argument("--dir", type=Path, default=Path("out"), help="where the stores are built")
     parser.add_argument("--json", type=Path, help="everything measured goes there")
+    parser.add_argument("--ranks", action="store_true", help="instead: 10,000 ranks and 10^12 records on paper, without data")
     arguments = parser.parse_args()
+    if arguments.ranks:
+        text, found, met = scale_ranks.report()
+        print(text)
+        if arguments.json:
+            write_json(arguments.json, {"machine": machine(), "versions": versions("penstock", "numpy"), **found})
+        return 0 if met else 1
     if arguments.child:
         print(json.dumps(in_child(Path(arguments.child[0]), arguments.child[1])))
         return 0

@@ -9,7 +9,7 @@ ROOT = Path(penstock.__file__).parent
 FORBIDDEN_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "runpy", "code"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 ALLOWED = {
-    ("demo/train.py", "np.load"),  # a checkpoint that it wrote itself, without pickle
+    ("demo.py", "np.load"),  # a checkpoint that it wrote itself, without pickle
     ("loader/make_batch.py", "pickle"),  # work sent to processes of the same run; never read from a file
     ("remote/objects.py", "pickle"),  # only dumps, for a digest of what a user's storage is
     ("testing/order_suite.py", "pickle"),  # round trips of objects that the tester made
@@ -23,7 +23,7 @@ LATE_IMPORTS = {
     "formats/open.py",
     "process.py",
     "records.py",
-    "version1.py",
+    "library.py",
 }  # names from tables in the source, or typed by the user
 
 

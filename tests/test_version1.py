@@ -12,7 +12,7 @@ from tests.golden import make_pickles
 
 import penstock
 import penstock as pen
-from penstock.version1 import MOVED, RENAMED
+from penstock.library import MOVED, RENAMED
 
 GOLDEN = json.loads(make_pickles.PATH.read_text())
 OLD = [(old, new) for new, olds in MOVED.items() for old in olds.split()]

@@ -38,8 +38,8 @@ OUT = Path("out")
 DURATIONS = Path("tests/durations.json")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # others start with every program, and wait by spinning
 _ITEM_BYTES = 4
-LARGE_BYTES = 500 << 20
-HEAVY = re.compile(r"^\s*(?:from|import) (?:torch|jax|accelerate)\b|\bpenstock\.deliver\.(?:torch|jax)\b", re.MULTILINE)
+LARGE_BYTES = 700 << 20
+HEAVY = re.compile(r"^\s*(?:from|import) (?:torch|jax|accelerate)\b|\bdeliver\.(?:torch|jax)|, \"torch\"\)\]", re.MULTILINE)
 
 
 class Worker:

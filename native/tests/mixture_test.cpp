@@ -198,6 +198,114 @@ void shares_that_do_not_fill_a_period_are_refused() {
   }
 }
 
+// A line that an amendment cuts within a period: what the period had not given comes next, in rising order.
+struct Amended {
+  std::vector<MixtureSegment> segments;
+  std::vector<std::vector<Deferred>> deferred;
+  std::vector<Item> expected;
+};
+
+constexpr std::uint64_t kCut = 130, kBehind = 64 * 8;
+
+Amended amended_line(const std::vector<std::int64_t>& had, std::uint64_t unit, std::uint64_t root) {
+  const MixtureSegment first{0, 100, unit, false, weights({1, 2, 4}), {0, 0, 0}};
+  const std::vector<Item> whole = naive_periods(first, 2, root);
+  Amended made{{first}, {{}}, {}};
+  std::vector<std::int64_t> given(3);
+  std::vector<std::vector<std::int64_t>> late(3);
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    const auto k = static_cast<std::size_t>(whole[i].which);
+    const std::int64_t element = whole[i].element + had[k];
+    if (i < kCut) {
+      made.expected.push_back({whole[i].which, element});
+      given[k] += static_cast<std::int64_t>(unit);
+    } else {
+      for (std::uint64_t j = 0; j < unit; ++j) late[k].push_back(element + static_cast<std::int64_t>(j));
+    }
+  }
+  for (std::size_t k = 0; k < 3; ++k) {
+    std::sort(late[k].begin(), late[k].end());
+    Deferred runs;
+    for (std::size_t i = 0; i < late[k].size(); ++i) {
+      if (i > 0 && late[k][i] == late[k][i - 1] + 1) continue;
+      runs.numbers.push_back(had[k] + given[k] + static_cast<std::int64_t>(i));
+      runs.elements.push_back(late[k][i]);
+    }
+    if (!late[k].empty()) runs.numbers.push_back(had[k] + given[k] + static_cast<std::int64_t>(late[k].size()));
+    made.deferred[0].push_back(runs);
+  }
+  MixtureSegment second{kCut, 64, unit, false, weights({5, 1, 1}), given};
+  for (const Item& item : naive_periods(second, kBehind / 64, root)) {
+    const auto k = static_cast<std::size_t>(item.which);
+    const auto place = static_cast<std::size_t>(item.element - given[k]);  // among what has not come
+    made.expected.push_back({item.which, place < late[k].size() ? late[k][place] : item.element + had[k]});
+  }
+  second.level = 1;
+  made.segments.push_back(second);
+  return made;
+}
+
+void amended_lines_give_what_was_deferred_before_anything_else() {
+  for (const std::uint64_t unit : {1U, 4U}) {
+    for (const std::vector<std::int64_t>& had : {std::vector<std::int64_t>{0, 0, 0}, {1000, 20, 4'000'000'000}}) {
+      const Amended made = amended_line(had, unit, 77);
+      const MixtureLine line(made.segments, made.deferred);
+      const std::size_t count = made.expected.size();
+      check_equal(count, kCut + kBehind, "positions");
+      const auto ask = [&](const std::vector<std::int64_t>& positions) {
+        std::vector<std::int32_t> which(positions.size());
+        std::vector<std::int64_t> element(positions.size());
+        line.at(77, positions, which, element, had);
+        std::vector<Item> items;
+        for (std::size_t i = 0; i < positions.size(); ++i) items.push_back({which[i], element[i]});
+        return items;
+      };
+      check_equal(ask(count_from(0, count)), made.expected, say("in order, unit ", unit));
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t p = i * 271 % count;
+        check_equal(ask({static_cast<std::int64_t>(p)}), {made.expected[p]}, say("position ", p, ", unit ", unit));
+      }
+      std::vector<Item> sorted = made.expected;
+      std::sort(sorted.begin(), sorted.end());
+      check(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(), "an item comes twice");
+    }
+  }
+}
+
+// Where a period has deferred elements, a run of it is not one run of elements; behind them it is, as in every other line.
+void runs_of_amended_lines_are_those_of_single_positions() {
+  const std::vector<std::int64_t> had{0, 0, 0};
+  const Amended made = amended_line(had, 1, 5);
+  const MixtureLine line(made.segments, made.deferred);
+  std::size_t answered = 0;
+  for (std::uint64_t first = kCut; first + 64 <= made.expected.size(); first += 64) {
+    std::vector<std::uint32_t> places(64);
+    std::vector<std::int64_t> elements(3), counts(3);
+    if (!line.run(5, static_cast<std::int64_t>(first), places, elements, counts, had)) continue;
+    ++answered;
+    std::vector<Item> items;
+    for (std::size_t k = 0; k < 3; ++k)
+      for (std::int64_t i = 0; i < counts[k]; ++i) items.push_back({static_cast<std::int32_t>(k), elements[k] + i});
+    for (std::size_t i = 0; i < places.size(); ++i)
+      check_equal(items[places[i]], made.expected[static_cast<std::size_t>(first) + i], say("position ", first + i));
+  }
+  check(answered > 0, "no run behind what was deferred");
+  check(answered < kBehind / 64, "runs of deferred elements");
+}
+
+void what_is_deferred_must_fit_the_segments() {
+  Amended made = amended_line({0, 0, 0}, 1, 9);
+  check_throws<std::invalid_argument>([&] { MixtureLine line(made.segments, {}); });
+  std::vector<std::vector<Deferred>> few{{made.deferred[0][0], made.deferred[0][1]}};
+  check_throws<std::invalid_argument>([&] { MixtureLine line(made.segments, few); });
+  std::vector<std::vector<Deferred>> falling = made.deferred;
+  falling[0][2].numbers.back() = falling[0][2].numbers.front();
+  check_throws<std::invalid_argument>([&] { MixtureLine line(made.segments, falling); });
+  std::vector<std::vector<Deferred>> open = made.deferred;
+  open[0][2].numbers.pop_back();
+  check_throws<std::invalid_argument>([&] { MixtureLine line(made.segments, open); });
+}
+
 }  // namespace
 
 int main() {
@@ -209,5 +317,8 @@ int main() {
   a_line_of_segments_equals_the_naive_loop_in_any_order_of_positions();
   every_element_of_a_set_is_given_once();
   far_periods_do_not_overflow();
+  amended_lines_give_what_was_deferred_before_anything_else();
+  runs_of_amended_lines_are_those_of_single_positions();
+  what_is_deferred_must_fit_the_segments();
   return finish();
 }

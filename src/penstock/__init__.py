@@ -17,7 +17,6 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING
 
-from penstock import version1 as version1
 from penstock.library import MODULES
 
 if TYPE_CHECKING:

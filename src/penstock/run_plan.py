@@ -19,15 +19,23 @@ from penstock.stream.mixed import MixedStream
 __all__ = ["RunPlan", "StreamPlan", "plan"]
 
 
+MOST_GROUPS = 64
+"""Groups of documents that are planned to see how many documents are cut, over all streams."""
+NOTHING: IntArray = np.empty(0, np.int64)
+MOST_DROPPED = 1 << 22
+"""Samples that are dropped at the ends of epochs, of which it is looked up which ones they are."""
+
+
 @dataclass(frozen=True)
 class StreamPlan:
     """What one stream gives in a run. ``length`` are its samples an epoch; ``exhausted_at`` is the step whose batch has the last
     sample of its first epoch, ``capped_at`` the one with the last sample that its cap allows; None if the run does not get there.
-    ``repeated`` are the records that come more than k times (see :func:`plan`), bans apart, None where they are drawn with
-    replacement; of sequences, about as many as the epochs say. ``tokens`` are the samples times the mean number of tokens, or of
-    elements of the field that a mixture goes by; None where there are none. ``padding``, ``truncated``, ``documents`` describe
-    packs: the share of
-    padding, the share of tokens that are cut off or dropped, and documents per sequence.
+    ``repeated`` are the records that come more than k times (see :func:`plan`), bans apart; None where they are drawn with
+    replacement, and where ``tail="drop"`` leaves out more than four million samples; of sequences, about as many as the epochs say.
+    ``tokens`` are the samples times the mean number of tokens, or of elements of the field that a mixture goes by; None where there
+    are none. Of packs: ``padding`` is the share of padding (the padding ratio), ``cut`` that of documents that are not in one
+    sequence as a whole (the truncation ratio; measured in some groups of documents), ``truncated`` that of tokens that never come,
+    and ``documents`` how many there are per sequence (the concatenation ratio).
     """
 
     name: str
@@ -42,6 +50,7 @@ class StreamPlan:
     token_share: float | None
     padding: float | None
     truncated: float | None
+    cut: float | None
     documents: float | None
 
 
@@ -151,7 +160,8 @@ def _streams(loader: Loader, steps: int, times: int) -> tuple[StreamPlan, ...]:
             None if number is None else _step_of_number(schedule, mixture, k, number, steps)
             for number in (mixture.lengths[k], given[k] if is_capped else None)
         ]
-        found.append(_described(name, part, seen[k], (samples, tokens), ends, mixture.lengths[k]))
+        groups = max(1, MOST_GROUPS // len(mixture.names))
+        found.append(_described(name, part, seen[k], (samples, tokens), ends, mixture.lengths[k], groups))
     return tuple(found)
 
 
@@ -160,9 +170,12 @@ def _of_one(loader: Loader, steps: int, times: int) -> StreamPlan:
     samples, length = _delivered(schedule, steps), stream.num_samples
     mean = _mean(stream, None)
     if not isinstance(schedule, PhaseSchedule) or not stream.has_sequences:
-        seen = _Seen(
-            samples, samples, None if mean is None else float(mean) * samples, _repeated(stream, length, samples, None, times)
-        )
+        dropped, end, repeated = _dropped(schedule, steps), samples, None
+        if dropped is not None:
+            missing = np.concatenate([NOTHING, *(epoch * length + np.arange(run.start, run.stop) for epoch, run in dropped)])
+            end = samples + missing.size
+            repeated = _repeated(stream, length, end, missing, times)
+        seen = _Seen(samples, samples, None if mean is None else float(mean) * samples, repeated)
         last = _step_with(schedule, length - 1, steps) if length else None
         return _described("data", stream, seen, (samples, seen.tokens), [last, None], length)
     cut = [(count, stream.sized(size)) for count, size in _by_phase(schedule, steps)]
@@ -205,18 +218,37 @@ def _of_mixture(loader: Loader, mixed: MixedStream, steps: int, times: int) -> l
             )
             for k, (part, count, mean) in enumerate(parts)
         ]
-    holes: list[Any] = [(count, None) for count in counts]
-    if getattr(schedule, "tail", "keep") != "drop" and steps:
-        holes = mixture.holes(*schedule.end(steps))
+    dropped = _dropped(schedule, steps)
+    holes = mixture.holes(*schedule.end(steps)) if steps else [(0, NOTHING) for _ in counts]
+    if dropped:
+        choices = [mixture.choose(epoch, run.start, run.stop) for epoch, run in dropped]
+        which, element = (np.concatenate([choice[k] for choice in choices]) for k in range(2))
+        holes = [(end, np.concatenate([missing, element[which == k]])) for k, (end, missing) in enumerate(holes)]
     return [
         _Seen(
             count,
             count,
             None if mean is None else float(mean) * count,
-            _repeated(part, part.num_samples, holes[k][0], holes[k][1], times),
+            None if dropped is None else _repeated(part, part.num_samples, *holes[k], times),
         )
         for k, (part, count, mean) in enumerate(parts)
     ]
+
+
+def _dropped(schedule: Schedule, steps: int) -> list[tuple[int, range]] | None:
+    """Of every epoch before the end, the samples that tail="drop" leaves out; None if they are too many to look at."""
+    if steps == 0 or isinstance(schedule, PhaseSchedule) or schedule.tail != "drop":
+        return []
+    stride, count = schedule.stream.stride, 0
+    found: list[tuple[int, range]] = []
+    for epoch in range(schedule.end(steps)[0]):
+        run = range(_in_epoch(schedule, epoch), schedule.axis_of(epoch) // stride)
+        count += len(run)
+        if count > MOST_DROPPED:
+            return None
+        if run:
+            found.append((epoch, run))
+    return found
 
 
 def _scaled(elements: int, axis: int, length: int, times: int) -> int:
@@ -224,21 +256,25 @@ def _scaled(elements: int, axis: int, length: int, times: int) -> int:
     return min(length, max(0, elements - times * axis) * length // max(1, axis))
 
 
-def _repeated(stream: Stream, length: int, end: int, missing: IntArray | None, times: int) -> int | None:
+def _repeated(stream: Stream, length: int, end: int, missing: IntArray, times: int) -> int | None:
     """Records of which more than ``times`` elements are among the first ``end`` ones of a stream, those that are missing apart."""
     order = getattr(stream, "order", None) if stream.has_records else None
     if isinstance(order, Random | Weighted | Sliding):
         return None
     if length == 0:
         return 0
+    if order is None:  # of sequences it is not known which are alike
+        end, missing = end - missing.size, missing[:0]
     epoch, rest = divmod(end, length)
     count = length if epoch > times else rest if epoch == times else 0
-    if missing is None or missing.size == 0:
+    if missing.size == 0:
         return count
-    epochs, records = np.divmod(missing, length)
+    missing = np.sort(missing)
+    records = missing % length
     if isinstance(order, InvertibleOrder):
-        for one in np.unique(epochs).tolist():
-            records[epochs == one] = order.at(one, records[epochs == one])
+        edges = np.flatnonzero(np.diff(missing // length)) + 1
+        by_epoch = np.split(missing, edges)
+        records = np.concatenate([order.at(int(own[0]) // length, own % length) for own in by_epoch])
     records, fewer = np.unique(records, return_counts=True)
     places = order.positions(epoch, records) if isinstance(order, InvertibleOrder) else records
     full = epoch + (places < rest)
@@ -246,9 +282,15 @@ def _repeated(stream: Stream, length: int, end: int, missing: IntArray | None, t
 
 
 def _described(
-    name: str, stream: Stream, seen: _Seen, of: tuple[int, float | None], ends: Sequence[int | None], axis: int
+    name: str,
+    stream: Stream,
+    seen: _Seen,
+    of: tuple[int, float | None],
+    ends: Sequence[int | None],
+    axis: int,
+    groups: int = MOST_GROUPS,
 ) -> StreamPlan:
-    facts, (samples, tokens) = stream.packing_facts(), of
+    facts, (samples, tokens) = stream.packing_facts(groups), of
     return StreamPlan(
         name,
         stream.num_samples,
@@ -262,6 +304,7 @@ def _described(
         None if seen.tokens is None or not tokens else seen.tokens / tokens,
         facts.get("padding"),
         facts.get("truncated"),
+        facts.get("cut"),
         facts.get("documents"),
     )
 

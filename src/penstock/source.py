@@ -1,15 +1,12 @@
 """Datasets and storage of others, writers of foreign formats, blends, how to convert. :func:`penstock.open` opens sources."""
 
-from penstock.algebra.items import Items
-from penstock.conversion.files import Converted
-from penstock.conversion.image import ShrinkImages
-from penstock.conversion.tasks import BatchMap
-from penstock.conversion.text import Tokenize
+from penstock.conversion.convert import Converted
+from penstock.conversion.record_map import BatchMap, ShrinkImages, Tokenize
+from penstock.formats.array import Items
 from penstock.formats.collection import write_collection
-from penstock.formats.documents_writer import write_documents
 from penstock.formats.megatron import open_blend
 from penstock.formats.rows import encode_rows, write_rows
-from penstock.formats.tokens_writer import write_tokens
+from penstock.formats.tokens_writer import write_documents, write_tokens
 from penstock.remote.backend import Backend, ObjectFacts, storage
 
 __all__ = [

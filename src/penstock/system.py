@@ -5,14 +5,20 @@ than it is. All code that looks for data uses the functions here.
 """
 
 import errno
+import json
 import os
+import pathlib
+import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from penstock.errors import (
     AccessDeniedError,
+    CorruptError,
+    FormatError,
     MissingError,
     NoSpaceError,
     PenstockError,
@@ -32,9 +38,11 @@ __all__ = [
     "is_there",
     "names_in",
     "read_error",
+    "read_note",
     "reading",
     "reason",
     "status",
+    "write_note",
     "writing",
 ]
 
@@ -158,3 +166,33 @@ def file_versions(paths: Iterable[str | os.PathLike[str]]) -> tuple[tuple[int, .
     """The versions of files; None if one of them was changed a moment ago."""
     found = tuple(map(file_version, paths))
     return found if all(map(is_settled, found)) else None
+
+
+# Notes: small JSON files with a kind and a version
+
+
+def read_note(path: str | os.PathLike[str], kind: str, version: int, most_bytes: int) -> dict[str, Any]:
+    """What is in a note. FormatError if the file is something else, CorruptError if it has more than ``most_bytes``."""
+    with reading(path):
+        if os.path.getsize(path) > most_bytes:
+            raise CorruptError(f"{path}: expected {kind} in at most {most_bytes} bytes")
+        text = pathlib.Path(path).read_bytes()
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: expected {kind}, found no JSON: {str(error)[:200]}") from error  # of places, not of data
+    if not isinstance(found, dict) or found.get("kind") != kind or found.get("version") != version:
+        raise FormatError(f"{path}: expected {kind} of version {version}")
+    return found
+
+
+def write_note(path: str | os.PathLike[str], kind: str, version: int, content: Mapping[str, Any]) -> None:
+    """Write a note, all of it or nothing."""
+    target, text = pathlib.Path(path), json.dumps({"kind": kind, "version": version, **content}, indent=1)
+    temporary = target.with_name(f".{target.name[:100]}-{secrets.token_hex(4)}.tmp")
+    with writing(target, "writing"):
+        try:
+            temporary.write_text(text + "\n")
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)

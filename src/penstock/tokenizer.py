@@ -130,10 +130,6 @@ class TextTokenizer:
             raise ValueError(f"expected the id of a token, below {self.vocab_size}, got {number}")
         return number
 
-    def token_name(self, token: int) -> str:
-        """The token of an id as it is in the vocabulary; ValueError if there is none."""
-        return str(self._tokenizer.id_to_token(self.token_id(int(token))))
-
     def encode(self, texts: Sequence[str], *, special_tokens: bool = True) -> Ragged:
         """The ids of texts, as ``encode`` of the package gives them; ``special_tokens`` are those that its post-processor adds."""
         found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=special_tokens)

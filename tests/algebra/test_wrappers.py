@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import penstock as pen
-from penstock.algebra.concat import Concat
+from penstock.algebra import Concat
 from penstock.errors import MissingError, SchemaMismatchError, SourceChangedError
 from penstock.formats.array import ArraySource
 from penstock.records import Blocks, Source

@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 import penstock as pen
 from penstock.cli.main import app
-from penstock.demo.train import CLASSES, EDGE, LOG, batches, checkpoint, make_model
-from penstock.demo.train import main as train
+from penstock.demo import CLASSES, EDGE, LOG, batches, checkpoint, make_model
+from penstock.demo import main as train
 
 
 @pytest.fixture
 def shapes(tmp_path: Path) -> Path:
-    from penstock.demo.train import FIELDS
+    from penstock.demo import FIELDS
 
     with pen.create(tmp_path / "shapes.pen", FIELDS) as out:
         for batch in batches(2000, seed=1):
@@ -89,7 +89,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 def test_a_killed_run_leaves_a_checkpoint_from_which_it_goes_on(shapes: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "penstock.demo.train", str(shapes), str(run), "--framework", "numpy", "--steps", "40"]
+    command = [sys.executable, "-m", "penstock.demo", str(shapes), str(run), "--framework", "numpy", "--steps", "40"]
     assert subprocess.run([*command, "--die-at", "25"], capture_output=True, timeout=600).returncode == -9
     saved = checkpoint(run)
     assert saved is not None

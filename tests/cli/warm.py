@@ -166,14 +166,22 @@ def popen(words: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
 
 
 def run(
-    words: Sequence[str], *, check: bool = False, capture_output: bool = False, timeout: float | None = None, **options: Any
+    words: Sequence[str],
+    *,
+    check: bool = False,
+    capture_output: bool = False,
+    sent: bytes | None = None,
+    timeout: float | None = None,
+    **options: Any,
 ) -> "subprocess.CompletedProcess[Any]":
-    """The same for ``subprocess.run``."""
+    """The same for ``subprocess.run``; ``sent`` is its ``input``."""
     if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if sent is not None:
+        options |= {"stdin": subprocess.PIPE}
     with popen(words, **options) as process:
         try:
-            output, errors = process.communicate(timeout=timeout)
+            output, errors = process.communicate(sent, timeout=timeout)
         finally:
             process.kill()
     done = subprocess.CompletedProcess(words, process.returncode, output, errors)

@@ -9,7 +9,8 @@ import pytest
 
 import penstock as pen
 from penstock.conversion import convert as module
-from penstock.conversion.tasks import Note, as_map
+from penstock.conversion.record_map import as_map
+from penstock.conversion.tasks import Note
 from penstock.errors import LockedError, StoreError
 from penstock.formats.array import ArraySource
 from penstock.source import BatchMap

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, processors
 
 import penstock as pen
 from penstock.conversion.chat import ChatTemplate
-from penstock.conversion.text import mark
+from penstock.conversion.record_map import mark
 from penstock.errors import FormatError, MissingError, SchemaMismatchError
 from penstock.source import Converted, Tokenize
 

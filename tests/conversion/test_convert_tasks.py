@@ -27,7 +27,7 @@ from tests.text import trained
 import penstock as pen
 from penstock import Field
 from penstock.conversion.reading import plan, rows_of_chunk
-from penstock.conversion.tasks import as_map
+from penstock.conversion.record_map import as_map
 from penstock.errors import NotPublishedError, SchemaMismatchError, StoreError
 from penstock.formats.array import ArraySource
 from penstock.source import BatchMap, Converted, Tokenize

@@ -16,7 +16,7 @@ from tests.text import documents, trained
 from tokenizers import Tokenizer, processors
 
 import penstock as pen
-from penstock.conversion.text import TextMap
+from penstock.conversion.record_map import TextMap
 from penstock.errors import EmptySourceError, SchemaMismatchError, StoreError
 from penstock.source import BatchMap, Converted, Tokenize
 

@@ -10,7 +10,7 @@ from PIL import Image
 from tests.pictures import encode, pictures, pixels
 
 import penstock as pen
-from penstock.conversion.image import ImageMap
+from penstock.conversion.record_map import ImageMap
 from penstock.errors import ImageError
 from penstock.source import ShrinkImages
 
@@ -75,18 +75,16 @@ def test_an_interrupted_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.M
     pen.convert({"image": items}, tmp_path / "whole.pen", image=ShrinkImages(16), chunk_records=4)
     real, seen = ImageMap._shrunk, []
 
-    def fail(self: Any, batch: Any, column: Any, first: int) -> Any:
-        seen.append(first)
-        if first >= 12:
+    def fail(self: Any, numbered: tuple[Any, int]) -> Any:
+        seen.append(numbered[1])
+        if numbered[1] >= 12:
             raise KeyboardInterrupt
-        return real(self, batch, column, first)
+        return real(self, numbered)
 
     monkeypatch.setattr(ImageMap, "_shrunk", fail)
     with pytest.raises(KeyboardInterrupt):
         pen.convert({"image": items}, tmp_path / "x.pen", image=ShrinkImages(16), chunk_records=4)
-    monkeypatch.setattr(
-        ImageMap, "_shrunk", lambda self, batch, column, first: seen.append(first) or real(self, batch, column, first)
-    )
+    monkeypatch.setattr(ImageMap, "_shrunk", lambda self, numbered: seen.append(numbered[1]) or real(self, numbered))
     seen.clear()
     pen.convert({"image": items}, tmp_path / "x.pen", image=ShrinkImages(16), chunk_records=4)
     assert 0 not in seen

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.cli import warm
 from tests.crash.keep_writing import expected
 from tests.crash.subject import read
 from tests.crash.trace import ROOT
@@ -19,8 +20,8 @@ MOMENTS = 4
 
 def _kill_after(path: Path, acks: int, more_s: float) -> tuple[int, int]:
     """Start a writer, kill it some time after so many commits; returns the commits acknowledged and started."""
-    command = [sys.executable, "-B", "-m", "tests.crash.keep_writing", str(path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
+    command = [sys.executable, "-m", "tests.crash.keep_writing", str(path)]
+    with warm.popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         lines = []
         while sum(line.startswith("ACK") for line in lines) < acks:

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 from tests.crossing import data as data_module
-from tests.crossing.model import NAMES, WIDTH, Balanced, Job, PhasedJob, Sample, Stream, cost, deal
+from tests.crossing.model import NAMES, WIDTH, Balanced, Job, Mix, PhasedJob, Sample, Stream, cost
+from tests.order.reference import deal
 
 import penstock as pen
 from penstock import Balance, Field, Loader, Phase, Shard, mix
@@ -26,7 +27,7 @@ def nothing(batch: dict[str, Any]) -> None:
 NAMES.update(
     {"Balance": Balance, "Field": Field, "Loader": Loader, "Phase": Phase, "Shard": Shard, "mix": mix, "np": np, "open": pen.open}
     | {name: getattr(data_module, name) for name in ("doubled", "faulty", "reversed_text")}
-    | {"telling": telling, "nothing": nothing}
+    | {"telling": telling, "nothing": nothing, "inf": float("inf")}
 )
 
 
@@ -47,9 +48,12 @@ class Leg:
     forever: bool = False
     seek: int | None = None
     balance: Balanced | None = None
+    tokens: int | None = None  # batch_tokens=; the size is then that of the world
+    kept: int | None = None  # amendments that the mixture has in this leg; None: all
 
     def code(self, stream: str, rank: str = "rank") -> str:
-        options = [repr(self.size)] if self.phases is None else [f"phases={list(self.phases)!r}"]
+        options = [repr(self.size)] if self.tokens is None else [f"batch_tokens={self.tokens}"]
+        options = options if self.phases is None else [f"phases={list(self.phases)!r}"]
         options += [f"tail={self.tail!r}"] * (self.tail != "keep") + [f"threads={self.threads}"]
         options += [f"shard=Shard({rank}, {self.world})"] * (self.world > 1) + ["ids='id'"] * self.ids
         options += [f"transform={self.transform}"] * (self.transform is not None) + ["restart=True"] * self.restart
@@ -102,6 +106,7 @@ class Leg:
             ("balance", self.balance is not None and not self.balance_by_lengths),
             ("balance by lengths", self.balance_by_lengths),
             ("micro-batches", self.balance is not None and self.balance[1] > 1),
+            ("batch_tokens", self.tokens is not None),
         ):
             if given:
                 found.add(tag)
@@ -117,9 +122,16 @@ class Case:
     legs: tuple[Leg, ...]
 
     def code(self) -> str:
-        lines = [f"stream = {self.stream.code()}"]
-        lines += [f"{leg.code('stream')}  # for rank in range({leg.world}):{leg.actions()}" for leg in self.legs]
+        lines: list[str] = []
+        for leg in self.legs:
+            made = f"stream = {self.stream_of(leg).code()}"
+            lines += [] if made in lines else [made]
+            lines.append(f"{leg.code('stream')}  # for rank in range({leg.world}):{leg.actions()}")
         return "\n".join(lines)
+
+    def stream_of(self, leg: Leg) -> Stream:
+        """What a leg loads: the mixture with the amendments that it has by then."""
+        return self.stream if leg.kept is None or not isinstance(self.stream, Mix) else self.stream.unamended(leg.kept)
 
     @property
     def tags(self) -> frozenset[str]:
@@ -129,4 +141,5 @@ class Case:
             found |= {"resume world"} if earlier.world != later.world else set()
             found |= {"resume size"} if earlier.size != later.size else set()
             found |= {"resume tail"} if earlier.tail != later.tail else set()
+            found |= {"resume amended"} if earlier.kept != later.kept else set()
         return found | ({"resume chain"} if len(self.legs) > 2 else set())

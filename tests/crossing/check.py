@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from tests.crossing.case import Case, Leg
 from tests.crossing.data import Form
+from tests.crossing.mixing import ENDLESS, FAR
 from tests.crossing.model import (
     NAMES,
     Job,
@@ -113,6 +114,10 @@ def compare_batch(where: str, leg: Leg, job: Job, place: Place, expected: Expect
     expect(f"{where}: fields", sorted(forms), sorted(set(batch) - set(told)))
     for name, form in forms.items():
         found = observe(batch[name])
+        if leg.tokens is not None and name in ("cu_seqlens", "max_seqlen"):
+            if None not in expected.rows:
+                expect(f"{where}: field {name!r}", _flat(name, expected.rows), found)
+            continue
         rows: list[Any] = [None if row is None else value_of(row, name) for row in expected.rows]
         if name == "valid":
             rows = [row is not None for row in expected.rows]
@@ -123,6 +128,15 @@ def compare_batch(where: str, leg: Leg, job: Job, place: Place, expected: Expect
     expect(f"{where}: told", leg.transform == "telling", bool(told))
     if told:
         compare_told(where, job, place, expected, told)
+
+
+def _flat(name: str, rows: list[Sample | None]) -> tuple[Any, ...]:
+    """The bounds of documents in a batch of one sequence at most: only those that are there."""
+    own = [row.values[name] for row in rows if row is not None]
+    if name == "max_seqlen":
+        return ("array", "int32", (), own[0] if own else 0)
+    ends = sorted(set(own[0])) if own else [0]
+    return ("array", "int32", (len(ends),), ends)
 
 
 def compare_told(where: str, job: Job, place: Place, expected: Expected, told: dict[str, Any]) -> None:
@@ -211,17 +225,17 @@ class Checker:
         self.anchored = True  # whether steps count from the start of the run
 
     def run(self) -> None:
-        stream = attempt("stream", lambda: eval(self.case.code().splitlines()[0].removeprefix("stream = "), NAMES))
         place: Place | None = Place()
         state = None
         for number, leg in enumerate(self.case.legs):
+            stream = attempt("stream", partial(_make_stream, self.case, leg))
             ranks = [Rank(attempt("loader", partial(_make_loader, stream, leg, rank))) for rank in range(leg.world)]
-            job = leg.job(self.case.stream)
+            job = leg.job(self.case.stream_of(leg))
             try:
                 if state is not None:
                     for rank in ranks:
                         attempt("load", lambda rank=rank, state=state: rank.loader.load_state_dict(json.loads(state)))
-                    self._must_be_alike(number, leg)
+                    self._must_be_alike(number, leg, 0 if place is None else place.step)
                 place = self._leg(f"leg {number}", leg, job, ranks, place)
                 states = {json.dumps(rank.loader.state_dict()) for rank in ranks}
                 expect(f"leg {number}: number of different states", 1, len(states))
@@ -231,13 +245,23 @@ class Checker:
                     rank.loader.close()
             if place is None:
                 for later in self.case.legs[number + 1 :]:  # may be refused all the same
+                    stream = attempt("stream", partial(_make_stream, self.case, later))
                     for rank in range(later.world):
                         attempt("loader", partial(_make_loader, stream, later, rank)).close()
                 return
 
-    def _must_be_alike(self, number: int, leg: Leg) -> None:
-        """A state was loaded: if the order of a mixture depends on batch size or tail, they must be those of the run before."""
-        before, stream = self.case.legs[number - 1], self.case.stream
+    def _must_be_alike(self, number: int, leg: Leg, step: int) -> None:
+        """A state was loaded: if the order of a mixture depends on batch size or tail, they must be those of the run before, and
+        what it did not know of amendments must be of later steps.
+        """
+        before, stream = self.case.legs[number - 1], self.case.stream_of(leg)
+        if isinstance(stream, Mix):
+            earlier = self.case.stream_of(before)
+            assert isinstance(earlier, Mix)
+            known = len(earlier.amendments)
+            expect(f"leg {number}: amendments of the state that was taken", True, known <= len(stream.amendments))
+            late = [one.step for one in stream.amendments[known:] if one.step < step]
+            expect(f"leg {number}: amendments before step {step}, at which the state was taken", [], late)
         if not isinstance(stream, Mix) or not stream.is_bound or leg.phases is not None:
             return
         expect(f"leg {number}: batch size of the state that was taken", before.size, leg.size)
@@ -279,7 +303,7 @@ class Checker:
         if not leaves or not all(isinstance(leaf.order, Sequential | Shuffle | BlockShuffle) for _, _, leaf in leaves):
             return
         number, names, leaf = leaves[self.case.seed // 4 % len(leaves)]
-        if job.stream.is_endless or not leaf.table.length:
+        if not leaf.table.length or any(job.stream.axis(epoch) > FAR for epoch in range(2)):
             return
         record = self.case.seed // 64 % leaf.table.length
         expected = []
@@ -375,9 +399,7 @@ class Checker:
             expect(f"{where}: rank {number}: epoch, step, cursor", (place.epoch, place.step, at.epoch, at.position), found)
 
     def _compare_length(self, where: str, leg: Leg, job: Job, ranks: list[Rank], place: Place | None) -> None:
-        if job.stream.is_endless and not isinstance(job, PhasedJob):
-            if place is None:
-                return
+        if not isinstance(job, PhasedJob) and place is not None and job.stream.axis(place.epoch) > ENDLESS:
             with suppress(TypeError):
                 raise WrongError(f"{where}: len(loader): expected a TypeError, got {len(ranks[0].loader)}")
             return
@@ -395,6 +417,10 @@ class Checker:
                     first = job.after(first)
             count = sum(1 for _ in job.rest(first))
         expect(f"{where}: len(loader)", count, len(ranks[0].loader))
+
+
+def _make_stream(case: Case, leg: Leg) -> Any:
+    return eval(case.stream_of(leg).code(), NAMES)
 
 
 def _make_loader(stream: Any, leg: Leg, rank: int) -> Any:

@@ -8,6 +8,7 @@ from tests.crossing.case import Case, Leg
 from tests.crossing.data import KNOWN
 from tests.crossing.model import (
     PICTURES,
+    Amended,
     Bans,
     Mix,
     Ordered,
@@ -83,7 +84,8 @@ class Lot:
         self.is_remote = self.happens(0.05)  # slow, so not often
         stream = self.mixture(0) if self.happens(0.45) else self.single()
         stream = self.bucketed(stream)
-        return Case(self.seed, stream, self.balanced(stream, self.legs(stream)))
+        legs = self.flattened(stream, self.balanced(stream, self.legs(stream)))
+        return self.amended(Case(self.seed, self.planned(stream), legs))
 
     # Streams
 
@@ -179,6 +181,7 @@ class Lot:
             eos=chance.choice([None, 6]),
             first_segment=chance.choice([0, 0, 1]),
             multiple_of=chance.choice([1, 1, 2]) if recipe["length"] % 2 == 0 else 1,
+            bounds=random.Random(f"bounds {self.seed}").random() < 0.4,
         )
         return replace(packs, bans=_of_documents(packs, stream.bans))
 
@@ -397,6 +400,81 @@ class Lot:
             found.append(replace(leg, balance=given))
         return tuple(found)
 
+    def flattened(self, stream: Stream, legs: tuple[Leg, ...]) -> tuple[Leg, ...]:
+        """The same legs, some of them with batch_tokens."""
+        chance = random.Random(f"batch tokens {self.seed}")  # apart, like all that follows
+        first = leaves(stream)[0]
+        if chance.random() > (0.4 if isinstance(first, Packs) else 0.005):
+            return legs
+        world, found = chance.choice([1, 1, 2, 3]), []
+        for leg in legs:
+            if leg.phases is not None or (leg.balance is not None and chance.random() < 0.97):
+                found.append(leg)
+                continue
+            world = chance.choice([1, 2, 4]) if isinstance(first, Packs) and not _is_bound(stream) else world
+            tokens = self.recipe["length"] + (chance.random() < 0.05)
+            found.append(replace(leg, size=world, world=world, tokens=tokens))
+        return tuple(found)
+
+    def planned(self, stream: Stream, depth: int = 0) -> Stream:
+        """The same mixture, perhaps by tokens, with a temperature or with caps."""
+        if not isinstance(stream, Mix):
+            return stream
+        chance = random.Random(f"plan {self.seed} {depth}")
+        parts = tuple((name, self.planned(part, depth + 1)) for name, part in stream.parts)
+        found, names = replace(stream, parts=parts), [name for name, _ in parts]
+        if chance.random() < 0.15:
+            plain = None if chance.random() < 0.95 else found.weights
+            found = replace(found, temperature=chance.choice([0.5, 1, 2, 2, 3.5, float("inf")]), weights=plain)
+        if chance.random() < (0.25 if found.temperature is None else 0.6):
+            forms = {} if isinstance(leaves(stream)[0], Sequences) else stream.forms()
+            changing = [name for name, form in forms.items() if form.kind != "fixed"]
+            by = "tokens" if not forms or len(changing) == 1 else chance.choice([*forms])
+            found = replace(found, by=by if chance.random() < 0.95 else chance.choice(["tokens", "unknown"]))
+        if chance.random() < (0.3 if depth == 0 else 0.02):
+            caps = {name: chance.choice([0, 0.3, 0.5, 1, 1, 1.5, 2, 3]) for name in names if chance.random() < 0.6}
+            found = replace(found, max_epochs=caps)
+        return found
+
+    def amended(self, case: Case) -> Case:
+        """The same case, perhaps with amendments, which its first legs may not know yet."""
+        chance = random.Random(f"amendments {self.seed}")
+        if not isinstance(case.stream, Mix) or chance.random() > 0.35:
+            return case
+        found, legs = case.stream, list(case.legs)
+        for step in sorted(chance.sample(range(1, 10), chance.choice([1, 1, 1, 2]))):
+            names = [name for name, _ in found.parts]
+            added = chance.choice([(), (), ("news",), ("wiki", "mail")]) if "news" not in names and "wiki" not in names else ()
+            streams = tuple((name, self.single()) for name in added)
+            if any(isinstance(one, Records) and one.table.bad for _, one in streams):
+                legs = [replace(leg, on_error="skip") for leg in legs]
+            names += added
+            weights = {name: chance.choice([0, 1, 1, 2, 3, 0.5]) for name in names}
+            one = Amended(
+                step,
+                (weights if any(weights.values()) else dict.fromkeys(names, 1)) if chance.random() < 0.85 else None,
+                added,
+                {name: chance.choice([0.5, 1, 2, 3]) for name in names if chance.random() < 0.4} if chance.random() < 0.3 else None,
+            )
+            found = replace(found, parts=(*found.parts, *streams), amendments=(*found.amendments, one))
+        if found.bans and chance.random() < 0.5:
+            new = self._mixed_bans(replace(found, parts=found.parts[found.num_first :]))
+            found = replace(found, bans=(*found.bans, (chance.choice([0, 2, 5]), new)))
+        if len(legs) > 1 and chance.random() < 0.5:
+            counts = [*sorted(chance.choice([0, 0, 1, 2]) for _ in legs[1:]), 2]
+            counts = counts[::-1] if chance.random() < 0.05 else counts
+            whole = len(found.amendments)
+            legs = [replace(leg, kept=None if kept >= whole else kept) for leg, kept in zip(legs, counts, strict=True)]
+        if chance.random() < 0.9:  # such runs go on with one shape only
+            first = legs[0]
+            legs = [
+                replace(leg, size=first.size, tail=first.tail, world=leg.world if _divides(first, leg.world) else first.world)
+                if leg.tokens is None and first.tokens is None
+                else replace(leg, tail=first.tail)
+                for leg in legs
+            ]
+        return replace(case, stream=found, legs=tuple(legs))
+
     def phases(self, stream: Stream) -> tuple[Phase, ...]:
         found = []
         for _ in range(self.one(1, 2, 2, 3)):
@@ -420,6 +498,14 @@ def _of_documents(stream: Sequences, bans: Bans) -> Bans:
     count = len(stream.texts) if stream.has_pages and stream.separator != 70_000 else stream.table.length
     found = tuple((step, frozenset(one for one in ids if one < count)) for step, ids in bans)
     return tuple((step, ids) for step, ids in found if 0 < len(ids) < count)
+
+
+def _is_bound(stream: Stream) -> bool:
+    return isinstance(stream, Mix) and stream.is_bound
+
+
+def _divides(leg: Leg, world: int) -> bool:
+    return leg.phases is not None or (leg.size or 1) % world == 0
 
 
 def _with_buckets(stream: Stream, chance: random.Random, size: int) -> Stream:

@@ -8,26 +8,26 @@ batches: it says what every batch holds, and where the run stands after it.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property, lru_cache
-from itertools import count
-from typing import Any
+from itertools import count, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from tests.crossing.data import KNOWN, Form, data, doubled, reversed_text
+from tests.crossing.mixing import AmendmentError, Course, Epoch, Regime, Rules
 from tests.order.reference import (
-    Line,
+    UNCAPPED,
     Packing,
     Piece,
-    Shape,
+    Stage,
     alias_choice,
     alias_table,
-    mixture_line,
+    bucketed,
     pack_epoch,
-    stages_by_phase,
-    stages_by_step,
+    sample_weights,
 )
 from tests.pictures import make, options, seed_of
 
@@ -35,10 +35,6 @@ from penstock import Phase, _core
 from penstock.image import ImageOptions
 from penstock.order import BlockShuffle, Design, Order, Permutation, Random, Sequential, Shuffle, Sliding, Weighted
 from penstock.order.permutation import Purpose, derive_root
-
-LONGEST = 100_000  # draws of a period; those with an endless stream within, which is refused, are longer
-FAR = 400  # positions of an endless mixture that are looked at
-
 
 Weights = tuple[float, ...]
 
@@ -413,19 +409,10 @@ class Records(Stream):
         if self.buckets is None:
             return ids
         if epoch not in self._bucketed:
-            self._bucketed[epoch] = self._in_buckets(ids, epoch, *self.buckets)
+            size, window, field = self.buckets
+            lengths = [num_elements(value) for value in self.table.columns[field]]
+            self._bucketed[epoch] = bucketed(ids, lengths, self.seed, epoch, size, window)
         return self._bucketed[epoch]
-
-    def _in_buckets(self, ids: list[int], epoch: int, size: int, window: int, field: str) -> list[int]:
-        """Windows of whole batches, each sorted by length and cut again, its batches permuted; then what is left over."""
-        full = len(ids) // size
-        found: list[int] = []
-        for number, low in enumerate(range(0, full, window)):
-            own = ids[low * size : min(low + window, full) * size]
-            rising = sorted(own, key=lambda one: num_elements(self.table.columns[field][one]))
-            order = Permutation(len(own) // size, key=_core.derive_key(self.seed, epoch, 16, number)).run(0, len(own) // size)
-            found += [one for place in order.tolist() for one in rising[place * size : (place + 1) * size]]
-        return found + ids[full * size :]
 
     def _other(self, epoch: int, position: int, banned: frozenset[int], drawn: Draw = None) -> int:
         weights = self.ordered.weights
@@ -778,6 +765,7 @@ class Packs(Sequences):
     first_segment: int = 0
     multiple_of: int = 1
     labels: bool = False
+    bounds: bool = False  # cu_seqlens and max_seqlen
     phases: tuple[Phase, ...] | None = None
 
     @property
@@ -787,6 +775,7 @@ class Packs(Sequences):
             ("separator", self.separator is not None),
             ("added tokens", self.extra),
             ("labels", self.labels),
+            ("cu_seqlens", self.bounds),
             ("multiple_of", self.multiple_of > 1),
             ("without behind packs", self.bans),
             ("loss mask", self.mask),
@@ -806,10 +795,14 @@ class Packs(Sequences):
     def forms_of_tokens(self) -> dict[str, str]:
         """The type of every field; that of the tokens is the source's."""
         forms = {"tokens": ""} | ({"segment": "int32", "position": "int32"} if self.documents else {})
-        return forms | ({"labels": "int64"} if self.labels else {}) | ({"loss_mask": "uint8"} if self.mask else {})
+        forms |= ({"labels": "int64"} if self.labels else {}) | ({"loss_mask": "uint8"} if self.mask else {})
+        return forms | ({"cu_seqlens": "int32", "max_seqlen": "int32"} if self.bounds else {})
 
     def sized_forms(self, length: int) -> dict[str, Form]:
-        return {name: Form("fixed", dtype or self.source_form.dtype, (length,)) for name, dtype in self.forms_of_tokens().items()}
+        return {
+            name: Form("fixed", dtype or self.source_form.dtype, shape_of(name, length))
+            for name, dtype in self.forms_of_tokens().items()
+        }
 
     @property
     def extra(self) -> int:
@@ -890,8 +883,11 @@ class Packs(Sequences):
         places: list[int] = []
         pieces: list[int] = []
         segment, first = self.first_segment, -1
+        ends, is_padded = [0], False
         for number, offset, size in self.epoch(epoch, length)[sequence]:
             room = -(-size // self.multiple_of) * self.multiple_of
+            ends = [*(ends[:-1] if is_padded and number in banned else ends), len(rows) + room]
+            is_padded = number in banned
             if number in banned:
                 rows += [padding] * room
                 continue
@@ -911,11 +907,20 @@ class Packs(Sequences):
                 rows.append((token, segment, i, label, masks[i]))
             rows += [padding] * (room - size)
             segment += 1
+        if len(rows) < length:
+            ends = [*(ends[:-1] if is_padded else ends), length]
         rows += [padding] * (length - len(rows))
         names = ("tokens", "segment", "position", "labels", "loss_mask")
-        columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        columns: dict[str, Any] = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        columns["cu_seqlens"] = ends + [length] * (length + 1 - len(ends))
+        columns["max_seqlen"] = max(high - low for low, high in pairwise(ends))
         values = {name: columns[name] for name in self.forms_of_tokens()}
         return Sample(values, first, planned=first, places=tuple(places), pieces=tuple(pieces))
+
+
+def shape_of(name: str, length: int) -> tuple[int, ...]:
+    """Of a field of a sequence."""
+    return {"cu_seqlens": (length + 1,), "max_seqlen": ()}.get(name, (length,))
 
 
 def _edges_of_whole(texts: list[list[int]], packing: Packing, epoch: int) -> list[int]:
@@ -947,6 +952,10 @@ class Mix(Stream):
     unit: str = "sample"
     period: int | None = None
     bans: tuple[tuple[int, Any], ...] = ()  # {name: ids or the same for a mixture within}
+    by: str | None = None
+    temperature: float | None = None
+    max_epochs: dict[str, float] | None = None
+    amendments: tuple["Amended", ...] = ()  # the streams that they add are the last of the parts
     size: int = 0
     tail: str = "keep"
     phases: tuple[Phase, ...] | None = None
@@ -962,18 +971,50 @@ class Mix(Stream):
             ("mix batch_size", self.batch_size is not None),
             ("mix in mix", any(isinstance(stream, Mix) for _, stream in self.parts)),
             ("without in mix", self.bans),
+            ("weights by tokens", self.by is not None),
+            ("temperature", self.temperature is not None),
+            ("caps", bool(self.max_epochs) or any(one.max_epochs for one in self.amendments)),
+            ("amendments", self.amendments),
+            ("added streams", any(one.added for one in self.amendments)),
         ):
             if given:
                 found |= {tag}
         return found
 
     def code(self) -> str:
-        parts = ", ".join(f"{name!r}: {stream.code()}" for name, stream in self.parts)
-        given = {"weights": self.weights, "batch_size": self.batch_size, "period": self.period}
+        parts = self._parts_code([name for name, _ in self.parts[: self.num_first]])
+        given: dict[str, Any] = {"weights": self.weights, "batch_size": self.batch_size, "period": self.period}
+        given |= {"by": self.by, "temperature": self.temperature, "max_epochs": self.max_epochs}
         options = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
         unit = "" if self.unit == "sample" else f", unit={self.unit!r}"
         bans = "".join(f".without({ids!r}, from_step={step})" for step, ids in self.bans)
-        return f"mix({{{parts}}}, seed={self.seed}, stop={self.stop!r}{options}{unit}){bans}"
+        amended = "".join(map(self._amendment_code, self.amendments))
+        return f"mix({parts}, seed={self.seed}, stop={self.stop!r}{options}{unit}){amended}{bans}"
+
+    def _parts_code(self, names: Sequence[str]) -> str:
+        streams = dict(self.parts)
+        return f"{{{', '.join(f'{name!r}: {streams[name].code()}' for name in names)}}}"
+
+    def _amendment_code(self, amended: "Amended") -> str:
+        add = f", add={self._parts_code(amended.added)}" if amended.added else ""
+        given = {"weights": amended.weights, "max_epochs": amended.max_epochs}
+        options = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
+        return f".amend({amended.step}{options}{add})"
+
+    def unamended(self, kept: int) -> "Mix":
+        """The same with only the first amendments."""
+        if kept >= len(self.amendments):
+            return self
+        if kept not in self._unamended:
+            gone = {name for amendment in self.amendments[kept:] for name in amendment.added}
+            parts = tuple((name, stream) for name, stream in self.parts if name not in gone)
+            bans = tuple((step, {name: own for name, own in ids.items() if name not in gone}) for step, ids in self.bans)
+            self._unamended[kept] = replace(self, parts=parts, bans=bans, amendments=self.amendments[:kept])
+        return self._unamended[kept]
+
+    @cached_property
+    def _unamended(self) -> dict[int, "Mix"]:
+        return {}
 
     def forms(self) -> dict[str, Form]:
         forms = [stream.forms() for _, stream in self.parts]
@@ -988,11 +1029,20 @@ class Mix(Stream):
     @property
     def is_bound(self) -> bool:
         """Whether the layout follows from the batch size."""
-        return self.is_staged or self.unit == "batch"
+        return self.is_staged or self.unit == "batch" or bool(self.amendments)
+
+    @property
+    def has_caps(self) -> bool:
+        return bool(self.max_epochs) or any(amendment.max_epochs for amendment in self.amendments)
 
     @property
     def is_endless(self) -> bool:
-        return self.stop == "forever"
+        if self.stop != "forever" or self.phases is not None:
+            return self.stop == "forever"
+        try:
+            return self.course.epoch(0).is_endless
+        except AmendmentError:
+            return True
 
     @cached_property
     def _by_batches(self) -> dict[tuple[int, str], "Mix"]:
@@ -1040,93 +1090,114 @@ class Mix(Stream):
         """Samples of every stream in an epoch of its own."""
         return [stream.axis(0) // stream.stride for stream in self.banning]
 
-    def _numbers(self, weights: Any) -> list[float]:
-        return [weights[name] for name, _ in self.parts]
+    # The run
 
     @cached_property
-    def _outlines(self) -> list["Outline"]:
-        return []
-
-    def outline(self, epoch: int) -> "Outline":
-        """What an epoch gives, without the order of its samples."""
-        for number in range(len(self._outlines), epoch + 1):
-            taken, clock = [0] * len(self.parts), 0
-            if number:
-                before = self._outlines[number - 1]
-                taken = [count + own for count, own in zip(before.taken, before.counts, strict=True)]
-                clock = before.clock + self._clocked(before.length)
-            stages = self._stages(clock) if self.is_staged else [(0, self._weights)]
-            line = self._laid_out(tuple((step, tuple(weights)) for step, weights in stages))
-            rests = self._rests(line)
-            counts = [given + rest for given, rest in zip(line.given, rests, strict=True)]
-            self._outlines.append(Outline(line, rests, counts, line.samples + sum(rests), taken, clock))
-        return self._outlines[epoch]
-
-    @cached_property
-    def _layouts(self) -> dict[int, list[tuple[int, int]]]:
-        return {}
+    def course(self) -> Course:
+        """The epochs of the run; with phases there is one."""
+        stop, lengths = self.stop, self.elements if self.phases is not None else self.lengths
+        has_rests = stop == "all_exhausted_without_replacement" and self._group > 1 and self.phases is None
+        size, period = self.size if self.is_bound else 0, self.period or 1024
+        rules = Rules(tuple(lengths), stop, period, self.seed, size, self.tail, has_rests, self.phases is not None, self._regimes)
+        return Course(rules)
 
     def layout(self, epoch: int) -> list[tuple[int, int]]:
         """Stream and element on the stream's endless line at every position."""
-        if epoch not in self._layouts:
-            outline = self.outline(epoch)
-            found = unroll(outline.line.periods, self.seed, epoch) + self._left_over(outline, epoch)
-            if not self.is_endless:
-                self._check(outline, found)
-            self._layouts[epoch] = [(which, outline.taken[which] + local) for which, local in found]
-        return self._layouts[epoch]
-
-    def _clocked(self, length: int) -> int:
-        if self.tail == "wrap" or not self.size:
-            return length
-        steps = length // self.size if self.tail == "drop" else -(-length // self.size)
-        return steps * self.size
+        found = self.course.line(epoch)
+        if not self.max_epochs and not self.amendments and not self.course.epoch(epoch).is_endless:
+            self._check(self.course.epoch(epoch), found)
+        return found
 
     @property
     def _group(self) -> int:
-        return self.size if self.unit == "batch" else 1
+        return (self.size or 1) if self.unit == "batch" else 1
 
-    def _laid_out(self, stages: tuple[tuple[int, tuple[float, ...]], ...]) -> "Spread":
-        return _spread(tuple(self.lengths), stages, self._group, self.stop, self.period or 1024)
+    def _check(self, epoch: Epoch, found: list[tuple[int, int]]) -> None:
+        """Every stream's elements come once, none is left out, and every record once where that is the policy."""
+        local = sorted((which, element - epoch.taken[which]) for which, element in found)
+        assert local == [(k, i) for k, given in enumerate(epoch.counts) for i in range(given)]
+        if self.stop == "all_exhausted_without_replacement" and not self.is_staged:
+            weights = self._regimes[0].stages[0].weights
+            assert epoch.counts == [n if weight else 0 for n, weight in zip(self.lengths, weights, strict=True)]
 
     @property
-    def _weights(self) -> list[float]:
-        return list(self.lengths) if self.weights is None else self._numbers(self.weights)
+    def _regimes(self) -> tuple[Regime, ...]:
+        """What holds from the beginning, and from every amendment on."""
+        caps: dict[str, Fraction] = {}
+        found = [Regime(0, self._stages(), self._caps(caps, self.max_epochs))]
+        names = [name for name, _ in self.parts]
+        count = self.num_first
+        for step, weights, added, new in self.amendments:
+            count += len(added)
+            shares = self._shares(weights, names[:count])
+            start, stages = step * (self.size or 1), (Stage(None, shares, self._group, 1),)
+            if self.phases is not None:
+                start, stages = self._rest_of_phases(step, shares)
+            found.append(Regime(start, stages, self._caps(caps, new)))
+        return tuple(found)
 
-    def _rests(self, line: Line) -> list[int]:
-        """Of every stream that has a weight at the end, what does not fill a batch of its own."""
-        if self.stop != "all_exhausted_without_replacement" or self._group == 1:
-            return [0] * len(self.parts)
-        weights = line.starts[-1][2].weights
-        rests = [length - given for length, given in zip(self.lengths, line.given, strict=True)]
-        return [rest if 0 < rest < self.size and weight else 0 for rest, weight in zip(rests, weights, strict=True)]
+    @property
+    def num_first(self) -> int:
+        """Streams that are there from the beginning."""
+        return len(self.parts) - sum(len(amendment.added) for amendment in self.amendments)
 
-    def _left_over(self, outline: "Outline", epoch: int) -> list[tuple[int, int]]:
-        """The rests of all streams, mixed."""
-        items = [(k, outline.line.given[k] + i) for k, rest in enumerate(outline.rests) for i in range(rest)]
-        key = _core.absorb(derive_root(self.seed, epoch, Purpose.MIXTURE), outline.line.draws)
-        return [items[i] for i in Permutation(len(items), key=key).run(0, len(items)).tolist()] if items else []
+    def _caps(self, caps: dict[str, Fraction], new: dict[str, float] | None) -> tuple[int, ...]:
+        caps |= {name: Fraction(str(epochs)) for name, epochs in (new or {}).items()}
+        lengths = self.elements if self.phases is not None else self.lengths
+        return tuple(
+            math.floor(caps[name] * length) if name in caps else UNCAPPED
+            for (name, _), length in zip(self.parts, lengths, strict=True)
+        )
 
-    def _check(self, outline: "Outline", found: list[tuple[int, int]]) -> None:
-        """Every stream's elements come once, none is left out, and every record once where that is the policy."""
-        assert sorted(found) == [(k, i) for k, given in enumerate(outline.counts) for i in range(given)]
-        assert len(found) == outline.length
-        if self.stop == "all_exhausted_without_replacement" and not self.is_staged:
-            assert outline.counts == [n if weight else 0 for n, weight in zip(self.lengths, self._weights, strict=True)]
+    def _shares(self, weights: Any, names: list[str]) -> list[Fraction]:
+        """Of the samples, for those streams; 0 for those that are added later."""
+        count = len(names)
+        lengths = self.elements if self.phases is not None else self.lengths
+        means = None if self.by is None else [mean_tokens(stream, self.by) for stream in self.banning[:count]]
+        given = None if weights is None else [weights[name] for name in names]
+        return sample_weights(given, lengths[:count], means, self.temperature) + [Fraction(0)] * (len(self.parts) - count)
 
-    def _stages(self, clock: int) -> list[tuple[int, list[float]]]:
-        """The stages as they fall upon an epoch that begins at a sample of the run; their first positions."""
-        found: list[tuple[int, list[float]]] = []
-        for step, weights in self.weights:
-            start = step * self.size - clock
-            if start <= 0:
-                found.clear()
-            found.append((max(0, start), self._numbers(weights)))
-        return found
+    def _stages(self) -> tuple[Stage, ...]:
+        """Those without amendments."""
+        names = [name for name, _ in self.parts[: self.num_first]]
+        if self.phases is not None:
+            return tuple(
+                Stage(
+                    steps * phase.batch_size // group,
+                    self._shares(self.weights if phase.weights is None else phase.weights, names),
+                    group,
+                    phase.seq_len,
+                )
+                for phase, steps in zip(self.phases, num_steps(self.phases, sum(self.elements[: self.num_first])), strict=True)
+                for group in [phase.batch_size if self.unit == "batch" else 1]
+            )
+        if not self.is_staged:
+            return (Stage(None, self._shares(self.weights, names), self._group, 1),)
+        steps = [step for step, _ in self.weights]
+        draws = [(high - low) * (self.size or 1) // self._group for low, high in pairwise(steps)]
+        return tuple(
+            Stage(count, self._shares(weights, names), self._group, 1)
+            for count, (_, weights) in zip([*draws, None], self.weights, strict=True)
+        )
+
+    def _rest_of_phases(self, step: int, shares: list[Fraction]) -> tuple[int, tuple[Stage, ...]]:
+        """The sample at which a step begins, and the stages from there on, with other weights."""
+        assert self.phases is not None
+        start, stages, counts = 0, list(self._stages()), num_steps(self.phases, sum(self.elements[: self.num_first]))
+        if step >= sum(counts):
+            raise AmendmentError("the phases have")
+        for phase, steps in zip(self.phases, counts, strict=True):
+            here = min(step, steps)
+            start, step = start + here * phase.batch_size, step - here
+            stages[0] = stages[0]._replace(draws=stages[0].draws - here * phase.batch_size // stages[0].group)
+            if here < steps:
+                break
+            stages.pop(0)
+        return start, tuple(stage._replace(weights=shares) for stage in stages)
 
     def axis(self, epoch: int) -> int:
-        found = self.outline(epoch).length
-        return 1 << 62 if self.is_endless and found else found
+        found = self.course.epoch(epoch)
+        return 1 << 62 if found.is_endless else found.length
 
     def sample(self, epoch: int, position: int, step: int, length: int = 0, drawn: Draw = None) -> Sample:
         if self.phases is not None:
@@ -1150,90 +1221,50 @@ class Mix(Stream):
     def elements(self) -> list[int]:
         return [stream.axis(0) for stream in self.banning]
 
-    @cached_property
+    @property
     def phase_line(self) -> list[tuple[int, int]]:
         """Stream and first element of every sample of a curriculum."""
-        assert self.phases is not None
-        weights = self.elements if self.weights is None else self._numbers(self.weights)
-        shapes = []
-        for phase, steps in zip(self.phases, num_steps(self.phases, sum(self.elements)), strict=True):
-            own = None if phase.weights is None else self._numbers(phase.weights)
-            shapes.append(Shape(steps, phase.batch_size, phase.seq_len, own))
-        stages = stages_by_phase(shapes, weights, self.unit == "batch")
-        line = mixture_line(self.elements, stages, self.stop, self.period or 1024)
-        most = sum(shape.steps * shape.batch_size for shape in shapes)
-        return unroll(periods(line, most), self.seed, 0)
+        return self.course.line(0)
 
 
-@dataclass
-class Spread(Line):
-    """A line of a mixture, and the periods of it that are looked at."""
+class Amended(NamedTuple):
+    """A change to a mixture from a step on: weights, streams that are added, caps."""
 
-    @cached_property
-    def periods(self) -> list["Period"]:
-        return list(periods(self, FAR))
-
-
-@dataclass(frozen=True)
-class Outline:
-    """An epoch of a mixture."""
-
-    line: Spread
-    rests: list[int]  # of every stream, what comes after the line
-    counts: list[int]  # of every stream, with the rests
-    length: int
-    taken: list[int]  # of every stream, in the epochs before
-    clock: int  # at the start
+    step: int
+    weights: dict[str, float] | None = None
+    added: tuple[str, ...] = ()
+    max_epochs: dict[str, float] | None = None
 
 
-@lru_cache(256)
-def _spread(
-    lengths: tuple[int, ...], stages: tuple[tuple[int, tuple[float, ...]], ...], group: int, stop: str, period: int
-) -> Spread:
-    line = mixture_line(lengths, stages_by_step(stages, 1, group), stop, period)
-    return Spread(**vars(line))
+class NoMeanError(Exception):
+    """A stream whose samples have no mean number of tokens."""
 
 
-Period = tuple[int, list[list[tuple[int, int]]]]
-"""The first draw of a period of a line, and of every slot of it the samples: stream and first element."""
-
-
-def periods(line: Line, most: int) -> Iterator[Period]:
-    """The periods of a line, those of an endless one up to ``most`` samples."""
-    ends = [*(segment.start for segment in line.segments[1:]), line.draws]
-    samples = 0
-    for segment, end in zip(line.segments, ends, strict=False):
-        stage = [stage for first, _, stage in line.starts if first <= segment.start][-1]
-        if segment.period > LONGEST:
-            raise OverflowError(f"a period of {segment.period} draws is not counted out one by one")
-        for first in range(segment.start, end, segment.period):
-            before = first - segment.start
-            low = [0 if segment.counted else before * edge >> 63 for edge in segment.edges]
-            edges = [
-                edge if segment.counted else ((before + segment.period) * edge >> 63) - below
-                for edge, below in zip(segment.edges, low, strict=True)
-            ]
-            slots = []
-            for which in range(len(edges) - 1):
-                element = segment.before[which] + (low[which + 1] - low[which]) * segment.unit
-                for _ in range(edges[which], edges[which + 1]):
-                    slots.append([(which, element + i * stage.seq_len) for i in range(stage.group)])
-                    element += segment.unit
-            assert len(slots) == segment.period
-            yield first, slots
-            samples += len(slots) * stage.group
-            if samples >= most and end > 1 << 40:
-                return
-
-
-def unroll(found: Iterable[Period], seed: int, epoch: int) -> list[tuple[int, int]]:
-    """Stream and first element of every sample, in the order of an epoch."""
-    root = derive_root(seed, epoch, Purpose.MIXTURE)
-    line: list[tuple[int, int]] = []
-    for first, slots in found:
-        for slot in Permutation(len(slots), key=_core.absorb(root, first)).run(0, len(slots)).tolist():
-            line += slots[slot]
-    return line
+def mean_tokens(stream: Stream, by: str) -> Fraction:
+    """Tokens of a sample, or elements of a field."""
+    if isinstance(stream, Mix):
+        counts = stream.course.epoch(0).counts
+        means = [mean_tokens(part, by) for _, part in stream.parts]
+        return sum((mean * count for mean, count in zip(means, counts, strict=True)), Fraction(0)) / max(1, sum(counts))
+    if isinstance(stream, Sequences) and by == "tokens":
+        if not isinstance(stream, Packs):
+            return Fraction(stream.length)
+        found = stream.epoch(0, stream.length)
+        return Fraction(sum(size for pieces in found for _, _, size in pieces), max(1, len(found)))
+    forms = stream.forms()
+    changing = [name for name, form in forms.items() if form.kind != "fixed"]
+    name = by
+    if by == "tokens" and "tokens" not in forms:
+        if len(changing) != 1:
+            raise NoMeanError
+        name = changing[0]
+    if name not in forms:
+        raise NoMeanError
+    if forms[name].kind == "fixed":
+        return Fraction(math.prod(forms[name].shape))
+    if not isinstance(stream, Records) or stream.ordered.method not in ("in_order", "shuffle", "sample"):
+        raise NoMeanError
+    return Fraction(sum(map(num_elements, stream.table.columns[name])), max(1, stream.table.length))
 
 
 def num_steps(phases: Sequence[Phase], elements: int) -> list[int]:
@@ -1274,7 +1305,7 @@ class Job:
             axis, stride = self.stream.axis(place.epoch), self.stream.stride
             if self.tail == "wrap":
                 if 0 <= place.position < axis:
-                    return place
+                    return place if self._is_filled(place) else None
             else:
                 left = (axis - place.position) // stride
                 if left > 0 and not (self.tail == "drop" and left < self.size):
@@ -1304,6 +1335,15 @@ class Job:
             found.append((epoch, position, 0))
             position += self.stream.stride
         return found
+
+    def _is_filled(self, place: Place) -> bool:
+        """Whether a run that caps end has a whole batch from there on."""
+        if not isinstance(self.stream, Mix) or not self.stream.has_caps:
+            return True
+        left, epoch = -place.position, place.epoch
+        while left < self.size and self.stream.axis(epoch):
+            left, epoch = left + self.stream.axis(epoch), epoch + 1
+        return left >= self.size
 
     def after(self, place: Place) -> Place | None:
         """Where the run stands behind the batch at a place; None where no batch follows."""
@@ -1335,7 +1375,8 @@ class PhasedJob(Job):
         self.phases = phases
         self.tail = "keep"
         self.stream = replace(stream, phases=phases) if isinstance(stream, Mix | Packs) else stream
-        elements = sum(self.stream.elements) if isinstance(self.stream, Mix) else stream.axis(0)
+        is_mix = isinstance(self.stream, Mix)
+        elements = sum(self.stream.elements[: self.stream.num_first]) if is_mix else stream.axis(0)
         self.shapes: list[tuple[int, int]] = []  # of every step: samples, and elements of a sample
         for phase, steps in zip(phases, num_steps(phases, elements), strict=True):
             self.shapes += [(phase.batch_size, phase.seq_len)] * steps
@@ -1383,7 +1424,8 @@ class PhasedJob(Job):
     def forms(self, place: Place) -> dict[str, Form]:
         length = self.shapes[place.step][1]
         is_cut = any(isinstance(stream, Sequences) for stream in self.stream.streams())
-        return {name: replace(form, shape=(length,)) if is_cut else form for name, form in self.stream.forms().items()}
+        forms = self.stream.forms()
+        return {name: replace(form, shape=shape_of(name, length)) for name, form in forms.items()} if is_cut else forms
 
 
 def samples(job: Job, place: Place) -> list[Sample | None]:
@@ -1428,41 +1470,6 @@ def cost(stream: Stream, row: Sample, by: str) -> Any:
         return value or 0
     n = num_elements(value)
     return n * (12 * WIDTH + n) if by == "attention" else n
-
-
-def deal(costs: list[Any], size: int, world: int, micro: int) -> list[list[list[int]]]:
-    """The samples of every rank and micro-batch: the most expensive first, each to the slot that has the least and has room."""
-    costs = _whole_numbers(costs)
-    each = size // (world * micro)
-    room = [[0] * micro for _ in range(world)]
-    for number in range(len(costs)):
-        mine = room[number % world]
-        mine[sum(mine) // each] += 1
-    falling = sorted(range(len(costs)), key=lambda number: (-costs[number], number))
-    per_micro = _deal(falling, costs, [sum(mine[m] for mine in room) for m in range(micro)], list(range(micro)))
-    slots: list[list[list[int]]] = [[] for _ in range(world)]
-    for m in range(micro):
-        spent = [sum(costs[number] for done in mine for number in done) for mine in slots]
-        turns = sorted(range(world), key=lambda rank: (spent[rank], rank))
-        for rank, found in enumerate(_deal(per_micro[m], costs, [mine[m] for mine in room], turns)):
-            slots[rank].append(sorted(found))
-    return slots
-
-
-def _whole_numbers(costs: list[Any]) -> list[int]:
-    """Costs of at most 2^40."""
-    if any(isinstance(one, float) for one in costs):
-        return [round(one / max(costs) * 2**40) if max(costs) else 0 for one in costs]
-    bits = max(0, (max(costs, default=0) - 1).bit_length() - 40)
-    return [one >> bits for one in costs]
-
-
-def _deal(falling: list[int], costs: list[Any], room: list[int], turns: list[int]) -> list[list[int]]:
-    groups: list[list[int]] = [[] for _ in room]
-    for number in falling:
-        open_groups = [group for group in turns if len(groups[group]) < room[group]]
-        groups[min(open_groups, key=lambda group: sum(costs[one] for one in groups[group]))].append(number)
-    return groups
 
 
 NAMES: dict[str, Any] = {}

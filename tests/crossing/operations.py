@@ -61,6 +61,7 @@ OPERATIONS = {
     "added tokens": "packs with BOS or EOS",
     "labels": "packs with labels",
     "multiple_of": "packs whose pieces are aligned",
+    "cu_seqlens": "packs with the bounds of their documents",
     "without behind packs": "bans on packed documents",
     "mix first_exhausted": "a mixture by its stop",
     "mix all_exhausted": "a mixture by its stop",
@@ -70,6 +71,11 @@ OPERATIONS = {
     "mix batch_size": "a mixture that names the batch size",
     "weights": "a mixture with weights",
     "weights by step": "a mixture whose weights change",
+    "weights by tokens": "a mixture whose weights are shares of tokens, or of elements of a field",
+    "temperature": "a mixture by the sizes of its streams, tempered",
+    "caps": "a mixture with max_epochs",
+    "amendments": "a mixture that changes from a step on",
+    "added streams": "a mixture that gets more streams from a step on",
     "unit batch": "a mixture of whole batches",
     "tail keep": "a loader's tail",
     "tail drop": "a loader's tail",
@@ -87,6 +93,7 @@ OPERATIONS = {
     "balance": "dealt to ranks by a field",
     "balance by lengths": "dealt to ranks by the lengths of documents",
     "micro-batches": "dealt to micro-batches of ranks",
+    "batch_tokens": "the batch of a rank is one packed sequence",
     "restart": "restart=True",
     "forever": "loader.forever()",
     "seek": "loader.seek",
@@ -95,6 +102,7 @@ OPERATIONS = {
     "resume world": "a state, loaded by another number of ranks",
     "resume size": "a state, loaded with another batch size",
     "resume tail": "a state, loaded with another tail",
+    "resume amended": "a state of the mixture without an amendment",
 }
 
 SEQUENCES = {"token sequences", "document sequences", "separator", "documents", "page", "without behind sequences"}
@@ -107,6 +115,8 @@ PACKS = {
     "added tokens",
     "labels",
     "multiple_of",
+    "cu_seqlens",
+    "batch_tokens",
     "without behind packs",
 }
 PAGES = {"token sequences", "page"}

@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from tests.crossing.case import Case
+from tests.crossing.case import Case, Leg
 from tests.crossing.check import RefusalError
+from tests.crossing.mixing import ENDLESS, AmendmentError
 from tests.crossing.model import (
     Mix,
+    NoMeanError,
     NothingLeftError,
     Packs,
     Records,
@@ -16,15 +18,13 @@ from tests.crossing.model import (
     Stream,
     Table,
     leaves,
+    mean_tokens,
     num_steps,
     same_forms,
     varying,
 )
 
 from penstock.errors import BatchError, SchemaMismatchError, StateMismatchError
-
-FAR = 120
-"""Epochs that are looked at: weights by step change within them even where an epoch has one sample."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,7 @@ def _repeats_nothing(case: Case) -> bool:
         if mixture.stop not in ("all_exhausted", "forever"):
             continue
         stages = [weights for _, weights in mixture.weights] if mixture.is_staged else [mixture.weights]
+        stages += [amendment.weights for amendment in mixture.amendments]
         names = [name for name, _ in mixture.parts]
         if _weighs_nothing(stages, dict(zip(names, mixture.lengths, strict=True))):
             return True
@@ -165,7 +166,7 @@ def _repeats_nothing(case: Case) -> bool:
 
 
 def _weighs_nothing(stages: list[Any], lengths: dict[str, int]) -> bool:
-    return any(weights is not None and weights[name] and not length for weights in stages for name, length in lengths.items())
+    return any(weights is not None and weights.get(name) and not length for weights in stages for name, length in lengths.items())
 
 
 def _inner(case: Case) -> list[Mix]:
@@ -179,39 +180,107 @@ def _other_shape(case: Case) -> bool:
     return any((one.size, one.tail) != (other.size, other.tail) for one, other in pairwise(legs))
 
 
+def _epochs(case: Case, leg: Leg) -> list[tuple[int, bool]]:
+    """Samples of the epochs of a leg up to one like which all later ones are, and whether caps end the run there."""
+    stream = leg.job(case.stream_of(leg)).stream
+    if isinstance(stream, Mix):
+        return [(epoch.length, epoch.is_over) for epoch in stream.course.until_alike()]
+    return [(stream.axis(0) // stream.stride, False)]
+
+
+def _legs_by_epochs(case: Case) -> list[Leg]:
+    return [leg for leg in case.legs if leg.phases is None]
+
+
 def _short_drop(case: Case) -> bool:
-    for leg in case.legs:
-        if leg.tail != "drop" or leg.phases is not None or leg.size is None:
-            continue
-        job = leg.job(case.stream)
-        if job.stream.is_endless:
-            continue
-        if job.stream.axis(0) > 0 and job.stream.axis(0) // job.stream.stride < leg.size:
+    for leg in _legs_by_epochs(case):
+        has_samples = leg.tail == "drop" and leg.job(case.stream_of(leg)).stream.axis(0) > 0
+        if has_samples and all(length < (leg.size or 1) for length, _ in _epochs(case, leg)):
+            return True
+    return False
+
+
+def _short_wrap(case: Case) -> bool:
+    """Whether a run that caps end has less than a batch."""
+    for leg in _legs_by_epochs(case):
+        found = [length for length, _ in _epochs(case, leg)]
+        if leg.tail == "wrap" and isinstance(case.stream, Mix) and not found[-1] and 0 < sum(found) < (leg.size or 1):
             return True
     return False
 
 
 def _empty_later(case: Case) -> bool:
     """Whether weights by step leave epochs without samples."""
-    if not isinstance(case.stream, Mix) or not case.stream.is_staged or case.stream.is_endless:
-        return False
-    for leg in case.legs:
-        stream = case.stream.bind(leg.size or 1, leg.tail)
-        if leg.phases is None and stream.axis(0) and not all(stream.axis(epoch) for epoch in range(FAR)):
+    for leg in _legs_by_epochs(case):
+        found = _epochs(case, leg)
+        if found[0][0] and found[-1] == (0, False):
             return True
     return False
 
 
 def _dropped_later(case: Case) -> bool:
-    """Whether weights by step leave epochs shorter than a batch."""
-    if not isinstance(case.stream, Mix) or not case.stream.is_staged or case.stream.is_endless:
-        return False
-    for leg in case.legs:
+    """Whether weights by step or caps leave epochs shorter than a batch."""
+    for leg in _legs_by_epochs(case):
         if leg.tail == "drop" and leg.size:
-            stream = case.stream.bind(leg.size, leg.tail)
-            if stream.axis(0) >= leg.size and any(0 < stream.axis(epoch) < leg.size for epoch in range(FAR)):
+            *earlier, (length, is_over) = _epochs(case, leg)
+            if 0 < length < leg.size and not is_over and any(one >= leg.size for one, _ in earlier):
                 return True
     return False
+
+
+def _amendment_fails(case: Case, words: str) -> bool:
+    """Whether an amendment does not fit a leg, or the mixture before its batch size and phases are known."""
+    for leg in case.legs:
+        whole = case.stream_of(leg)
+        if not isinstance(whole, Mix):
+            return False
+        for make in (
+            lambda leg=leg, whole=whole: leg.job(whole).stream,
+            lambda whole=whole: whole.bind(whole.batch_size or 1, "keep"),
+        ):
+            try:
+                make().course.until_alike()
+            except AmendmentError as error:
+                if str(error) == words:
+                    return True
+    return False
+
+
+def _no_means(case: Case) -> bool:
+    """Whether a mixture goes by tokens that a stream does not count."""
+    for mixture in _mixtures(case):
+        try:
+            for _, stream in mixture.parts if mixture.by is not None else ():
+                mean_tokens(stream, str(mixture.by))
+        except NoMeanError:
+            return True
+        except (ValueError, ZeroDivisionError):  # there are no ragged fields, or no tokens
+            continue
+    return False
+
+
+def _shares_nothing(case: Case) -> bool:
+    """Whether a stream without tokens has a share of them."""
+    for mixture in _mixtures(case):
+        if mixture.by is not None:
+            try:
+                empty = [name for name, stream in mixture.parts if mean_tokens(stream, mixture.by) == 0]
+            except ZeroDivisionError:  # in a mixture within
+                return True
+            except (NoMeanError, ValueError):
+                continue
+            stages = [weights for _, weights in mixture.weights] if mixture.is_staged else [mixture.weights]
+            stages += [amendment.weights for amendment in mixture.amendments]
+            stages += [phase.weights for leg in case.legs for phase in leg.phases or () if mixture is case.stream]
+            if any(weights is not None and weights.get(name) for weights in stages for name in empty):
+                return True
+    return False
+
+
+def _resumed(case: Case, *, fewer: bool) -> bool:
+    """Whether a leg has fewer, or more, amendments than the one before."""
+    known = [99 if leg.kept is None else leg.kept for leg in case.legs]
+    return any(later < earlier if fewer else later > earlier for earlier, later in pairwise(known))
 
 
 def _are_documents(stream: Packs) -> bool:
@@ -253,12 +322,13 @@ def _wrapped_batches(case: Case) -> bool:
     """Whether batches of one stream would be filled up from several."""
     if not isinstance(case.stream, Mix) or case.stream.unit != "batch" or case.stream.is_endless:
         return False
-    for leg in case.legs:
-        if leg.tail == "wrap" and leg.size:
-            stream = case.stream.bind(leg.size, leg.tail)
-            if any(stream.axis(epoch) % leg.size for epoch in range(FAR)):
-                return True
-    return False
+    return any(
+        length % leg.size
+        for leg in _legs_by_epochs(case)
+        if leg.tail == "wrap" and leg.size
+        for length, _ in _epochs(case, leg)
+        if length < ENDLESS
+    )
 
 
 def _phases_over_nothing(case: Case) -> bool:
@@ -307,6 +377,8 @@ def _odd_costs(case: Case) -> bool:
 ROWS = (
     Row("ranks do not divide the batch", _divides_badly, ValueError, "divided among"),
     Row("fields differ", _differ, SchemaMismatchError, "same fields"),
+    Row("tokens that are not counted", _no_means, (TypeError, KeyError), "by="),
+    Row("shares of no tokens", _shares_nothing, ValueError, "has no tokens"),
     Row("no ragged field", lambda case: not all(map(_has_ragged, _sequences(case))), ValueError, "ragged"),
     Row(
         "blocks are no documents",
@@ -408,6 +480,72 @@ ROWS = (
         ValueError,
         "phases",
     ),
+    Row(
+        "weights and a temperature",
+        lambda case: any(m.temperature is not None and m.weights is not None for m in _mixtures(case)),
+        ValueError,
+        "exclude each other",
+    ),
+    Row("caps within a mixture", lambda case: any(m.max_epochs for m in _inner(case)), ValueError, "max_epochs, which are those"),
+    Row("amendments behind the end", lambda case: _amendment_fails(case, "the run ends"), ValueError, "the run ends", by_leg=True),
+    Row(
+        "amendments behind the phases",
+        lambda case: _amendment_fails(case, "the phases have"),
+        ValueError,
+        "the phases have",
+        sure=False,
+        by_leg=True,
+    ),
+    Row(
+        "amendments within batches",
+        lambda case: _amendment_fails(case, "would begin within a batch"),
+        ValueError,
+        "an amendment would begin",
+        sure=False,
+        by_leg=True,
+    ),
+    Row(
+        "amendments within sequences",
+        lambda case: _amendment_fails(case, "leaves pieces"),
+        ValueError,
+        "leaves pieces",
+        sure=False,
+        by_leg=True,
+    ),
+    Row(
+        "a state behind an amendment that it does not know",
+        lambda case: _resumed(case, fewer=False),
+        StateMismatchError,
+        "without the amendment",
+        sure=False,
+    ),
+    Row(
+        "a state with an amendment",
+        lambda case: _resumed(case, fewer=True),
+        StateMismatchError,
+        "another run",
+        sure=False,
+    ),
+    Row(
+        "batch_tokens and what excludes it",
+        lambda case: any(leg.tokens is not None and leg.balance is not None for leg in case.legs),
+        ValueError,
+        "leave out batch_size, phases and balance",
+        sure=False,
+        by_leg=True,
+    ),
+    Row(
+        "batch_tokens of other sequences",
+        lambda case: any(
+            leg.tokens is not None and not (isinstance(stream, Packs) and stream.length == leg.tokens)
+            for leg in case.legs
+            for stream in leaves(case.stream_of(leg))
+        ),
+        ValueError,
+        "is for packed sequences",
+        sure=False,
+        by_leg=True,
+    ),
     Row("another batch size or tail", _other_shape, StateMismatchError, "another run", sure=False),
     Row(
         "restart and seek",
@@ -440,6 +578,7 @@ ROWS = (
     Row("everything is banned", _all_banned, (ValueError, BatchError), "banned", sure=False),
     Row("an empty stream is repeated", _repeats_nothing, ValueError, "empty"),
     Row("shorter than a batch", _short_drop, ValueError, "drop"),
+    Row("a run shorter than a batch", _short_wrap, ValueError, "fewer samples than a batch", sure=False, by_leg=True),
     Row("epochs that are dropped later", _dropped_later, ValueError, "drops every epoch"),
     Row("epochs that are empty later", _empty_later, ValueError, "has no samples"),
     Row("longer than the line", _short_line, ValueError, "fewer than"),
@@ -457,7 +596,10 @@ ROWS = (
     Row(
         "buckets that are wrapped",
         lambda case: any(
-            stream.table.length % stream.buckets[0] for stream in _bucketed(case) for leg in case.legs if leg.tail == "wrap"
+            stream.table.length % stream.buckets[0]
+            for stream in _bucketed(case)
+            for leg in case.legs
+            if leg.tail == "wrap" and leg.phases is None
         ),
         ValueError,
         "tail='wrap' lets batches begin",
@@ -469,7 +611,7 @@ ROWS = (
         lambda case: bool(_bucketed(case)) and any(leg.phases is not None for leg in case.legs),
         ValueError,
         "leave out phases, or buckets",
-        sure=False,  # not of the streams of a mixture
+        by_leg=True,
     ),
     Row(
         "buckets in lanes",

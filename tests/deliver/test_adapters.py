@@ -11,9 +11,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "src" / "penstock" / "deliver"
 ADAPTERS = sorted(
-    path
-    for path in FOLDER.glob("*.py")
-    if path.name not in ("__init__.py", "jax.py", "torch.py", "torch_data.py", "torch_sampler.py")
+    path for path in FOLDER.glob("*.py") if path.name not in ("__init__.py", "jax.py", "torch.py", "torch_sampler.py")
 )
 OWN = {"self", "cls"}
 

@@ -8,7 +8,7 @@ import pytest
 import torch.utils.data
 
 import penstock as pen
-from penstock.deliver.forms import document_lengths
+from penstock.deliver.adapter import document_lengths
 from penstock.deliver.huggingface import padding_free, with_bounds
 from penstock.deliver.maxtext import maxtext
 from penstock.deliver.megatron import MegatronSamples, MicroBatches

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.formats.energon import NAME
+from penstock.formats.webdataset import NAME
 
 SCHEMA = """
 CREATE TABLE samples (tar_file_id INTEGER NOT NULL, sample_key TEXT NOT NULL UNIQUE, sample_index INTEGER NOT NULL,

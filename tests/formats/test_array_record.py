@@ -4,7 +4,6 @@ import os
 import random
 import select
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from tests.array_record import write_array_record as write
 from tests.array_record import write_array_records
+from tests.cli import warm
 from tests.effort import count
 
 from penstock.errors import (
@@ -249,4 +249,4 @@ with open_array_record(sys.argv[1]) as source:
     assert [int(item) for item in source["data"][ids]] == ids.tolist()
     assert len(os.listdir("/proc/self/fd")) < 100
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path), str(2 * num_shards)], check=True, timeout=600)
+    warm.run([sys.executable, "-c", code, str(tmp_path), str(2 * num_shards)], check=True, timeout=600)

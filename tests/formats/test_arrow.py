@@ -1,6 +1,5 @@
 """Arrow tables in memory and IPC files of every kind."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from tests.cli import warm
 from tests.formats.arrow_table import N, Record, record, table, write
 
 import penstock as pen
@@ -239,4 +239,4 @@ assert np.array_equal(batch["x"], ids)
 assert batch["t"].to_list() == [None if i % 2 else str(i // 2) for i in ids]
 assert np.array_equal(open_arrow(sys.argv[1] + "/packed")["x"][ids[ids < 200]], ids[ids < 200])
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=600)
+    warm.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=600)

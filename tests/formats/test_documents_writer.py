@@ -11,7 +11,7 @@ from tests.formats import token_files as made
 import penstock as pen
 from penstock import Ragged
 from penstock.errors import SchemaMismatchError
-from penstock.formats import documents_writer
+from penstock.formats import tokens_writer
 from penstock.remote.url import url_path
 from penstock.source import write_documents, write_tokens
 
@@ -41,8 +41,8 @@ def test_files_are_those_of_the_description_byte_for_byte(tmp_path: Path) -> Non
 def test_what_is_written_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int, name: str, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(documents_writer, "PIECE", piece)
-    monkeypatch.setattr(documents_writer, "FLUSH_BYTES", 10 * piece)
+    monkeypatch.setattr(tokens_writer, "PIECE", piece)
+    monkeypatch.setattr(tokens_writer, "FLUSH_BYTES", 10 * piece)
     done: list[int] = []
     dtype = "int32" if name == "x.idx" else "uint32"
     write_documents(

@@ -19,7 +19,8 @@ from tests.golden.make_shards import ENERGON
 
 import penstock as pen
 from penstock.errors import FormatError, MissingError, UnsafePathError, UnsupportedTypeError
-from penstock.formats import energon, webdataset
+from penstock.formats import webdataset
+from penstock.formats.webdataset import spans_of_energon
 from penstock.records import Source
 from penstock.testing import SourceSuite
 
@@ -65,7 +66,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     told: list[bool] = []
 
     def spans_of(file: Any) -> Any:
-        found = energon.spans_of_energon(file)
+        found = spans_of_energon(file)
         told.append(found is not None)
         return found
 
@@ -113,7 +114,7 @@ def test_what_energon_wrote_itself_is_used(used: list[bool]):
     ],
 )
 def test_patterns_of_names_are_written_out(tmp_path: Path, pattern: str, names: list[str]):
-    assert list(energon._written_out(tmp_path, pattern)) == names
+    assert list(webdataset._written_out(tmp_path, pattern)) == names
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_patterns_of_names_are_written_out(tmp_path: Path, pattern: str, names: 
 )
 def test_patterns_that_are_not_known_or_too_large_are_refused(tmp_path: Path, pattern: str):
     with pytest.raises(UnsupportedTypeError):
-        list(energon._written_out(tmp_path, pattern))
+        list(webdataset._written_out(tmp_path, pattern))
 
 
 def test_the_index_gives_what_a_scan_gives(tmp_path: Path, used: list[bool]):

@@ -11,6 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from tests.cli import warm
 
 from penstock.errors import (
     CorruptError,
@@ -394,7 +395,7 @@ with open_hdf5(sys.argv[1]) as source:
         assert source["x"][ids].tolist() == ids.tolist()
         assert [int(text) for text in source["t"][ids]] == ids.tolist()
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=600)
+    warm.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=600)
 
 
 def test_eight_threads_read_compressed_data(tmp_path: Path) -> None:
@@ -518,7 +519,7 @@ for _ in range(150):
         refused += 1
 assert refused > 30, refused
 """
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.h5")], capture_output=True, timeout=600, check=False)
+    done = warm.run([sys.executable, "-c", code, str(tmp_path / "a.h5")], capture_output=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr.decode()
 
 

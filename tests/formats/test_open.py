@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.cli import warm
 
 import penstock as pen
 from penstock import Field
@@ -159,32 +160,33 @@ class Tensor:
         return np.arange(6).reshape(3, 2)
 assert pen.open(Tensor())[1]["data"].tolist() == [2, 3]
 assert "torch" not in sys.modules and "jax" not in sys.modules
-
-import torch
-rows = torch.arange(6.0).reshape(3, 2)
-data = pen.open({"x": rows, "h": rows.bfloat16(), "v": [torch.arange(2), torch.arange(3), torch.arange(0)], "t": ["a", "b", "c"]})
-assert data[1]["x"].tolist() == [2, 3] and data[1]["x"].dtype == np.float32
-assert str(data.schema["h"]) == "Field('bf16', (2,))" and data["h"][:].astype(float).tolist() == rows.tolist()
-assert data["v"][1].tolist() == [0, 1, 2] and str(data.schema["v"]) == "Field.ragged('i8')"
-rows[1, 0] = 9
-assert data[1]["x"].tolist() == [9, 3]  # it is not copied
-assert len(pen.open([rows, rows])) == 6
-for bad in (torch.zeros(3, requires_grad=True), torch.zeros(3, dtype=torch.complex32)):
-    try:
-        pen.open(bad)
-    except TypeError as error:
-        assert "this Tensor cannot be read as an array" in str(error), error
-    else:
-        raise AssertionError(bad)
-
-import jax.numpy as jnp
-assert pen.open({"x": jnp.arange(3), "h": jnp.zeros((3, 2), jnp.bfloat16)}).schema["h"].element == "bf16"
 """
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_tensors_and_jax_arrays_are_arrays_without_an_import() -> None:
-    done = subprocess.run([sys.executable, "-c", TENSORS], capture_output=True, text=True, check=False, timeout=600)
+    done = warm.run([sys.executable, "-c", TENSORS], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
+
+    import jax.numpy as jnp
+    import torch
+
+    rows = torch.arange(6.0).reshape(3, 2)
+    ragged = [torch.arange(2), torch.arange(3), torch.arange(0)]
+    data = pen.open({"x": rows, "h": rows.bfloat16(), "v": ragged, "t": ["a", "b", "c"]})
+    assert data[1]["x"].tolist() == [2, 3]
+    assert data[1]["x"].dtype == np.float32
+    assert str(data.schema["h"]) == "Field('bf16', (2,))"
+    assert data["h"][:].astype(float).tolist() == rows.tolist()
+    assert data["v"][1].tolist() == [0, 1, 2]
+    assert str(data.schema["v"]) == "Field.ragged('i8')"
+    rows[1, 0] = 9
+    assert data[1]["x"].tolist() == [9, 3]  # it is not copied
+    assert len(pen.open([rows, rows])) == 6
+    for bad in (torch.zeros(3, requires_grad=True), torch.zeros(3, dtype=torch.complex32)):
+        with pytest.raises(TypeError, match="this Tensor cannot be read as an array"):
+            pen.open(bad)
+    assert pen.open({"x": jnp.arange(3), "h": jnp.zeros((3, 2), jnp.bfloat16)}).schema["h"].element == "bf16"
 
 
 def test_data_frames_are_refused_with_what_to_write() -> None:

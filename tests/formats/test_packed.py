@@ -31,7 +31,7 @@ from penstock.errors import (
     UnsupportedTypeError,
     UnsupportedVersionError,
 )
-from penstock.formats.litdata_nested import nested_value
+from penstock.formats.litdata import nested_value
 from penstock.loader.native_engine import native_groups
 from penstock.records import Source
 from penstock.remote.url import url_path

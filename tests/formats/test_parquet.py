@@ -4,7 +4,6 @@ import gc
 import io
 import os
 import struct
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.cli import warm
 
 from penstock.errors import (
     CorruptError,
@@ -239,7 +239,7 @@ batch = open_parquet(sys.argv[1], threads=4)[ids]
 assert np.array_equal(batch["x"], ids)
 assert batch["t"].to_list() == [None if i % 2 else str(i // 2) for i in ids]
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=600)
+    warm.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=600)
 
 
 # What cannot be read

@@ -37,8 +37,7 @@ from penstock.errors import (
     UnsupportedVersionError,
 )
 from penstock.formats import megatron, token_line
-from penstock.formats.documents_writer import write_documents
-from penstock.formats.tokens_writer import write_tokens
+from penstock.formats.tokens_writer import write_documents, write_tokens
 from penstock.records import Source
 from penstock.remote.url import UrlPath, url_path
 from penstock.source import open_blend
@@ -1100,7 +1099,7 @@ def test_tables_longer_than_a_piece_are_read_whole(tmp_path: Path, monkeypatch: 
     shuffled = made.megatron_index([len(one) for one in documents], U2, pointers=[100, 0, 2, 20, 100, 50, 50])
     (tmp_path / "y.idx").write_bytes(shuffled)
     (tmp_path / "y.bin").write_bytes(bytes(134))
-    for module, piece in itertools.product(("megatron", "datatrove", "litdata"), (1, 2, 3, 7)):
+    for module, piece in itertools.product(("megatron", "flat_tokens", "litdata"), (1, 2, 3, 7)):
         monkeypatch.setattr(f"penstock.formats.{module}.PIECE", piece)
         for what in ("x.idx", "x.ds", "l"):
             assert pen.open(tmp_path / what).document_bounds.tolist() == expected

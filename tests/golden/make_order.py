@@ -8,11 +8,12 @@ A change of any value in order.json is a change of every user's order: it needs 
 import json
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from math import floor
 from pathlib import Path
 from typing import Any
 
 from tests.order import reference
-from tests.order.reference import Geometry, Segment, Shape
+from tests.order.reference import Geometry, Run, Segment, Shape
 
 PATH = Path(__file__).with_name("order.json")
 
@@ -84,6 +85,36 @@ MIXTURES: tuple[dict[str, Any], ...] = (
         "epoch": 1,
     },
 )
+
+PLANNED: tuple[dict[str, Any], ...] = (
+    {"parts": [10, 100], "weights": [1, 1], "max_epochs": {"0": 2.5}, "epochs": 4},
+    {"parts": [10, 20], "stop": "forever", "max_epochs": {"0": 3, "1": 1.5}},
+    {"parts": [7, 30, 20], "weights": [2, 2, 1], "stop": "all_exhausted", "max_epochs": {"0": 4, "2": 0.35}, "epochs": 3},
+    {"parts": [40, 9], "stop": "all_exhausted_without_replacement", "max_epochs": {"0": 1.3}, "epochs": 3, "tail": "drop"},
+    {"parts": [50, 60, 70], "weights": [5, 3, 2], "tokens": ["1001/7", "17/3", "2048"], "stop": "forever"},
+    {"parts": [50, 60, 70], "tokens": ["100", "50/3", "10"], "temperature": 2, "stop": "all_exhausted", "epochs": 2},
+    {"parts": [1000, 100, 10], "temperature": 3.5},
+    {
+        "parts": [50, 60],
+        "weights": [2, 1],
+        "stop": "forever",
+        "period": 100,
+        "amendments": [[9, [1, 3], []], [14, [1, 1, 4], [30]]],
+    },
+    {"parts": [20, 30], "weights": [1, 2], "amendments": [[5, [2, 1, 3], [25]]], "epochs": 4, "tail": "wrap", "batch_size": 7},
+    {
+        "parts": [30, 20],
+        "weights": [1, 1],
+        "tokens": ["5", "9/2", "31/3"],
+        "max_epochs": {"0": 2, "1": 0.5},
+        "amendments": [[3, [1, 1, 1], [40]], [8, [0, 1, 2], []]],
+        "stop": "all_exhausted_without_replacement",
+        "tail": "drop",
+        "epochs": 4,
+    },
+)
+BUCKETS = ((97, 4, 3, 0), (300, 8, 16, 5), (64, 64, 1, 2**40))
+DEALS = ((96, 32, 1, 96), (96, 4, 3, 96), (70, 4, 2, 96), (24, 2, 3, 24))
 
 SIZES = [40, 0, 50, 7, 103]
 MASSES = [round((k * k % 101) ** 1.5 + 1 / (k + 3), 6) for k in range(300)]
@@ -205,6 +236,50 @@ def mixture_order_case(seed: int, settings: dict[str, Any]) -> dict[str, Any]:
     return case | {"length": line.samples, "positions": positions, "which": which, "element": element, "ids": ids}
 
 
+def planned_case(seed: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """A mixture of single samples with caps, shares of tokens, a temperature or amendments: the samples of its first epochs."""
+    defaults = {"weights": None, "tokens": None, "temperature": None, "max_epochs": {}, "amendments": [], "epochs": 1}
+    case = defaults | {"stop": "first_exhausted", "batch_size": 4, "tail": "keep", "period": 16, "seed": seed} | settings
+    lengths = [*case["parts"], *(length for _, _, added in case["amendments"] for length in added)]
+    means = case["tokens"] and [Fraction(mean) for mean in case["tokens"]]
+
+    def shares(given: Any, count: int) -> list[Fraction]:
+        own = reference.sample_weights(given, lengths[:count], means and means[:count], case["temperature"])
+        return own + [Fraction(0)] * (len(lengths) - count)
+
+    count, changes = len(case["parts"]), []
+    for step, given, added in case["amendments"]:
+        count += len(added)
+        changes.append(reference.Change(step, shares(given, count)))
+    caps = [
+        floor(Fraction(str(case["max_epochs"][str(k)])) * n) if str(k) in case["max_epochs"] else reference.UNCAPPED
+        for k, n in enumerate(lengths)
+    ]
+    first = shares(case["weights"], len(case["parts"]))
+    run = Run(lengths, first, case["stop"], case["period"], case["batch_size"], case["tail"], seed, caps, changes)
+    found = reference.amended_run(run, case["epochs"], 120)
+    drawn = [one for epoch in found for one in epoch[:120]]
+    which, element = ([one[k] for one in drawn] for k in range(2))
+    return case | {
+        "lengths": [len(epoch) for epoch in found],
+        "positions": list(range(len(drawn))),
+        "which": which,
+        "element": element,
+    }
+
+
+def bucketed_case(n: int, batch_size: int, window: int, epoch: int) -> dict[str, Any]:
+    lengths = [k * 7919 % 97 for k in range(n)]
+    plain = reference.permutation(n, reference.derive_key(7, epoch, 1))
+    ids = reference.bucketed(plain, lengths, 7, epoch, batch_size, window)
+    return {"n": n, "batch_size": batch_size, "window": window, "epoch": epoch, "positions": list(range(n)), "ids": ids}
+
+
+def deal_case(count: int, world: int, micro: int, size: int) -> dict[str, Any]:
+    costs = [(k * k * 7919 + 13) % 101 * 2 ** (k % 45) for k in range(count)]
+    return {"positions": costs, "world": world, "micro": micro, "size": size, "slots": reference.deal(costs, size, world, micro)}
+
+
 def part_id(part: int | dict[str, int], element: int) -> int:
     if isinstance(part, int):
         return element % part
@@ -315,6 +390,9 @@ def make(geometries: Sequence[Geometry] = GEOMETRIES) -> dict[str, Any]:
             for case in ((10, 4, 4, 1), (100, 7, 3, 5), (97, 3, 10, 2), (10**12, 2048, 1024, 2**40), (5, 13, 7, 1))
         ],
         "mixture_order": [mixture_order_case(seed, case) for seed, case in enumerate(MIXTURES)],
+        "planned": [planned_case(seed, case) for seed, case in enumerate(PLANNED)],
+        "bucketed": [bucketed_case(*case) for case in BUCKETS],
+        "deal": [deal_case(*case) for case in DEALS],
         "design": [design_case(seed, case) for seed, case in enumerate(DESIGNS)],
         "curriculum": [curriculum_case(PHASES), curriculum_case(PHASES[:1])],
         "epochs": [epochs_case(epochs) for epochs in (0, 0.29, 0.7, 1, 2.3, 1e-9)],

@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -377,16 +377,17 @@ class Nursery:
 
 
 @contextlib.contextmanager
-def nursery() -> Iterator[Callable[[Case], dict[str, Any]]]:
-    """Runs programs; with the data and the server that they read."""
+def nursery(kinds: Sequence[str] = KINDS) -> Iterator[Callable[[Case], dict[str, Any]]]:
+    """Runs programs of some kinds; with the data and the server that they read."""
     with tempfile.TemporaryDirectory() as name, Double() as double, contextlib.ExitStack() as stack:
         write_data(Path(name))
         double.put("rows.npy", (Path(name) / "rows.npy").read_bytes())
-        plain, torch = (
-            stack.enter_context(contextlib.closing(Nursery(Path(name), double.endpoint, imported)))
-            for imported in ("penstock", "penstock.deliver.torch")
-        )
-        yield lambda case: (torch if case.kind in ("torch", "workers") else plain).run(case)
+        imported = {kind: "penstock.deliver.torch" if kind in ("torch", "workers") else "penstock" for kind in kinds}
+        nurseries = {
+            module: stack.enter_context(contextlib.closing(Nursery(Path(name), double.endpoint, module)))
+            for module in set(imported.values())
+        }
+        yield lambda case: nurseries[imported[case.kind]].run(case)
 
 
 OTHER_ERROR = re.compile(r"^[\w.]*(Error|Exception(?! ignored)|Died|Exit)\b.*", re.MULTILINE)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.array_record import write_array_record
-from tests.effort import is_campaign
+from tests.effort import every, is_campaign
 from tests.formats.arrow_table import write
 from tests.hostile.bombs import BOMBS
 
@@ -24,7 +24,7 @@ DEADLINE_S = 600
 LARGEST_MB = 300
 SLOW = {"arrow_file", "arrow_lz4", "arrow_columns", "arrow_stream", "arrow_dictionary", "csv_zstd"}
 """Gigabytes are compressed to make them, as for other files of Arrow, or decoded as for JSON lines; they are read in a campaign."""
-TAKEN = [name for name in BOMBS if is_campaign() or name not in SLOW]
+TAKEN = every(2, [name for name in BOMBS if is_campaign() or name not in SLOW])
 
 
 @pytest.fixture(scope="module")

@@ -22,15 +22,16 @@ from penstock.loader.engine import PlainEngine
 DEADLINE_S = 300
 
 Run = Callable[[Case], dict[str, Any]]
+AT_LINES, AT_MOMENTS = every(4, KINDS), every(8, KINDS, 3)
 
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    with nursery() as made:
+    with nursery([*AT_LINES, *AT_MOMENTS]) as made:
         yield made
 
 
-@pytest.mark.parametrize("kind", every(4, KINDS))
+@pytest.mark.parametrize("kind", AT_LINES)
 def test_programs_that_are_interrupted_at_any_line_end_or_go_on(run: Run, kind: str) -> None:
     chance = random.Random(kind)
     for _ in range(count(2, 40)):
@@ -39,7 +40,7 @@ def test_programs_that_are_interrupted_at_any_line_end_or_go_on(run: Run, kind: 
         assert fault(case, answer) == "", (case, answer["said"])
 
 
-@pytest.mark.parametrize("kind", every(8, KINDS, 2))
+@pytest.mark.parametrize("kind", AT_MOMENTS)
 def test_programs_that_are_interrupted_at_any_moment_end_or_go_on(run: Run, kind: str) -> None:
     chance = random.Random(kind)
     for _ in range(count(2, 40)):

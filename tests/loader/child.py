@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.cli import warm
+
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 300
 
@@ -17,7 +19,9 @@ def start(*arguments: object, options: tuple[str, ...] = ()) -> Child:
     command = [sys.executable, *options, "-m", "tests.loader.program", *map(str, arguments)]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"}  # large arrays are given back when they are freed
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
+    # What measures memory, imports or the end of the interpreter is an interpreter of its own.
+    begin = subprocess.Popen if options or arguments[0] in ("memory", "modules") else warm.popen
+    return begin(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
 def heard(child: Child) -> str:

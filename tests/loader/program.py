@@ -16,9 +16,8 @@ from penstock.formats.array import ArraySource
 
 
 def say(text: object) -> None:
-    """One line, at once."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    """One line, at once; a handler of a signal that comes meanwhile may do so too, which a buffer refuses."""
+    os.write(1, f"{text}\n".encode())
 
 
 def make_loader(kind: str, n: int = 10_000, width: int = 16, **options: Any) -> pen.Loader:

@@ -14,7 +14,7 @@ from penstock.batch import Ragged, fields_of
 from penstock.errors import StateError, StateMismatchError
 from penstock.loader.resume_check import Report, verify_resume
 from penstock.order import Phase, Shard
-from penstock.testing.resume_suite import ResumeSuite
+from penstock.testing.source_suite import ResumeSuite
 
 # What is compared
 

@@ -3,6 +3,7 @@
 Slow and simple on purpose. The only vectorised parts are the controls of the battery, at the end.
 """
 
+import decimal
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -687,6 +688,87 @@ def curriculum_place(phases: Sequence[Shape], step: int) -> tuple[int, int, int,
 def steps_of_epochs(epochs: float, length: int, batch_size: int, seq_len: int) -> int:
     """The steps of a phase given in epochs."""
     return floor(Fraction(str(epochs)) * length / (batch_size * seq_len))
+
+
+# --- weights by tokens, and by temperature --------------------------------------------------------------------------------------
+
+
+def sample_weights(
+    given: Sequence[float] | None, lengths: Sequence[int], means: Sequence[Fraction] | None, temperature: float | None
+) -> list[Fraction]:
+    """The weights of samples, as given or by size. ``means`` are the tokens of a sample, where weights are shares of those."""
+    if given is None and temperature in (None, 1):
+        return [Fraction(length) for length in lengths]
+    if given is None:
+        sizes = [Fraction(length) * (1 if means is None else means[k]) for k, length in enumerate(lengths)]
+        weights = [_tempered(size, temperature) for size in sizes]
+    else:
+        weights = exact(given)
+    if means is None or len({means[k] for k, weight in enumerate(weights) if weight}) <= 1:
+        return weights
+    drawn = [weight / means[k] if weight else Fraction(0) for k, weight in enumerate(weights)]
+    return [Fraction(ceil(2**63 * one / max(drawn))) for one in drawn]
+
+
+def _tempered(size: Fraction, temperature: float | None) -> Fraction:
+    """size ^ (1 / temperature), rounded half to even to 16 digits."""
+    if size == 0 or temperature == math.inf:
+        return Fraction(1 if size else 0)
+    with decimal.localcontext(decimal.Context(prec=80)):
+        number = decimal.Decimal(size.numerator) / decimal.Decimal(size.denominator)
+        power = number ** (1 / decimal.Decimal(str(temperature)))
+    return Fraction(decimal.Context(prec=16, rounding=decimal.ROUND_HALF_EVEN).create_decimal(power))
+
+
+# --- batches of similar lengths, and batches dealt by cost ----------------------------------------------------------------------
+
+
+def bucketed(ids: list[int], lengths: Sequence[int], seed: int, epoch: int, batch_size: int, window: int) -> list[int]:
+    """An epoch of buckets from that of the other order: windows of whole batches, each sorted by length and cut again, its batches
+    permuted; then what is left over.
+    """
+    full = len(ids) // batch_size
+    found: list[int] = []
+    for number, low in enumerate(range(0, full, window)):
+        own = sorted(ids[low * batch_size : min(low + window, full) * batch_size], key=lambda one: lengths[one])
+        for place in permutation(len(own) // batch_size, derive_key(seed, epoch, 16, number)):
+            found += own[place * batch_size : (place + 1) * batch_size]
+    return found + ids[full * batch_size :]
+
+
+def deal(costs: Sequence[float], size: int, world: int, micro: int) -> list[list[list[int]]]:
+    """The samples of every rank and micro-batch: the most expensive first, each to the slot that has the least and has room."""
+    whole = whole_costs(costs)
+    each = size // (world * micro)
+    room = [[0] * micro for _ in range(world)]
+    for number in range(len(whole)):
+        mine = room[number % world]
+        mine[sum(mine) // each] += 1
+    falling = sorted(range(len(whole)), key=lambda number: (-whole[number], number))
+    per_micro = _deal(falling, whole, [sum(mine[m] for mine in room) for m in range(micro)], list(range(micro)))
+    slots: list[list[list[int]]] = [[] for _ in range(world)]
+    for m in range(micro):
+        spent = [sum(whole[number] for done in mine for number in done) for mine in slots]
+        turns = sorted(range(world), key=lambda rank: (spent[rank], rank))
+        for rank, found in enumerate(_deal(per_micro[m], whole, [mine[m] for mine in room], turns)):
+            slots[rank].append(sorted(found))
+    return slots
+
+
+def whole_costs(costs: Sequence[float]) -> list[int]:
+    """Costs of at most 2^40."""
+    if any(isinstance(one, float) for one in costs):
+        return [round(one / max(costs) * 2**40) if max(costs) else 0 for one in costs]
+    bits = max(0, (int(max(costs, default=0)) - 1).bit_length() - 40)
+    return [int(one) >> bits for one in costs]
+
+
+def _deal(falling: list[int], costs: list[int], room: list[int], turns: list[int]) -> list[list[int]]:
+    groups: list[list[int]] = [[] for _ in room]
+    for number in falling:
+        open_groups = [group for group in turns if len(groups[group]) < room[group]]
+        groups[min(open_groups, key=lambda group: sum(costs[one] for one in groups[group]))].append(number)
+    return groups
 
 
 # --- designs --------------------------------------------------------------------------------------------------------------------

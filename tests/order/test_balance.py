@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.crossing.model import deal as deal_lists
 from tests.effort import every
+from tests.order.reference import deal as deal_lists
 
 from penstock.order import Balance
 from penstock.order.balance import deal, room_of_slots, scaled
@@ -40,20 +40,6 @@ def test_dealing_by_numbers_is_that_of_plain_lists(costs):
 def test_every_small_batch_is_dealt_as_plain_lists_do(costs):
     for world, micro in ((1, 1), (2, 1), (3, 1), (6, 1), (1, 2), (1, 3), (3, 2), (2, 3)):
         assert slots_of(costs, 6, world, micro) == deal_lists(list(costs), 6, world, micro)
-
-
-def test_golden_dealing_never_changes():
-    costs = [(n * n * 7919 + 13) % 101 for n in range(24)]
-    assert slots_of(costs, 24, 4, 1) == [
-        [[7, 11, 12, 15, 19, 23]],
-        [[3, 5, 9, 14, 17, 18]],
-        [[2, 4, 10, 16, 20, 21]],
-        [[0, 1, 6, 8, 13, 22]],
-    ]
-    assert slots_of(costs, 24, 2, 3) == [
-        [[9, 12, 17, 23], [0, 5, 13, 19], [1, 2, 16, 22]],
-        [[7, 10, 15, 18], [3, 4, 8, 20], [6, 11, 14, 21]],
-    ]
 
 
 def test_no_rank_has_much_more_than_another():

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import subprocess
 import sys
 from fractions import Fraction
 from itertools import pairwise
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cli import warm
 from tests.effort import count
 
 from penstock.errors import FullPassError, PenstockError
@@ -362,7 +362,7 @@ before = resident()
 kept = ask(10**12)
 print(resident() - before)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
+    done = warm.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 1_000_000
 

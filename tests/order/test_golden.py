@@ -1,6 +1,7 @@
 """P14: the order is what it was: native code, every instruction set, and the reference give the golden values."""
 
 import json
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,21 @@ from tests.golden import make_order
 from tests.order import reference
 
 from penstock import Ragged, _core
-from penstock.conversion.split import bounds_of, hash_values
-from penstock.order import BlockShuffle, Curriculum, Design, Mixture, Phase, Random, Shuffle, Sliding, Weighted, in_fraction
+from penstock.conversion.reading import bounds_of, hash_values
+from penstock.order import (
+    BlockShuffle,
+    Bucketed,
+    Curriculum,
+    Design,
+    Mixture,
+    Phase,
+    Random,
+    Shuffle,
+    Sliding,
+    Weighted,
+    in_fraction,
+)
+from penstock.order.balance import deal, room_of_slots
 from penstock.order.mixture import STOP_POLICIES
 from penstock.order.permutation import Purpose, derive_key, derive_root
 from penstock.testing.strategies import mixtures, seeds, weights
@@ -187,6 +201,44 @@ def test_mixture_gives_the_golden_values(case: dict[str, Any]):
     assert mix.at(case["epoch"], case["positions"]).tolist() == case["ids"]
     for position, which, element in zip(case["positions"], case["which"], case["element"], strict=True):
         assert mix.position_of(case["epoch"], which, element) == position
+
+
+@pytest.mark.parametrize("case", GOLDEN["planned"], ids=lambda case: f"{case['seed']}-{case['stop']}")
+def test_mixtures_with_caps_tokens_temperatures_and_amendments_give_the_golden_values(case: dict[str, Any]):
+    keys = ("weights", "temperature", "stop", "batch_size", "tail", "period", "seed", "max_epochs")
+    settings = {key: case[key] for key in keys if case[key] is not None}
+    count, means = len(case["parts"]), case["tokens"] and [Fraction(mean) for mean in case["tokens"]]
+    mix = Mixture(case["parts"], tokens=means and means[:count], **settings)
+    for step, shares, added in case["amendments"]:
+        mix = mix.amend(step, weights=shares, add=added, tokens=means[count : count + len(added)] if means else ())
+        count += len(added)
+    drawn: list[tuple[int, int, int, int]] = []
+    for epoch, length in enumerate(case["lengths"]):
+        taken = min(length, 120)
+        assert mix.length_of(epoch) == length if length < 120 else mix.length_of(epoch) >= length
+        choice = mix.choose(epoch, 0, taken)
+        drawn += [(epoch, p, k, e) for p, (k, e) in enumerate(zip(choice.which.tolist(), choice.element.tolist(), strict=True))]
+    assert [which for _, _, which, _ in drawn] == case["which"]
+    assert [element for _, _, _, element in drawn] == case["element"]
+    for epoch, position, which, element in drawn:
+        assert mix.position_of(epoch, which, element) == position
+
+
+@pytest.mark.parametrize("case", GOLDEN["bucketed"], ids=name)
+def test_buckets_give_the_golden_values(case: dict[str, Any]):
+    n = case["n"]
+    lengths = np.arange(n) * 7919 % 97
+    order = Bucketed(Shuffle(n, seed=7), lengths, batch_size=case["batch_size"], window=case["window"])
+    assert order.at(case["epoch"], case["positions"]).tolist() == case["ids"]
+    assert order.positions(case["epoch"], case["ids"]).tolist() == case["positions"]
+
+
+@pytest.mark.parametrize("case", GOLDEN["deal"], ids=name)
+def test_native_dealing_gives_the_golden_values(case: dict[str, Any]):
+    room = room_of_slots(len(case["positions"]), case["size"], case["world"], case["micro"])
+    order = deal(words(case["positions"]), room, case["micro"])
+    found = [part.tolist() for part in np.split(order, np.cumsum(room)[:-1])]
+    assert found == [slot for rank in case["slots"] for slot in rank]
 
 
 @pytest.mark.parametrize("case", GOLDEN["design"], ids=lambda case: f"{case['seed']}-{case['kind']}")

@@ -3,7 +3,6 @@
 import copy
 import json
 import pickle
-import subprocess
 import sys
 from collections import Counter
 from fractions import Fraction
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.cli import warm
 
 from penstock.order import Curriculum, Design, Mixture, Phase, Sequential, Shuffle, Sliding
 from penstock.testing import OrderSuite
@@ -463,7 +463,7 @@ mix = Mixture([5, Shuffle(7, seed=1)], weights=[1, 1], seed=1, stop="forever")
 far = [0, 10**15, 3, 10**18]
 assert mix.at(0, far).tolist() == [int(mix.indices(0, p, p + 1)[0]) for p in far]
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
+    done = warm.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
 
 

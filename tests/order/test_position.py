@@ -4,7 +4,6 @@ import copy
 import json
 import pickle
 import struct
-import subprocess
 import sys
 from itertools import product
 
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import effort
+from tests.cli import warm
 
 from penstock.errors import PenstockError, StateError
 from penstock.order import ORDER_VERSION, BlockShuffle, Cursor, Mixture, Order, Random, Sequential, Shard, Shuffle, Sliding
@@ -136,7 +136,7 @@ while len(ids) < 900:
     cursor = cursor.advance(size, length=1000)
 print(ids)
 """
-    done = subprocess.run([sys.executable, "-c", program, bytes(cursor).hex()], capture_output=True, text=True, timeout=600)
+    done = warm.run([sys.executable, "-c", program, bytes(cursor).hex()], capture_output=True, text=True, timeout=600)
     assert done.stdout.strip() == str(expected), done.stderr
 
 

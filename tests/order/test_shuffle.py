@@ -1,6 +1,5 @@
 """Shuffle, Random and BlockShuffle: bijections and draws, seeds and epochs, huge orders, blocks in flight, and lanes."""
 
-import subprocess
 import sys
 from collections import Counter
 
@@ -9,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import effort
+from tests.cli import warm
 
 from penstock.order import BlockShuffle, Random, Shard, Shuffle
 from penstock.testing import OrderSuite
@@ -135,7 +135,7 @@ ids = ask(10**12)
 assert all(0 <= i < 10**12 for i in ids)
 print(resident() - before)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
+    done = warm.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 1_000_000
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.remote.cache import Cache
-from penstock.remote.cache_files import entry_bytes
+from penstock.remote.cache import Cache, entry_bytes
 
 URL, ETAG, SIZE = "s3://bucket/dir/key", '"abc"', 10_000_000
 DATA = np.random.default_rng(1).bytes(SIZE)

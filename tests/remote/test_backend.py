@@ -3,7 +3,6 @@
 import io
 import json
 import pickle
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -17,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.cli import warm
 
 import penstock as pen
 from penstock.errors import AccessDeniedError, MissingError, ObjectChangedError, ReadError, SourceChangedError, StoreError
@@ -155,7 +155,7 @@ def test_pickles_and_other_processes_have_the_backend(root: Path) -> None:
     with pen.open(storage(Shelf(str(root))) / "x.npy") as data, pickle.loads(pickle.dumps(data)) as again:
         assert np.array_equal(again[:]["data"], X)
         code = "import pickle, sys; print(pickle.load(sys.stdin.buffer)[499]['data'][0])"
-        done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(data), capture_output=True, check=True)
+        done = warm.run([sys.executable, "-c", code], sent=pickle.dumps(data), capture_output=True, check=True)
     assert float(done.stdout) == X[499, 0]
 
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from tests.remote.cache_kit import DATA, ENTRY, ETAG, SIZE, SMALL, URL, covered, entry_files, keep, on_disk, read
 
 from penstock.errors import CacheTooSmallError, ObjectChangedError
-from penstock.remote import cache_files
-from penstock.remote.cache import Cache, CacheStatistics
-from penstock.remote.cache_files import PAGE_BYTES, PIECE_BYTES, entry_bytes
+from penstock.remote import cache as disk_cache
+from penstock.remote.cache import PAGE_BYTES, PIECE_BYTES, Cache, CacheStatistics, entry_bytes
 
 # What it gives
 
@@ -201,7 +200,7 @@ def test_a_wrong_figure_is_counted_anew(tmp_path: Path, text: bytes) -> None:
     cache = Cache(tmp_path, 4 * ENTRY)
     for number in range(4):
         keep(cache, number * SMALL, (number + 1) * SMALL)
-    (tmp_path / cache_files.MARK).write_bytes(text)
+    (tmp_path / disk_cache.MARK).write_bytes(text)
     cache = Cache(tmp_path, 4 * ENTRY)
     for number in range(10, 20):
         keep(cache, number * SMALL, (number + 1) * SMALL)
@@ -221,7 +220,7 @@ def test_the_same_range_twice_is_kept_once(tmp_path: Path) -> None:
     for _ in range(3):
         keep(cache, 0, SMALL)
     assert cache.used == ENTRY
-    assert int((tmp_path / cache_files.MARK).read_text()) == ENTRY
+    assert int((tmp_path / disk_cache.MARK).read_text()) == ENTRY
 
 
 def test_o13_a_cache_smaller_than_one_range(tmp_path: Path) -> None:

@@ -15,9 +15,8 @@ import pytest
 from tests.remote.cache_crowd import LARGEST, with_disk
 from tests.remote.cache_kit import DATA, ENTRY, ETAG, SIZE, SMALL, URL, covered, entry_files, keep, on_disk, read
 
-from penstock.remote import cache_files
-from penstock.remote.cache import Cache, CacheStatistics
-from penstock.remote.cache_files import PAGE_BYTES, PIECE_BYTES, entry_bytes
+from penstock.remote import cache as disk_cache
+from penstock.remote.cache import PAGE_BYTES, PIECE_BYTES, Cache, CacheStatistics, entry_bytes
 
 HERE = Path(__file__).parent
 
@@ -98,7 +97,7 @@ def test_o13_odd_names_are_ignored(tmp_path: Path, name: str) -> None:
 def test_o13_a_killed_writer_leaves_nothing_that_is_served_or_stays(tmp_path: Path) -> None:
     """Killed while it writes a range; what a living writer has written so far stays."""
     code = (
-        "import os, sys; from penstock.remote.cache_files import *\n"
+        "import os, sys; from penstock.remote.cache import incoming_file, locked, opened\n"
         "with opened(sys.argv[1], os.O_DIRECTORY) as root:\n"
         "    with locked(root) as ledger:\n"
         "        ledger.used = 3000; file = incoming_file(root, 3000); name, descriptor = file.__enter__()\n"
@@ -155,10 +154,10 @@ def test_o13_processes_killed_at_any_moment(tmp_path: Path) -> None:
 
 
 def test_o13_a_stopped_process_with_the_lock_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_files, "LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(disk_cache, "LOCK_WAIT_S", 0.05)
     cache = Cache(tmp_path, 1 << 20)
     keep(cache, 0, SMALL)
-    with (tmp_path / cache_files.MARK).open("rb") as file:
+    with (tmp_path / disk_cache.MARK).open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         keep(cache, SMALL, 2 * SMALL)
         assert read(cache, 0, SMALL) == DATA[:SMALL]
@@ -273,7 +272,7 @@ def test_a_limit_is_a_number_of_bytes(tmp_path: Path, limit: object) -> None:
 def test_a_mark_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "data").write_bytes(b"data")
-    (tmp_path / "cache" / cache_files.MARK).symlink_to(tmp_path / "data")
+    (tmp_path / "cache" / disk_cache.MARK).symlink_to(tmp_path / "data")
     with pytest.raises(ValueError, match="regular file"):
         Cache(tmp_path / "cache", 1 << 20)
     assert (tmp_path / "data").read_bytes() == b"data"

@@ -2,13 +2,13 @@
 
 import re
 import socket
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import pytest
+from tests.cli import warm
 from tests.remote.conftest import VirtualClock
 from tests.remote.double import Double, Fault
 
@@ -466,7 +466,7 @@ def late():
     print(objects.read(info, 5, 9))
 threading.Thread(target=late).start()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
+    done = warm.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert (done.stdout, done.stderr, done.returncode) == (f"{DATA[5:9]!r}\n", "", 0)
 
 

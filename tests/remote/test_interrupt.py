@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from tests.cli import warm
 from tests.remote.options import s3_options
 
 PATIENCE_S = 300
@@ -59,7 +60,7 @@ def server() -> Iterator[socket.socket]:
 def interrupt(program: str, server: socket.socket, answer: bytes) -> tuple[int, str]:
     """The exit code and the errors of a program that is interrupted after its first request got this part of an answer."""
     words = [sys.executable, "-c", program]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with warm.popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             with server.accept()[0] as connection:
                 connection.settimeout(PATIENCE_S)

@@ -200,3 +200,24 @@ def test_a_window_without_room_for_chunks_of_which_blocks_have_a_small_part_is_n
         for threads in (0, 2):
             with pen.Loader(source.shuffle(seed=7, block=70, window=2), 20, threads=threads) as loader:
                 assert np.array_equal(np.sort(np.concatenate([batch["row"] for batch in loader])[:, 0]), ROWS[:, 0])
+
+
+def test_a_plan_of_a_mixture_says_what_the_run_then_fetches(server: Double) -> None:
+    """Bytes and requests of each of two ranks, over the ends of epochs, a cap and an amendment."""
+    options: dict[str, Any] = {"storage_options": server.storage_options}
+    for rank in range(2):
+        parts = [pen.open(f"{server.base}/part{number:02d}.pen", **options).shuffle(seed=number, block=25) for number in range(3)]
+        two = {"a": parts[0], "b": parts[1]}
+        mixed = pen.mix(two, weights={"a": 2, "b": 1}, seed=5, stop="forever", max_epochs={"a": 1.5, "b": 2})
+        amended = mixed.amend(6, weights={"a": 1, "b": 1, "c": 2}, add={"c": parts[2]}, max_epochs={"c": 0.7})
+        with pen.Loader(amended, 40, shard=pen.Shard(rank, 2)) as loader:
+            found = pen.plan(loader)
+            server.clear()
+            before = loader.stats().network
+            assert sum(1 for _ in loader.forever()) == found.steps
+            after = loader.stats().network
+        asked = data_requests(server)
+        amended.close()
+        assert (after.requests - before.requests, after.bytes - before.bytes) == (found.requests, found.bytes)
+        assert (len(asked), sum(stop - start for start, stop in asked)) == (found.requests, found.bytes)
+        assert found.requests > 10

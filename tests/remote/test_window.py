@@ -511,7 +511,7 @@ def test_a_hold_that_was_begun_is_ended_if_the_window_is_closed_before_it_is_ent
 def test_a_thread_with_the_ident_of_one_that_ended_holds_nothing(window: RemoteFiles) -> None:
     hold = window.hold(*arrays([(0, 0, 10_000)]))
     holders: list[bool] = []
-    for work in (hold.begin, *[lambda: holders.append(window.window._is_holder())] * 100):  # the system gives idents again
+    for work in (hold.begin, *[lambda: holders.append(window.window.is_holder())] * 100):  # the system gives idents again
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()

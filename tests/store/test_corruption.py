@@ -280,15 +280,15 @@ def test_damage_is_noticed_where_files_are_read_by_pread(target: Target) -> None
     target.io = "pread"
     for file in target.files:
         original = file.read_bytes()
-        for offset in range(0, len(original), 7):
+        for offset in range(0, len(original), count(21, 7)):
             overwrite(file, original[:offset] + bytes([original[offset] ^ 0x10]) + original[offset + 1 :])
             target.check(file, f"byte {offset}")
         overwrite(file, original)
-        for length in range(0, len(original), 31):
+        for length in range(0, len(original), count(93, 31)):
             os.truncate(file, length)
             target.check(file, f"cut to {length}")
             overwrite(file, original)
-    assert target.refused > 0.8 * target.tried > 800
+    assert target.refused > 0.8 * target.tried > count(250, 800)
 
 
 def regions(path: Path) -> Iterator[tuple[Path, str, int, int]]:
@@ -307,14 +307,14 @@ def test_verify_names_file_field_and_rows_of_every_damaged_byte_of_records(targe
     tried = 0
     for file, field, low, high in regions(target.path):
         original = file.read_bytes()
-        for offset in range(low, high):
+        for offset in range(low, high, count(3, 1)):
             overwrite(file, original[:offset] + bytes([original[offset] ^ 4]) + original[offset + 1 :])
             (problem,) = pen.verify(target.path)
             assert problem.file == str(file)
             assert f"field {field!r}, row" in problem.what
             tried += 1
         overwrite(file, original)
-    assert tried > 200
+    assert tried > count(66, 200)
 
 
 def test_verify_names_every_damaged_field_of_a_chunk(target: Target) -> None:
@@ -358,14 +358,14 @@ def test_a_damaged_newest_manifest_is_an_error_that_names_the_generation_before(
 def test_damage_without_verification_may_pass_but_never_crashes(target: Target) -> None:
     for file in target.files:
         original = file.read_bytes()
-        for offset in range(0, len(original), 5):
+        for offset in range(0, len(original), count(15, 5)):
             overwrite(file, original[:offset] + bytes([original[offset] ^ 0x80]) + original[offset + 1 :])
             try:
                 pen.open(target.path, threads=1, verify=False).read(slice(None))
             except pen.PenstockError:
                 target.refused += 1
         overwrite(file, original)
-    assert target.refused > 100
+    assert target.refused > count(33, 100)
 
 
 @pytest.mark.parametrize("io", ["map", "pread"])

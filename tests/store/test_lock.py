@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cli import warm
 from tests.store.records import assert_store, columns, files, make_records, write
 
 import penstock as pen
@@ -54,9 +55,7 @@ sys.stdin.readline()
 @pytest.fixture
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", HOLD, str(path)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-    ) as process:
+    with warm.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         try:
@@ -169,7 +168,7 @@ out.commit()
 out.close()
 print(len(pen.open(path)))
 """
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", code, str(path)],  # 3.12 warns of every fork
         capture_output=True,
         text=True,

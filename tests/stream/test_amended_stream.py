@@ -179,6 +179,21 @@ def test_an_amendment_at_the_end_of_a_capped_run_goes_on() -> None:
     batches = take(stream, range(8), batch_size=3, tail="drop")
     assert [min(batch) >= 2000 for batch in batches] == [False] * 4 + [True] * 4
     assert len({x for batch in batches for x in batch}) == 24
+    loader = pen.Loader(stream, 3, tail="drop", threads=0)
+    assert len(loader) == 4
+    found = [one["step"] for one in loader.where(("code", 3), steps=range(30))]  # the second epoch never ends
+    assert sorted(found) == [step for step, batch in enumerate(take(stream, range(30), batch_size=3, tail="drop")) if 2003 in batch]
+    assert loader.where(("code", 3), steps=range(4)) == []
+    loader.seek(5)
+    with pytest.raises(TypeError, match="never ends"):
+        len(loader)
+    with pytest.raises(ValueError, match="never ends"):
+        loader.where(("code", 3))
+
+
+def test_a_mixture_whose_streams_are_all_capped_at_nothing_is_over_at_once() -> None:
+    loader = pen.Loader(mixture({"web": 42}, stop="forever", max_epochs={"web": 0}), 3)
+    assert (len(loader), len(loader.stream), list(loader), loader.where(("web", 3))) == (0, 0, [], [])
 
 
 def test_caps_and_amendments_have_no_place_in_another_mixture() -> None:

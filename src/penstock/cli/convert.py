@@ -31,15 +31,14 @@ from penstock.cli.options import (
 )
 from penstock.cli.record import chosen
 from penstock.cli.terminal import console, facts, number, print_json, say
+from penstock.conversion.convert import DOCUMENTS, ONE_FIELD, Converted
 from penstock.conversion.convert import convert as convert_source
-from penstock.conversion.files import DOCUMENTS, ONE_FIELD, Converted
-from penstock.conversion.image import ShrinkImages, as_shrink
+from penstock.conversion.record_map import ShrinkImages, Tokenize, as_shrink
 from penstock.conversion.tasks import records_noted
-from penstock.conversion.text import Tokenize
 from penstock.errors import PenstockError, StoreError
-from penstock.formats.documents_writer import files_of
 from penstock.formats.files import listing
 from penstock.formats.open import open_source
+from penstock.formats.tokens_writer import files_of
 from penstock.process import need
 from penstock.progress import ProgressMeter
 from penstock.remote.url import is_url, url_path

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from penstock.cli.options import AsJson, examples
 from penstock.cli.record import can_draw, drawing, small_pixels
 from penstock.cli.terminal import Code, console, number, print_json, table, text
-from penstock.demo.train import CLASSES, FIELDS, LOG, batches, checkpoint, make_loader
+from penstock.demo import CLASSES, FIELDS, LOG, batches, checkpoint, make_loader
 from penstock.errors import StoreError
 from penstock.formats.open import open_source
 from penstock.loader import Loader
@@ -218,7 +218,7 @@ class Story:
 
     def _train(self, directory: Path, run: Path, framework: str, title: str, *more: str) -> int:
         """One run in a process of its own, followed as it goes; its exit code."""
-        command = [sys.executable, "-m", "penstock.demo.train", str(directory / "shapes.pen"), str(run)]
+        command = [sys.executable, "-m", "penstock.demo", str(directory / "shapes.pen"), str(run)]
         command += ["--steps", str(STEPS), "--framework", framework, *more]
         with (
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,

@@ -62,7 +62,7 @@ ENTRIES = (
     ),
     Entry(
         "Look",
-        "plan",
+        "explain",
         "plan",
         "Say what a run is going to see: epochs, tokens and repeats of every stream, padding, bytes, requests. No record is read.",
     ),

@@ -18,8 +18,10 @@ from penstock.cli.options import (
     Storage,
     data_first,
     examples,
+    is_function,
     make_loader,
     need_loader,
+    open_data,
     takes_order,
 )
 from penstock.cli.record import MOST_LETTERS, value_as_json
@@ -50,6 +52,7 @@ from penstock.trace import (
 from penstock.trace.blame import SPIKE_Z, SUSPECT_Z, Level
 from penstock.trace.loss_log import parse_name
 from penstock.trace.loss_table import is_missing
+from penstock.trace.recipe import by_stream, has_calls
 from penstock.trace.run import global_place
 from penstock.view.guard import RefusedError
 from penstock.view.records import make_image
@@ -60,8 +63,13 @@ Of = Annotated[
     typer.Option(
         "--of",
         metavar="DATA|MODULE:FUNCTION",
-        help="The data of the run with its order, or a function that returns its loader; not needed if the log says it.",
+        help="The data of the run, or a function that returns its loader. Without options of an order, the order is that of the "
+        "log, if it has one, and NAME=DATA is the data of a stream of a mixture.",
     ),
+]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Open the data that the log of the run names: paths and URLs. Not with the run of a stranger."),
 ]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page.")]
 Most = Annotated[int, typer.Option(min=1, help="How many records are told.")]
@@ -75,13 +83,23 @@ def is_run(path: str) -> bool:
     return is_directory(path) and any(parse_name(name) is not None for name in names_in(path))
 
 
-def open_run(path: str, of: list[str] | None, order: OrderOptions, storage: Sequence[str] | None) -> Run:
+def open_run(path: str, of: list[str] | None, order: OrderOptions, storage: Sequence[str] | None, trust: bool) -> Run:
     found = LossTable.open(path)
     if found.damaged:
         say(f"note: {number(found.damaged)} {noun(found.damaged, 'block')} of losses did not have the checksum, and are left out")
-    if of is None and order != OrderOptions():
-        raise typer.BadParameter("the options of an order go with the data: give it with --of", param_hint="--of")
-    return Run(found, None if of is None else need_loader(make_loader(of, order, 1, storage)))
+    if of is None:
+        if order != OrderOptions():
+            raise typer.BadParameter("the options of an order go with the data: give it with --of", param_hint="--of")
+        return Run(found, trust=trust)
+    told, _ = found.made_by
+    if (len(of) == 1 and is_function(of[0])) or order != OrderOptions() or not has_calls(told):
+        return Run(found, need_loader(make_loader(of, order, 1, storage)))
+    if not isinstance(told["calls"], dict):
+        return Run(found, data=open_data(of, storage=storage))
+    if not all("=" in word for word in of):
+        raise typer.BadParameter("the run has a mixture: give the data of each of its streams, as NAME=DATA", param_hint="--of")
+    words = dict(word.split("=", 1) for word in of)
+    return Run(found, data=by_stream({name: open_data([word], storage=storage) for name, word in words.items()}))
 
 
 # blame
@@ -89,7 +107,8 @@ def open_run(path: str, of: list[str] | None, order: OrderOptions, storage: Sequ
 
 @takes_order
 @examples(
-    "penstock blame runs/a",
+    "penstock blame runs/a --trust",
+    "penstock blame runs/a --of train.pen",
     "penstock blame runs/a 1003 --of train:make_loader",
     "penstock blame runs/a --of train.pen --seed 7 --html blame.html",
     "penstock blame runs/a --of train:make_loader --ban",
@@ -100,6 +119,7 @@ def blame(
     order: OrderOptions,
     step: Annotated[str | None, typer.Argument(metavar="STEP", help="Only this step; all of the run if left out.")] = None,
     of: Of = None,
+    trust: Trust = False,
     most: Most = 20,
     ban: Annotated[bool, typer.Option("--ban", help="Print the call that leaves the suspects out.")] = False,
     ban_file: Annotated[
@@ -115,7 +135,7 @@ def blame(
     """Find spikes of the loss, and the records that are to blame: losses out of the ordinary, their steps and streams."""
     if html is not None:
         need_plots()
-    found = open_run(run, of, order, storage)
+    found = open_run(run, of, order, storage, trust)
     level = Level(found.table)
     if step is None:
         of_run = blame_run(found, most=most)
@@ -329,6 +349,7 @@ def replay(
     step: Annotated[str, typer.Argument(metavar="STEP", help="The number of the batch, from 0 on.")],
     order: OrderOptions,
     of: Of = None,
+    trust: Trust = False,
     html: Html = None,
     npz: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the arrays of the batch.")] = None,
     tokenizer: TokenizerFile = None,
@@ -343,14 +364,14 @@ def replay(
     wanted, made = int(step), None if tokenizer is None else load_tokenizer(tokenizer)
     losses: list[list[float | None]] | None = None
     if len(data) == 1 and is_run(data[0]):
-        run = open_run(data[0], of, order, storage)
-        loader, losses = run.loader_at(wanted), _losses_of(run, wanted)
-    elif of is not None:
-        raise typer.BadParameter("it goes with the directory of a run", param_hint="--of")
+        run = open_run(data[0], of, order, storage, trust)
+        loader, losses, batch = run.loader_at(wanted), _losses_of(run, wanted), run.batch(wanted)
+    elif of is not None or trust:
+        raise typer.BadParameter("it goes with the directory of a run", param_hint="--of" if of is not None else "--trust")
     else:
         loader = need_loader(make_loader(data, order, 1, storage))
+        batch = loader.work.make(global_place(loader, wanted))
     place = global_place(loader, wanted)
-    batch = loader.work.make(place)
     fields = batch if isinstance(batch, Mapping) else {"batch": batch}
     if npz is not None:
         _write_npz(npz, fields)
@@ -483,6 +504,7 @@ def certify(
         str | None, typer.Argument(metavar="RUN", help="The directory that penstock.LossLog wrote; not needed with --steps.")
     ] = None,
     of: Of = None,
+    trust: Trust = False,
     steps: Annotated[int | None, typer.Option(min=1, help="Without RUN: as if this many steps had been delivered.")] = None,
     records: Annotated[bool, typer.Option("--records", help="Add digests of all records, which are read.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the certificate, as JSON.")] = None,
@@ -493,7 +515,7 @@ def certify(
     if (run is None) == (steps is None):
         raise typer.BadParameter("expected either RUN, or --of and --steps", param_hint="RUN")
     if run is not None:
-        made = certify_run(open_run(run, of, order, storage), records=records)
+        made = certify_run(open_run(run, of, order, storage, trust), records=records)
     elif of is None:
         raise typer.BadParameter("--steps needs the data, or a function that returns the loader", param_hint="--of")
     else:
@@ -513,16 +535,17 @@ def certify(
 
 @examples(
     "penstock diff a.json b.json",
-    "penstock diff runs/a runs/b",
+    "penstock diff runs/a runs/b --trust",
     "penstock diff runs/a plan.json --json",
 )
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="A certificate, or a RUN whose log says how to open the data.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another one.")],
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Name the first step at which two runs were given other batches, and why. The exit code is 1 if they differ."""
-    found = compare(_certificate(a), _certificate(b))
+    found = compare(_certificate(a, trust=trust), _certificate(b, trust=trust))
     if as_json:
         print_json(
             {"is_same": found.is_same, "step": found.step, "common_steps": found.common_steps, "reasons": list(found.reasons)}
@@ -538,7 +561,5 @@ def diff(
         raise typer.Exit(Code.FOUND)
 
 
-def _certificate(path: str) -> Certificate:
-    if is_file(path):
-        return Certificate.load(path)
-    return certify_run(Run.open(path))
+def _certificate(path: str, *, trust: bool) -> Certificate:
+    return Certificate.load(path) if is_file(path) else certify_run(Run.open(path, trust=trust))

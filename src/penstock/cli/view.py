@@ -26,7 +26,7 @@ from penstock.cli.options import (
     takes_order,
 )
 from penstock.cli.terminal import say
-from penstock.cli.trace import Of, open_run
+from penstock.cli.trace import Of, Trust, open_run
 from penstock.records import Source
 from penstock.tokenizer import TextTokenizer, load_tokenizer
 from penstock.view.dataset import ShownData
@@ -54,6 +54,7 @@ def view(
     ] = None,
     run: Annotated[str | None, typer.Option(metavar="RUN", help="The directory that penstock.LossLog wrote: its losses.")] = None,
     of: Of = None,
+    trust: Trust = False,
     watch: Annotated[Path | None, typer.Option(metavar="FILE", help="A file of loader figures that a run appends to.")] = None,
     tokenizer: Annotated[
         str | None, typer.Option("--tokenizer", metavar="FILE", help="A tokenizer.json: tokens are shown as text, too.")
@@ -71,15 +72,15 @@ def view(
     if not data and watch is None and run is None:
         raise typer.BadParameter("expected DATA, --run RUN or --watch FILE", param_hint="DATA")
     words = data or []
-    if run is None and (of is not None or order != OrderOptions()):
+    if run is None and (of is not None or trust or order != OrderOptions()):
         raise typer.BadParameter(
-            "--of and the options of an order go with --run; the page itself asks for an order", param_hint="--run"
+            "--of, --trust and the options of an order go with --run; the page itself asks for an order", param_hint="--run"
         )
     if run is not None and words:
         raise typer.BadParameter("expected either DATA or --run RUN; the data of a run is named by --of", param_hint="--run")
     made = None if tokenizer is None else load_tokenizer(tokenizer)
     if run is not None:
-        found = open_run(run, of, order, storage)
+        found = open_run(run, of, order, storage, trust)
         routes = Routes(None, watch, made, ShownLoader(found.given, found), Path(run).absolute().name)
     elif len(words) == 1 and is_function(words[0]):
         loader = need_loader(make_loader(words, order, 1, storage))

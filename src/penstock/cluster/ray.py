@@ -22,7 +22,7 @@ from penstock.batch import Batch, Ragged
 from penstock.conversion.convert import coded
 from penstock.conversion.convert import convert as convert_anywhere
 from penstock.conversion.reading import plan, read_spans
-from penstock.conversion.tasks import guess_fields
+from penstock.conversion.record_map import guess_fields
 from penstock.formats.open import open_source
 from penstock.records import Source
 from penstock.remote.url import UrlPath

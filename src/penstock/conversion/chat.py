@@ -91,7 +91,7 @@ def load_chat_template(what: str | os.PathLike[str] | bool, tokenizer: TextToken
     return ChatTemplate(text, {name: _token(config[name]) for name in SPECIAL if config.get(name) is not None})
 
 
-def _beside(tokenizer: TextTokenizer, name: str) -> Path | None:
+def _next_to(tokenizer: TextTokenizer, name: str) -> Path | None:
     if tokenizer.name is None:
         return None
     path = Path(tokenizer.name)
@@ -100,7 +100,7 @@ def _beside(tokenizer: TextTokenizer, name: str) -> Path | None:
 
 
 def _config(tokenizer: TextTokenizer) -> Mapping[str, Any]:
-    path = _beside(tokenizer, CONFIG)
+    path = _next_to(tokenizer, CONFIG)
     if path is None:
         return {}
     with reading(path):
@@ -116,7 +116,7 @@ def _config(tokenizer: TextTokenizer) -> Mapping[str, Any]:
 
 def _own(config: Mapping[str, Any], tokenizer: TextTokenizer) -> str:
     """The template that came with a tokenizer: in a file of its own, or in its configuration, where several may have names."""
-    path = _beside(tokenizer, TEMPLATE)
+    path = _next_to(tokenizer, TEMPLATE)
     if path is not None:
         return _read(path)
     found = config.get("chat_template")

@@ -1,25 +1,42 @@
-"""convert: anything that can be opened into a new store, in one go or in several if it is interrupted."""
+"""convert: anything that can be opened into a new store, in one go or in several if it is interrupted; or into a row or token file.
+
+A file has one field of a source, and its name says what it is. Tokens that a tokenizer made have what other tools want next to
+them: ``x.ds`` of texts gets an ``x.ds.metadata`` that names the tokenizer, and ``x.ds.loss`` if there is a loss mask; that of
+``x.npy`` is ``labels_mask_x.npy``, a byte of 0 or 1 for every token, as OLMo's trainers have it.
+"""
 
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from penstock.batch import Batch
-from penstock.conversion.files import MASKED, ONE_FIELD, Converted, FileForm, check_one_field, count_tokens, write_one_field
-from penstock.conversion.image import ImageMap, ShrinkImages, as_shrink
-from penstock.conversion.reading import load, next_span, spans_of
-from penstock.conversion.tasks import BatchMap, Conversion, Input, Note, as_map
-from penstock.conversion.text import TextMap, as_tokenize
-from penstock.errors import EmptySourceError, StoreError
+import numpy as np
+
+from penstock.batch import Batch, Ragged, unmasked
+from penstock.conversion.reading import load, next_span, read_spans, spans_of
+from penstock.conversion.record_map import (
+    LOSS_MASK,
+    TOKENS,
+    BatchMap,
+    ImageMap,
+    ShrinkImages,
+    TextMap,
+    as_map,
+    as_shrink,
+    as_tokenize,
+)
+from penstock.conversion.tasks import Conversion, Input, Note
+from penstock.errors import EmptySourceError, SchemaMismatchError, StoreError
 from penstock.formats.files import listing
 from penstock.formats.open import has_urls, is_at_url, open_source
-from penstock.formats.publish import Staging, new_file, refuse_existing
+from penstock.formats.publish import NewFile, Staging, new_file, refuse_existing
+from penstock.formats.rows import write_rows
 from penstock.formats.token_line import as_elements
+from penstock.formats.tokens_writer import check_dtype, files_of, write_documents, write_tokens
 from penstock.progress import Progress, reporting
 from penstock.records import DENSE, Source
 from penstock.remote.url import UrlPath
@@ -32,11 +49,151 @@ from penstock.store.reader import Store
 from penstock.store.storage import DIRECTORIES, MANIFEST_DIRECTORY, Location, as_location
 from penstock.store.writer import DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_RECORDS, ChunkLimits, Writer, begin_store, create
 from penstock.system import is_directory, is_there, names_in, status, writing
-from penstock.tokenizer import TokenizerLike
+from penstock.tokenizer import TextTokenizer, TokenizerLike
 
-__all__ = ["coded", "convert"]
+__all__ = ["DOCUMENTS", "Converted", "coded", "convert"]
 
 BATCH_BYTES = 32 << 20
+DOCUMENTS = (".idx", ".ds", ".bin")
+ONE_FIELD = (".shard", ".rox", *DOCUMENTS)
+MASKED = (".ds", ".npy")
+"""Of texts: those that can have a loss mask. .npy is OLMo's, which only texts become."""
+COUNTED = 1 << 20
+"""Documents that are counted at a time."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What a conversion wrote: records, which are documents where they are tokens, and then how many tokens, of how many bytes, and
+    how many of them count in the loss, if there is a mask.
+    """
+
+    records: int
+    tokens: int | None = None
+    token_bytes: int | None = None
+    loss_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class FileForm:
+    """What a row or token file is made of: one field, and for texts what goes next to it."""
+
+    path: Path
+    field: str
+    dtype: np.dtype[Any]
+    tokenizer: TextTokenizer | None
+    has_mask: bool
+
+    @classmethod
+    def of(cls, path: Path, fields: Mapping[str, Field], made_by: object) -> "FileForm":
+        """ValueError if the fields do not fit the file."""
+        tokenizer = made_by.tokenizer if isinstance(made_by, TextMap) else None
+        names = [name for name in fields if tokenizer is None or name != LOSS_MASK]
+        check_one_field(path, names, fields)
+        dtype = fields[names[0]].dtype
+        if tokenizer is not None and path.suffix == ".idx" and dtype.itemsize == 4:
+            dtype = np.dtype("<i4")  # Megatron has no other type of 4 bytes
+        if path.suffix in (*DOCUMENTS, *MASKED):
+            check_dtype(path, dtype)
+        return cls(path, names[0], dtype, tokenizer, len(names) < len(fields))
+
+    @property
+    def files(self) -> list[Path]:
+        """All that is written, the target last."""
+        made = files_of(self.path) if self.path.suffix in (*DOCUMENTS, *MASKED) else [self.path]
+        mask = [self.path.with_name(self.mask)] if self.has_mask else []
+        about = [self.path.with_name(f"{self.path.name}.metadata")] if self._says_tokenizer else []
+        return [*mask, *about, *made]
+
+    @property
+    def mask(self) -> str:
+        """The name of the file with the loss mask: datatrove's, or one as OLMo's trainers have it."""
+        return f"{self.path.name}.loss" if self.path.suffix == ".ds" else f"labels_mask_{self.path.name}"
+
+    @property
+    def _says_tokenizer(self) -> bool:
+        return self.tokenizer is not None and self.path.suffix == ".ds"
+
+    def write(self, source: Source, path: Path, separator: object, counts: Converted) -> None:
+        """Write the files next to each other; none of them appears under its name."""
+        write_one_field(source, path, self.field, self.dtype, separator, None)
+        if not is_there(path):
+            return
+        if self.has_mask:
+            file = NewFile(path.with_name(self.mask))
+            for batch in read_spans(source, [LOSS_MASK], range(len(source)), BATCH_BYTES, as_columns=False):
+                masks = _whole(path, LOSS_MASK, batch)
+                file.write(masks.values[masks.offsets[0] : masks.offsets[-1]])
+            file.finish()
+        if self._says_tokenizer and self.tokenizer is not None:
+            file = NewFile(path.with_name(f"{path.name}.metadata"))
+            file.write(_about_tokens(self.tokenizer, self.dtype, counts.tokens or 0))
+            file.finish()
+
+
+def _about_tokens(tokenizer: TextTokenizer, dtype: np.dtype[Any], tokens: int) -> bytes:
+    """The metadata of datatrove: the tokenizer as it was named, and behind what datatrove writes its digest."""
+    digest = f"sha256:{tokenizer.sha256}"
+    name = digest if tokenizer.name is None or set("|\r\n") & set(tokenizer.name) else tokenizer.name
+    steps = min(3, (len(str(tokens)) - 1) // 3)
+    size = f"{tokens / 1000**steps:.3g} {'kMG'[steps - 1] if steps else ''}T"
+    return f"{name}|{dtype.itemsize}\n{tokens}\n{size}\n{digest}".encode()
+
+
+def count_tokens(made: Source) -> Converted:
+    """How many documents and tokens there are."""
+    tokens = sum(
+        int(np.sum(made.lengths(TOKENS, np.arange(low, min(low + COUNTED, len(made)))))) for low in range(0, len(made), COUNTED)
+    )
+    counted = None
+    if LOSS_MASK in made.schema:
+        spans = read_spans(made, [LOSS_MASK], range(len(made)), BATCH_BYTES, as_columns=False)
+        counted = sum(int(np.count_nonzero(batch[LOSS_MASK].values)) for batch in spans)
+    return Converted(len(made), tokens, tokens * made.schema[TOKENS].dtype.itemsize, counted)
+
+
+def check_one_field(path: Path, names: Sequence[str], schema: Mapping[str, Field]) -> None:
+    """ValueError if a file has no place for these fields."""
+    if len(names) != 1:
+        raise ValueError(f"{path}: such a file has one field, the source has {list(names)}: choose one with fields=[...]")
+    field = schema[names[0]]
+    if path.suffix != ".shard" and field.is_fixed and len(field.shape) != 1:
+        raise ValueError(f"{path}: tokens have one dimension, field {names[0]!r} is {field!r}")
+    if path.suffix == ".shard" and not (field.is_fixed and len(field.shape) == 1):
+        raise ValueError(f"{path}: rows have one dimension and one width, field {names[0]!r} is {field!r}")
+
+
+def write_one_field(
+    source: Source, path: Path, name: str, dtype: np.dtype[Any], separator: object, report: Progress | None
+) -> None:
+    """Write a field as the name of the file says; no file for no tokens at all."""
+    batches = read_spans(source, [name], range(len(source)), BATCH_BYTES, as_columns=False)
+    if path.suffix == ".shard":
+        write_rows((_whole(path, name, batch) for batch in batches), path, progress=report)
+        return
+    documents = (_as_documents(_whole(path, name, batch)) for batch in batches)
+    if path.suffix in (*DOCUMENTS, *MASKED):
+        write_documents(documents, path, dtype=dtype, separator=separator, progress=report)
+    else:
+        write_tokens(documents, path, dtype=dtype, separator=separator, progress=report)
+
+
+def _as_documents(column: Any) -> Ragged:
+    """Rows of one width as documents."""
+    if isinstance(column, Ragged):
+        return column
+    return Ragged(column.reshape(-1), np.arange(len(column) + 1, dtype=np.int64) * column.shape[1])
+
+
+def _whole(path: Path, name: str, batch: Batch) -> Any:
+    """A column for a file that has no place for missing values."""
+    column = unmasked(batch[name])
+    is_missing = column.present is not None and not column.present.all() if isinstance(column, Ragged) else False
+    if is_missing or isinstance(column, np.ma.MaskedArray):
+        raise SchemaMismatchError(f"{path}: field {name!r} has missing records, which such a file cannot hold: select the others")
+    return column
+
+
 FOREIGN = (".npy", ".npz", ".h5", ".hdf5", ".parquet", ".arrow", ".feather", ".array_record", ".json", ".csv", ".tar", ".zip")
 """Names that promise another format."""
 

@@ -11,25 +11,22 @@ Behind the JSON of every line comes its crc32, in hexadecimal. A line that is cu
 again.
 """
 
-import hashlib
 import json
-import re
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from penstock.argument import byte_size, set_whole
-from penstock.batch import Batch, Ragged
+from penstock.batch import Ragged
 from penstock.conversion.reading import Task, plan, read_spans, rows_of_chunk
+from penstock.conversion.record_map import RecordMap, guess_fields
 from penstock.errors import StoreError
 from penstock.fingerprint import fingerprint_of
 from penstock.formats.array import ArraySource
@@ -38,7 +35,6 @@ from penstock.progress import Progress, reporting
 from penstock.records import DENSE, Source
 from penstock.remote.url import UrlPath
 from penstock.schema import Field, Schema, field_to_json
-from penstock.store.column import guess_field
 from penstock.store.fragment import AT_ONCE, Receipt, Target, commit_fragments, discarding, is_whole, run_tasks, write_fragment
 from penstock.store.generation import generations, load_manifest
 from penstock.store.maintenance import gc
@@ -46,160 +42,7 @@ from penstock.store.storage import IDENTITY, MANIFEST_DIRECTORY, new_identity
 from penstock.store.writer import ChunkLimits, begin_store
 from penstock.system import is_directory, is_there, reading, writing
 
-__all__ = ["BatchMap", "Conversion", "Input", "Note", "RecordMap", "as_map", "guess_fields", "records_noted"]
-
-MOST_DEEP = 8
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
-
-class RecordMap(Protocol):
-    """What becomes of the records of a task. Picklable, and the same in every process."""
-
-    @property
-    def fields(self) -> Mapping[str, Field] | None:
-        """What comes out, if that is known before."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of a batch that is read."""
-
-    @property
-    def task_records(self) -> int | None:
-        """Records of a task; as many as fill a chunk if None."""
-
-    @property
-    def fingerprint(self) -> str:
-        """What must be the same for an unfinished conversion to go on."""
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """What the new store says of itself, besides what its source says."""
-
-    def over(self, batches: Iterator[Batch], first: int) -> Generator[Mapping[str, Any]]:
-        """What batches become, in their order; ``first`` is the id of their first record."""
-
-
-@dataclass(frozen=True)
-class BatchMap:
-    """A function that takes a batch and gives one: other fields, and more or fewer records, if it likes.
-
-    ``fields`` says what it gives; they are found out from the first batch if left out. A batch has about ``batch_bytes``; a task,
-    which is done in one go by one process, has ``task_records`` records of the source, as many as fill a chunk if left out. Both
-    are the same in every run. To run in other processes the function must be picklable.
-    """
-
-    function: Callable[[Batch], Mapping[str, Any]]
-    fields: Mapping[str, Field] | None = None
-    batch_bytes: int | str = "4MiB"
-    task_records: int | None = None
-
-    def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise TypeError(f"map must be a function from batch to batch, got {self.function!r}")
-        if self.fields is not None:
-            object.__setattr__(self, "fields", dict(Schema.make(self.fields).fields))
-        object.__setattr__(self, "batch_bytes", byte_size("batch_bytes", self.batch_bytes))
-        if self.task_records is not None:
-            set_whole(self, "task_records", least=1)
-
-    def __call__(self, batch: Batch) -> Mapping[str, Any]:
-        """The batch that a batch becomes."""
-        made = self.function(batch)
-        if not isinstance(made, Mapping):
-            raise TypeError(f"the map must give a dict of fields, got a {type(made).__name__}")
-        return made
-
-    @property
-    def size(self) -> int:
-        """The bytes of a batch as a number."""
-        return int(self.batch_bytes)
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the function's name and code, so that an unfinished conversion does not go on with another one."""
-        return fingerprint_of("batch map", _identity(self.function), self.size)
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Nothing is known."""
-        return {}
-
-    def over(self, batches: Iterator[Batch], first: int) -> Generator[Mapping[str, Any]]:
-        """One batch after the other."""
-        return (self(batch) for batch in batches)
-
-
-def as_map(value: Callable[[Batch], Mapping[str, Any]] | BatchMap | None) -> BatchMap | None:
-    """A function as a :class:`BatchMap` of which nothing more is known."""
-    return value if value is None or isinstance(value, BatchMap) else BatchMap(value)
-
-
-def guess_fields(batch: Mapping[str, Any]) -> dict[str, Field]:
-    """The fields that fit a batch."""
-    empty = [name for name, column in batch.items() if isinstance(column, list | tuple) and all(item is None for item in column)]
-    try:
-        if empty:
-            raise ValueError(f"fields {empty} have no value there")
-        return {name: guess_field(name, column) for name, column in batch.items()}
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"the fields cannot be found out from the first batch: {error}; give BatchMap(fn, fields=...)") from error
-
-
-def _identity(function: Any) -> object:
-    """What a function is: its name, its code, and the values it was made with."""
-    if isinstance(function, partial):
-        return ("partial", _identity(function.func), _value(function.args), _value(function.keywords))
-    owner = getattr(function, "__self__", None)
-    if owner is not None and not isinstance(owner, ModuleType):
-        return (
-            "method",
-            getattr(function, "__qualname__", ""),
-            _identity(getattr(function, "__func__", type(function))),
-            _value(owner),
-        )
-    code = getattr(function, "__code__", None)
-    if code is None:  # an object that can be called
-        return (_value(function), _code(getattr(type(function).__call__, "__code__", None)))
-    cells = [_contents(cell) for cell in function.__closure__ or ()]
-    return (function.__qualname__, _code(code), cells, _value(function.__defaults__), _value(function.__kwdefaults__))
-
-
-def _contents(cell: Any) -> object:
-    try:
-        return _value(cell.cell_contents)
-    except ValueError:  # nothing in it yet
-        return None
-
-
-def _code(code: CodeType | None) -> object:
-    """What code does, without where it stands."""
-    if code is None:
-        return None
-    return (code.co_code, code.co_names, [_value(constant) for constant in code.co_consts])
-
-
-def _value(value: Any, depth: int = 0) -> object:
-    """A value as something whose repr is the same in every process."""
-    if depth > MOST_DEEP:
-        return "deeper"
-    if isinstance(value, CodeType):
-        return _code(value)
-    if isinstance(value, np.ndarray):
-        data = repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
-        return (value.dtype.str, value.shape, hashlib.sha256(data).hexdigest())
-    if isinstance(value, list | tuple):
-        return [_value(item, depth + 1) for item in value]
-    if isinstance(value, set | frozenset):
-        return sorted(repr(_value(item, depth + 1)) for item in value)
-    if isinstance(value, Mapping):
-        return sorted((repr(key), repr(_value(item, depth + 1))) for key, item in value.items())
-    if hasattr(value, "__code__"):
-        return _identity(value)
-    if isinstance(value, type | ModuleType):
-        return value.__name__
-    if hasattr(value, "__dict__"):
-        return (type(value).__qualname__, _value(vars(value), depth + 1))
-    return ADDRESS.sub("", repr(value))
+__all__ = ["Conversion", "Input", "Note", "records_noted"]
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ A penstock source is a Grain data source as it is: ``grain.MapDataset.source(pen
 import copy
 from typing import Any
 
-from penstock.algebra.items import Items
-from penstock.deliver.requirement import importing
+from penstock.deliver.adapter import importing
+from penstock.formats.array import Items
 from penstock.loader import Loader
 from penstock.stream import Stream
 

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
-from penstock.deliver.forms import padding_free, with_bounds
-from penstock.deliver.requirement import for_evaluation, importing
+from penstock.deliver.adapter import for_evaluation, importing, padding_free, with_bounds
 from penstock.deliver.torch import DataLoader
 from penstock.errors import StateMismatchError
 from penstock.loader import Loader

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from penstock.deliver.requirement import for_evaluation, for_training, importing
+from penstock.deliver.adapter import for_evaluation, for_training, importing
 from penstock.deliver.torch import DataLoader, Delivery, deliver
 from penstock.loader import Loader
 from penstock.order import Shard

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.deliver.requirement import check_fields
+from penstock.deliver.adapter import check_fields
 
 __all__ = ["maxtext"]
 

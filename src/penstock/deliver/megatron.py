@@ -13,7 +13,7 @@ import torch
 import torch.utils.data
 
 from penstock.argument import whole_number
-from penstock.deliver.requirement import check_fields
+from penstock.deliver.adapter import check_fields
 from penstock.deliver.torch import as_tensors
 from penstock.loader import Loader
 from penstock.order import Shard

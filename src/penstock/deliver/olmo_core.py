@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from penstock.argument import whole_number
-from penstock.deliver.forms import document_lengths
-from penstock.deliver.requirement import check_fields, importing
+from penstock.deliver.adapter import check_fields, document_lengths, importing
 from penstock.deliver.torch import as_tensors, deliver
 from penstock.loader import Loader
 from penstock.order import Shard

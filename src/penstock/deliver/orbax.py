@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import jax
 
-from penstock.deliver.requirement import importing
+from penstock.deliver.adapter import importing
 from penstock.errors import StateError
 
 with importing("penstock.deliver.orbax needs Orbax", "pip install orbax-checkpoint", "orbax"):

@@ -31,7 +31,7 @@ class ReplicaBatches:
     ``next`` gives this replica's part of the batch of the manager's step, among the replicas of the quorum: call it after
     ``start_quorum`` (or ``zero_grad`` of torchft's optimizer). A step that is not committed comes again, divided among those that
     are left; a replica that was healed begins with the step of the others, and reads none before it. So the committed steps see
-    every sample once, in the order of a run that nobody disturbed. ``group`` is the place of this process in its replica group.
+    every sample once, in the order of an undisturbed run. ``group`` is the place of this process in its replica group.
 
     >>> import numpy as np, penstock as pen
     >>> from penstock.deliver.torchft import ReplicaBatches

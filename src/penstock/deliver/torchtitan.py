@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from penstock.deliver.requirement import importing
+from penstock.deliver.adapter import importing
 from penstock.deliver.torch import deliver
 from penstock.formats.open import open_source
 from penstock.loader import Loader

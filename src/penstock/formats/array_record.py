@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.algebra.view import collect
+from penstock.algebra import collect
 from penstock.argument import IntArray, byte_size
 from penstock.batch import Batch, Outputs, Ragged
 from penstock.errors import CorruptError, FormatError, ReadError, SourceChangedError, TruncatedError

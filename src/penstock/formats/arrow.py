@@ -510,7 +510,7 @@ class MappedArrow(FileSource, ArrowSource):
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         if self._nested is None:
             return super()._read(ids, fields, out)
-        found = self._nested._read(ids, [name for name in fields if name in self._nested.schema], {})
+        found = self._nested.read(ids, [name for name in fields if name in self._nested.schema])
         found |= super()._read(ids, [name for name in fields if name not in found], out)
         return {name: found[name] for name in fields}
 

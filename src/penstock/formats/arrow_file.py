@@ -106,6 +106,17 @@ def plain_fields(fields: Fields | None) -> Fields | None:
     return fields if fields is None else dict(fields) if isinstance(fields, Mapping) else list(fields)
 
 
+def renamed(where: object, there: Collection[str], fields: Fields | None, kind: str) -> dict[str, str]:
+    """What is wanted of the things that are there, new names with old ones. KeyError for a thing that is not there."""
+    wanted = dict(fields) if isinstance(fields, Mapping) else {name: name for name in (there if fields is None else fields)}
+    missing = [old for old in wanted.values() if old not in there]
+    if missing:
+        raise KeyError(f"{where}: there is no {kind} {missing[0]!r}; there are {ascii(list(there))[:500]}")
+    if fields is not None and len(wanted) < len(fields):
+        raise ValueError(f"fields must have every name once, got {list(fields)}")
+    return wanted
+
+
 def choose(schema: Any, fields: Fields | None, where: str) -> dict[str, ArrowField]:
     """The wanted columns of an Arrow schema by the names of their fields. Members of structs are columns called ``a.b``.
 

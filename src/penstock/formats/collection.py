@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from penstock.algebra.concat import Concat, Part
+from penstock.algebra import Concat, Part
 from penstock.argument import byte_size, shown, whole_number
 from penstock.errors import CorruptError, FormatError, UnsafePathError, UnsupportedVersionError
 from penstock.formats.files import File, LocalFile, RemoteFile, has_pattern, matching_paths

@@ -1,4 +1,9 @@
-"""Folders of files: each file a record, decoded by a function, or as an image."""
+"""Folders of files, on disk or as objects under a URL: each file a record, decoded by a function, or as an image.
+
+Objects are those of one listing, in the versions that it told of; order, labels and fingerprint are those of the same folder on
+disk. An object without bytes whose name is the beginning of others is one that some tools put there to stand for a
+directory, and is left out.
+"""
 
 import hashlib
 import io
@@ -7,7 +12,7 @@ import stat
 import time
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -18,7 +23,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.algebra.view import collect
+from penstock.algebra import collect
 from penstock.argument import IntArray, as_ids, byte_size
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output, masked
 from penstock.errors import (
@@ -33,11 +38,12 @@ from penstock.errors import (
     UnsupportedTypeError,
 )
 from penstock.fingerprint import digest_files, fingerprint_files, fingerprint_of, spread
-from penstock.formats.files import MAX_BATCH_BYTES, MAX_BLOCK_BYTES, check_batch, check_block
-from penstock.formats.rows_in_files import default_threads
+from penstock.formats.files import MAX_BATCH_BYTES, MAX_BLOCK_BYTES, Files, Prefix, RemoteFile, check_batch, check_block
+from penstock.formats.rows_in_files import FileRows, default_threads, reader_of_files
 from penstock.native import _core
 from penstock.process import need
-from penstock.records import Blocks, Recipe, Sampling, Source
+from penstock.records import Blocks, Extents, Recipe, Sampling, Source
+from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.store.column import guess_field
 from penstock.store.manifest import fits
@@ -47,13 +53,11 @@ __all__ = [
     "MAX_PIXELS",
     "Decode",
     "Decoder",
-    "FolderOptions",
-    "FolderSource",
-    "Listing",
-    "check_record",
+    "DirectorySource",
+    "PrefixSource",
     "decode_image",
-    "folder_options",
     "open_directory",
+    "open_prefix",
     "run_each",
 ]
 
@@ -176,42 +180,23 @@ SAMPLED_FILES = 32
 """Files, evenly spread, whose bytes are part of the fingerprint."""
 
 
-def open_directory(
-    path: str | os.PathLike[str],
-    *,
-    label: str | None = "label",
-    data: str = "data",
-    decode: Decode | str | None = None,
-    size: tuple[int, int] | None = None,
-    schema: Mapping[str, Field] | None = None,
-    suffixes: Sequence[str] | None = None,
-    threads: int | None = None,
-    max_block_bytes: int | str = MAX_BLOCK_BYTES,
-) -> "DirectorySource":
+def open_directory(path: str | os.PathLike[str], **options: Any) -> "DirectorySource":
     """All files under a folder, in the order of the name bytes at every level; hidden ones are left out.
 
     A record has its bytes as ``data``, its ``path`` below the folder and, if there are sub-folders, the number of the first one as
-    ``label``. ``decode`` turns the bytes into an array, or into a dict whose fields replace ``data``; ``schema`` says what comes
-    out, which is found out from the first file otherwise. ``decode="image"`` gives pixels, resized to ``size`` (height, width) if
-    given. ``suffixes`` chooses files. Links that lead out of the folder are refused, and so are files and images of more than
-    ``max_block_bytes``, unless they take a 64th of them or more on the disk.
+    ``label``. Links that lead out of the folder are refused. Options are those of :func:`folder_options`.
     """
-    how = folder_options(
-        label=label,
-        data=data,
-        decode=decode,
-        size=size,
-        schema=schema,
-        suffixes=suffixes,
-        threads=threads,
-        max_block_bytes=max_block_bytes,
-    )
-    return DirectorySource(_root(path), how)
+    return DirectorySource(_root(path), folder_options(**options))
+
+
+def open_prefix(what: Prefix, *, remote: RemoteOptions, **options: Any) -> "PrefixSource":
+    """All objects under a URL, as the files of the same folder on disk."""
+    return PrefixSource(what, folder_options(**options), remote)
 
 
 @dataclass(frozen=True)
 class FolderOptions:
-    """How a folder is read."""
+    """How a folder is read; see :func:`folder_options`."""
 
     label: str | None
     data: str
@@ -220,6 +205,11 @@ class FolderOptions:
     suffixes: tuple[str, ...] | None
     threads: int
     max_block_bytes: int = MAX_BLOCK_BYTES
+
+    @property
+    def endings(self) -> tuple[bytes, ...] | None:
+        """Those of names that are read, in small letters; None if all are."""
+        return None if self.suffixes is None else tuple(os.fsencode(suffix.lower()) for suffix in self.suffixes)
 
     def no_files(self, root: str) -> NoMatchError:
         """The error of a folder in which there is no record."""
@@ -238,7 +228,13 @@ def folder_options(
     threads: int | None = None,
     max_block_bytes: int | str = MAX_BLOCK_BYTES,
 ) -> FolderOptions:
-    """The options of :func:`open_directory`, checked."""
+    """How a folder is read.
+
+    ``decode`` turns the bytes into an array, or into a dict whose fields replace ``data``; ``schema`` says what comes out, which is
+    found out from the first file otherwise. ``decode="image"`` gives pixels, resized to ``size`` (height, width) if given.
+    ``suffixes`` chooses files. Files and images of more than ``max_block_bytes`` are refused, unless they take a 64th of them or
+    more on the disk.
+    """
     chosen = None if suffixes is None else tuple([suffixes] if isinstance(suffixes, str) else suffixes)
     largest = byte_size("max_block_bytes", max_block_bytes)
     function, fields = _decoding(decode, data, size, schema, largest)
@@ -495,14 +491,13 @@ def _root(path: str | os.PathLike[str]) -> str:
 
 def _scan(folder: str, options: FolderOptions) -> Listing:
     listing, root = Listing(), os.fsencode(folder)
-    endings = None if options.suffixes is None else tuple(os.fsencode(suffix.lower()) for suffix in options.suffixes)
-    levels = [_entries(root, b"", endings)]
+    levels = [_entries(root, b"", options.endings)]
     while levels:
         for place, name, kind in levels[-1]:
             if kind == stat.S_IFDIR:
                 if not place:
                     listing.label_names.append(name)
-                levels.append(_entries(root, os.path.join(place, name), endings))
+                levels.append(_entries(root, os.path.join(place, name), options.endings))
                 break
             _add(listing, (root, place, name), kind, options.max_block_bytes)
         else:
@@ -564,3 +559,75 @@ def _target(root: bytes, path: bytes) -> bytes:
 def _text(path: bytes) -> str:
     """A name as text; bytes that are not UTF-8 are written as escapes."""
     return path.decode("utf-8", "backslashreplace")
+
+
+def _files_of(prefix: Prefix, options: FolderOptions) -> tuple[Listing, list[RemoteFile]]:
+    """What a scan of the same folder on disk would find."""
+    found, files, top = Listing(), list[RemoteFile](), b""
+    endings = options.endings
+    listed = [(name.encode().split(b"/"), info) for name, info in prefix.named()]
+    for names, info in sorted(listed, key=lambda one: one[0]):
+        if names[0].startswith(b"."):
+            continue
+        if len(names) > 1 and names[0] != top:
+            top = names[0]
+            found.label_names.append(top)
+        if any(name.startswith(b".") for name in names) or not (endings is None or names[-1].lower().endswith(endings)):
+            continue
+        file = RemoteFile(prefix.path / b"/".join(names).decode(), info)
+        check_record(str(file), info.size)
+        found.add(b"/".join(names[:-1]), names[-1], info.size)
+        files.append(file)
+    if not files:
+        raise options.no_files(str(prefix.path))
+    return found, files
+
+
+class PrefixSource(FolderSource):
+    """The objects under a URL, read through a window. Every record is a request of its own, in any order."""
+
+    def __init__(self, prefix: Prefix, options: FolderOptions, remote: RemoteOptions) -> None:
+        self._prefix, self._how = prefix, remote
+        found, files = _files_of(prefix, options)
+        self._files = Files(files)
+        self._rows = reader_of_files(
+            [FileRows.whole(file) for file in files], 1, pread=False, threads=options.threads, remote=remote
+        )
+        self._bounds = np.concatenate([[0], np.cumsum(np.frombuffer(found.sizes, np.int64))]).astype(np.int64)
+        try:
+            super().__init__(str(prefix.path), found, options)
+        except BaseException:
+            self._rows.close()
+            raise
+
+    @property
+    def remote(self) -> RemoteFiles | None:
+        return self._rows.remote
+
+    def extents(self, starts: IntArray, stops: IntArray) -> Extents:
+        """All bytes of the objects."""
+        return self._rows.extents(self._bounds[starts], self._bounds[stops])
+
+    def _content_reader(self) -> tuple[Any, int] | None:
+        return self._rows.native_runs(self._bounds, MAX_BATCH_BYTES)
+
+    def file_versions(self) -> Hashable | None:
+        return self._files.file_versions()
+
+    def close(self) -> None:
+        self._rows.close()
+
+    def _where(self, record: int) -> str:
+        return str(self._files[record])
+
+    def _fill(self, ids: IntArray, offsets: IntArray, values: npt.NDArray[np.uint8]) -> None:
+        self._rows.read_spans(self._bounds[ids], offsets, values)
+
+    def _fingerprint_of(self, ids: IntArray) -> str:
+        return Files(self._files[i] for i in ids.tolist()).fingerprint("sample")
+
+    def _digest_of(self, ids: IntArray, sampling: Sampling) -> str | None:
+        return Files(self._files[i] for i in ids.tolist()).sample_digest(sampling, "sample")
+
+    def _recipe(self) -> Recipe:
+        return (PrefixSource, (self._prefix, self._options, self._how))

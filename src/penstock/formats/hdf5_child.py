@@ -74,7 +74,6 @@ def receive(size: int) -> bytes:
 
 
 def send(data: Any) -> None:
-    """All of it."""
     view = memoryview(data).cast("B")
     while view:
         view = view[os.write(1, view) :]

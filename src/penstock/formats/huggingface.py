@@ -21,8 +21,8 @@ from penstock.argument import IntArray
 from penstock.errors import CorruptError, EmptySourceError, FormatError, MissingError, UnsafePathError, UnsupportedVersionError
 from penstock.formats.arrow import open_arrow
 from penstock.formats.arrow_file import Fields, is_stream, mapped_bytes, read_batches, translated
-from penstock.formats.copied import copy_files
 from penstock.formats.files import File, LocalFile, Prefix, RemoteFile, read_json
+from penstock.formats.publish import copy_files
 from penstock.process import need
 from penstock.records import Source
 from penstock.remote.url import UrlPath

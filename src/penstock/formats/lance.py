@@ -20,8 +20,8 @@ from penstock.errors import CorruptError, MissingError, ReadError
 from penstock.fingerprint import fingerprint_of
 from penstock.formats.arrow import open_table
 from penstock.formats.arrow_file import Fields, choose, may_be_null, plain_fields, with_nullable
-from penstock.formats.copied import copy_directory
 from penstock.formats.files import Prefix, one_line
+from penstock.formats.publish import copy_directory
 from penstock.formats.rows_in_files import default_threads
 from penstock.process import need
 from penstock.records import Blocks, Recipe, Source

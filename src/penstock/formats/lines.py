@@ -5,7 +5,6 @@ A format says what its lines are (:class:`LineFormat`); everything else is here.
 """
 
 import io
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -25,6 +24,7 @@ from penstock.formats.arrow_file import ArrowField, translated
 from penstock.formats.files import Files, FileSource, check_block
 from penstock.formats.parquet import RangeFile
 from penstock.formats.rows_in_files import reader_of_memory
+from penstock.formats.sidecar import sealed, unsealed
 from penstock.formats.spans import FileSpans, ScannedFile, SpanField, SpanIndex, SpanOptions, SpanSource
 from penstock.native import _core
 from penstock.process import Recent, need
@@ -124,7 +124,6 @@ class TextOptions:
 
 
 def open_lines(files: Files, how: LineFormat, options: TextOptions) -> Source:
-    """Files of lines as one source."""
     compressed = [_codec(file.name) is not None for file in files]
     if all(compressed):
         if options.raw:
@@ -157,15 +156,11 @@ class _Notes:
     blocks: Sequence[tuple[int, int, int]] = ()
 
     def to_bytes(self) -> Texts:
-        content = json.dumps({"seen": self.seen, "lines": self.lines, "blocks": self.blocks}).encode()
-        crc = _core.crc32c(np.frombuffer(content, np.uint8))
-        return np.frombuffer(crc.to_bytes(4, "little") + content, np.uint8)
+        return sealed({"seen": self.seen, "lines": self.lines, "blocks": self.blocks})
 
     @classmethod
     def of(cls, path: str, data: Texts) -> "_Notes":
-        if data.size < 4 or _core.crc32c(np.ascontiguousarray(data[4:])) != int.from_bytes(data[:4].tobytes(), "little"):
-            raise CorruptError(f"{path}: its index is not what was written: remove the .penstock-index next to it, or in the cache")
-        found = json.loads(data[4:].tobytes())
+        found = unsealed(path, data)
         return cls(found["seen"], int(found["lines"]), [tuple(block) for block in found["blocks"]])
 
 

@@ -8,13 +8,22 @@
     chunk       = n u32 | offsets in the chunk u32 x (n + 1) | item after item
     item        = bytes u32 of every leaf | the leaves;    with TokensLoader: the tokens
     compressed  = a zstd frame of the chunk, or a chunk whose items are zstd frames, or, in batches of items:
-                  "LDFZ01\\0\\0" | version u16 | flags u16 | n u32 | items of a frame u32 | frames u32 | offsets u32 x (n + 1) |
+                  "LDFZ01\0\0" | version u16 | flags u16 | n u32 | items of a frame u32 | frames u32 | offsets u32 x (n + 1) |
                   frame* | zstd frames;    frame = first item u32, items u32, offset u64, bytes u32, decompressed bytes u32
-    rows        = n u32 | offsets | Arrow file | its bytes u32 | "LDARW01\\0"    where items are dicts of texts, numbers and lists
+    rows        = n u32 | offsets | Arrow file | its bytes u32 | "LDARW01\0"    where items are dicts of texts, numbers and lists
 
 An item is what the function of the user yielded. Its leaves are fields, named by their way through dicts and lists (``a.b``,
 ``0``), or ``data``. Leaves that are lists and dicts are JSON texts. An item of the TokensLoader is a document. Rows have the fields
-of their Arrow file.
+of their Arrow file. Leaves that are lists and dicts of any shape::
+
+    leaf        = value, or its JSON (of old versions: the first byte is above 0x20)
+    value       = 0 size u32, JSON | 1 n u32, (size u32, text) x n | 2 n u32, i64 x n | 3 n u32, f64 x n | 4 n u32, u8 x n |
+                  5 n u32, (size u32, key, value) x n | 6 n u32, k u32, (size u32, key) x k, cell x (n k) |
+                  7 size u32, text | 8 i64 | 9 f64 | 10 u8 | 11
+    cell        = 0x10 | 0x11 size u32, text | 0x12 i64 | 0x13 f64 | 0x14 u8
+
+1 to 4 are lists of texts, whole numbers, floats and truth values, 5 is a dict, 6 a list of dicts with the same keys, 7 to 10 single
+values, 11 and 0x10 nothing.
 """
 
 import json
@@ -22,14 +31,19 @@ import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from penstock.algebra import View
 from penstock.argument import IntArray, byte_size
+from penstock.batch import Batch, Outputs, Ragged
 from penstock.errors import (
+    BatchTooLargeError,
     CorruptError,
     EmptySourceError,
     FormatError,
@@ -40,6 +54,7 @@ from penstock.errors import (
     UnsupportedTypeError,
     UnsupportedVersionError,
 )
+from penstock.fingerprint import fingerprint_of
 from penstock.formats.arrow import Decoding, Group, GroupSource
 from penstock.formats.arrow_file import (
     ArrowField,
@@ -58,9 +73,19 @@ from penstock.formats.arrow_file import (
 from penstock.formats.arrow_file import (
     choose as choose_columns,
 )
-from penstock.formats.copied import copy_files
-from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, FileSource, LocalFile, Names, RemoteFile, Versions, check_block
-from penstock.formats.litdata_nested import NestedItems
+from penstock.formats.files import (
+    MAX_BLOCK_BYTES,
+    File,
+    Files,
+    FileSource,
+    LocalFile,
+    Names,
+    RemoteFile,
+    Versions,
+    check_block,
+    one_line,
+    read_json,
+)
 from penstock.formats.packed import (
     KEPT_BYTES,
     OFFSET,
@@ -75,19 +100,172 @@ from penstock.formats.packed import (
     PackedSource,
     choose,
     first_values,
+    with_types,
 )
 from penstock.formats.parquet import RangeFile
+from penstock.formats.publish import copy_files
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
 from penstock.formats.token_line import Documents, LineOptions, TokenSource
 from penstock.native import _core
 from penstock.process import map_at_once, need
-from penstock.records import Recipe
+from penstock.records import Recipe, Source
 from penstock.remote.url import UrlPath
 from penstock.remote.window import RemoteOptions
+from penstock.row_table import OwnRows, RowTable
 from penstock.schema import Field
 from penstock.store.storage import as_location
 
-__all__ = ["INDEX", "LitDataRows", "LitDataTokens", "open_litdata"]
+__all__ = ["LitDataRows", "LitDataTokens", "NestedItems", "nested_value", "open_litdata"]
+
+NUM, WHOLE, FLOAT = struct.Struct("<I"), struct.Struct("<q"), struct.Struct("<d")
+_Kind = IntEnum("_Kind", "JSON TEXTS WHOLES FLOATS FLAGS DICT ROWS TEXT INT REAL FLAG NOTHING", start=0)
+"""Kinds of nested values."""
+
+CELLS = {0x10: _Kind.NOTHING, 0x11: _Kind.TEXT, 0x12: _Kind.INT, 0x13: _Kind.REAL, 0x14: _Kind.FLAG}
+OLD = 0x20
+"""Leaves that begin with a larger byte are JSON as a whole."""
+
+
+def nested_value(where: str, data: bytes, max_block_bytes: int = MAX_BLOCK_BYTES) -> Any:
+    """What a leaf has. CorruptError, with where it is, if it has anything else."""
+    try:
+        if data[:1] > bytes([OLD]):
+            return json.loads(data)
+        reader = _Reader(where, data, max_block_bytes)
+        value = reader.value()
+        reader.need_end()
+    except BatchTooLargeError:
+        raise
+    except (ValueError, IndexError, RecursionError, struct.error) as error:
+        raise CorruptError(
+            f"{where}: expected a nested value, found {one_line(repr(data[:20]), 80)}: {one_line(error, 100)}"
+        ) from None
+    return value
+
+
+class _Reader:
+    """Reads values, one behind the other."""
+
+    def __init__(self, where: str, data: bytes, max_block_bytes: int) -> None:
+        self._where, self._data, self._at, self._limit = where, data, 0, max_block_bytes
+
+    def need_end(self) -> None:
+        if self._at != len(self._data):
+            raise ValueError(f"{len(self._data) - self._at} bytes behind it")
+
+    def _take(self, size: int) -> bytes:
+        if size > len(self._data) - self._at:
+            raise ValueError(f"expected {size} bytes from byte {self._at} on")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def _byte(self) -> int:
+        return self._take(1)[0]
+
+    def _count(self, least: int = 1) -> int:
+        """The number of things that follow, of at least ``least`` bytes each."""
+        (count,) = NUM.unpack(self._take(NUM.size))
+        if count * least > len(self._data) - self._at:
+            raise ValueError(f"expected {count} things from byte {self._at} on")
+        return int(count)
+
+    def _text(self) -> str:
+        return self._take(self._count()).decode()
+
+    def _single(self, kind: int) -> Any:
+        if kind == _Kind.TEXT:
+            return self._text()
+        if kind == _Kind.INT:
+            return WHOLE.unpack(self._take(WHOLE.size))[0]
+        if kind == _Kind.REAL:
+            return FLOAT.unpack(self._take(FLOAT.size))[0]
+        if kind == _Kind.FLAG:
+            return bool(self._byte())
+        if kind == _Kind.NOTHING:
+            return None
+        raise ValueError(f"unknown kind {kind}")
+
+    def value(self) -> Any:
+        kind = self._byte()
+        if kind == _Kind.JSON:
+            return json.loads(self._take(self._count()))
+        if kind == _Kind.TEXTS:
+            return [self._text() for _ in range(self._count(NUM.size))]
+        if kind in (_Kind.WHOLES, _Kind.FLOATS):
+            return np.frombuffer(self._take(8 * self._count(8)), "<i8" if kind == _Kind.WHOLES else "<f8").tolist()
+        if kind == _Kind.FLAGS:
+            return [bool(one) for one in self._take(self._count())]
+        if kind == _Kind.DICT:
+            return {self._text(): self.value() for _ in range(self._count(NUM.size + 1))}
+        return self._rows() if kind == _Kind.ROWS else self._single(kind)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        (count,) = NUM.unpack(self._take(NUM.size))
+        keys = [self._text() for _ in range(self._count(NUM.size))]
+        if not keys or count * len(keys) > len(self._data) - self._at:
+            raise ValueError(f"expected {count} dicts of {len(keys)} keys from byte {self._at} on")
+        check_block(self._where, count * sum(map(len, keys)), len(self._data), self._limit)  # keys are written once
+        return [{key: self._single(CELLS.get(self._byte(), -1)) for key in keys} for _ in range(count)]
+
+
+class NestedItems(View):
+    """Items some of whose leaves are nested: those are JSON texts, the others as they are."""
+
+    def __init__(self, source: Source, nested: Sequence[str], where: str, max_block_bytes: int) -> None:
+        """``source`` gives the bytes of the nested ones; ``where`` is its name in messages."""
+        self._source, self._nested, self._name, self._limit = source, tuple(nested), where, max_block_bytes
+
+    @property
+    def schema(self) -> Mapping[str, Field]:
+        return {
+            name: Field.text(nullable=field.nullable) if name in self._nested else field
+            for name, field in self._source.schema.items()
+        }
+
+    def _digest(self, source: str) -> str:
+        return fingerprint_of("litdata nested", self._nested, source)
+
+    @property
+    def behind(self) -> Source:
+        """The bytes are there."""
+        return self._source
+
+    @property
+    def max_batch_bytes(self) -> int | None:
+        return self._source.max_batch_bytes
+
+    def row_tables(self) -> Mapping[str, tuple[RowTable, str]]:
+        """The nested leaves are read here, the others where they are."""
+        own, tables = OwnRows(self), self._source.row_tables()
+        return {name: (own, name) if name in self._nested else tables[name] for name in self.schema}
+
+    def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
+        found = dict(self._source.read(ids, fields, {name: out[name] for name in out if name in fields}))
+        for name in fields:
+            if name in self._nested:
+                found[name] = self._texts(name, ids, found[name])
+        return found
+
+    def _texts(self, name: str, ids: IntArray, column: Ragged) -> Ragged:
+        texts = []
+        for record, data in zip(ids.tolist(), column, strict=True):
+            value = nested_value(f"{self._name}: item {record}: leaf {one_line(name, 100)}", data, self._limit)
+            texts.append(_as_json(value))
+        return Ragged.from_items(texts, dtype=np.uint8, kind="text")
+
+    def _recipe(self) -> Recipe:
+        return NestedItems, (self._source, self._nested, self._name, self._limit)
+
+
+def _as_json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if text.isascii() or _is_unicode(text) else json.dumps(value, separators=(",", ":"))
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether there is no half of a character in it, which JSON may have, and UTF-8 may not."""
+    return not any(0xD800 <= ord(letter) < 0xE000 for letter in text)
+
 
 INDEX = "index.json"
 INDEX_BYTES = 256 << 20
@@ -180,14 +358,8 @@ def _files(index: File, content: Mapping[str, Any]) -> Files:
 
 
 def _content(index: File) -> dict[str, Any]:
-    size = index.size
-    if size > INDEX_BYTES:
-        raise FormatError(f"{index}: expected an index of at most {INDEX_BYTES} bytes, found {size}")
-    try:
-        content = json.loads(index.read(0, size))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{index}: expected JSON, found something else") from error
-    if not isinstance(content, dict) or not isinstance(content.get("chunks"), list) or not isinstance(content.get("config"), dict):
+    content = read_json(index, INDEX_BYTES)[1]
+    if not isinstance(content.get("chunks"), list) or not isinstance(content.get("config"), dict):
         raise FormatError(f"{index}: expected the index of chunks of LitData, with chunks and a config")
     if content["config"].get("encryption") is not None:
         raise UnsupportedTypeError(f"{index}: chunks with encryption are not read: write them without")
@@ -331,12 +503,8 @@ def _packed_items(
     decompression = None if level is None else Decompression("zstd", *limits)
     if level in ("sample", "batch"):
         decompression = ItemDecompression(level, *limits)
-    wanted = (
-        [column.name for column in columns] if fields is None else list(fields.values() if isinstance(fields, dict) else fields)
-    )
-    if any(column.form != ArrayForm.PLAIN and column.name in wanted for column in columns):
-        heads = files.once("arrays", lambda: first_values(parts, columns, 2 * OFFSET.itemsize, decompression))
-        columns = [_with_type(files[0], column, heads, wanted) for column in columns]
+    first = partial(first_values, parts, columns, 2 * OFFSET.itemsize, decompression)
+    columns = with_types(files, columns, fields, first, _with_type)
     layout = choose(files[0], columns, fields)
     origin = PackedOrigin(options, ("litdata items", fields), (_open_packed, (files, fields, options, limits)))
     if decompression is None:
@@ -493,15 +661,13 @@ def _leaf(name: str, encoding: str) -> PackedColumn:
     return PackedColumn(name, encoding, field.stride if field is not None and field.is_fixed else -1, True, field, form)
 
 
-def _with_type(index: File, column: PackedColumn, heads: Mapping[str, bytes], wanted: Sequence[str]) -> PackedColumn:
+def _with_type(index: File, column: PackedColumn, head: bytes | None) -> PackedColumn:
     """A leaf of arrays, as the first item has it."""
-    if column.form == ArrayForm.PLAIN or column.name not in wanted:
-        return column
-    if column.name not in heads:
+    if head is None:
         raise EmptySourceError(f"{index}: expected an item, which says what arrays leaf {ascii(column.name)[:100]} has, found none")
     types = LEAF_TENSORS if column.encoding == "tensor" else LEAF_ARRAYS
     for order in "<>":  # newer versions write the heads of tensors in the other byte order
-        found = np.frombuffer(heads[column.name].ljust(8, b"\xff")[:8], f"{order}u4").tolist()
+        found = np.frombuffer(head.ljust(8, b"\xff")[:8], f"{order}u4").tolist()
         code, ndim = found
         if code in types and ndim <= 32:
             field = Field.ragged(types[code], ndim) if ndim else Field(types[code])

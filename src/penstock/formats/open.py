@@ -16,12 +16,10 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import numpy.typing as npt
 
-from penstock.algebra.concat import Concat
-from penstock.algebra.view import Aligned
+from penstock.algebra import Aligned, Concat
 from penstock.batch import Ragged
 from penstock.errors import EmptyFileError, FormatError, MissingError, SchemaMismatchError, UnsupportedTypeError
 from penstock.formats.array import ArraySource, open_array
-from penstock.formats.copied import copy_files
 from penstock.formats.files import (
     File,
     Files,
@@ -38,6 +36,7 @@ from penstock.formats.files import (
     next_to,
     suffix_of,
 )
+from penstock.formats.publish import copy_files
 from penstock.formats.tokens import numbered_objects
 from penstock.records import Source
 from penstock.remote.objects import ObjectInfo
@@ -93,7 +92,7 @@ TFRECORD = Kind("tfrecord", (".tfrecord", ".tfrecords"), "tfrecord:open_tfrecord
 TAR = Kind("tar", (".tar", ".tgz", ".tar.gz", ".tar.zst"), "webdataset:open_tar", head=b"ustar", at_urls=True, head_at=257)
 COLLECTION = Kind("collection", (), "collection:open_collection", at_urls=True)
 FOLDER = Kind("a folder of any files", (), "folder:open_directory")
-PREFIX = Kind("objects under a URL", (), "prefix:open_prefix", at_urls=True, is_listed=True)
+PREFIX = Kind("objects under a URL", (), "folder:open_prefix", at_urls=True, is_listed=True)
 
 KINDS = (
     Kind("npy", (".npy",), "flat_tokens:open_npy_file", head=b"\x93NUMPY", at_urls=True),
@@ -105,7 +104,7 @@ KINDS = (
     Kind("rows", (".shard",), "rows:open_rows", head=b"GAMSAE01", at_urls=True),
     TOKENS,
     MEGATRON,
-    Kind("datatrove", (".ds",), "datatrove:open_datatrove", at_urls=True),
+    Kind("datatrove", (".ds",), "flat_tokens:open_datatrove", at_urls=True),
     TFRECORD,
     TAR,
     Kind("jsonl", (*_also_compressed(".jsonl", ".ndjson"), ".json.gz", ".json.zst"), "jsonl:open_jsonl", at_urls=True),

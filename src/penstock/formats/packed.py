@@ -31,7 +31,7 @@ from penstock.errors import (
     UnsafeDataError,
     UnsupportedTypeError,
 )
-from penstock.formats.arrow_file import Fields
+from penstock.formats.arrow_file import Fields, renamed
 from penstock.formats.files import MAX_BATCH_BYTES, File, Files, check_batch, check_block, one_line
 from penstock.formats.rows_in_files import (
     BLOCK_BYTES,
@@ -62,6 +62,7 @@ __all__ = [
     "PackedSource",
     "choose",
     "first_values",
+    "with_types",
 ]
 
 OFFSET = np.dtype("<u4")
@@ -559,16 +560,24 @@ def first_values(
 # Choosing fields
 
 
+def with_types(
+    files: Files,
+    columns: Sequence[PackedColumn],
+    fields: Fields | None,
+    first: Callable[[], dict[str, bytes]],
+    find: Callable[[File, PackedColumn, bytes | None], PackedColumn],
+) -> list[PackedColumn]:
+    """The columns, those of arrays that are wanted with the type that ``find`` sees in the ``first`` bytes of the first record."""
+    arrays = {column.name for column in columns if column.form != ArrayForm.PLAIN}
+    unknown = arrays if fields is None else arrays & {*(fields.values() if isinstance(fields, Mapping) else fields)}
+    heads = files.once("arrays", first) if unknown else {}
+    return [find(files[0], column, heads.get(column.name)) if column.name in unknown else column for column in columns]
+
+
 def choose(where: object, columns: Sequence[PackedColumn], fields: Fields | None) -> PackedLayout:
     """The wanted columns by the names of their fields. UnsupportedTypeError for one that is not read."""
     there = {column.name: number for number, column in enumerate(columns)}
-    wanted = fields if isinstance(fields, Mapping) else {name: name for name in (there if fields is None else fields)}
-    missing = [old for old in wanted.values() if old not in there]
-    if missing:
-        raise KeyError(f"{where}: there is no column {missing[0]!r}; there are {ascii(list(there))[:500]}")
-    if fields is not None and len(wanted) < len(fields):
-        raise ValueError(f"fields must have every name once, got {list(fields)}")
-    chosen = {new: there[old] for new, old in wanted.items()}
+    chosen = {new: there[old] for new, old in renamed(where, there, fields, "column").items()}
     if not chosen:
         raise SchemaMismatchError(f"{where}: expected at least one column, found none")
     for new, number in chosen.items():

@@ -11,7 +11,7 @@ Offsets count from the beginning of the data, which the tensors fill without hol
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import prod
 from typing import Any
 
@@ -27,7 +27,7 @@ from penstock.errors import (
     TruncatedError,
     UnsupportedTypeError,
 )
-from penstock.formats.arrow_file import Fields, plain_fields
+from penstock.formats.arrow_file import Fields, plain_fields, renamed
 from penstock.formats.files import File, Files, Names, find_files
 from penstock.formats.rows_in_files import (
     FileRows,
@@ -166,12 +166,7 @@ class Safetensors(RowSource):
 
 def _choose(file: File, head: _Head, fields: Fields | None) -> dict[str, _Tensor]:
     """The wanted tensors by the names of their fields. SchemaMismatchError unless they have the same first dimension."""
-    wanted = fields if isinstance(fields, Mapping) else {name: name for name in (head.tensors if fields is None else fields)}
-    missing = [old for old in wanted.values() if old not in head.tensors]
-    if missing:
-        raise KeyError(f"{file}: there is no tensor {missing[0]!r}; there are {_listed(list(head.tensors))}")
-    if fields is not None and len(wanted) < len(fields):
-        raise ValueError(f"fields must have every name once, got {list(fields)}")
+    wanted = renamed(file, head.tensors, fields, "tensor")
     chosen = {new: head.tensors[old] for new, old in wanted.items()}
     if not chosen:
         raise SchemaMismatchError(f"{file}: expected at least one tensor, found none")
@@ -184,7 +179,6 @@ def _choose(file: File, head: _Head, fields: Fields | None) -> dict[str, _Tensor
 
 
 def _schema(file: File, tensors: Mapping[str, _Tensor]) -> dict[str, Field]:
-    """The fields of tensors."""
     made: dict[str, Field] = {}
     for name, tensor in tensors.items():
         if tensor.kind not in ELEMENTS:
@@ -204,12 +198,8 @@ def _schema(file: File, tensors: Mapping[str, _Tensor]) -> dict[str, Field]:
 
 def _shown(things: Mapping[str, object]) -> str:
     """Names with what they stand for, for a message."""
-    return _listed([f"{name[:100]!r}: {str(thing)[:100]}" for name, thing in things.items()])
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(ascii(name[:200])[1:-1] for name in names[:SHOWN])}{more}"
+    more = f" and {len(things) - SHOWN} more" if len(things) > SHOWN else ""
+    return ", ".join(f"{name[:100]!a}: {ascii(str(thing)[:100])[1:-1]}" for name, thing in islice(things.items(), SHOWN)) + more
 
 
 # The header

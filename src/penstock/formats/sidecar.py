@@ -19,6 +19,7 @@ Sidecars of objects at URLs are in the cache directory. :func:`publish` puts the
 there before it searches objects, and copies them to its cache directory.
 """
 
+import json
 import os
 import posixpath
 import re
@@ -70,7 +71,9 @@ __all__ = [
     "publish",
     "read_sidecar",
     "recording",
+    "sealed",
     "sidecars_of",
+    "unsealed",
 ]
 
 MAGIC, VERSION = b"PENSIDE\n", 1
@@ -81,7 +84,7 @@ HEAD = struct.Struct("<8sIIQ16s32sI20x")
 ENTRY = struct.Struct("<16s8sQQQI12x")
 CRC_AT = HEAD.size - 24
 SUFFIX = ".penstock-index"
-BESIDE = re.compile(rf"\.(.*)\.[0-9a-f]{{16}}{re.escape(SUFFIX)}", re.DOTALL)
+SIDECAR_NAME = re.compile(rf"\.(.*)\.[0-9a-f]{{16}}{re.escape(SUFFIX)}", re.DOTALL)
 """The name of a sidecar next to a file, and in it that of the file."""
 
 
@@ -203,20 +206,20 @@ def sidecars_of(files: Callable[[str], bool], paths: Iterable[Path], *, cache: P
     """The sidecars of files, whatever they are about: those next to the paths, and those in the cache directory one of whose files,
     given by its path or URL, is meant.
     """
-    beside: dict[Path, set[str]] = {}
+    by_directory: dict[Path, set[str]] = {}
     for path in (Path(os.path.realpath(path)) for path in paths):
-        beside.setdefault(path.parent, set()).add(path.name[:100])
-    found = [one for directory, names in beside.items() for one in _beside(directory, names)]
+        by_directory.setdefault(path.parent, set()).add(path.name[:100])
+    found = [one for directory, names in by_directory.items() for one in _next_to(directory, names)]
     place = cache_directory() if cache is None else cache
     if place is not None and is_directory(place):
         found += [place / name for name in sorted(names_in(place)) if name.endswith(SUFFIX) and _is_about(place / name, files)]
     return list(dict.fromkeys(found))
 
 
-def _beside(directory: Path, names: Collection[str]) -> Iterator[Path]:
+def _next_to(directory: Path, names: Collection[str]) -> Iterator[Path]:
     """The sidecars of files of a directory, next to them."""
     for name in sorted(names_in(directory)) if is_directory(directory) else []:
-        named = BESIDE.fullmatch(name)
+        named = SIDECAR_NAME.fullmatch(name)
         if named is not None and named[1] in names and is_file(directory / name):
             yield directory / name
 
@@ -695,3 +698,17 @@ def _read_column(
         raise CorruptError(f"{path}: the checksums of an array are not what was written")
     array = content[offset:stop].view(dtype) if count else np.empty(0, dtype)
     return _Column(array, crcs, np.zeros(pages, np.bool_), pages == 0, content, offset)
+
+
+def sealed(value: Any) -> npt.NDArray[np.uint8]:
+    """JSON to be kept in a sidecar, with its checksum."""
+    content = json.dumps(value).encode()
+    crc = _core.crc32c(np.frombuffer(content, np.uint8))
+    return np.frombuffer(crc.to_bytes(4, "little") + content, np.uint8)
+
+
+def unsealed(where: object, data: npt.NDArray[np.uint8]) -> Any:
+    """The value of :func:`sealed`. CorruptError if the bytes are not what was written."""
+    if data.size < 4 or _core.crc32c(np.ascontiguousarray(data[4:])) != int.from_bytes(data[:4].tobytes(), "little"):
+        raise CorruptError(f"{where}: its index is not what was written: remove the .penstock-index next to it, or in the cache")
+    return json.loads(data[4:].tobytes())

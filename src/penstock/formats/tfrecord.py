@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from penstock.algebra.view import collect
+from penstock.algebra import collect
 from penstock.argument import IntArray
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output, masked
 from penstock.errors import CorruptError, FormatError, SchemaMismatchError, UnsupportedTypeError

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.algebra.view import Aligned
+from penstock.algebra import Aligned
 from penstock.argument import IntArray, as_ids, check_positions, shown, whole_number
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output
 from penstock.errors import CorruptError, SchemaMismatchError
@@ -239,7 +239,6 @@ class TokenSource(RowSource):
 
     @property
     def token_field(self) -> str:
-        """The field that has the tokens."""
         return self._name
 
     @property
@@ -464,7 +463,6 @@ class MaskedTokens(Aligned):
 
     @property
     def token_field(self) -> str:
-        """The field that has the tokens."""
         return self._tokens.token_field
 
     @property

@@ -32,7 +32,7 @@ from penstock.records import Source
 from penstock.remote.window import Window, is_changing
 from penstock.stream import Stream
 
-__all__ = ["Batches", "Loader"]
+__all__ = ["Batches", "Loader", "make_dealing"]
 
 MOST_MEASURED = 1000
 """Steps whose padding is added up."""
@@ -109,7 +109,7 @@ class Loader:
             batch_size = _rows_of(stream, batch_tokens, (batch_size, phases, balance), self._shard)
         self._balance = None if balance is None else Balance.of(balance)
         self._first = make_schedule(stream, batch_size, phases, tail, self._shard)
-        dealing = None if self._balance is None else _make_dealing(self._balance, self._first)
+        dealing = None if self._balance is None else make_dealing(self._balance, self._first)
         if dealing is not None:
             self._first = replace(self._first, is_dealt=True)
         self._schedule = self._zero = self._first
@@ -212,8 +212,8 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches of the current epoch, those already delivered included; TypeError if it never ends."""
-        if self._phases is None:
-            len(self.stream)
+        if self._phases is None and self.stream.endless_epoch == self.epoch:
+            raise TypeError("an epoch of this mixture never ends, so it has no length")
         return self._schedule.steps_in(self.epoch) if self._phases is None else self._schedule.total or 0
 
     def remaining(self) -> range:
@@ -425,7 +425,7 @@ class Loader:
             if not steps:
                 return []
             last = self._schedule.place(max(steps))
-            epochs, before = range(self._schedule.place(min(steps)).epoch, last.epoch + 2), last.next_position
+            epochs, before = range(self._schedule.place(min(steps)).epoch, last.next_epoch + 1), last.next_position
         elif epochs is None:
             epochs = range(self.epoch, self.epoch + 1)
         ranges = self.stream.ranges_of(record, epochs, before)
@@ -486,7 +486,7 @@ class Loader:
         return f"<penstock Loader: step {self.step}, epoch {self.epoch}, batches of {self._batch_size}, {self.stream!r}>"
 
 
-def _make_dealing(balance: Balance, schedule: Schedule) -> Dealing:
+def make_dealing(balance: Balance, schedule: Schedule) -> Dealing:
     """ValueError, TypeError or KeyError if samples cannot be dealt so. The costs of records are read."""
     slots = schedule.shard.world * balance.micro_batches
     for size, _ in schedule.shapes:

@@ -162,7 +162,6 @@ class StreamReads:
         return int(self.order.positions(epoch, np.arange(units.start, units.stop, dtype=np.int64)).max())
 
     def rows_of(self, units: range) -> Iterator[Rows]:
-        """The rows of units."""
         starts, stops = (np.array([edge * self.unit], np.int64) for edge in (units.start, units.stop))
         return leaf_rows(self.tables, starts, stops)
 

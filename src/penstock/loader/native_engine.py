@@ -414,10 +414,13 @@ class NativeEngine(Engine):
     def _find(self, picks: Picks) -> "_Asked":
         """Where samples are: rows of leaves, for every group of fields."""
         flat, streams = flatten(picks)
-        if isinstance(flat, RecordPicks) or len(flat) == 0:
-            plain = replace(flat, sources=streams) if isinstance(flat, RecordPicks) else RecordPicks(ids_of(flat))
-            return _Asked(plain, [group.find(plain.ids, streams) for group in self._groups])
-        return _Asked(RecordPicks(ids_of(flat), sources=streams), [], flat)
+        if isinstance(flat, RecordPicks):
+            found = replace(flat, sources=streams)
+        else:
+            found = RecordPicks(ids_of(flat), sources=streams)
+            if len(flat):
+                return _Asked(found, [], flat)
+        return _Asked(found, [group.find(found.ids, streams) for group in self._groups])
 
     def _put(self, asked: "_Asked", size: int) -> RecordPicks:
         """Ask the rings for batches of ``size`` of those samples; the record, or first token, of each in its own source."""

@@ -173,7 +173,7 @@ def _as_json(state: Any) -> Any:
 
 def _difference(expected: Any, found: Any) -> str | None:
     """What differs first, in words."""
-    if not (isinstance(expected, Mapping) and isinstance(found, Mapping)):
+    if not all(isinstance(one, Mapping) for one in (expected, found)):
         return None if expected == found else f"the batch differs: expected {_short(expected)}, got {_short(found)}"
     for name in dict.fromkeys([*expected, *found]):
         if name not in found or name not in expected:

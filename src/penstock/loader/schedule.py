@@ -456,6 +456,10 @@ def make_schedule(stream: Stream, batch_size: int | None, phases: Sequence[Phase
             "use a smaller batch_size, other weights, or another tail"
         )
     if schedule.stream.axis > 0 and schedule.total == 0:
+        if schedule.stream.num_samples > 0 and tail == "wrap":
+            raise ValueError(
+                f"the whole run has fewer samples than a batch of {size}, because of its caps: use a smaller batch_size"
+            )
         if schedule.stream.num_samples > 0:
             raise ValueError(
                 f"tail='drop' drops every epoch whole: it has {schedule.stream.num_samples} samples, a batch {size}: "

@@ -145,7 +145,7 @@ class Identity:
             return self._fitting(state, stream)
         except StateMismatchError:
             for step, before in stream.unamended():
-                if not self.of_stream(before)._fits(state, before):
+                if not self.of_stream(before).fits(state, before):
                     continue
                 if state.step > step:
                     raise StateMismatchError(
@@ -155,7 +155,7 @@ class Identity:
                 return stream
             raise
 
-    def _fits(self, state: State, stream: Stream) -> bool:
+    def fits(self, state: State, stream: Stream) -> bool:
         """Whether a state was saved by a stream as it is."""
         try:
             return self._fitting(state, stream) is stream

@@ -60,6 +60,10 @@ class Meter:
         self._left: float | None = None
         _meters.add(self)
 
+    def unlock(self) -> None:
+        """In a forked child: a thread that held the lock is not there to release it."""
+        self._lock = threading.Lock()
+
     @contextmanager
     def making(self) -> Iterator[None]:
         """Time spent on making a batch."""
@@ -117,9 +121,8 @@ _meters: "weakref.WeakSet[Meter]" = weakref.WeakSet()
 
 
 def _unlock_all() -> None:
-    """In a forked child: a thread that held the lock of a meter is not there to release it."""
     for meter in list(_meters):
-        meter._lock = threading.Lock()
+        meter.unlock()
 
 
 os.register_at_fork(after_in_child=_unlock_all)

@@ -14,13 +14,10 @@ from penstock.order.design import (
     in_fraction,
 )
 from penstock.order.mixture import Amendment, Choice, Mixture
-from penstock.order.order import InvertibleOrder, Order, Sequential, Sliding
+from penstock.order.order import BlockShuffle, InvertibleOrder, Order, Random, Sequential, Shuffle, Sliding, Weighted
 from penstock.order.pack import Pack, Pieces
 from penstock.order.permutation import Permutation
-from penstock.order.phase import Curriculum, Phase, PhasePlace
-from penstock.order.position import ORDER_VERSION, Cursor, Shard
-from penstock.order.shuffle import BlockShuffle, Random, Shuffle
-from penstock.order.weighted import Weighted
+from penstock.order.position import ORDER_VERSION, Curriculum, Cursor, Phase, PhasePlace, Shard
 
 __all__ = [
     "ORDER_VERSION",

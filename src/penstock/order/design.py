@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -261,6 +262,15 @@ class Design:
         if bad.size:
             raise ValueError(f"masses must be finite and at least 0, got {bad[0]}")
         return cls(replace(recipe, strata=parts, masses=tuple(mass.tolist())))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What ``source.design`` makes this of, in plain types."""
+        recipe = self._recipe
+        given: dict[str, Any] = {"size": recipe.size, "seed": recipe.seed, "full_pass": True}
+        if recipe.strata is not None:
+            given["strata"] = list(recipe.strata) if isinstance(recipe.strata, tuple) else recipe.strata
+        return given if recipe.masses is None else given | {"masses": list(recipe.masses)}
 
     @property
     def n(self) -> int:

@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.argument import IntArray, whole_number
-from penstock.order.order import InvertibleOrder, Order
+from penstock.order.order import BlockShuffle, InvertibleOrder, Order
 from penstock.order.permutation import Permutation
 from penstock.order.position import Shard
-from penstock.order.shuffle import BlockShuffle
 from penstock.records import Blocks
 
 __all__ = ["EXACT_POSITIONS", "Locality", "Reads", "measure_locality"]

@@ -45,7 +45,7 @@ from penstock.order.layout import (
 )
 from penstock.order.order import Order, Sequential
 from penstock.order.permutation import MAX_SEED, Permutation, Purpose, derive_root
-from penstock.order.phase import Curriculum, Phase, Weights, copy_weights
+from penstock.order.position import Curriculum, Phase, Weights, copy_weights
 
 __all__ = ["STOP_POLICIES", "Amendment", "Choice", "Mixture", "tempered"]
 
@@ -260,9 +260,15 @@ class Mixture:
         return self.runs[0].plan.num_samples
 
     @property
+    def endless_epoch(self) -> int | None:
+        """The epoch that never ends; None if all do. The first one, unless an amendment follows upon the end of a capped run."""
+        run = self.runs[-1]
+        return run.first if self.stop == "forever" and self.phases is None and run.plan.num_samples else None
+
+    @property
     def is_endless(self) -> bool:
         """Whether the first epoch never ends."""
-        return self.stop == "forever" and self.phases is None and len(self.runs) == 1
+        return self.endless_epoch == 0
 
     @property
     def ends(self) -> bool:
@@ -275,9 +281,13 @@ class Mixture:
         """How epoch 0 is laid out, and every other one unless weights change by step."""
         return self.runs[0].plan
 
+    def plan_of(self, epoch: int) -> MixturePlan:
+        """How an epoch is laid out."""
+        return self.runs[self._run_of(epoch)].plan
+
     def length_of(self, epoch: int) -> int:
         """Positions of an epoch: with weights by step they may differ."""
-        return self.runs[self._run_of(epoch)].plan.num_samples
+        return self.plan_of(epoch).num_samples
 
     def given_before(self, epoch: int) -> tuple[int, ...]:
         """Elements that each data set gave in the epochs before this one."""
@@ -323,7 +333,7 @@ class Mixture:
     def position_of(self, epoch: int, which: int, element: int) -> int | None:
         """The position of the sample that holds an element of a data set's own line; None if it is not in this epoch."""
         epoch, which = whole_number("epoch", epoch), whole_number("which", which, most=len(self.names) - 1)
-        plan, element = self.runs[self._run_of(epoch)].plan, whole_number("element", element)
+        plan, element = self.plan_of(epoch), whole_number("element", element)
         had = self.given_before(epoch)[which]
         ends = [*(segment.start for segment in plan.segments[1:]), plan.num_items]
         for segment, end in zip(plan.segments, ends, strict=False):
@@ -348,7 +358,7 @@ class Mixture:
 
     def span_of(self, epoch: int, which: int) -> tuple[int, int]:
         """[low, high): the elements of a data set that come in an epoch are among these."""
-        plan = self.runs[self._run_of(epoch)].plan
+        plan = self.plan_of(epoch)
         low = had = self.given_before(epoch)[which]
         high = self.given_before(epoch + 1)[which]
         ends = [*(segment.start for segment in plan.segments[1:]), plan.num_items]
@@ -362,7 +372,7 @@ class Mixture:
 
     def num_given(self, epoch: int, position: int) -> tuple[int, ...]:
         """Elements that each data set has given before a position of an epoch, in that epoch."""
-        plan = self.runs[self._run_of(epoch)].plan
+        plan = self.plan_of(epoch)
         if position >= plan.num_samples:
             return plan.given
         [item], offset = _items(plan, np.array([position], np.int64))
@@ -411,7 +421,7 @@ class Mixture:
         """The position at which a data set gives its element number ``number`` of an epoch, counted as they come; None if it gives
         fewer in it.
         """
-        plan = self.runs[self._run_of(epoch)].plan
+        plan = self.plan_of(epoch)
         if not 0 <= number < plan.given[which]:
             return None
         segment = plan.segments[bisect_right(plan.segments, number, key=lambda s: s.before[which]) - 1]

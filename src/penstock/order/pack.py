@@ -230,13 +230,30 @@ class Pack:
             total += int(kept.sum())
         return total
 
+    def cut_share(self, groups: int) -> float:
+        """The share of the documents that do not come whole in one sequence; those without a token apart. With a split of documents
+        it is that of the first epoch, measured in at most as many of its groups.
+        """
+        documents = whole = 0
+        if self.split == "never":
+            for low in range(0, self.num_documents, MOST_ROOMS):
+                lengths = np.diff(self.bounds[low : low + MOST_ROOMS + 1]) + self.extra
+                documents += int(np.count_nonzero(lengths))
+                whole += int(np.count_nonzero((lengths > 0) & (lengths <= self.length)))
+            return 1 - whole / max(1, documents)
+        for place in sorted({self.num_groups * k // groups for k in range(groups)} if self.num_groups else ()):
+            pieces = self.plan(0, place)
+            lengths = self.bounds[pieces.document + 1] - self.bounds[pieces.document] + self.extra
+            documents += np.unique(pieces.document).size
+            whole += int(np.count_nonzero(pieces.count == lengths))
+        return 1 - whole / max(1, documents)
+
     @property
     def num_blocks(self) -> int:
         return -(-self.num_documents // self.block)
 
     @property
     def group_blocks(self) -> int:
-        """Blocks of a group."""
         assert self.window is not None
         return -(-self.window // self.block)
 

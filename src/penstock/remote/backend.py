@@ -226,7 +226,6 @@ class BackendClient:
         return stream
 
     def pages(self, seconds: float, prefix: str | None, offset: str | None) -> Iterator[list[Mapping[str, Any]]]:
-        """A listing."""
         found = getattr(self._backend, "list", None)
         if found is None:
             raise FailedError(Failure("unsupported", "the backend has no method list(prefix): name the objects one by one"))

@@ -1,4 +1,13 @@
-"""A bounded directory of byte ranges of objects, shared by all processes of a host.
+"""A bounded directory of byte ranges of objects, shared by all processes of a host::
+
+    penstock-cache-1         marks the directory as a cache; its lock, and the bytes in use
+    incoming/<random>        ranges that are being written; each is locked by its writer
+    <object>/<start>-<stop>  a range of an object; <object> is a digest of address, version and size
+
+The file of a range is a header (magic, digest of the object, start and stop of the range, crc32c of the header and the table), a
+table with the crc32c of every page of the range, so that parts can be read and checked, and the bytes of the range. All numbers are
+little-endian. Every name is opened relative to a directory that is open already, and links are never followed: nothing outside of
+the cache is touched.
 
 To add a range, a process reserves its bytes under the lock, writes a file in ``incoming`` and renames it. The figure in the ledger
 is never below what is on disk: bytes are reserved before a file is created, and freed by counting all files when the limit is
@@ -6,44 +15,332 @@ reached. Readers take no lock: a file that is removed while it is read stays who
 """
 
 import contextlib
+import fcntl
 import hashlib
 import os
+import re
+import stat
+import struct
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.argument import whole_number
 from penstock.errors import CacheTooSmallError
-from penstock.remote.cache_files import (
-    Bytes,
-    DamagedError,
-    Extent,
-    Ledger,
-    claim,
-    entry_bytes,
-    entry_extent,
-    entry_name,
-    exists,
-    files,
-    folder_files,
-    incoming_file,
-    locked,
-    make_head,
-    opened,
-    opened_file,
-    pieces,
-    publish,
-    remove,
-    sweep,
-    write_all,
-)
+from penstock.native import _core
 
 __all__ = ["Cache", "CacheStatistics"]
+
+Bytes = npt.NDArray[np.uint8]
+
+Extent = tuple[int, int]
+"""The bytes [start, stop) of an object."""
+
+MARK = "penstock-cache-1"
+INCOMING = "incoming"
+INCOMING_NAME = re.compile(r"[0-9a-f]{32}")
+OBJECT_NAME = re.compile(r"[0-9a-f]{64}")
+ENTRY_NAME = re.compile(r"(0|[1-9][0-9]{0,18})-([1-9][0-9]{0,18})")
+
+MAGIC = b"PENRANGE"
+FIXED = struct.Struct("<8s32sQQ")
+CRC = struct.Struct("<I")
+PAGE_BYTES = 1 << 16
+PIECE_BYTES = 16 * PAGE_BYTES
+
+LOCK_WAIT_S = 2.0
+"""A process that was stopped while it held the lock must not block the others: they continue without the cache."""
+
+
+@dataclass(frozen=True)
+class File:
+    """The file of a range."""
+
+    folder: str
+    name: str
+    size: int
+    order: tuple[int, int]
+    """The order of eviction: dropped files, the latest first (its next use is furthest away); then least recently used."""
+
+
+def claim(directory: str) -> None:
+    """Make a directory a cache; ValueError if it has other files in it."""
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    mark = os.path.join(directory, MARK)
+    if os.listdir(directory) and not os.path.lexists(mark):  # in this order: another process may be making it a cache
+        raise ValueError(f"{directory}: expected an empty directory or a cache, found other files; give the cache one of its own")
+    if not os.path.lexists(mark):
+        os.close(os.open(mark, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    if not stat.S_ISREG(os.lstat(mark).st_mode):
+        raise ValueError(f"{mark}: expected a regular file, found something else; give the cache a directory of its own")
+    with contextlib.suppress(FileExistsError, PermissionError):
+        os.mkdir(os.path.join(directory, INCOMING), 0o700)
+
+
+@contextlib.contextmanager
+def opened(name: str, flags: int, within: int | None = None) -> Iterator[int]:
+    """A descriptor of a file or directory, never through a link."""
+    descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def opened_file(name: str, folder: int) -> Iterator[int]:
+    """A descriptor of a regular file for reading; OSError if it is anything else."""
+    with opened(name, os.O_RDONLY | os.O_NONBLOCK, folder) as descriptor:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FileNotFoundError(f"{name}: not a regular file")
+        yield descriptor
+
+
+# The lock and what it guards
+
+
+class Ledger:
+    """The bytes in use, a figure in the first file. It is read and written under the lock."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @property
+    def used(self) -> int | None:
+        """None if the files were not counted yet."""
+        text = os.pread(self._descriptor, 21, 0)
+        return int(text) if re.fullmatch(rb"[0-9]{20}\n", text) else None
+
+    @used.setter
+    def used(self, value: int) -> None:
+        os.pwrite(self._descriptor, b"%020d\n" % value, 0)
+
+
+@contextlib.contextmanager
+def locked(root: int) -> Iterator[Ledger]:
+    """The lock of the cache; TimeoutError after LOCK_WAIT_S."""
+    with opened(MARK, os.O_RDWR, root) as descriptor:
+        _lock(descriptor)
+        try:
+            yield Ledger(descriptor)
+        finally:
+            # Not left to close: a child that was forked meanwhile has a copy of the descriptor, and would keep the lock.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _lock(descriptor: int) -> None:
+    deadline, pause = time.monotonic() + LOCK_WAIT_S, 0.0005
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the lock of the cache was held for {LOCK_WAIT_S} seconds") from None
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+
+
+# Creating and removing: under the lock
+
+
+@contextlib.contextmanager
+def incoming_file(root: int, size: int) -> Iterator[tuple[str, int]]:
+    """A new file of that size to write to: its name and a descriptor. At the end it is removed if it was not published.
+
+    The lock is needed at the beginning only.
+    """
+    name = os.urandom(16).hex()
+    with opened(INCOMING, os.O_DIRECTORY, root) as folder:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(name, flags, 0o600, dir_fd=folder)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its writer is alive
+            os.truncate(descriptor, size)  # so that it is counted in full
+            yield name, descriptor
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+            os.close(descriptor)
+
+
+def publish(root: int, incoming: str, folder: str, name: str) -> None:
+    """Rename a complete file to its name, unless that exists."""
+    if exists(root, folder, name):
+        return
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700, dir_fd=root)
+    with opened(INCOMING, os.O_DIRECTORY, root) as source, opened(folder, os.O_DIRECTORY, root) as target:
+        os.rename(incoming, name, src_dir_fd=source, dst_dir_fd=target)
+
+
+def remove(root: int, folder: str, name: str) -> bool:
+    """Remove a range, and its folder if that was the last one; whether it is gone now. The lock is not needed."""
+    try:
+        with opened(folder, os.O_DIRECTORY, root) as descriptor:
+            os.unlink(name, dir_fd=descriptor)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    with contextlib.suppress(OSError):
+        os.rmdir(folder, dir_fd=root)
+    return True
+
+
+def sweep(root: int) -> None:
+    """Remove incomplete files of writers that have ended."""
+    with opened(INCOMING, os.O_DIRECTORY, root) as folder:
+        for file in _regular_files(folder, INCOMING, INCOMING_NAME):
+            with contextlib.suppress(OSError), opened_file(file.name, folder) as descriptor:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(file.name, dir_fd=folder)
+
+
+# Listing
+
+
+def files(root: int) -> tuple[list[File], int]:
+    """All ranges in the cache, and the bytes of those that are being written."""
+    kept: list[File] = []
+    coming = 0
+    for folder in os.listdir(root):
+        with contextlib.suppress(OSError):
+            if folder == INCOMING:
+                with opened(folder, os.O_DIRECTORY, root) as descriptor:
+                    coming += sum(file.size for file in _regular_files(descriptor, folder, INCOMING_NAME))
+            elif OBJECT_NAME.fullmatch(folder):
+                kept.extend(folder_files(root, folder))
+    return kept, coming
+
+
+def folder_files(root: int, folder: str) -> list[File]:
+    """The ranges of one object; OSError if there is no folder for it."""
+    with opened(folder, os.O_DIRECTORY, root) as descriptor:
+        return list(_regular_files(descriptor, folder, ENTRY_NAME))
+
+
+def _regular_files(descriptor: int, folder: str, pattern: re.Pattern[str]) -> Iterator[File]:
+    for name in os.listdir(descriptor):
+        if pattern.fullmatch(name):
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    used = status.st_mtime_ns  # 0 for those that were dropped, at the time of access
+                    order = (used, status.st_atime_ns) if used else (0, -status.st_atime_ns)
+                    yield File(folder, name, status.st_size, order)
+
+
+def exists(root: int, folder: str, name: str) -> bool:
+    """Whether the name exists, even as a broken link."""
+    try:
+        os.stat(f"{folder}/{name}", dir_fd=root, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def entry_name(entry: Extent) -> str:
+    """The name of the file of a range."""
+    return f"{entry[0]}-{entry[1]}"
+
+
+def entry_extent(name: str) -> Extent | None:
+    """The range of a file, by its name; None if it is not the name of one."""
+    match = ENTRY_NAME.fullmatch(name)
+    return (int(match[1]), int(match[2])) if match and int(match[1]) < int(match[2]) else None
+
+
+# The file of a range
+
+
+class DamagedError(Exception):
+    """A file does not hold the bytes that its name says. Never leaves the cache."""
+
+
+def entry_bytes(length: int) -> int:
+    """Bytes on disk of a range of ``length`` bytes."""
+    return FIXED.size + CRC.size * (1 + _num_pages(length)) + length
+
+
+def make_head(identity: bytes, start: int, data: Bytes) -> bytes:
+    """The header and the table of a range."""
+    fixed, table = FIXED.pack(MAGIC, identity, start, start + data.size), _page_crcs(data).tobytes()
+    return fixed + _crc_of(fixed + table) + table
+
+
+def write_all(descriptor: int, parts: Sequence[bytes | Bytes]) -> None:
+    """Write parts one after the other, across short writes."""
+    for part in parts:
+        view = memoryview(part) if isinstance(part, bytes) else part.data
+        while len(view) > 0:
+            view = view[os.write(descriptor, view) :]
+
+
+def pieces(descriptor: int, identity: bytes, entry: Extent, low: int, high: int) -> Iterator[tuple[int, memoryview]]:
+    """The bytes [low, high) of an object out of the file of the range ``entry``: offsets and checked bytes, valid until the next.
+
+    DamagedError if the file does not hold exactly that range of that object, or the bytes are not those that were written.
+    """
+    start, stop = entry
+    table = _read_table(descriptor, identity, start, stop)
+    begin = entry_bytes(stop - start) - (stop - start)
+    first, last = (low - start) // PAGE_BYTES * PAGE_BYTES, min(stop - start, _num_pages(high - start) * PAGE_BYTES)
+    buffer = np.empty(min(PIECE_BYTES, last - first), np.uint8)
+    for place in range(first, last, PIECE_BYTES):
+        piece = buffer[: min(PIECE_BYTES, last - place)]
+        _read_exactly(descriptor, piece, begin + place)
+        page = place // PAGE_BYTES
+        found = _page_crcs(piece)
+        if not np.array_equal(found, table[page : page + found.size]):
+            raise DamagedError(f"bytes {start + place} to {start + place + piece.size} changed on the disk")
+        skip = max(0, low - start - place)
+        yield start + place + skip, piece[skip : high - start - place].data
+
+
+def _read_table(descriptor: int, identity: bytes, start: int, stop: int) -> npt.NDArray[np.uint32]:
+    size = os.fstat(descriptor).st_size
+    if size != entry_bytes(stop - start):
+        raise DamagedError(f"expected {entry_bytes(stop - start)} bytes, found {size}")
+    head = np.empty(size - (stop - start), np.uint8)
+    _read_exactly(descriptor, head, 0)
+    fixed, crc, table = np.split(head, [FIXED.size, FIXED.size + CRC.size])
+    if fixed.tobytes() != FIXED.pack(MAGIC, identity, start, stop) or crc.tobytes() != _crc_of(fixed.tobytes() + table.tobytes()):
+        raise DamagedError("expected another object or range")
+    return table.view("<u4")
+
+
+def _read_exactly(descriptor: int, into: Bytes, offset: int) -> None:
+    view = into.data
+    while len(view) > 0:
+        try:
+            count = os.preadv(descriptor, [view], offset)
+        except OSError as error:
+            raise DamagedError(f"the disk does not give it back: {error.strerror}") from error
+        if count == 0:
+            raise DamagedError("the file was cut")
+        view, offset = view[count:], offset + count
+
+
+def _num_pages(length: int) -> int:
+    return -(-length // PAGE_BYTES)
+
+
+def _page_crcs(data: Bytes) -> npt.NDArray[np.uint32]:
+    ends = np.minimum(np.arange(1, _num_pages(data.size) + 1, dtype=np.uint64) * np.uint64(PAGE_BYTES), np.uint64(data.size))
+    crcs = np.empty(ends.size, np.uint32)
+    _core.crc32c_spans(data, ends, crcs)
+    return crcs.astype("<u4", copy=False)
+
+
+def _crc_of(data: bytes) -> bytes:
+    return CRC.pack(_core.crc32c(np.frombuffer(data, np.uint8)))
+
 
 SETTLED_NS = 100_000_000
 """The times of directories are coarse: a listing is remembered only if the directory has not changed for this long."""

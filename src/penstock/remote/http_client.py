@@ -283,7 +283,7 @@ class HttpClient:
             raise
 
     def document(self, path: str, query: str, most: int) -> tuple[bytes, Mapping[str, str]]:
-        """All of an answer of at most so many bytes, for a path that is quoted already, and its headers by names in lower case."""
+        """All of an answer of at most ``most`` bytes, for a path that is quoted already, and its headers by names in lower case."""
 
         def whole() -> tuple[bytes, Mapping[str, str]]:
             exchange = self._exchange("GET", f"{path}?{query}" if query else path, {}, is_quoted=True)

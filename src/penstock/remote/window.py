@@ -316,8 +316,7 @@ class Window:
         Memory comes from a request that ends, which it does by itself, or from other threads that hold something. A thread that
         holds something never waits for those, unless all of it is in windows that are entered before this one.
         """
-        me = threading.current_thread()
-        may_wait = not any(window._holders[me] for window in _windows() if window.number >= self.number)
+        may_wait = not any(window.is_holder() for window in _windows() if window.number >= self.number)
         can_come = self.residency.fetching > 0 or (may_wait and bool(self._holders.total()))
         if not can_come or time.monotonic() > until or page_bytes(wanted) > self.limit:
             return False
@@ -364,7 +363,7 @@ class Window:
         self._bad.add(number)
         try:
             until = time.monotonic() + ROOM_S
-            while residency.is_held(number) and not self._is_holder() and time.monotonic() < until:
+            while residency.is_held(number) and not self.is_holder() and time.monotonic() < until:
                 self._wait()
             ranges, download = residency.ranges_of(number), self._downloads[number]
             if download is not None and not residency.is_held(number) and all(one.is_ready for one in ranges):
@@ -410,12 +409,12 @@ class Window:
 
     # With the lock held
 
-    def _is_holder(self) -> bool:
+    def is_holder(self) -> bool:
         return self._holders[threading.current_thread()] > 0
 
     def _must_wait_for_refetch(self, wanted: Extents) -> bool:
         """Whether one of the files is about to be fetched again; not if that may wait for this thread."""
-        return bool(self._bad) and not self._is_holder() and not self._bad.isdisjoint(wanted[0].tolist())
+        return bool(self._bad) and not self.is_holder() and not self._bad.isdisjoint(wanted[0].tolist())
 
     def _wait(self) -> None:
         """Wait until something changes; nothing is prefetched meanwhile."""

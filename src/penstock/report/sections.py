@@ -27,10 +27,13 @@ PLAN_COLUMNS = (
     "of tokens",
     "padding",
     "cut",
+    "lost",
+    "documents",
 )
 PLAN_METHOD = (
     "Computed from the order of the run; no record was read. A stream is exhausted at the step whose batch has the last sample of "
-    "its first epoch. Tokens are samples times the mean number of tokens of a stream.",
+    "its first epoch. Tokens are samples times the mean number of tokens of a stream. Of packs: the share of padding, of documents "
+    "that are cut (measured in some groups of documents) and of tokens that never come, and documents per sequence.",
 )
 _BLUE, _AMBER, _GREEN, _INK, _MUTED = (COLOURS[name][0] for name in ("blue", "amber", "green", "ink", "muted"))
 FEW = 1.2  # bytes read for a byte used that are as good as one
@@ -323,7 +326,9 @@ def plan_rows(plan: RunPlan) -> list[list[str]]:
             "" if one.tokens is None else count(one.tokens),
             _share(one.token_share),
             _share(one.padding),
+            _share(one.cut),
             _share(one.truncated),
+            "" if one.documents is None else f"{one.documents:.1f}",
         ]
         for one in plan.streams
     ]

@@ -5,18 +5,15 @@ names of its stream in mixtures (``[]`` without one), the step from which on it 
 used.
 """
 
-import json
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from penstock.argument import shown, whole_number
-from penstock.errors import CorruptError, FormatError, StateMismatchError
+from penstock.errors import CorruptError, StateMismatchError
 from penstock.records import SAMPLINGS, is_same_data
-from penstock.system import is_there, reading, writing
+from penstock.system import is_there, read_note, write_note
 
 __all__ = ["Ban", "BanFile", "with_bans"]
 
@@ -59,29 +56,12 @@ class BanFile:
                 raise StateMismatchError(f"{path}: there are bans already, of other data: choose another name")
             bans = (*before.bans, *(ban for ban in bans if ban not in before.bans))
         told = [{"stream": list(ban.stream), "from_step": ban.from_step, "ids": list(ban.ids)} for ban in bans]
-        made = {"kind": KIND, "version": VERSION, "data": self.data, "samples": dict(self.samples), "bans": told}
-        target = Path(path)
-        temporary = target.with_name(f".{target.name[:100]}-{secrets.token_hex(4)}.tmp")
-        with writing(target, "writing"):
-            try:
-                temporary.write_text(json.dumps(made, indent=1) + "\n")
-                os.replace(temporary, target)
-            finally:
-                temporary.unlink(missing_ok=True)
+        write_note(path, KIND, VERSION, {"data": self.data, "samples": dict(self.samples), "bans": told})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "BanFile":
         """FormatError if the file is something else, CorruptError if it is damaged."""
-        with reading(path):
-            if os.path.getsize(path) > MAX_BYTES:
-                raise CorruptError(f"{path}: expected a file of bans of at most {MAX_BYTES} bytes")
-            text = Path(path).read_bytes()
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise FormatError(f"{path}: expected a file of bans, found no JSON: {shown(str(error))}") from error
-        if not isinstance(found, dict) or found.get("kind") != KIND or found.get("version") != VERSION:
-            raise FormatError(f"{path}: expected {KIND} of version {VERSION}")
+        found = read_note(path, KIND, VERSION, MAX_BYTES)
         try:
             bans = tuple(_parsed(one) for one in found["bans"])
             data, samples = found["data"], found["samples"]

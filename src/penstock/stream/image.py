@@ -28,6 +28,9 @@ __all__ = ["ImageField", "ImageStream", "find_image", "image_seeds"]
 BOXES_AT_ONCE = 256
 """Records of which the bytes are in memory while headers are looked at."""
 
+OPTIONS = ("crop", "flip", "layout", "dtype", "mean", "std", "scale", "ratio", "fraction", "channels", "max_pixels")
+"""What ``images`` takes as it is; size and fill are those of masks, too."""
+
 
 @lru_cache(maxsize=1)
 def _pool() -> _core.ThreadPool:
@@ -143,6 +146,9 @@ class ImageStream(PartStream):
         """See :meth:`RecordStream.without`."""
         return self._with(self._records.without(ids, from_step=from_step))
 
+    def unbanned(self, from_step: int) -> "ImageStream":
+        return self._with(self._records.unbanned(from_step))
+
     def for_batches(self, batch_size: int, tail: str) -> "ImageStream":
         self._records.for_batches(batch_size, tail)
         return self
@@ -246,6 +252,20 @@ class ImageStream(PartStream):
         told = {f"image {one.name}": f"of {one.data!r}: {one.options.describe()}" for one in self._images}
         own = {} if self._seed is None else {"image seed": str(self._seed)}
         return {**self._records.plan(), **told, **own}
+
+    def recipe(self) -> Any:
+        calls = self._records.recipe()
+        if calls is None:
+            return None
+        by_data = {one.data: one.name for one in self._images}
+        for one in self._images:
+            asked = {"field": one.name, "size": [one.options.height, one.options.width], "fill": one.options.fill}
+            if one.partner is not None:
+                calls = [*calls, ("masks", {**asked, "of": by_data[one.partner]})]
+            else:
+                others = {name: getattr(one.options, name) for name in OPTIONS}
+                calls = [*calls, ("images", {**asked, **others, "seed": self._seed})]
+        return calls
 
     # Samples
 

@@ -18,7 +18,7 @@ from penstock.fingerprint import fingerprint_of
 from penstock.native import _core
 from penstock.order import Amendment, Balance, Mixture, Phase
 from penstock.order.mixture import StagedWeights
-from penstock.order.phase import Weights
+from penstock.order.position import Weights
 from penstock.records import Sampling
 from penstock.schema import Field
 from penstock.stream.ban_file import with_bans
@@ -205,6 +205,10 @@ class MixedStream(Stream):
     @property
     def never_ends(self) -> bool:
         return bool(self._options["stop"] == "forever") and (self._phases is not None or self._laid.is_endless)
+
+    @property
+    def endless_epoch(self) -> int | None:
+        return None if self._phases is not None else self._mixture.endless_epoch
 
     @property
     def is_finite(self) -> bool:
@@ -396,11 +400,20 @@ class MixedStream(Stream):
 
     def recipe(self) -> Any:
         streams = {name: stream.recipe() for name, stream in self._streams.items()}
-        if None in streams.values() or self._phases is not None or self._version == 1:
+        if None in streams.values() or self._version == 1:
             return None
-        return {"mix": {name: value for name, value in self._options.items() if value is not None}, "streams": streams}
+        left_out = ("amendments", "batch_size")  # the loader has the batch size
+        options = {name: value for name, value in self._options.items() if value is not None and name not in left_out}
+        amendments = [
+            {"step": one.step, "weights": one.weights, "add": list(one.add), "max_epochs": one.max_epochs}
+            for one in self.amendments
+        ]
+        return {"mix": options, "streams": streams, "amend": amendments}
 
     def with_phases(self, phases: Sequence[Phase]) -> "MixedStream":
+        for part in self.parts:
+            if part.has_records:
+                part.with_phases(phases)  # refuses buckets
         return self._remade(self._streams, phases=phases)
 
     def costing(self, balance: Balance) -> MixedCosts:
@@ -540,7 +553,8 @@ class MixedStream(Stream):
             raise TypeError(f"a record of a mixture is named by (stream, id), got {record!r}")
         if record[0] not in self.names:
             raise KeyError(f"unknown stream {record[0]!r}; there are {list(self.names)}")
-        if self.never_ends and before is None:
+        endless = self.endless_epoch
+        if endless is not None and endless in epochs and before is None:
             raise ValueError(
                 "an epoch of this mixture never ends, so a record comes in it without end: ask a loader with steps=range(...)"
             )
@@ -548,32 +562,34 @@ class MixedStream(Stream):
         stream = self._streams[record[0]]
         if self._phases is not None and stream.has_sequences:
             raise TypeError("with phases that may change their length, ask the mixture without phases where a document is")
-        if self.never_ends and before is not None:
-            return sorted((0, place) for place in self._places_before(number, record[1], before)) if 0 in epochs else []
-        length = stream.num_samples
         found: list[tuple[int, int]] = []
         for epoch in epochs:
-            first, end = self._mixture.span_of(epoch, number)
-            for own_epoch, position in stream.where(record[1], epochs=range(first // length, -(-end // length))):
-                place = self._mixture.position_of(epoch, number, own_epoch * length + position // stream.stride)
-                if place is not None:
-                    found.append((epoch, place))
+            if endless is not None and epoch >= endless:
+                places = self._places_before(epoch, number, record[1], before or 0) if epoch == endless else ()
+                return found + sorted((epoch, place) for place in places)
+            found += ((epoch, place) for place in self._places_of(epoch, number, record[1], self._mixture.span_of(epoch, number)))
         return found
 
-    def _places_before(self, number: int, record: Any, before: int) -> Iterator[int]:
-        """The positions below ``before`` of a record of a stream, in an epoch that never ends."""
-        stream, mixture = self.streams[number], self._mixture
-        length = stream.num_samples
-        low, high = mixture.span_of(0, number)
-        given = mixture.num_given(0, min(before, len(mixture)))[number]
-        segments = [one for one in mixture.plan.segments if one.start <= before]
+    def _places_of(self, epoch: int, number: int, record: Any, span: tuple[int, int]) -> Iterator[int]:
+        """The positions of a record of a stream in an epoch; its elements in it are among those of a span."""
+        stream, (low, high) = self.streams[number], span
+        length = max(1, stream.num_samples)
+        for own_epoch, position in stream.where(record, epochs=range(low // length, -(-high // length))):
+            place = self._mixture.position_of(epoch, number, own_epoch * length + position // stream.stride)
+            if place is not None:
+                yield place
+
+    def _places_before(self, epoch: int, number: int, record: Any, before: int) -> Iterator[int]:
+        """Those below ``before`` in an epoch that never ends."""
+        mixture = self._mixture
+        low, high = mixture.span_of(epoch, number)
+        plan, had = mixture.plan_of(epoch), mixture.given_before(epoch)[number]
+        given = mixture.num_given(epoch, min(before, plan.num_samples))[number]
+        segments = [one for one in plan.segments if one.start <= before]
         ahead = max((one.period * one.unit for one in segments), default=0)  # in a period, elements are shuffled
-        high = max(min(high, given + ahead), *(one.deferred.end(number) for one in segments if one.deferred is not None), 0)
-        for own_epoch in range(low // max(1, length), -(-high // max(1, length))):
-            for _, position in stream.where(record, epochs=range(own_epoch, own_epoch + 1)):
-                place = mixture.position_of(0, number, own_epoch * length + position // stream.stride)
-                if place is not None and place < before:
-                    yield place
+        deferred = (one.deferred.end(number) for one in segments if one.deferred is not None)
+        high = max(min(high, had + given + ahead), *deferred, 0)
+        return (place for place in self._places_of(epoch, number, record, (low, high)) if place < before)
 
     def ranges_of(self, record: Any, epochs: range, before: int | None = None) -> Iterator[tuple[int, int, int]]:
         for epoch, position in self.where(record, epochs=epochs, before=before):

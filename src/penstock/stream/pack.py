@@ -255,11 +255,12 @@ class PackStream(PartStream):
             return super().mean_tokens(field)
         return Fraction(self.packing.num_packed, max(1, self._sequences))
 
-    def packing_facts(self) -> dict[str, float]:
+    def packing_facts(self, groups: int) -> dict[str, float]:
         pack, room = self.packing, max(1, self._sequences * self._options.length)
         return {
             "padding": 1 - pack.num_packed / room,
             "truncated": 1 - pack.num_packed / max(1, pack.num_tokens),
+            "cut": pack.cut_share(groups),
             "documents": pack.num_documents / max(1, self._sequences),
         }
 
@@ -319,7 +320,7 @@ class PackStream(PartStream):
 
     def recipe(self) -> Any:
         calls, options = order_recipe(self._given), self._options
-        if calls is None or self._phases is not None:
+        if calls is None:
             return None
         tokens = {
             name: None if getattr(options, name) is None else token for name, token in zip(ADDED, self._added.tolist(), strict=True)

@@ -34,6 +34,7 @@ from penstock.stream.stream import (
     Stream,
     describe,
     is_in,
+    order_recipe,
     substitute,
 )
 
@@ -308,6 +309,25 @@ class SequenceStream(PartStream):
         bans = self._bans.describe() | {f"document {name}": ban for name, ban in self._document_bans.ids.describe().items()}
         return {"order": describe(self._order), "page": str(self._page), **self._marks(), **bans}
 
+    def recipe(self) -> Any:
+        calls = order_recipe(self._given)
+        if calls is None or self._version == 1:
+            return None
+        asked: dict[str, Any] = {
+            "seq_len": self._seq_len,
+            "fields": list(self._fields),
+            "field": self._named_field,
+            "page": self._asked,
+        }
+        if self._separator is not None:
+            asked["separator"] = self._separator.tolist()
+        return [*calls, *self._bans.recipe(), ("sequences", asked), *self._document_bans.ids.recipe()]
+
+    @property
+    def _named_field(self) -> str | None:
+        """The field that is named to get the tokens; None of a token file, which has one."""
+        return None
+
     def _marks(self) -> dict[str, Any]:
         separator = "" if self._separator is None else str(self._separator.tolist())
         marks = {"separator": separator, "documents": str(self._documents)}
@@ -337,6 +357,12 @@ class SequenceStream(PartStream):
         else:
             bans = self._bans.with_ids(ids, from_step, len(self._source))
         return self._remade(bans=bans, document_bans=banned, page=self._asked)
+
+    def unbanned(self, from_step: int) -> "SequenceStream":
+        documents = DocumentBans(
+            self._document_bans.ids.before(from_step), tuple(one for one in self._document_bans.ranges if one[0] < from_step)
+        )
+        return self._remade(bans=self._bans.before(from_step), document_bans=documents, page=self._asked)
 
     def _remade(self, **changed: Any) -> "SequenceStream":
         seq_len = changed.pop("seq_len", self._seq_len)
@@ -794,6 +820,10 @@ class DocumentStream(SequenceStream):
 
     def _layout(self) -> dict[str, Any]:
         return {}
+
+    @property
+    def _named_field(self) -> str | None:
+        return self._line.field
 
     @property
     def rows_per_unit(self) -> int:

@@ -144,6 +144,11 @@ class Stream(ABC):
         """Whether the run ends: from some epoch on there are no samples, because streams of a mixture have reached their caps."""
         return False
 
+    @property
+    def endless_epoch(self) -> int | None:
+        """The epoch that never ends; None if all do."""
+        return None
+
     def unamended(self) -> "Iterator[tuple[int, Stream]]":
         """Streams that this one is equal to before a step, with that step: the mixture before its last amendment, and so on."""
         return iter(())
@@ -163,8 +168,10 @@ class Stream(ABC):
             )
         return Fraction(math.prod(known.shape))
 
-    def packing_facts(self) -> dict[str, float]:
-        """Of packs: the shares of padding and of tokens that are cut off, and documents per sequence."""
+    def packing_facts(self, groups: int) -> dict[str, float]:
+        """Of packs: the shares of padding, of tokens that are lost and of documents that are cut, and documents per sequence.
+        ``groups`` of documents are planned for it at most.
+        """
         return {}
 
     @property
@@ -591,7 +598,6 @@ class RecordStream(PartStream):
 
     @property
     def read_schema(self) -> Mapping[str, Field]:
-        """The fields that are read."""
         return self.source.schema
 
     def units_of(self, picks: RecordPicks) -> IntArray:
@@ -925,13 +931,22 @@ def _can_come(order: Weighted, banned: IntArray) -> bool:
 
 
 def order_recipe(order: Order) -> list[tuple[str, dict[str, Any]]] | None:
-    """The call that gives records in an order: see :meth:`Stream.recipe`."""
+    """The calls that give records in an order: see :meth:`Stream.recipe`."""
     if type(order) is Sequential and not order.wrap:
         return [("in_order", {})]
     if type(order) is Shuffle:
         return [("shuffle", {"seed": order.seed})]
     if type(order) is BlockShuffle and order.window is not None:
         return [("shuffle", {"seed": order.seed, "block": order.block, "window": order.window, "lanes": order.lanes})]
+    if type(order) is Sliding:
+        return [("slide", {"window": order.window, "stride": order.stride})]
+    if type(order) is Design:
+        return [("design", order.arguments)]
+    if type(order) is Bucketed:
+        before, (_, lengths, size, window) = order_recipe(order.order), order.identity
+        field = getattr(lengths, "field", None)
+        found = {"batch_size": size, "field": field, "window": window}
+        return None if before is None or field is None else [*before, ("buckets", found)]
     return [("sample", {"seed": order.seed})] if type(order) is Random else None
 
 

@@ -4,7 +4,6 @@ They need pytest. ``penstock.testing.strategies`` needs hypothesis, and is impor
 """
 
 from penstock.testing.order_suite import OrderSuite
-from penstock.testing.resume_suite import ResumeSuite
-from penstock.testing.source_suite import SourceSuite
+from penstock.testing.source_suite import ResumeSuite, SourceSuite
 
 __all__ = ["OrderSuite", "ResumeSuite", "SourceSuite"]

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.argument import IntArray
-from penstock.order.shuffle import Shuffle
+from penstock.order.order import Shuffle
 
 __all__ = [
     "CI_PLAN",

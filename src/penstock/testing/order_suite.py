@@ -31,7 +31,6 @@ from penstock.testing.source_suite import run_in_fork
 
 __all__ = ["OrderSuite"]
 
-DEADLINE_S = 60  # how long a forked child may take; a hang is a failure, not a wait
 
 WORLDS = (1, 2, 3, 4, 8)
 

@@ -25,7 +25,7 @@ from penstock.argument import IntArray
 from penstock.errors import StateMismatchError
 from penstock.trace.loss_log import Losses
 from penstock.trace.loss_table import LossTable, is_missing
-from penstock.trace.run import RecordKey, Run, Visits
+from penstock.trace.run import WHOSE, RecordKey, Run, Visits
 
 __all__ = ["Blame", "Level", "SourceBlame", "Spike", "StepBlame", "Suspect", "Visit", "blame_run", "blame_step", "find_spikes"]
 
@@ -316,7 +316,7 @@ class _Usual:
         try:
             return run.visits(step)
         except StateMismatchError as error:
-            if "losses of rank" not in str(error):
+            if not str(error).endswith(WHOSE):
                 raise
             self.skipped.append(step)
             return None

@@ -12,27 +12,25 @@ With digests of records, a certificate also has one of the contents of every ste
 
 import base64
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.argument import IntArray, shown
+from penstock.argument import IntArray, shown, whole_number
 from penstock.batch import Ragged
 from penstock.conversion.reading import read_spans
-from penstock.errors import CorruptError, FormatError
+from penstock.errors import CorruptError
 from penstock.loader import Loader
 from penstock.loader.schedule import Place
 from penstock.native import _core
 from penstock.records import Source
 from penstock.stream import PackStream
 from penstock.stream.picks import RecordPicks, flatten
-from penstock.system import reading, writing
+from penstock.system import read_note, write_note
 from penstock.trace.run import Run, global_place, leaf_names
 
 __all__ = ["Certificate", "CertifiedSteps", "certify", "certify_run", "record_digests"]
@@ -44,6 +42,9 @@ DIGEST_BYTES = 16
 
 READ_BYTES = 16 << 20
 MAX_BYTES = 1 << 32
+
+MOST_MISSING = 1 << 24
+"""Ranks that did not log a step, over all steps."""
 
 Digests = npt.NDArray[np.uint8]
 """One row of bytes for each step."""
@@ -81,9 +82,8 @@ class Certificate:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON."""
-        text = json.dumps(self.as_json(), indent=1)
-        with writing(path, "writing"):
-            Path(path).write_text(text + "\n")
+        content = self.as_json()
+        write_note(path, content.pop("kind"), content.pop("version"), content)
 
     def as_json(self) -> dict[str, Any]:
         """In plain JSON types; digests in base64."""
@@ -103,42 +103,41 @@ class Certificate:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Certificate":
         """Read one; FormatError if the file is something else, CorruptError if it is damaged."""
-        with reading(path):
-            if os.path.getsize(path) > MAX_BYTES:
-                raise CorruptError(f"{path}: expected a certificate of at most {MAX_BYTES} bytes")
-            text = Path(path).read_bytes()
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise FormatError(f"{path}: expected a certificate, found no JSON: {shown(str(error))}") from error
-        if not isinstance(found, dict) or found.get("kind") != KIND or found.get("version") != VERSION:
-            raise FormatError(f"{path}: expected a {KIND} of version {VERSION}")
+        found = read_note(path, KIND, VERSION, MAX_BYTES)
         try:
             return cls._parsed(found)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise CorruptError(f"{path}: damaged certificate: {type(error).__name__}: {shown(str(error))}") from error
 
     @classmethod
     def _parsed(cls, found: dict[str, Any]) -> "Certificate":
+        count = whole_number("num_steps", found["num_steps"], least=1)
+        digests, contents = _digests(found["digests"], count), found["contents"]  # which bounds what the ranges may say
         runs = np.array(found["steps"], np.int64).reshape(-1, 2)
-        count = int(found["num_steps"])
-        if (runs[:, 1] <= runs[:, 0]).any() or int((runs[:, 1] - runs[:, 0]).sum()) != count or (runs < 0).any():
+        if (runs[:, 1] <= runs[:, 0]).any() or (runs.reshape(-1)[1:] < runs.reshape(-1)[:-1]).any() or (runs < 0).any():
             raise ValueError("steps that are no ranges of steps")
-        steps = np.concatenate([np.empty(0, np.int64), *(np.arange(low, high) for low, high in runs.tolist())])
-        contents = found["contents"]
-        made = cls(
+        if sum(high - low for low, high in runs.tolist()) != count:
+            raise ValueError(f"ranges of other than {count} steps")
+        steps = np.concatenate([np.arange(low, high) for low, high in runs.tolist()])
+        return cls(
             steps,
-            _digests(found["digests"], count),
+            digests,
             str(found["chain"]),
-            tuple(CertifiedSteps(**one) for one in found["sections"]),
+            tuple(_section_of(one) for one in found["sections"]),
             tuple((int(step), tuple(map(int, ranks)), int(world)) for step, ranks, world in found["partial"]),
             None if contents is None else _digests(contents, count),
             {str(name): np.frombuffer(base64.b64decode(text), "<u8") for name, text in found["records"].items()},
         )
-        for one in made.sections:
-            if not isinstance(one.plan, dict) or not isinstance(one.samples, dict):
-                raise TypeError("a section without a plan")
-        return made
+
+
+def _section_of(told: Any) -> CertifiedSteps:
+    """TypeError if it is none."""
+    made = CertifiedSteps(**told)
+    numbers, texts = (made.first, made.end, made.order_version, made.batch_size), (made.tail, made.data)
+    known = [one for plan in (made.samples, made.plan) for pair in plan.items() for one in pair]
+    if not all(type(one) is int for one in numbers) or not all(isinstance(one, str) for one in (*texts, *known)):
+        raise TypeError("a section of other types")
+    return made
 
 
 def _text(values: npt.NDArray[Any]) -> str:
@@ -159,15 +158,6 @@ def _runs(steps: IntArray) -> list[list[int]]:
 
 
 # The digest of a step
-
-
-def _picked(loader: Loader, place: Place, ranks: Sequence[int] | None, world: int) -> Any:
-    """What is in a global batch, or in the part of it that some ranks of a world have."""
-    picks = loader.work.picks(place)
-    if ranks is None:
-        return picks
-    mine = np.concatenate([np.empty(0, np.int64), *(np.arange(rank, len(picks), world) for rank in ranks)])
-    return picks.take(np.sort(mine))
 
 
 def _step_digest(picks: Any, padding: int) -> bytes:
@@ -204,12 +194,19 @@ def _content_digest(picks: Any, records: Sequence[npt.NDArray[np.uint64]]) -> by
 
 @dataclass(frozen=True)
 class _Delivered:
-    """A step, the loader that has it, and the ranks that logged it; None for all."""
+    """A step, the loader that has it, and the ranks that logged it with their samples; None for all."""
 
     step: int
     loader: Loader
-    ranks: tuple[int, ...] | None = None
+    ranks: Mapping[int, IntArray] | None = None
     world: int = 1
+
+    def picks(self, place: Place) -> Any:
+        """What is in the global batch, or in the part of it that those ranks have."""
+        picks = self.loader.work.picks(place)
+        if self.ranks is None:
+            return picks
+        return picks.take(np.sort(np.concatenate([np.empty(0, np.int64), *self.ranks.values()])))
 
 
 def certify(loader: Loader, steps: Iterable[int], *, records: bool = False) -> Certificate:
@@ -229,11 +226,13 @@ def certify(loader: Loader, steps: Iterable[int], *, records: bool = False) -> C
 def certify_run(run: Run, *, records: bool = False) -> Certificate:
     """The certificate of a run: of all steps in its log."""
     table = run.table
-    is_partial = table.ranks < table.worlds
+    worlds = table.worlds
+    is_partial = table.ranks < worlds
     given = []
     for place, step in enumerate(table.steps.tolist()):
-        ranks = tuple(table.of(step)) if is_partial[place] else None
-        given.append(_Delivered(step, run.loader_at(step), ranks, int(table.worlds[place])))
+        ranks = {rank: run.samples_of(step, rank) for rank in table.of(step)} if is_partial[place] else None
+        run.place(step)  # which refuses steps that the order does not have
+        given.append(_Delivered(step, run.loader_at(step), ranks, int(worlds[place])))
     return _certify(given, records)
 
 
@@ -248,17 +247,13 @@ def _certify(given: Sequence[_Delivered], with_records: bool) -> Certificate:
     chain = b""
     for one in given:
         place = global_place(one.loader, one.step)
-        picks = _picked(one.loader, place, one.ranks, one.world)
+        picks = one.picks(place)
         full = _step_digest(picks, place.padding)
         chain = hashlib.sha256((chain or _begin(one.loader)) + one.step.to_bytes(8, "little") + full).digest()
         digests.append(full[:DIGEST_BYTES])
         if with_records:
             contents.append(_content_digest(picks, tables))
-    missing = tuple(
-        (one.step, tuple(rank for rank in range(one.world) if rank not in one.ranks), one.world)
-        for one in given
-        if one.ranks is not None
-    )
+    missing = tuple(_missing(given))
     return Certificate(
         np.array([one.step for one in given], np.int64),
         _rows(digests),
@@ -268,6 +263,24 @@ def _certify(given: Sequence[_Delivered], with_records: bool) -> Certificate:
         _rows(contents) if with_records else None,
         dict(zip(leaf_names(stream), tables, strict=True)) if with_records else {},
     )
+
+
+def _missing(given: Sequence[_Delivered]) -> Iterable[tuple[int, tuple[int, ...], int]]:
+    """(step, ranks that did not log it, ranks of the run) of every step that not all ranks logged."""
+    ranks, known, count = tuple[int, ...](), None, 0
+    for one in given:
+        if one.ranks is None:
+            continue
+        if known != (one.world, *one.ranks):
+            known = (one.world, *one.ranks)
+            ranks = tuple(rank for rank in range(one.world) if rank not in one.ranks)
+        count += len(ranks)
+        if count > MOST_MISSING:
+            raise CorruptError(
+                f"step {one.step} lacks {len(ranks)} of {one.world} ranks, and steps before it many others: "
+                "certify the logs of all ranks together"
+            )
+        yield one.step, ranks, one.world
 
 
 def _rows(digests: Sequence[bytes]) -> Digests:

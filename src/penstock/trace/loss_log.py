@@ -38,10 +38,12 @@ from penstock.argument import byte_size, shown, whole_number
 from penstock.loader import Loader
 from penstock.loader.schedule import Schedule
 from penstock.native import _core
-from penstock.remote.url import is_url
+from penstock.order import Balance
+from penstock.trace.recipe import data_named, recipe_of
 
 __all__ = [
     "ABSENT",
+    "BALANCE",
     "BLOCK",
     "BLOCK_MAGIC",
     "HEAD",
@@ -65,6 +67,8 @@ BLOCK = struct.Struct("<IIQIIII")
 BLOCK_MAGIC = int.from_bytes(b"BLK1", "little")
 VARYING = 0xFFFFFFFF
 UNITS = ("sample", "document")
+BALANCE = ("by", "width", "micro_batches", "field")
+"""What a head says of the balance of a loader."""
 
 Losses = npt.NDArray[np.float32]
 
@@ -95,13 +99,15 @@ class Stretch:
     """Steps of a run whose batches follow from one state: what losses belong to.
 
     ``state`` is that of the loader where its schedule begins, ``per`` what has a loss: a "sample", or a "document" of packed
-    samples.
+    samples. ``balance`` says how samples were dealt to ranks, ``skips`` whether records that could not be read were replaced.
     """
 
     state: Mapping[str, Any]
     tail: str
     world: int
     per: str
+    balance: Balance | None = None
+    skips: bool = False
 
     @property
     def batch_size(self) -> int:
@@ -111,12 +117,19 @@ class Stretch:
     @property
     def key(self) -> str:
         """Equal for stretches whose steps have the same losses on the same ranks."""
-        return json.dumps([dict(self.state), self.tail, self.world, self.per], sort_keys=True)
+        return json.dumps(self.as_json(), sort_keys=True)
+
+    def as_json(self) -> dict[str, Any]:
+        """As the head of a file has it: what is not usual only where it is so."""
+        told: dict[str, Any] = {"state": dict(self.state), "tail": self.tail, "world": self.world, "per": self.per}
+        if self.balance is not None:
+            told["balance"] = {name: getattr(self.balance, name) for name in BALANCE}
+        return told | {"skips": True} if self.skips else told
 
 
 def head_bytes(stretch: Stretch, rank: int, made_by: Mapping[str, Any] | None = None) -> bytes:
     """The beginning of a file."""
-    told = {"state": dict(stretch.state), "tail": stretch.tail, "world": stretch.world, "per": stretch.per, "rank": rank}
+    told = stretch.as_json() | {"rank": rank}
     text = json.dumps(told if made_by is None else told | {"made_by": dict(made_by)}).encode()
     return HEAD.pack(MAGIC, len(text), _crc(text)) + text + bytes(-(HEAD.size + len(text)) % 8)
 
@@ -128,18 +141,6 @@ def block_bytes(first: int, counts: list[int], losses: Losses) -> bytes:
     body += losses.astype("<f4", copy=False).tobytes()
     head = struct.pack("<IIQIII", BLOCK_MAGIC, len(counts), first, losses.size, counts[0] if is_even else VARYING, _crc(body))
     return head + struct.pack("<I", _crc(head)) + body
-
-
-def _named(data: Any) -> Any:
-    """What data was opened by, so that it is found from any working directory; TypeError if it is not made of texts."""
-    if isinstance(data, Mapping):
-        return {str(name): _named(one) for name, one in data.items()}
-    if isinstance(data, list | tuple):
-        return [_named(one) for one in data]
-    if not isinstance(data, str | os.PathLike):
-        raise TypeError(f"data must be the path or URL that the data was opened by, got {shown(data)}")
-    name = os.fspath(data)
-    return name if is_url(name) else os.path.abspath(name)
 
 
 def _crc(data: bytes) -> int:
@@ -182,7 +183,7 @@ class LossLog:
         if per not in UNITS:
             raise ValueError(f"per must be one of {', '.join(UNITS)}, got {per!r}")
         self.path, self.per = Path(path), per
-        self._data, self._most = None if data is None else _named(data), byte_size("buffer", buffer) // 4
+        self._data, self._most = None if data is None else data_named(data), byte_size("buffer", buffer) // 4
         self._seconds = float(seconds)
         self._loader: Loader | None = None
         self._schedule: Schedule | None = None
@@ -214,10 +215,6 @@ class LossLog:
             raise TypeError(f"expected a penstock Loader, got {type(loader).__name__}")
         if loader.restart:
             raise ValueError("the loader has restart=True: the steps of its iterations are not those of one run, leave restart out")
-        if loader.balance is not None:
-            raise ValueError(
-                "the loader has balance=, which deals samples to ranks by their cost: losses cannot be logged with it yet"
-            )
         self.flush()
         self._loader = loader
 
@@ -300,17 +297,11 @@ class LossLog:
     def _stretch_of(self, loader: Loader) -> Stretch:
         schedule = loader.schedule
         state = loader.state_at(getattr(schedule, "start", 0))
-        return Stretch(state, getattr(schedule, "tail", "keep"), loader.shard.world, self.per)
+        tail, skips = getattr(schedule, "tail", "keep"), loader.work.on_error != "raise"
+        return Stretch(state, tail, loader.shard.world, self.per, loader.balance, skips)
 
     def _recipe_of(self, loader: Loader) -> Mapping[str, Any] | None:
-        if self._data is None:
-            return None
-        calls = loader.stream.recipe()
-        try:
-            json.dumps(calls)
-        except (TypeError, ValueError):  # such as weights of numpy's types
-            calls = None
-        return {"data": self._data, "calls": calls}
+        return None if self._data is None else recipe_of(loader, self._data)
 
     def _lose(self, num_losses: int, error: Exception) -> None:
         self._lost += num_losses

@@ -5,8 +5,10 @@ step in files of other stretches were overwritten. So were all later steps of ol
 there with other batches, and what it did before from that step on is no part of it.
 """
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,11 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.argument import IntArray, shown, whole_number
-from penstock.errors import CorruptError, FormatError, NoMatchError, StateError
+from penstock.errors import CorruptError, FormatError, NoMatchError, StateError, UnsafePathError
+from penstock.loader.schedule import TAILS
 from penstock.loader.state import parse_state
 from penstock.native import _core
+from penstock.order import Balance
 from penstock.system import is_directory, names_in, reading
 from penstock.trace.loss_log import (
+    BALANCE,
     BLOCK,
     BLOCK_MAGIC,
     HEAD,
@@ -37,7 +42,10 @@ from penstock.trace.loss_log import (
 __all__ = ["LossTable", "RankFile", "is_missing"]
 
 MAX_HEAD = 1 << 24
-MAX_WORLD = 1 << 31
+MAX_WORLD = 1 << 20
+FREE_SAMPLES = 1 << 17
+MOST_SAMPLES = 64
+"""Samples that a batch may always have, and how many for each loss of its largest step: heads are not believed beyond that."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -62,6 +70,11 @@ class _Block:
     def counts(self) -> IntArray:
         return np.full(self.steps, self.each, np.int64) if self.ends is None else np.diff(self.ends, prepend=0)
 
+    @property
+    def most(self) -> int:
+        """Losses of the step that has the most."""
+        return self.each if self.ends is None else int(self.counts.max())
+
     def before(self, step: int) -> "_Block | None":
         """The steps before one; None if there are none."""
         count = step - self.first
@@ -78,16 +91,31 @@ class _Block:
         return self.losses[0 if place == 0 else self.ends[place - 1] : self.ends[place]]
 
 
+def _mapped(path: Path) -> npt.NDArray[np.uint8]:
+    """The bytes of a file, which must be one: a link may lead anywhere, and a pipe does not end."""
+    with reading(path):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise UnsafePathError(f"{path}: expected a file of losses, found a link, which is not followed") from error
+        with os.fdopen(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise FormatError(f"{path}: expected a file of losses, found something that is no file")
+            return np.memmap(file, np.uint8, "r") if found.st_size else np.empty(0, np.uint8)
+
+
 class RankFile:
     """A file of one rank. ``unread_bytes`` are those behind the last whole block: a block that was being written, as a rule."""
 
     def __init__(self, path: Path, number: int) -> None:
         self.path, self.number = path, number
-        with reading(path):
-            size = os.path.getsize(path)
-            self._data = np.memmap(path, np.uint8, "r") if size else np.empty(0, np.uint8)
+        self._data = _mapped(path)
         self.stretch: Stretch | None = None
-        self.rank, self.made_by = 0, None
+        self.rank = 0
+        self.made_by: dict[str, Any] | None = None
         self.blocks: list[_Block] = []
         self.damaged = 0
         end = self._read_head()
@@ -129,10 +157,18 @@ class RankFile:
             parse_state(found["state"])
             if per not in UNITS:
                 raise ValueError(f"per: expected one of {', '.join(UNITS)}, got {shown(per)}")
+            if tail not in TAILS:
+                raise ValueError(f"tail: expected one of {', '.join(TAILS)}, got {shown(tail)}")
+            batch_size = found["state"]["batch_size"]
+            if batch_size and batch_size % world:
+                raise ValueError(f"batches of {batch_size} on {world} ranks")
+            balance = found.get("balance")
+            balance = None if balance is None else Balance(**{name: balance[name] for name in BALANCE})
         except (ValueError, TypeError, KeyError, RecursionError, StateError) as error:
             raise CorruptError(f"{self.path}: the head is not that of a file of losses: {shown(str(error))}") from error
-        self.stretch = Stretch(found["state"], tail, world, per)
-        self.made_by = found.get("made_by")
+        self.stretch = Stretch(found["state"], tail, world, per, balance, found.get("skips") is True)
+        made_by = found.get("made_by")
+        self.made_by = made_by if isinstance(made_by, dict) else None
 
     def _read_block(self, begin: int) -> int | None:
         """The block at a place; where the next one is, or None if this one is not whole."""
@@ -149,7 +185,7 @@ class RankFile:
         if end > len(data):
             return None
         counts = data[start:middle].view("<u4") if each == VARYING else None
-        is_whole = int(_core.crc32c(data[start:end])) == crc and first + steps < 2**63
+        is_whole = int(_core.crc32c(data[start:end])) == crc and 0 < steps <= first + steps < 2**63 and each > 0
         is_whole = is_whole and (int(counts.sum(dtype=np.int64)) if counts is not None else each * steps) == losses
         if is_whole:
             ends = None if counts is None else np.cumsum(counts, dtype=np.int64)
@@ -188,6 +224,7 @@ class LossTable:
                 keys[key] = len(keys)
                 self.stretches.append(file.stretch)
             self._key_of.append(keys[key])
+        self._check_sizes()
         self._index()
 
     @classmethod
@@ -201,6 +238,18 @@ class LossTable:
         if not any(file.blocks for file in files):
             raise NoMatchError(f"{directory}: expected losses of a run, as penstock.LossLog writes them, found none")
         return cls(directory, [file for file in files if file.stretch is not None])
+
+    def _check_sizes(self) -> None:
+        """CorruptError if the batches of a stretch have far more samples than there are losses of any step."""
+        most = [0] * len(self.stretches)
+        for file, key in zip(self._files, self._key_of, strict=True):
+            most[key] += max((block.most for block in file.blocks), default=0)
+        for stretch, losses in zip(self.stretches, most, strict=True):
+            if stretch.batch_size > max(FREE_SAMPLES, MOST_SAMPLES * losses):
+                raise CorruptError(
+                    f"{self.path}: the log says batches of {stretch.batch_size} samples, and its largest step has {losses} losses: "
+                    "files of ranks are missing, or damaged"
+                )
 
     def _index(self) -> None:
         """Which block has the losses of which step and rank."""
@@ -276,9 +325,11 @@ class LossTable:
         return sum(file.damaged for file in self._files)
 
     @property
-    def made_by(self) -> Any:
-        """How the data can be opened again, as the newest file tells it; None if it does not."""
-        return next((file.made_by for file in reversed(self._files) if file.made_by is not None), None)
+    def made_by(self) -> tuple[Any, Stretch]:
+        """How the data can be opened again, as the newest file tells it (None if none does), and the stretch of that file."""
+        found = [file for file in self._files if file.made_by is not None] or list(self._files)
+        assert found[-1].stretch is not None
+        return found[-1].made_by, found[-1].stretch
 
     def blocks(self) -> Iterator[tuple[int, IntArray, IntArray, Losses]]:
         """All losses that count: the rank, places in :attr:`steps`, how many losses each has there, and the losses themselves."""

@@ -12,7 +12,8 @@ import numpy as np
 from penstock.argument import IntArray
 from penstock.errors import StateMismatchError
 from penstock.loader import Loader
-from penstock.loader.make_batch import SOURCE
+from penstock.loader.loader import make_dealing
+from penstock.loader.make_batch import SOURCE, Dealing
 from penstock.loader.schedule import Place
 from penstock.order import Shard
 from penstock.stream import MixedStream, PartStream, Stream
@@ -21,6 +22,12 @@ from penstock.trace.loss_table import LossTable
 from penstock.trace.recipe import make_loader
 
 __all__ = ["RecordKey", "Run", "Visits", "global_place", "key_in", "leaf_names", "part_named", "visits_of"]
+
+WHOSE = "it is not known which loss is whose"
+"""How messages about losses that do not fit the order end."""
+
+EPOCHS_AT_ONCE, MOST_EPOCHS = 64, 4096
+"""Epochs that are searched for a record before its visits are counted, and those of a stream in a mixture that never ends."""
 
 RECORD = "record of a visit"
 """The name of a field of ids that no data has."""
@@ -104,6 +111,27 @@ def _earlier(stream: Stream) -> Iterator[Stream]:
             yield one.unbanned(step)
 
 
+def _expanded(edges: IntArray, samples: IntArray) -> tuple[IntArray, IntArray]:
+    """The places of all visits of some samples, sample by sample, and the number of the sample in ``samples`` of each."""
+    counts = edges[samples + 1] - edges[samples]
+    sample = np.repeat(np.arange(len(samples)), counts)
+    return np.arange(len(sample)) + np.repeat(edges[samples] - (np.cumsum(counts) - counts), counts), sample
+
+
+def _searched(loader: Loader, steps: IntArray) -> Iterator[range]:
+    """Ranges of steps to be searched for a record, of few epochs each: as many epochs as a log has steps, but no more."""
+    if getattr(loader.stream, "never_ends", False):  # one epoch, which is searched from its beginning
+        shortest = max(1, min(part.num_samples for part in loader.stream.parts))
+        if loader.schedule.place(int(steps[-1])).position // shortest <= MOST_EPOCHS:
+            yield range(int(steps[0]), int(steps[-1]) + 1)
+        return
+    breaks = np.flatnonzero(np.diff(steps) != 1) + 1
+    for run in np.split(steps, breaks)[:MOST_EPOCHS]:
+        width = EPOCHS_AT_ONCE * max(1, loader.schedule.steps_in(loader.schedule.place(int(run[0])).epoch + 1))
+        for low in range(int(run[0]), int(run[-1]) + 1, width):
+            yield range(low, min(low + width, int(run[-1]) + 1))
+
+
 def _unknown(count: int) -> Losses:
     return np.full(count, MISSING, np.float32)
 
@@ -140,7 +168,9 @@ class Run:
     """A run: its losses, and a loader of its data and order. For one thread.
 
     The loader may stand anywhere, and may have any batch size and shard; StateMismatchError if it has other data or another order
-    than the losses were logged with. Without a loader, the log must have been made with ``data=``.
+    than the losses were logged with. Without a loader, the stream is made as the log says (if it was made with ``data=``): of
+    ``data``, which is what ``penstock.open`` takes, or a dict of it by the names of a mixture's streams; or, with ``trust=True``,
+    of the paths and URLs that the log names. Do not trust the log of a stranger.
 
     >>> import tempfile, numpy as np, penstock as pen
     >>> from penstock.trace import Run
@@ -156,15 +186,19 @@ class Run:
     ([49, 17, 51], True)
     """
 
-    def __init__(self, table: LossTable, loader: Loader | None = None) -> None:
-        self.table = table
-        self.given = make_loader(table) if loader is None else loader
+    def __init__(self, table: LossTable, loader: Loader | None = None, *, data: Any = None, trust: bool = False) -> None:
+        self.table, (told, stretch) = table, table.made_by
+        self.lacks_transform = loader is None and bool((told or {}).get("transform"))
+        if loader is None:
+            loader = make_loader(told, stretch.batch_size, stretch.tail, table.path, data, trust=trust)
+        self.given = loader
         self._loaders: dict[int, Loader] = {}
+        self._dealings: dict[int, Dealing] = {}
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], loader: Loader | None = None) -> "Run":
+    def open(cls, path: str | os.PathLike[str], loader: Loader | None = None, *, data: Any = None, trust: bool = False) -> "Run":
         """The run in a directory."""
-        return cls(LossTable.open(path), loader)
+        return cls(LossTable.open(path), loader, data=data, trust=trust)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -190,7 +224,8 @@ class Run:
                 f"{self.table.path}: the run has {'phases' if stretch.batch_size == 0 else f'batches of {stretch.batch_size}'}, "
                 f"the loader {'phases' if given.phases is not None else 'a batch size'}: give the loader of that run"
             )
-        options: dict[str, Any] = {"transform": work.transform, "ids": work.ids, "on_error": work.on_error, "threads": 0}
+        on_error = (work.on_error if work.on_error != "raise" else "skip") if stretch.skips else "raise"
+        options: dict[str, Any] = {"transform": work.transform, "ids": work.ids, "on_error": on_error, "threads": 0}
         mismatch: StateMismatchError | None = None
         for stream in _earlier(given.stream):
             loader = Loader(stream, tail=stretch.tail, **size, **options)
@@ -211,20 +246,44 @@ class Run:
         StateMismatchError if there are more or fewer losses than the order has samples or documents.
         """
         stretch, loader = self.table.stretch(step), self.loader_at(step)
-        visits = visits_of(loader, step)
-        place = global_place(loader, step)
-        per_sample = np.bincount(visits.sample, minlength=place.num_samples)
+        place, visits = self.place(step), visits_of(loader, step)
+        edges = np.searchsorted(visits.sample, np.arange(place.num_samples + 1))
         for rank, losses in self.table.of(step).items():
-            samples = np.arange(rank, place.num_samples, stretch.world)
-            wanted = len(samples) if stretch.per == "sample" else int(per_sample[samples].sum())
+            samples = self.samples_of(step, rank)
+            mine, sample = _expanded(edges, samples)
+            wanted = len(samples) if stretch.per == "sample" else len(mine)
             if len(losses) != wanted:
                 raise StateMismatchError(
                     f"{self.table.path}: step {step} has {len(losses)} losses of rank {rank}, and the order {wanted} "
-                    f"{stretch.per}s: it is not known which is whose"
+                    f"{stretch.per}s: {WHOSE}"
                 )
-            mine = visits.sample % stretch.world == rank
-            visits.loss[mine] = losses[visits.sample[mine] // stretch.world] if stretch.per == "sample" else losses
+            visits.loss[mine] = losses[sample] if stretch.per == "sample" else losses
         return visits.take(visits.sample < place.num_samples - place.padding) if place.padding else visits
+
+    def place(self, step: int) -> Place:
+        """Where the batch of a step is, of all ranks together. StateMismatchError if the order has no such step."""
+        loader = self.loader_at(step)
+        try:
+            return global_place(loader, step)
+        except IndexError as error:
+            raise StateMismatchError(f"{self.table.path}: there are losses of step {step}: {error}: {WHOSE}") from error
+
+    def samples_of(self, step: int, rank: int) -> IntArray:
+        """Which samples of the global batch a rank had, in the order of its own batch."""
+        loader, number = self.loader_at(step), int(self.table.stretch_of[self.table.place(step)])
+        stretch, place = self.table.stretches[number], self.place(step)
+        every: IntArray = np.arange(rank, place.num_samples, stretch.world)
+        if stretch.balance is None:
+            return every
+        schedule = replace(loader.schedule, shard=Shard(0, stretch.world), is_dealt=True)  # all ranks find the same
+        if number not in self._dealings:
+            try:
+                self._dealings[number] = make_dealing(stretch.balance, schedule)
+            except (KeyError, TypeError, ValueError) as error:
+                raise StateMismatchError(f"{self.table.path}: samples cannot be dealt as the log says: {error}") from error
+        dealt = replace(loader.work, dealing=self._dealings[number]).dealt(schedule.place(step))
+        own = dealt.of_rank(Shard(rank, stretch.world))
+        return np.concatenate([own, every[len(own) :]])  # what fills a batch up is every world-th again
 
     def steps_with(self, record: RecordKey, most: int = 100) -> Sequence[int]:
         """The logged steps at which a record comes, as far as the order can say so without looking at all of them; at most
@@ -232,20 +291,19 @@ class Run:
         """
         if not self.knows_documents(record.source):
             return []
-        key = self.key(record)
-        stretches: dict[int, set[int]] = {}
+        key, found = self.key(record), set[int]()
         for number in np.unique(self.table.stretch_of).tolist():
             steps = self.table.steps[self.table.stretch_of == number]
             loader = self.loader_at(int(steps[0]))
             try:
-                seen = loader.where(key, steps=range(int(steps[0]), int(steps[-1]) + 1))
-            except (TypeError, ValueError):  # an order without an inverse, or phases
+                for some in _searched(loader, steps):
+                    seen = np.array([one["step"] for one in loader.where(key, steps=some)], np.int64)
+                    found.update(np.intersect1d(seen, steps).tolist())
+                    if len(found) >= most:
+                        break
+            except (TypeError, ValueError, IndexError):  # an order without an inverse, phases, or steps that it does not have
                 return []
-            for one in seen:
-                stretches.setdefault(one["step"], set()).add(number)
-        logged = np.intersect1d(np.array(list(stretches), np.int64), self.table.steps)
-        owner = self.table.stretch_of
-        return [step for step in logged.tolist() if owner[self.table.place(step)] in stretches.get(step, ())][:most]
+        return sorted(found)[:most]
 
     def knows_documents(self, source: int) -> bool:
         """Whether ids of a stream are those of records or documents; otherwise they are first tokens of samples."""
@@ -256,9 +314,15 @@ class Run:
         return key_in(self.given.stream, record)
 
     def batch(self, step: int) -> Any:
-        """The exact batch of a step, of all ranks together, read and transformed anew."""
-        loader = self.loader_at(step)
-        return loader.work.make(global_place(loader, step))
+        """The exact batch of a step, of all ranks together, read and transformed anew. ValueError if the loader had a transform,
+        and is not given.
+        """
+        if self.lacks_transform:
+            raise ValueError(
+                f"{self.table.path}: the loader of the run had a transform, which a log does not keep: give the loader "
+                "(--of MODULE:FUNCTION in a shell)"
+            )
+        return self.loader_at(step).work.make(self.place(step))
 
 
 def key_in(stream: Stream, record: RecordKey) -> Any:

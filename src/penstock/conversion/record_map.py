@@ -1,38 +1,325 @@
-"""Texts and conversations into tokens: what a conversion with a tokenizer makes of the records it reads.
+"""What becomes of records on their way into a store or a file: a function of batches, smaller pictures, tokens of texts and
+conversations.
 
-Batches of texts are encoded in two threads at a time, which wait without the interpreter's lock for the threads of the tokenizers
-package: while one takes over the ids of its batch, the other keeps the processors busy.
+Pictures are decoded, resized and encoded again by native code. Batches of texts are encoded in two threads at a time, which wait
+without the interpreter's lock for the threads of the tokenizers package: while one takes over the ids of its batch, the other keeps
+the processors busy.
 """
 
+import hashlib
 import json
 import os
+import re
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.argument import IntArray, byte_size, set_whole
 from penstock.batch import Batch, Ragged
-from penstock.conversion.tasks import BatchMap
-from penstock.errors import SchemaMismatchError
+from penstock.errors import ImageError, SchemaMismatchError
 from penstock.fingerprint import fingerprint_of
+from penstock.image import IMAGE, MOST_SIDE, find_encoded
+from penstock.native import _core
 from penstock.process import need
-from penstock.schema import Field
+from penstock.schema import Field, Schema
+from penstock.store.column import guess_field
 from penstock.tokenizer import EXTRA, TextTokenizer, TokenizerLike, load_tokenizer
 
 if TYPE_CHECKING:
     from penstock.conversion.chat import ChatTemplate
 
-__all__ = ["LOSS_MASK", "TOKENS", "TextMap", "Tokenize", "as_tokenize"]
+__all__ = [
+    "LOSS_MASK",
+    "TOKENS",
+    "BatchMap",
+    "ImageMap",
+    "RecordMap",
+    "ShrinkImages",
+    "TextMap",
+    "Tokenize",
+    "as_map",
+    "as_shrink",
+    "as_tokenize",
+    "guess_fields",
+]
+
+T = TypeVar("T")
+MOST_DEEP = 8
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class RecordMap(Protocol):
+    """What becomes of the records of a task. Picklable, and the same in every process."""
+
+    @property
+    def fields(self) -> Mapping[str, Field] | None:
+        """What comes out, if that is known before."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of a batch that is read."""
+
+    @property
+    def task_records(self) -> int | None:
+        """Records of a task; as many as fill a chunk if None."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What must be the same for an unfinished conversion to go on."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the new store says of itself, besides what its source says."""
+
+    def over(self, batches: Iterator[Batch], first: int) -> Generator[Mapping[str, Any]]:
+        """What batches become, in their order; ``first`` is the id of their first record."""
+
+
+@dataclass(frozen=True)
+class BatchMap:
+    """A function that takes a batch and gives one: other fields, and more or fewer records, if it likes.
+
+    ``fields`` says what it gives; they are found out from the first batch if left out. A batch has about ``batch_bytes``; a task,
+    which is done in one go by one process, has ``task_records`` records of the source, as many as fill a chunk if left out. Both
+    are the same in every run. To run in other processes the function must be picklable.
+    """
+
+    function: Callable[[Batch], Mapping[str, Any]]
+    fields: Mapping[str, Field] | None = None
+    batch_bytes: int | str = "4MiB"
+    task_records: int | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise TypeError(f"map must be a function from batch to batch, got {self.function!r}")
+        if self.fields is not None:
+            object.__setattr__(self, "fields", dict(Schema.make(self.fields).fields))
+        object.__setattr__(self, "batch_bytes", byte_size("batch_bytes", self.batch_bytes))
+        if self.task_records is not None:
+            set_whole(self, "task_records", least=1)
+
+    def __call__(self, batch: Batch) -> Mapping[str, Any]:
+        """The batch that a batch becomes."""
+        made = self.function(batch)
+        if not isinstance(made, Mapping):
+            raise TypeError(f"the map must give a dict of fields, got a {type(made).__name__}")
+        return made
+
+    @property
+    def size(self) -> int:
+        """The bytes of a batch as a number."""
+        return int(self.batch_bytes)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the function's name and code, so that an unfinished conversion does not go on with another one."""
+        return fingerprint_of("batch map", _identity(self.function), self.size)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Nothing is known."""
+        return {}
+
+    def over(self, batches: Iterator[Batch], first: int) -> Generator[Mapping[str, Any]]:
+        """One batch after the other."""
+        return (self(batch) for batch in batches)
+
+
+def as_map(value: Callable[[Batch], Mapping[str, Any]] | BatchMap | None) -> BatchMap | None:
+    """A function as a :class:`BatchMap` of which nothing more is known."""
+    return value if value is None or isinstance(value, BatchMap) else BatchMap(value)
+
+
+def guess_fields(batch: Mapping[str, Any]) -> dict[str, Field]:
+    """The fields that fit a batch."""
+    empty = [name for name, column in batch.items() if isinstance(column, list | tuple) and all(item is None for item in column)]
+    try:
+        if empty:
+            raise ValueError(f"fields {empty} have no value there")
+        return {name: guess_field(name, column) for name, column in batch.items()}
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"the fields cannot be found out from the first batch: {error}; give BatchMap(fn, fields=...)") from error
+
+
+def _identity(function: Any) -> object:
+    """What a function is: its name, its code, and the values it was made with."""
+    if isinstance(function, partial):
+        return ("partial", _identity(function.func), _value(function.args), _value(function.keywords))
+    owner = getattr(function, "__self__", None)
+    if owner is not None and not isinstance(owner, ModuleType):
+        return (
+            "method",
+            getattr(function, "__qualname__", ""),
+            _identity(getattr(function, "__func__", type(function))),
+            _value(owner),
+        )
+    code = getattr(function, "__code__", None)
+    if code is None:  # an object that can be called
+        return (_value(function), _code(getattr(type(function).__call__, "__code__", None)))
+    cells = [_contents(cell) for cell in function.__closure__ or ()]
+    return (function.__qualname__, _code(code), cells, _value(function.__defaults__), _value(function.__kwdefaults__))
+
+
+def _contents(cell: Any) -> object:
+    try:
+        return _value(cell.cell_contents)
+    except ValueError:  # nothing in it yet
+        return None
+
+
+def _code(code: CodeType | None) -> object:
+    """What code does, without where it stands."""
+    if code is None:
+        return None
+    return (code.co_code, code.co_names, [_value(constant) for constant in code.co_consts])
+
+
+def _value(value: Any, depth: int = 0) -> object:
+    """A value as something whose repr is the same in every process."""
+    if depth > MOST_DEEP:
+        return "deeper"
+    if isinstance(value, CodeType):
+        return _code(value)
+    if isinstance(value, np.ndarray):
+        data = repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
+        return (value.dtype.str, value.shape, hashlib.sha256(data).hexdigest())
+    if isinstance(value, list | tuple):
+        return [_value(item, depth + 1) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(repr(_value(item, depth + 1)) for item in value)
+    if isinstance(value, Mapping):
+        return sorted((repr(key), repr(_value(item, depth + 1))) for key, item in value.items())
+    if hasattr(value, "__code__"):
+        return _identity(value)
+    if isinstance(value, type | ModuleType):
+        return value.__name__
+    if hasattr(value, "__dict__"):
+        return (type(value).__qualname__, _value(vars(value), depth + 1))
+    return ADDRESS.sub("", repr(value))
+
+
+def _in_threads(
+    function: Callable[[T], Mapping[str, Any]], things: Iterator[T], at_once: int, name: str
+) -> Generator[Mapping[str, Any]]:
+    """``map(function, things)``, a few at a time."""
+    coming: deque[Future[Mapping[str, Any]]] = deque()
+    with ThreadPoolExecutor(at_once, thread_name_prefix=name) as pool:
+        try:
+            for one in things:
+                coming.append(pool.submit(function, one))
+                if len(coming) > at_once:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+# Pictures
+
+SHRUNK_AT_ONCE = min(8, os.cpu_count() or 1)
+"""Batches of pictures that are worked on at a time."""
+
+
+@dataclass(frozen=True)
+class ShrinkImages:
+    """How pictures become smaller: JPEG whose longer side has at most ``max_side`` pixels, of that ``quality``, from 1 to 100.
+
+    ``field`` has the pictures; see :meth:`~penstock.stream.Stream.images`. A JPEG that is small enough stays as it is, byte for
+    byte; everything else is decoded, turned as it is displayed, resized and encoded, without transparency and metadata.
+    """
+
+    max_side: int
+    quality: int = 90
+    field: str = IMAGE
+
+    def __post_init__(self) -> None:
+        set_whole(self, "max_side", least=1, most=MOST_SIDE)
+        set_whole(self, "quality", least=1, most=100)
+
+    def shrink(self, data: npt.NDArray[np.uint8]) -> bytes:
+        """The bytes of a picture as they are written. ImageError if it cannot be decoded."""
+        kind, width, height, _ = _core.probe_image(data)
+        if kind == _core.ImageFormat.JPEG and max(width, height) <= self.max_side:
+            return data.tobytes()
+        return _core.shrink_image(data, self.max_side, self.quality)
+
+
+def as_shrink(value: "ShrinkImages | Mapping[str, Any]") -> ShrinkImages:
+    """Of a dict of its options."""
+    if isinstance(value, ShrinkImages):
+        return value
+    if not isinstance(value, Mapping):
+        raise TypeError(f"image must be ShrinkImages(max_side), or a dict of its options, got {value!r}")
+    return ShrinkImages(**value)
+
+
+@dataclass(frozen=True)
+class ImageMap:
+    """Batches in which one field of pictures is made smaller. The other fields stay."""
+
+    how: ShrinkImages
+    data: str
+    fields: Mapping[str, Field]
+    size: int = 4 << 20
+    task_records: int | None = None
+
+    @classmethod
+    def of(cls, how: ShrinkImages, schema: Mapping[str, Field]) -> "ImageMap":
+        """For these fields of a source."""
+        return cls(how, find_encoded(schema, how.field)[0], dict(schema))
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of("shrink images", self.data, self.how.max_side, self.how.quality, self.size)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Names of classes and the like are the source's, and stay."""
+        return {}
+
+    def over(self, batches: Iterator[Batch], first: int) -> Generator[Mapping[str, Any]]:
+        """A few batches at a time, in their order."""
+        return _in_threads(self._shrunk, self._numbered(batches, first), SHRUNK_AT_ONCE, "penstock-image")
+
+    def _numbered(self, batches: Iterator[Batch], first: int) -> Iterator[tuple[Batch, int]]:
+        for batch in batches:
+            yield batch, first
+            first += len(batch[self.data])
+
+    def _shrunk(self, numbered: tuple[Batch, int]) -> Mapping[str, Any]:
+        batch, first = numbered
+        column: Ragged = batch[self.data]
+        made: list[bytes | None] = []
+        for place, (low, high) in enumerate(pairwise(column.offsets.tolist())):
+            if column.present is not None and not column.present[place]:
+                made.append(None)
+                continue
+            try:
+                made.append(self.how.shrink(np.ascontiguousarray(column.values[low:high])))
+            except ImageError as error:
+                raise ImageError(f"record {first + place}, field {self.data!r}{_named(batch, place)}: {error.reason}") from error
+        return {**batch, self.data: replace(Ragged.from_items(made, dtype=np.uint8, kind="bytes"), kind=column.kind)}
+
+
+def _named(batch: Batch, place: int) -> str:
+    """What a folder or a tar archive calls a record, so that its file is found."""
+    return next((f", {name} {batch[name][place]!r}" for name in ("path", "__key__") if name in batch), "")
+
+
+# Texts
 
 TOKENS, LOSS_MASK, MESSAGES = "tokens", "loss_mask", "messages"
-AT_ONCE = 2
+ENCODED_AT_ONCE = 2
 MOST_LOOKED_AT = 1 << 16
 PROBES = ("", "a", "0", ".", "あ")
 """Texts one of which every tokenizer has tokens for, to see where it adds others."""
@@ -178,17 +465,7 @@ class TextMap:
 
     def over(self, batches: Iterator[Batch], first: int) -> Generator[Mapping[str, Any]]:
         """Tokens of batches, in their order."""
-        coming: deque[Future[Mapping[str, Any]]] = deque()
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="penstock-tokenize") as pool:
-            try:
-                for texts in self._texts(batches, first):
-                    coming.append(pool.submit(self._encoded, texts))
-                    if len(coming) > AT_ONCE:
-                        yield coming.popleft().result()
-                while coming:
-                    yield coming.popleft().result()
-            finally:
-                pool.shutdown(cancel_futures=True)
+        return _in_threads(self._encoded, self._texts(batches, first), ENCODED_AT_ONCE, "penstock-tokenize")
 
     def _texts(self, batches: Iterator[Batch], first: int) -> Iterator[_Texts]:
         for batch in batches:

@@ -1,4 +1,4 @@
-"""The training run of the demo, in a process that may be killed at any moment: ``python -m penstock.demo.train DATA RUN``.
+"""The training run of the demo, in a process that may be killed at any moment: ``python -m penstock.demo DATA RUN``.
 
 The data set is generated, not downloaded: coloured shapes with captions, eight classes. The model has one hidden layer, in torch
 where that is installed, else in numpy.
@@ -208,7 +208,7 @@ def save(run: Path, model: NumpyModel, loader: Loader) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Train; with ``--die-at N`` the process kills itself, as a machine would, before it has finished step N."""
-    parser = argparse.ArgumentParser(prog="python -m penstock.demo.train", description="A training run that may be killed.")
+    parser = argparse.ArgumentParser(prog="python -m penstock.demo", description="A training run that may be killed.")
     parser.add_argument("data")
     parser.add_argument("run", type=Path)
     parser.add_argument("--steps", type=int, default=150)

@@ -1,1 +1,0 @@
-"""Sources made of sources: maps of indices and fields. Nothing here owns bytes."""
