@@ -202,3 +202,15 @@ def test_repeats_of_a_single_stream_leave_out_what_is_dropped() -> None:
         for times in range(3):
             expected = sum(count > times for count in seen.values())
             assert pen.plan(loader, steps, seen_more_than=times).streams[0].repeated == expected, (steps, times)
+
+
+def test_plans_of_very_many_epochs_take_no_longer() -> None:
+    one, other = (pen.open({"x": np.arange(length)}).shuffle(seed=length) for length in (10, 23))
+    found = pen.plan(pen.Loader(one, 4, tail="drop"), 10**12)
+    assert (found.samples, found.epochs, found.streams[0].repeated) == (4 * 10**12, 5 * 10**11, None)
+    assert pen.plan(pen.Loader(one, 4), 3 * 10**12).streams[0].samples == 10**13
+    mixed = pen.Loader(pen.mix({"one": one, "other": other}, seed=1), 8, tail="drop")
+    found = pen.plan(mixed, 10**12)
+    assert found.samples == 8 * 10**12
+    assert sum(part.samples for part in found.streams) == pytest.approx(8 * 10**12, rel=1e-9)
+    assert found.streams[0].share == pytest.approx(10 / 33, rel=1e-2)

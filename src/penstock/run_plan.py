@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +23,8 @@ __all__ = ["RunPlan", "StreamPlan", "plan"]
 MOST_GROUPS = 64
 """Groups of documents that are planned to see how many documents are cut, over all streams."""
 NOTHING: IntArray = np.empty(0, np.int64)
+MOST_EPOCHS = 10_000
+"""Epochs with a dropped end in which it is counted what comes of each stream; of more, as many as those say."""
 MOST_DROPPED = 1 << 22
 """Samples that are dropped at the ends of epochs, of which it is looked up which ones they are."""
 
@@ -32,6 +35,7 @@ class StreamPlan:
     sample of its first epoch, ``capped_at`` the one with the last sample that its cap allows; None if the run does not get there.
     ``repeated`` are the records that come more than k times (see :func:`plan`), bans apart; None where they are drawn with
     replacement, and where ``tail="drop"`` leaves out more than four million samples; of sequences, about as many as the epochs say.
+    Where it cuts more than 10,000 equal epochs of a mixture, ``samples`` are extrapolated from as many.
     ``tokens`` are the samples times the mean number of tokens, or of elements of the field that a mixture goes by; None where there
     are none. Of packs: ``padding`` is the share of padding (the padding ratio), ``cut`` that of documents that are not in one
     sequence as a whole (the truncation ratio; measured in some groups of documents), ``truncated`` that of tokens that never come,
@@ -99,8 +103,8 @@ def plan(
         raise ValueError(f"the loader has a batch size of its own: leave out batch_size={batch_size}")
     loader = what if isinstance(what, Loader) else Loader(what, batch_size)
     if steps is None:
-        if loader.phases is None:
-            len(loader.stream)  # which says so if there is none
+        if loader.stream.endless_epoch == 0:
+            raise TypeError("an epoch of this mixture never ends: give steps=")
         steps = loader.schedule.first_step(1)
     steps, total = whole_number("steps", steps), loader.schedule.total
     steps = steps if total is None else min(steps, total)
@@ -109,7 +113,7 @@ def plan(
     taken = forecast(loader.work, loader.schedule, range(steps)) if network and windows_of(loader.stream) else None
     return RunPlan(
         steps,
-        sum(one.samples for one in found),
+        _delivered(loader.schedule, steps),
         loader.schedule.place(steps - 1).epoch + 1 if steps else 0,
         None if None in tokens else sum(float(one) for one in tokens if one is not None),
         seen_more_than,
@@ -239,16 +243,13 @@ def _dropped(schedule: Schedule, steps: int) -> list[tuple[int, range]] | None:
     """Of every epoch before the end, the samples that tail="drop" leaves out; None if they are too many to look at."""
     if steps == 0 or isinstance(schedule, PhaseSchedule) or schedule.tail != "drop":
         return []
-    stride, count = schedule.stream.stride, 0
-    found: list[tuple[int, range]] = []
-    for epoch in range(schedule.end(steps)[0]):
-        run = range(_in_epoch(schedule, epoch), schedule.axis_of(epoch) // stride)
-        count += len(run)
-        if count > MOST_DROPPED:
-            return None
-        if run:
-            found.append((epoch, run))
-    return found
+    end, stride = schedule.end(steps)[0], schedule.stream.stride
+    runs = [
+        (alike, range(_in_epoch(schedule, alike.start), schedule.axis_of(alike.start) // stride)) for alike in _alike(schedule, end)
+    ]
+    if sum(len(alike) * len(run) for alike, run in runs) > MOST_DROPPED:
+        return None
+    return [(epoch, run) for alike, run in runs if run for epoch in alike]
 
 
 def _scaled(elements: int, axis: int, length: int, times: int) -> int:
@@ -324,9 +325,14 @@ def _delivered(schedule: Schedule, steps: int) -> int:
         last = schedule.curriculum.place(steps - 1)
         return last.sample + schedule.curriculum.phases[last.phase].batch_size
     epoch, position = schedule.end(steps)
-    stride = schedule.stream.stride
-    before = sum(_in_epoch(schedule, one) for one in range(epoch))
-    return before + position // stride
+    before = sum(len(alike) * _in_epoch(schedule, alike.start) for alike in _alike(schedule, epoch))
+    return before + position // schedule.stream.stride
+
+
+def _alike(schedule: Schedule, end: int) -> list[range]:
+    """The epochs before one, in runs of the same length."""
+    firsts = [first for first, _ in schedule.stream.axes if first < end]
+    return [range(low, high) for low, high in pairwise([*firsts, end])]
 
 
 def _in_epoch(schedule: Any, epoch: int) -> int:
@@ -349,9 +355,10 @@ def _drawn(schedule: Schedule, mixture: Mixture, steps: int) -> Sequence[int]:
         return _given(schedule, mixture, steps)
     epoch, position = schedule.end(steps) if steps else (0, 0)
     counts = list(mixture.num_given(epoch, position)) if position else [0] * len(mixture.names)
-    for one in range(epoch):  # without what was dropped at its end
-        here = mixture.num_given(one, _in_epoch(schedule, one))
-        counts = [had + now for had, now in zip(counts, here, strict=True)]
+    for alike in _alike(schedule, epoch):
+        full, looked_at = _in_epoch(schedule, alike.start), alike[:MOST_EPOCHS]
+        here = np.sum([mixture.num_given(one, full) for one in looked_at], axis=0, dtype=object)
+        counts = [had + int(now) * len(alike) // len(looked_at) for had, now in zip(counts, here, strict=True)]
     return counts
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import count
 
 import penstock as pen
 from penstock import Field, _core
@@ -307,7 +308,7 @@ def test_two_ranks_and_fifty_starts_search_a_file_once(tmp_path: Path, scans: li
         with pen.open(tmp_path / "a.jsonl") as source:
             return str(next(iter(pen.Loader(source.shuffle(seed=1), batch_size=4)))["text"].to_list())
 
-    starts = [run_in_fork(first_batch, meanwhile=lambda: first_batch()) for _ in range(25)]  # two at a time
+    starts = [run_in_fork(first_batch, meanwhile=lambda: first_batch()) for _ in range(count(8, 25))]  # two at a time
     assert set(starts) == {first_batch()}
     assert (tmp_path / "searched").read_text() == "x"
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.effort import count
 from tests.formats import token_files as made
 from tests.golden.make_token_files import DIRECTORY as GOLDEN
 from tests.golden.make_token_files import DOCUMENTS, MASKS, SENTENCES
@@ -957,26 +958,27 @@ def test_the_tables_of_two_thousand_files_are_read_once_when_they_are_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documents = [np.arange(length, dtype="<u2") for length in (5, 0, 11)]
-    for number in range(2000):
+    files = count(500, 2000)
+    for number in range(files):
         made.write_megatron(tmp_path / f"part-{number:04d}", documents)
     read: list[int] = []
     numbers = megatron.Indexed._numbers
     monkeypatch.setattr(megatron.Indexed, "_numbers", lambda self, *arguments: (read.append(1), numbers(self, *arguments))[1])
     with pen.open(f"{tmp_path}/*.idx") as source:
-        assert (len(source), source.num_tokens) == (6000, 32_000)
+        assert (len(source), source.num_tokens) == (3 * files, 16 * files)
         assert not any(one.head for one in source._found), "what was read is not kept twice"
-        assert len(read) == 4000, "lengths and pointers of every file"
-        assert source.read_tokens([16 * 1999], 16)[0].tolist() == [*range(5), *range(11)]
+        assert len(read) == 2 * files, "lengths and pointers of every file"
+        assert source.read_tokens([16 * (files - 1)], 16)[0].tolist() == [*range(5), *range(11)]
         with pen.Loader(source.shuffle(seed=1).sequences(64), 8) as loader:
             assert next(iter(loader))["tokens"].shape == (8, 64)
-        assert source.document_bounds[-4:].tolist() == [31_984, 31_989, 31_989, 32_000]
-        assert len(read) == 4000, "once"
-    monkeypatch.setattr(token_line, "EARLY", 5999)
+        assert (source.document_bounds[-4:] - 16 * files).tolist() == [-16, -11, -11, 0]
+        assert len(read) == 2 * files, "once"
+    monkeypatch.setattr(token_line, "EARLY", 3 * files - 1)
     read.clear()
     with pen.open(f"{tmp_path}/*.idx") as source:
-        assert len(read) == 4000, "a spot of each"
-        assert source.read_tokens([16 * 1999], 16)[0].tolist() == [*range(5), *range(11)]
-        assert len(read) == 8000, "all of each before the first token, and no table of documents"
+        assert len(read) == 2 * files, "a spot of each"
+        assert source.read_tokens([16 * (files - 1)], 16)[0].tolist() == [*range(5), *range(11)]
+        assert len(read) == 4 * files, "all of each before the first token, and no table of documents"
         assert not source._pieces.is_loaded
 
 

@@ -266,6 +266,8 @@ def test_amendments_begin_with_a_phase_where_sequences_are_long() -> None:
         (lambda: Mixture([5], seed=1, max_epochs=[1]), TypeError, "max_epochs must be a dict by name"),
         (lambda: Mixture([5], seed=1, temperature=0), ValueError, "temperature must be a number above 0, got 0"),
         (lambda: Mixture([5], seed=1, temperature=2, weights=[1]), ValueError, "exclude each other"),
+        (lambda: Mixture([50, 60], seed=1, temperature=1e-9), ValueError, "a temperature of 1e-09 makes a weight"),
+        (lambda: Mixture([5], seed=1, max_epochs={"0": float("inf")}), ValueError, "leave out what has no cap"),
         (lambda: Mixture([5, 6], seed=1, tokens=[1]), ValueError, "expected 2 numbers as tokens"),
         (lambda: Mixture([5, 6], seed=1, weights=[1, 1], tokens=[1, 0]), ValueError, "has no tokens"),
         (lambda: Mixture([5], seed=1, amendments=[3]), TypeError, "must be Amendment objects"),

@@ -70,7 +70,7 @@ class Seaweed:
         """Start, with the data of the last time."""
         assert self._process is None
         environment = os.environ | {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
-        environment |= {"GOMAXPROCS": "1", "GOGC": "800"}  # a third less CPU time
+        environment |= {"GOMAXPROCS": "1", "GOGC": "200"}  # less CPU time
         with open(self._directory / "log", "ab") as log:
             self._process = subprocess.Popen(
                 self._command, cwd=self._directory, env=environment, stdout=log, stderr=subprocess.STDOUT

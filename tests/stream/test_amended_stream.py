@@ -248,6 +248,7 @@ def test_packs_count_tokens_without_padding() -> None:
         (lambda: pen.mix({"a": stream_of("web", 5)}, seed=1, by="y"), "stream 'a': unknown field 'y'"),
         (lambda: pen.mix({"a": ragged([1, 2]).sample(seed=1, weights=[1, 2])}, seed=1, by="tokens"), "is not known: use shuffle"),
         (lambda: mixture({"web": 5}).amend(3, add={"web": stream_of("web", 5)}), "which the mixture has already"),
+        (lambda: mixture({"web": 5}).amend(3, add=[stream_of("web", 5)]), "add must be a dict of streams by name, got list"),
         (lambda: mixture({"web": 5}).amend(3, weights={"web": 1}, add={"code": stream_of("code", 5)}), "missing .'code'."),
         (lambda: mixture({"web": 5}).amend(3, add={"code": pen.open({"y": np.arange(3)}).in_order()}), "must have the same fields"),
     ],

@@ -31,9 +31,9 @@ from penstock.loader import Loader
 from penstock.order import Shard
 from penstock.records import Source
 from penstock.report import write_page
-from penstock.report.formatting import command_line, count, noun, percent, size
+from penstock.report.formatting import command_line, count, noun, size
 from penstock.report.page import need_plots
-from penstock.report.sections import PLAN_COLUMNS, PLAN_METHOD, plan_rows, plan_section
+from penstock.report.sections import PLAN_METHOD, plan_section, plan_tables
 from penstock.run_plan import RunPlan
 from penstock.run_plan import plan as plan_run
 from penstock.stream import DocumentTable, ImageStream, MixedStream, PackStream, RecordStream, SequenceStream, Stream, load_mixture
@@ -435,7 +435,11 @@ def _show_plan(found: RunPlan) -> None:
         rows |= {"of that in memory": size(found.peak_bytes)}
     shown = console()
     shown.print(facts("The run", rows))
-    shown.print(table(PLAN_COLUMNS, plan_rows(found), right=PLAN_COLUMNS[1:]))
-    if found.samples:
-        often = sum(one.repeated or 0 for one in found.streams)
-        say(f"{number(often)} samples come more than {found.seen_more_than} times: {percent(often / found.samples)} of all")
+    for columns, rows_of_streams in plan_tables(found):
+        shown.print()
+        shown.print(table(columns, rows_of_streams, right=columns[1:]))
+    counted = [one for one in found.streams if one.repeated is not None]
+    if counted:
+        often, total = sum(one.repeated or 0 for one in counted), sum(one.length for one in counted)
+        times = found.seen_more_than
+        say(f"{number(often)} of {number(total)} samples come more than {times} {noun(times, 'time')}")

@@ -698,7 +698,8 @@ def copied_caps(caps: Any) -> dict[str, float]:
         raise TypeError(f"max_epochs must be a dict by name, got {caps!r}")
     for name, epochs in caps.items():
         if isinstance(epochs, bool) or not isinstance(epochs, Real) or not 0 <= float(epochs) <= MAX_LENGTH:
-            raise ValueError(f"max_epochs of {name!r} must be a number of at least 0, got {repr(epochs)[:40]}")
+            hint = ": leave out what has no cap" if epochs is None or epochs == math.inf else ""
+            raise ValueError(f"max_epochs of {name!r} must be a number of at least 0, got {repr(epochs)[:40]}{hint}")
     return {name: caps[name] for name in sorted(caps, key=str)}
 
 
@@ -709,7 +710,12 @@ def tempered(size: Fraction, temperature: float) -> Fraction:
     with decimal.localcontext(decimal.Context(prec=60, Emax=10**6, Emin=-(10**6))):
         power = Fraction(exact_fraction(temperature))
         number = decimal.Decimal(size.numerator) / decimal.Decimal(size.denominator)
-        found = (number.ln() * power.denominator / power.numerator).exp()
+        try:
+            found = (number.ln() * power.denominator / power.numerator).exp()
+        except decimal.Overflow:
+            raise ValueError(
+                f"a temperature of {temperature} makes a weight of a size of {float(size):g} too large: use a higher one"
+            ) from None
     with decimal.localcontext(decimal.Context(prec=16, Emax=10**6, Emin=-(10**6))):
         return Fraction(+found)
 

@@ -15,21 +15,6 @@ SPEED_METHOD = (
     "records of the same size and number from random places into one buffer, by as many threads, without order, files, "
     "checksums or Python. Every turn began with nothing read ahead, and its beginning was thrown away."
 )
-PLAN_COLUMNS = (
-    "stream",
-    "samples",
-    "share",
-    "epochs",
-    "exhausted at",
-    "capped at",
-    "repeated",
-    "tokens",
-    "of tokens",
-    "padding",
-    "cut",
-    "lost",
-    "documents",
-)
 PLAN_METHOD = (
     "Computed from the order of the run; no record was read. A stream is exhausted at the step whose batch has the last sample of "
     "its first epoch. Tokens are samples times the mean number of tokens of a stream. Of packs: the share of padding, of documents "
@@ -312,26 +297,28 @@ def _classes(mixing: Mixing) -> Figure:
     return Figure("class-mix", "Classes in each batch", caption, draw, 4.0)
 
 
-def plan_rows(plan: RunPlan) -> list[list[str]]:
-    """One row for each stream."""
-    return [
-        [
-            one.name,
-            f"{one.samples:,}",
-            percent(one.share),
-            f"{one.epochs:.3f}",
-            _step(one.exhausted_at),
-            _step(one.capped_at),
-            "" if one.repeated is None else f"{one.repeated:,}",
-            "" if one.tokens is None else count(one.tokens),
-            _share(one.token_share),
-            _share(one.padding),
-            _share(one.cut),
-            _share(one.truncated),
-            "" if one.documents is None else f"{one.documents:.1f}",
-        ]
-        for one in plan.streams
-    ]
+def plan_tables(plan: RunPlan) -> list[tuple[list[str], list[list[str]]]]:
+    """Columns and a row for each stream: what comes of it, and its tokens if it has some. Columns without a value are left out."""
+    first = {
+        "stream": [one.name for one in plan.streams],
+        "samples": [f"{one.samples:,}" for one in plan.streams],
+        "share": [percent(one.share) for one in plan.streams],
+        "epochs": [f"{one.epochs:.3f}" for one in plan.streams],
+        "exhausted": [_step(one.exhausted_at) for one in plan.streams],
+        "capped": [_step(one.capped_at) for one in plan.streams],
+        "repeated": ["" if one.repeated is None else f"{one.repeated:,}" for one in plan.streams],
+    }
+    second = {
+        "tokens": ["" if one.tokens is None else count(one.tokens) for one in plan.streams],
+        "of tokens": [_share(one.token_share) for one in plan.streams],
+        "padding": [_share(one.padding) for one in plan.streams],
+        "cut": [_share(one.cut) for one in plan.streams],
+        "lost": [_share(one.truncated) for one in plan.streams],
+        "documents": ["" if one.documents is None else f"{one.documents:.1f}" for one in plan.streams],
+    }
+    tables = [first, {"stream": first["stream"]} | second]
+    shown = [{name: cells for name, cells in one.items() if any(cells)} for one in tables]
+    return [([*one], [list(row) for row in zip(*one.values(), strict=True)]) for one in shown if len(one) > 1]
 
 
 def _step(step: int | None) -> str:
@@ -358,8 +345,8 @@ def plan_section(plan: RunPlan) -> Section:
         _bars(
             plan, "epochs", "Epochs of each stream", "How often every sample of a stream comes, on average.", lambda one: one.epochs
         ),
-        _bars(plan, "shares", "Share of the samples", "Of all samples of the run.", lambda one: one.share),
-        Table(PLAN_COLUMNS, plan_rows(plan), right=PLAN_COLUMNS[1:]),
+        _bars(plan, "shares", "Share of the samples", "Of all samples of the run, in percent.", lambda one: 100 * one.share),
+        *(Table(columns, rows, right=columns[1:]) for columns, rows in plan_tables(plan)),
     ]
     return Section("The plan", lead=lead, tiles=tiles, parts=parts)
 

@@ -162,6 +162,8 @@ class MixedStream(Stream):
         >>> float(loader.batch(99)["x"].mean()), float(loader.batch(100)["x"].mean())
         (0.0, 0.301)
         """
+        if add is not None and not isinstance(add, Mapping):
+            raise TypeError(f"add must be a dict of streams by name, got {type(add).__name__}")
         added = {} if add is None else dict(add)
         amendment = Amendment(step, weights=weights, add=dict.fromkeys(added, 0), max_epochs=max_epochs)
         again = sorted(set(added) & set(self._streams))
