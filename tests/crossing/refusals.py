@@ -547,6 +547,7 @@ ROWS = (
         by_leg=True,
     ),
     Row("another batch size or tail", _other_shape, StateMismatchError, "another run", sure=False),
+    Row("another batch size before an amendment", _other_shape, StateMismatchError, "need the batch size and tail", sure=False),
     Row(
         "restart and seek",
         lambda case: any(leg.restart and leg.seek is not None for leg in case.legs),
