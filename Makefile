@@ -164,12 +164,16 @@ hostile: setup build
 	$(PY) -m tests.hostile.system_faults --stride 11
 	$(PY) -m tests.hostile.interrupts --count 2000 --busy 4
 
-fuzz: setup build  # needs clang and its runtime: apt-get install clang libclang-rt-14-dev
+# Needs clang and its runtime: apt-get install clang libclang-rt-14-dev. FUZZ=image FUZZ_SECONDS=60 takes one subject for a minute.
+FUZZ         ?= chunk codec image
+FUZZ_SECONDS ?= 300
+fuzz: build
+	@command -v clang++ >/dev/null || { echo "make fuzz needs clang: apt-get install clang libclang-rt-14-dev"; exit 1; }
 	$(CMAKE) -S . -B build/fuzz -DCMAKE_CXX_COMPILER=clang++ -DPENSTOCK_FUZZ=ON -DPENSTOCK_SANITIZE=address,undefined >/dev/null
-	$(CMAKE) --build build/fuzz -j2
-	for subject in chunk codec image; do \
-	  mkdir -p build/fuzz/corpus/$$subject && $(PY) native/fuzz/make_seeds.py build/fuzz/corpus && \
-	  build/fuzz/$${subject}_fuzz -max_total_time=300 build/fuzz/corpus/$$subject native/fuzz/corpus/$$subject || exit 1; \
+	$(CMAKE) --build build/fuzz -j2 --target $(FUZZ:%=%_fuzz)
+	$(PY) native/fuzz/make_seeds.py build/fuzz/corpus
+	for subject in $(FUZZ); do \
+	  build/fuzz/$${subject}_fuzz -max_total_time=$(FUZZ_SECONDS) build/fuzz/corpus/$$subject native/fuzz/corpus/$$subject || exit 1; \
 	done
 
 # Ray Train: two workers, then one, in the same order (the program checks itself); and a conversion from the command line.

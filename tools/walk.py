@@ -46,7 +46,7 @@ def functions_passed(walk: Callable[[], object]) -> list[tuple[str, str]]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
-    own = (code for code in seen if code.co_filename.startswith(f"{PACKAGE}/") and code.co_name not in (*INNER, "<module>"))
+    own = (code for code in tuple(seen) if code.co_filename.startswith(f"{PACKAGE}/") and code.co_name not in (*INNER, "<module>"))
     return sorted({(str(Path(code.co_filename).relative_to(PACKAGE)), code.co_qualname) for code in own})
 
 

@@ -55,7 +55,7 @@ struct Workspace {
   Scratch<std::int16_t> between, arranged;
   Scratch<std::uint8_t> row, pixels, planes;
   Scratch<std::uint32_t> columns;
-  std::vector<const std::uint8_t*> rows;
+  Scratch<const std::uint8_t*> rows;
 };
 
 Workspace& workspace() {
@@ -193,9 +193,11 @@ void pick_numbers(const OpenImage& image, const ResizeJob& job, const Take& take
   work.pixels.trim(kKept);
 }
 
-// Gives take(y, row) every row of the output, as displayed: RGB or grey bytes, which stay until the next.
-template <class Take>
-void resize(const OpenImage& image, ResizeJob job, std::uint32_t most_scale, const ImageKernel& kernel, const Take& take) {
+// Every row of the output, as displayed, in RGB or grey bytes: made at room(y), which has kOutputSlack bytes more; where that is
+// null, given to take(y, row), and there until the next.
+template <class Room, class Take>
+void resize(const OpenImage& image, ResizeJob job, std::uint32_t most_scale, const ImageKernel& kernel, const Room& room,
+            const Take& take) {
   Workspace& work = workspace();
   const std::uint32_t scale = image->best_scale(scale_of(job, most_scale));
   job.across.scale = job.down.scale = scale;
@@ -218,15 +220,16 @@ void resize(const OpenImage& image, ResizeJob job, std::uint32_t most_scale, con
     kernel.arrange3(weights, work.across.taps(), work.across.padded(), arranged);
     weights = arranged;
   }
+  const std::uint8_t** const rows = work.rows.take(work.down.taps());
   for (std::size_t y = 0; y < height; ++y) {
     const std::uint32_t first = top + work.down.first(y), count = work.down.count(y);
     image->read(first + count);
-    work.rows.resize(count);
-    for (std::uint32_t k = 0; k < count; ++k) work.rows[k] = image->row(first + k);
-    kernel.down(work.rows.data(), work.down.weights(y), count, elements, between);
-    std::uint8_t* const out = job.transposed ? pixels + y * width * channels : row;
+    for (std::uint32_t k = 0; k < count; ++k) rows[k] = image->row(first + k);
+    kernel.down(rows, work.down.weights(y), count, elements, between);
+    std::uint8_t* const ready = job.transposed ? pixels + y * width * channels : room(y);
+    std::uint8_t* const out = ready != nullptr ? ready : row;
     across(between, work.across.all_first(), weights, work.across.taps(), width, out);
-    if (!job.transposed) take(y, row);
+    if (ready == nullptr) take(y, row);
   }
   image->finish();
   if (job.transposed) take_columns(pixels, width, height, channels, take);
@@ -346,10 +349,19 @@ void ImageMaker::make(std::span<const std::byte> encoded, std::uint64_t seed, st
   };
   const ResizeJob job = job_of(image, box, place.width, place.height, spec_.channels);
   const auto take = [&](std::size_t y, const std::uint8_t* row) { put(place.x, place.y + y, place.width, row); };
+  // Bytes of pixels need no conversion: rows are made where they stay, as long as enough of this output is behind them.
+  const std::size_t row_bytes = row_pixels * channels;
+  const bool straight =
+      spec_.type == ImageType::u1 && (spec_.layout == ImageLayout::nhwc || channels == 1) && place.width == spec_.width;
+  const auto room = [&](std::size_t y) -> std::uint8_t* {
+    const std::size_t row = place.y + y;
+    const bool fits = straight && (spec_.height - 1 - row) * row_bytes >= kOutputSlack;
+    return fits ? reinterpret_cast<std::uint8_t*>(out) + row * row_bytes : nullptr;
+  };
   if (spec_.numbers) {
     pick_numbers(image, job, take);
   } else {
-    resize(image, job, spec_.max_scale, *kernel_, take);
+    resize(image, job, spec_.max_scale, *kernel_, room, take);
   }
   if (place.width == spec_.width && place.height == spec_.height) return;
   std::uint8_t* const filled = planes + 3 * row_pixels;
@@ -379,13 +391,14 @@ void shrink_image(std::span<const std::byte> encoded, std::uint32_t max_side, in
   const ImageBox size = fit_inside(width, height, longest, longest);
   const std::uint32_t channels = image.stored.channels <= 2 ? 1 : 3;
   thread_local Scratch<std::uint8_t> made;
-  std::uint8_t* const pixels = made.take(std::size_t{size.width} * size.height * channels);
+  std::uint8_t* const pixels = made.take(std::size_t{size.width} * size.height * channels + kOutputSlack);
   // Twice the pixels of the output at least: quality matters more here than time.
   ResizeJob job = job_of(image, {0, 0, width, height}, size.width, size.height, channels);
   const std::uint32_t scale = std::max<std::uint32_t>(1, scale_of(job, 8) / 2);
   const std::size_t row_bytes = std::size_t{size.width} * channels;
-  resize(image, job, scale, image_kernel(best_simd()),
-         [&](std::size_t y, const std::uint8_t* row) { std::memcpy(pixels + y * row_bytes, row, row_bytes); });
+  const auto room = [&](std::size_t y) { return pixels + y * row_bytes; };
+  const auto take = [&](std::size_t y, const std::uint8_t* row) { std::memcpy(pixels + y * row_bytes, row, row_bytes); };
+  resize(image, job, scale, image_kernel(best_simd()), room, take);
   encode_jpeg(pixels, size.width, size.height, channels, quality, out);
   made.trim(kKept);
 }

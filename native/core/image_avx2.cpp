@@ -18,11 +18,13 @@ void narrow_down(const std::uint8_t* const* rows, const std::int16_t* weights, s
   const __m256i zero = _mm256_setzero_si256();
   const __m256i half = _mm256_set1_epi16(static_cast<std::int16_t>(taps / 2));
   __m256i weight[kNarrowTaps];
+  const std::uint8_t* row[kNarrowTaps];  // a copy: the compiler cannot know that `out` is not where `rows` are
   for (std::size_t k = 0; k < taps; ++k) weight[k] = _mm256_set1_epi16(weights[k]);
+  for (std::size_t k = 0; k < taps; ++k) row[k] = rows[k];
   for (std::size_t i = 0; i < count; i += 32) {
     __m256i low = half, high = half;
     for (std::size_t k = 0; k < taps; ++k) {
-      const __m256i bytes = load(rows[k] + i);
+      const __m256i bytes = load(row[k] + i);
       low = _mm256_add_epi16(low, _mm256_mulhi_epu16(_mm256_unpacklo_epi8(zero, bytes), weight[k]));
       high = _mm256_add_epi16(high, _mm256_mulhi_epu16(_mm256_unpackhi_epi8(zero, bytes), weight[k]));
     }
@@ -69,14 +71,16 @@ void down(const std::uint8_t* const* rows, const std::int16_t* weights, std::siz
   }
 }
 
-// Outputs are made in pairs, one in each half of a register, two taps at a time: [w0 w1 w0 w1 ... | v0 v1 v0 v1 ...].
-void arrange3(const std::int16_t* weights, std::size_t taps, std::size_t outputs, std::int16_t* out) {
-  for (std::size_t i = 0; i < outputs; i += 2, weights += 2 * taps) {
-    for (std::size_t k = 0; k < taps; k += 2, out += 16) {
-      std::int32_t one, other;
-      std::memcpy(&one, weights + k, 4);
-      std::memcpy(&other, weights + taps + k, 4);
-      store(out, _mm256_set_m128i(_mm_set1_epi32(other), _mm_set1_epi32(one)));
+// Outputs are made in pairs i and i + 4, one in each half of a register, two taps at a time: [w0 w1 w0 w1 ... | v0 v1 v0 v1 ...].
+void arrange3(const std::int16_t* weights, std::size_t taps, std::size_t padded, std::int16_t* out) {
+  for (std::size_t i = 0; i < padded; i += 8, weights += 8 * taps) {
+    for (std::size_t j = 0; j < 4; ++j) {
+      for (std::size_t k = 0; k < taps; k += 2, out += 16) {
+        std::int32_t one, other;
+        std::memcpy(&one, weights + j * taps + k, 4);
+        std::memcpy(&other, weights + (j + 4) * taps + k, 4);
+        store(out, _mm256_set_m128i(_mm_set1_epi32(other), _mm_set1_epi32(one)));
+      }
     }
   }
 }
@@ -97,13 +101,14 @@ template <std::size_t kTaps>
 void across3_of(const std::int16_t* row, const std::uint32_t* first, const std::int16_t* weights, std::size_t any_taps,
                 std::size_t outputs, std::uint8_t* out) {
   const std::size_t taps = kTaps > 0 ? kTaps : any_taps;
-  const __m128i kept = _mm_setr_epi8(0, 1, 2, 8, 9, 10, 4, 5, 6, 12, 13, 14, -1, -1, -1, -1);
-  for (std::size_t i = 0; i < outputs; i += 4, first += 4, weights += 16 * taps, out += 12) {
-    const __m256i a = pair_of(row + first[0], row + first[1], weights, taps);
-    const __m256i b = pair_of(row + first[2], row + first[3], weights + 8 * taps, taps);
-    const __m256i words = _mm256_packs_epi32(a, b);  // pixels 0 2 | 1 3
-    const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));  // 0 2 1 3
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_shuffle_epi8(bytes, kept));
+  const __m256i kept = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
+  const auto pair = [&](std::size_t j) { return pair_of(row + first[j], row + first[j + 4], weights + 8 * taps * j, taps); };
+  for (std::size_t i = 0; i < outputs; i += 8, first += 8, weights += 32 * taps, out += 24) {
+    const __m256i low = _mm256_packs_epi32(pair(0), pair(1));   // pixels 0 1 | 4 5
+    const __m256i high = _mm256_packs_epi32(pair(2), pair(3));  // 2 3 | 6 7
+    const __m256i made = _mm256_shuffle_epi8(_mm256_packus_epi16(low, high), kept);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm256_castsi256_si128(made));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 12), _mm256_extracti128_si256(made, 1));
   }
 }
 

@@ -134,6 +134,7 @@ class JpegDecoder final : public ImageDecoder {
       info_.out_color_space = window.channels == 3 ? JCS_RGB : JCS_GRAYSCALE;
     }
     guarded(failure_, [this] { jpeg_start_decompress(&info_); });
+    if (!has_all_scans()) throw ImageError("JPEG: scans are missing; the file was cut, or is a preview");
     if (info_.output_width != (info_.image_width + window.scale - 1) / window.scale ||
         info_.output_height != (info_.image_height + window.scale - 1) / window.scale) {
       throw ImageError("JPEG: a kind of picture that cannot be scaled");
@@ -157,6 +158,7 @@ class JpegDecoder final : public ImageDecoder {
   }
 
   void read(std::uint32_t bottom) override {
+    if (next_ >= bottom) return;
     if (cmyk_) return read_ink(bottom);
     guarded(failure_, [this, bottom] {
       while (next_ < bottom) {
@@ -204,6 +206,19 @@ class JpegDecoder final : public ImageDecoder {
       if (!across || !down) return false;
     }
     return info_.max_h_samp_factor <= 2 && info_.max_v_samp_factor <= 2;
+  }
+
+  // Pictures of several scans, which have all been read. A component that came in none has no table; a coefficient that is not
+  // yet exact has bits that are still to come, one that was never sent -1.
+  bool has_all_scans() const {
+    if (jpeg_has_multiple_scans(const_cast<j_decompress_ptr>(&info_)) == FALSE) return true;
+    for (int i = 0; i < info_.num_components; ++i) {
+      if (info_.comp_info[i].quant_table == nullptr) return false;
+      if (info_.coef_bits == nullptr) continue;  // sequential
+      const int* const bits = info_.coef_bits[i];
+      if (std::any_of(bits, bits + DCTSIZE2, [](int left) { return left != 0; })) return false;
+    }
+    return true;
   }
 
   void read_ink(std::uint32_t bottom) {

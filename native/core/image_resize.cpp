@@ -34,9 +34,9 @@ void ResizeAxis::plan(const ResizeRange& range, std::uint32_t channels) {
   first_.assign(padded, 0);
   count_.assign(padded, 0);
   weights_.assign(padded * taps_, 0);
+  std::int64_t from = low;
   for (std::uint32_t i = 0; i < range.out; ++i) {
     const std::int64_t middle = 2 * std::int64_t{range.start} * range.out + (2 * std::int64_t{i} + 1) * range.length;
-    std::int64_t from = std::max(low, (middle - triangle.support) / (2 * triangle.pixel));
     while (triangle.weight(from, middle) <= 0) ++from;
     std::int64_t to = from;
     std::int64_t total = 0;
@@ -48,7 +48,7 @@ void ResizeAxis::plan(const ResizeRange& range, std::uint32_t channels) {
     std::int64_t sum = 0, before = 0;
     for (std::int64_t k = from; k < to; ++k) {
       sum += triangle.weight(k, middle);
-      const std::int64_t behind = ((sum << kWeightBits) + total / 2) / total;
+      const std::int64_t behind = k + 1 == to ? 1 << kWeightBits : ((sum << kWeightBits) + total / 2) / total;
       weights_[place * taps_ + static_cast<std::size_t>(k - from)] =
           static_cast<std::int16_t>(std::min(behind - before, kMostWeight));
       before = behind;

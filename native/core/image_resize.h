@@ -18,8 +18,9 @@ inline constexpr int kWeightBits = 15;               // the weights of an output
 inline constexpr std::int64_t kMostWeight = 32'767;  // but for one that would be 2^15 itself
 inline constexpr int kRowBits = 7;                   // behind the point of a row between the passes
 inline constexpr std::size_t kNarrowTaps = 16;       // up to here products are cut to 16 bits before they are added
-inline constexpr std::size_t kOutputStep = 4;
-inline constexpr std::size_t kRowPadding = 64;  // elements behind a row that kernels may read
+inline constexpr std::size_t kOutputStep = 8;
+inline constexpr std::size_t kRowPadding = 64;   // elements behind a row that kernels may read
+inline constexpr std::size_t kOutputSlack = 28;  // bytes behind the last output that kernels may write
 
 // Memory that is used again, arbitrary until it is written.
 template <class T>
@@ -98,8 +99,8 @@ struct ImageKernel {
                std::int16_t* out);
   // The weights of a padded axis as across3 takes them, 4 * taps elements for each output; null: as they are.
   void (*arrange3)(const std::int16_t* weights, std::size_t taps, std::size_t padded, std::int16_t* out);
-  // Pixels of 3 channels, or of 1, from a padded axis. Reads kRowPadding elements behind the row and the taps; writes up to 16
-  // bytes behind the last output.
+  // Pixels of 3 channels, or of 1, from a padded axis. Reads kRowPadding elements behind the row and the taps; writes up to
+  // kOutputSlack bytes behind the last output.
   void (*across3)(const std::int16_t* row, const std::uint32_t* first, const std::int16_t* weights, std::size_t taps,
                   std::size_t outputs, std::uint8_t* out);
   void (*across1)(const std::int16_t* row, const std::uint32_t* first, const std::int16_t* weights, std::size_t taps,

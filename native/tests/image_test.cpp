@@ -53,6 +53,7 @@ struct JpegKind {
   J_COLOR_SPACE colours = JCS_RGB;
   J_COLOR_SPACE stored = JCS_UNKNOWN;  // the usual one
   int copies = 0;                      // of the last scan of a script
+  bool apart = false;                  // a scan for every component
 };
 
 Bytes jpeg(const Pixels& pixels, std::uint32_t width, std::uint32_t height, const JpegKind& kind) {
@@ -87,9 +88,15 @@ Bytes jpeg(const Pixels& pixels, std::uint32_t width, std::uint32_t height, cons
         const int bit = 10 - i % 11;
         script.push_back({1, {0}, coefficient, coefficient, bit == 10 ? 0 : bit + 1, bit});
       }
+      script.push_back({1, {0}, 1 + kind.copies / 11, 63, 0, 0});
       info.scan_info = script.data();
       info.num_scans = static_cast<int>(script.size());
     }
+  }
+  if (kind.apart) {
+    for (int i = 0; i < info.num_components; ++i) script.push_back({1, {i}, 0, 63, 0, 0});
+    info.scan_info = script.data();
+    info.num_scans = static_cast<int>(script.size());
   }
   jpeg_start_compress(&info, TRUE);
   const std::size_t stride = std::size_t{width} * static_cast<std::size_t>(info.input_components);
@@ -209,7 +216,7 @@ void test_kernels_are_bit_equal_at_every_level() {
             arranged.resize(4 * axis.taps() * axis.padded());
             chosen.arrange3(axis.all_weights(), axis.taps(), axis.padded(), arranged.data());
           }
-          made[vector].resize(out * channels + 16);
+          made[vector].resize(out * channels + kOutputSlack);
           const auto across = channels == 3 ? chosen.across3 : chosen.across1;
           across(row.data(), axis.all_first(), arranged.data(), axis.taps(), out, made[vector].data());
           made[vector].resize(out * channels);
@@ -412,10 +419,30 @@ void test_damaged_pictures_are_refused() {
 void test_a_bomb_of_scans_is_refused() {
   const Pixels pixels = picture(64, 64, 1, 10);
   JpegKind kind{1, 1, true, 0, JCS_GRAYSCALE};
-  kind.copies = 60;
+  kind.copies = 66;
   (void)made(whole(8, 8), jpeg(pixels, 64, 64, kind));
-  kind.copies = 160;
+  kind.copies = 165;
   check_throws<ImageError>([&] { (void)made(whole(8, 8), jpeg(pixels, 64, 64, kind)); });
+}
+
+// Scans that are missing leave pixels that were never encoded, whatever marks the end of the file.
+void test_pictures_without_some_of_their_scans_are_refused() {
+  constexpr std::byte kMark{0xFF}, kScan{0xDA};
+  for (const bool progressive : {false, true}) {
+    JpegKind kind{2, 2, progressive};
+    kind.apart = !progressive;
+    const Bytes data = jpeg(picture(64, 48, 3, 13), 64, 48, kind);
+    (void)made(whole(8, 8), data);
+    std::size_t scans = 0;
+    for (std::size_t i = 0; i + 1 < data.size(); ++i) {
+      if (data[i] != kMark || data[i + 1] != kScan || ++scans == 1) continue;
+      Bytes cut(data.begin(), data.begin() + static_cast<std::ptrdiff_t>(i));
+      cut.insert(cut.end(), {kMark, std::byte{0xD9}});
+      check_throws<ImageError>([&] { (void)made(whole(8, 8), cut); });
+      check_throws<ImageError>([&] { (void)made(whole(48, 64), cut); });
+    }
+    check(scans >= 3, "several scans");
+  }
 }
 
 void test_a_bomb_of_size_is_refused_by_its_header() {
@@ -502,6 +529,7 @@ int main() {
   test_boxes_are_what_they_always_were();
   test_damaged_pictures_are_refused();
   test_a_bomb_of_scans_is_refused();
+  test_pictures_without_some_of_their_scans_are_refused();
   test_a_bomb_of_size_is_refused_by_its_header();
   test_nothing_is_left_for_the_next_picture();
   test_ink_becomes_light();

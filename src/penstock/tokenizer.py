@@ -135,9 +135,9 @@ class TextTokenizer:
         found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=special_tokens)
         return self._ids(found)
 
-    def encode_with_offsets(self, texts: Sequence[str], *, special_tokens: bool = False) -> tuple[Ragged, IntArray]:
-        """The ids of texts, and for every id the characters [from, to) of its text that it stands for."""
-        found = self._tokenizer.encode_batch(texts, add_special_tokens=special_tokens)
+    def encode_with_offsets(self, texts: Sequence[str]) -> tuple[Ragged, IntArray]:
+        """The ids of texts, without those that the post-processor adds, and the characters [from, to) that each stands for."""
+        found = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         offsets = array("q", (place for one in found for pair in one.offsets for place in pair))
         return self._ids(found), np.array(offsets, np.int64).reshape(-1, 2)
 

@@ -61,6 +61,15 @@ def test_missing_pictures_stay_missing_and_broken_ones_are_named(tmp_path: Path)
         pen.convert({"image": [*pictures(2), b"none"]}, tmp_path / "y.pen", image=ShrinkImages(16))
 
 
+def test_an_error_names_the_file_of_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "photos" / "cats"
+    folder.mkdir(parents=True)
+    for number, data in enumerate([*pictures(2), b"none"]):
+        (folder / f"{number}.jpg").write_bytes(data)
+    with pytest.raises(ImageError, match=r"record 2, field 'data', path 'cats/2\.jpg': neither JPEG"):
+        pen.convert(tmp_path / "photos", tmp_path / "x.pen", image=ShrinkImages(16))
+
+
 def test_an_interrupted_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     items = pictures(24)
     pen.convert({"image": items}, tmp_path / "whole.pen", image=ShrinkImages(16), chunk_records=4)

@@ -1,6 +1,7 @@
 """The native image core: against the plain-Python twin exactly, against Pillow by PSNR, and with pictures of every kind."""
 
 import io
+import itertools
 import json
 import math
 import struct
@@ -298,6 +299,18 @@ def test_any_number_of_threads_and_any_level_give_the_same_bytes() -> None:
         np.testing.assert_array_equal(make(maker_of(Crop(size=(32, 32))), records, seeds, threads), expected)
     plain = maker_of(Crop(size=(32, 32)), level=_core.Simd.PLAIN)
     np.testing.assert_array_equal(make(plain, records, seeds, 2), expected)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_nothing_is_written_behind_an_output(channels: int) -> None:
+    # Kernels write a few bytes more than a row; the next output may be another thread's.
+    data = encoded(photograph(40, 30), "PNG")
+    for width, height in itertools.product((1, 2, 3, 7, 8, 9, 31, 33), (1, 2, 5, 12)):
+        maker = maker_of(Crop(size=(width, height)), channels=channels)
+        memory = np.full(maker.nbytes + 64, 77, np.uint8)
+        values, offsets = joined([data])
+        maker.make(values, offsets, np.zeros(1, np.uint64), memory[: maker.nbytes], _core.ThreadPool(1))
+        assert (memory[maker.nbytes :] == 77).all()
 
 
 def test_the_first_bad_record_is_named_whatever_the_threads_do() -> None:

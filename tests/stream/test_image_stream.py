@@ -73,24 +73,40 @@ def test_batches_are_those_of_a_plain_loop_with_documented_seeds(store: Source, 
     assert pen.Loader(stream, 6, threads=threads).engine == ("native" if threads else "caller")
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_ranks_get_the_parts_of_the_same_batches_also_after_a_resume(store: Source, world: int) -> None:
-    stream = store.shuffle(seed=SEED).images("image", SIZE)
-    whole = batches(stream, 8, 2, tail="wrap")
-    first = pen.Loader(stream, 8, tail="wrap")
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
+    """Two pictures and a mask a record."""
+    sides = [_core.probe_image(np.frombuffer(one, np.uint8))[1:3] for one in PICTURES]
+    depths = [encode(pixels(n + 30, height, width), "PNG") for n, (width, height) in enumerate(sides)]
+    masks = [encode(pixels(n, height, width)[..., 0], "PNG") for n, (width, height) in enumerate(sides)]
+    path = tmp_path_factory.mktemp("scenes") / "x.pen"
+    with pen.create(path, {name: pen.Field.bytes() for name in ("image", "depth", "mask")}, chunk_records=5) as out:
+        out.extend({"image": PICTURES, "depth": depths, "mask": masks})
+    with pen.open(path) as source:
+        yield source
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("threads", [0, 1, 2, 4])
+def test_ranks_get_the_parts_of_the_same_batches_also_after_a_resume(scenes: Source, world: int, threads: int) -> None:
+    stream: Any = scenes.shuffle(seed=SEED).images("image", SIZE).images("depth", 8, crop="center", flip=0, channels=1, dtype="f4")
+    stream = stream.masks("mask", of="image")
+    whole = batches(stream, 8, 2, tail="wrap", threads=0)
+    first = pen.Loader(stream, 8, tail="wrap", threads=4 - threads)
     for _, _ in zip(range(2), first, strict=False):
         pass
     state = first.state_dict()
     first.close()
-    loaders = [pen.Loader(stream, 8, tail="wrap", shard=pen.Shard(rank, world)) for rank in range(world)]
+    loaders = [pen.Loader(stream, 8, tail="wrap", shard=pen.Shard(rank, world), threads=threads) for rank in range(world)]
     for loader in loaders:
         loader.load_state_dict(state)
-    for batch in whole[2:]:
-        parts = [next(iter(loader.forever()))["image"] for loader in loaders]
-        made = np.empty_like(batch["image"])
-        for rank, part in enumerate(parts):
-            made[rank::world] = part
-        assert np.array_equal(made, batch["image"])
+    for batch in whole[2:]:  # over the end of the epoch
+        parts = [next(iter(loader.forever())) for loader in loaders]
+        for name, value in batch.items():
+            made = np.empty_like(value)
+            for rank, part in enumerate(parts):
+                made[rank::world] = part[name]
+            assert np.array_equal(made, value), name
     for loader in loaders:
         loader.close()
 

@@ -40,7 +40,7 @@ KEYS = (
     ("the search", "records", ["/"], "document.activeElement.id === 'find'"),
     ("the search, from another page", "order", ["/"], "document.activeElement.id === 'find'"),
     ("out of the search", "records", ["/", "Escape"], "document.activeElement === document.body"),
-    ("what is typed is no command", "records", ["/", "2", "?"], "find.value === '2?' && !document.querySelector('dialog')"),
+    ("what is typed", "records", ["/", "2", "?"], "document.activeElement.value === '2?' && !document.querySelector('dialog')"),
     ("the third page", "overview", ["3"], "location.hash.startsWith('#batch')"),
     ("the help", "overview", ["?"], "document.querySelector('dialog').open"),
     ("the help closes", "overview", ["?", "Escape"], "document.querySelector('dialog') && !document.querySelector('dialog').open"),

@@ -280,6 +280,8 @@ def _shrink(text: str) -> ShrinkImages:
         raise typer.BadParameter(
             f"expected max_side=N, and quality=Q and field=NAME if need be, got {text!r}", param_hint="--image"
         )
+    if wrong := [name for name, value in given.items() if name != "field" and not value.isdecimal()]:
+        raise typer.BadParameter(f"{wrong[0]} must be a whole number, got {given[wrong[0]]!r}", param_hint="--image")
     try:
         return as_shrink({name: value if name == "field" else int(value) for name, value in given.items()})
     except ValueError as error:

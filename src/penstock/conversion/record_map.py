@@ -307,8 +307,13 @@ class ImageMap:
             try:
                 made.append(self.how.shrink(np.ascontiguousarray(column.values[low:high])))
             except ImageError as error:
-                raise ImageError(f"record {first + place}, field {self.data!r}: {error.reason}") from error
+                raise ImageError(f"record {first + place}, field {self.data!r}{_named(batch, place)}: {error.reason}") from error
         return {**batch, self.data: replace(Ragged.from_items(made, dtype=np.uint8, kind="bytes"), kind=column.kind)}
+
+
+def _named(batch: Batch, place: int) -> str:
+    """What a folder or a tar archive calls a record, so that its file is found."""
+    return next((f", {name} {batch[name][place]!r}" for name in ("path", "__key__") if name in batch), "")
 
 
 # Texts

@@ -202,7 +202,7 @@ def cache_directory() -> Path | None:
         return None
 
 
-def sidecars_of(files: Callable[[str], bool], paths: Iterable[Path], *, cache: Path | None = None) -> list[Path]:
+def sidecars_of(files: Callable[[str], bool], paths: Iterable[Path]) -> list[Path]:
     """The sidecars of files, whatever they are about: those next to the paths, and those in the cache directory one of whose files,
     given by its path or URL, is meant.
     """
@@ -210,7 +210,7 @@ def sidecars_of(files: Callable[[str], bool], paths: Iterable[Path], *, cache: P
     for path in (Path(os.path.realpath(path)) for path in paths):
         by_directory.setdefault(path.parent, set()).add(path.name[:100])
     found = [one for directory, names in by_directory.items() for one in _next_to(directory, names)]
-    place = cache_directory() if cache is None else cache
+    place = cache_directory()
     if place is not None and is_directory(place):
         found += [place / name for name in sorted(names_in(place)) if name.endswith(SUFFIX) and _is_about(place / name, files)]
     return list(dict.fromkeys(found))
@@ -245,14 +245,16 @@ class SidecarWriter(Protocol):
 Builder = Callable[[SidecarWriter], None]
 
 
-def obtain(subject: Subject, build: Builder, *, cache: Path | None = None, checked_bytes: int | None = None) -> "Sidecar":
+def obtain(subject: Subject, build: Builder, *, cache: Path | None = None) -> "Sidecar":
     """The arrays that ``build`` adds, from a sidecar if there is a good one; otherwise they are made and kept. Where they cannot be
     kept, they are in memory.
     """
     identity = subject.identity()
     places = [] if identity is None else _places(subject, cache)
-    if identity is not None and (found := _find(subject, identity, places, checked_bytes)) is not None:
-        return _recorded(subject, found)
+    for path in places:
+        assert identity is not None
+        if (found := _read_good(path, subject.kind, identity)) is not None:
+            return _recorded(subject, found)
     for path in places:
         assert identity is not None
         try:
@@ -346,14 +348,13 @@ def obtain_each(
     build: Callable[[int, SidecarWriter], None],
     each: Each,
     *,
-    cache: Path | None = None,
     checked_bytes: int | None = None,
 ) -> "list[Sidecar]":
     """The sidecars of many subjects, as :func:`obtain` gives them: ``build(number, writer)`` makes those that are missing, ``each``
     calls it for all of them. They are found and made with one lock for those in one directory; those that were made when one fails,
     or is interrupted, stay. None stands for a subject whose arrays are not kept.
     """
-    shelf, home = _Shelf(subjects, build, checked_bytes), cache_directory() if cache is None else cache
+    shelf, home = _Shelf(subjects, build, checked_bytes), cache_directory()
     for choice in range(2):  # next to the data, otherwise in the cache directory
         for directory, places in shelf.find(choice, home).items():
             shelf.make(directory, places, each)
@@ -451,11 +452,6 @@ class _Shelf:
 
 def _places(subject: Subject, cache: Path | None) -> list[Path]:
     return list(subject.places(cache_directory() if cache is None else cache))
-
-
-def _find(subject: Subject, identity: bytes, places: Sequence[Path], checked_bytes: int | None) -> "Sidecar | None":
-    found = (_read_good(path, subject.kind, identity, checked_bytes) for path in places)
-    return next((one for one in found if one is not None), None)
 
 
 def _read_good(path: Path, kind: str, identity: bytes, checked_bytes: int | None = None) -> "Sidecar | None":

@@ -25,7 +25,7 @@ export function cell(found, field, id, edge, part = 0) {
 function text(found) {
   if (!found.length) return span("soft", "empty text");
   const rest = found.length - found.text.length;
-  return make("span", { className: "words" }, found.text, rest > 0 ? span("soft", ` … ${count(found.length)} characters`) : null);
+  return make("span", { className: "words" }, found.text, rest > 0 ? span("soft", " …", span("rest", ` ${count(found.length)} characters`)) : null);
 }
 
 function picture(found, field, id, edge, part) {

@@ -18,7 +18,7 @@ export async function chunks() {
       ["Redirect files", count(found.redirects)],
     ]),
     make("section", {}, make("h2", {}, "Map"),
-      make("p", { className: "soft small" }, "A box is a chunk. Its height is how full it was written; the dark part is still in use, the pale part is not."),
+      make("p", { className: "soft small" }, "A box is a chunk. Its height is how full it was written; the blue part is still in use, the amber part is not."),
       div("map", found.chunks.map((entry) => box(entry, share(entry))))),
     worst.length === 0 ? null : make("section", {}, make("h2", {}, "Most to gain"),
       table(["chunk", "records", "stored", "in use", "to gain"], worst.map((entry) => [count(entry.number), count(entry.rows), size(entry.stored), percent(share(entry)), size(entry.stored - entry.live)]), ["chunk", "records", "stored", "in use", "to gain"])));

@@ -32,10 +32,10 @@ function list(spikes) {
 
 function chart(pieces, spikes) {
   const first = pieces[0][0], last = pieces[pieces.length - 1][0], wide = last - first || 1;
-  const heights = [...pieces.flatMap((piece) => [piece[1], piece[3]]), ...spikes.map((one) => one.mean)].filter(Number.isFinite);
+  const heights = [...pieces.flatMap((piece) => [piece[1], piece[3], piece[4]]), ...spikes.map((one) => one.mean)].filter(Number.isFinite);
   const low = Math.min(...heights), high = Math.max(...heights), tall = high - low || 1;
   const shown = spikes.filter((one) => one.step >= first - wide && one.step <= last + wide);
-  const axes = { x: "step", y: "loss", xs: [[0, count(first)], [0.5, count(Math.round((first + last) / 2))], [1, count(last)]], ys: [0, 0.5, 1].map((share) => [share, figure(Number((low + share * tall).toPrecision(3)))]) };
+  const axes = { x: "step", y: "loss", xs: [first, ...(wide % 2 && wide < 9 ? [] : [Math.round((first + last) / 2)]), last].map((step, i, all) => [i / (all.length - 1), count(step)]), ys: [0, 0.5, 1].map((share) => [share, figure(Number((low + share * tall).toPrecision(3)))]) };
   let box = null;
   const x = (step) => box.left + box.width * Math.min(1, Math.max(0, (step - first) / wide)), y = (value) => box.top + box.height * (1 - ((Number.isFinite(value) ? value : high) - low) / tall);
   const at = (event) => shown.map((one) => [Math.hypot(x(one.step) - event.offsetX, y(one.mean) - event.offsetY), one]).filter(([far]) => far <= NEAR).sort((a, b) => a[0] - b[0])[0];
