@@ -460,7 +460,7 @@ class Lot:
         if found.bans and chance.random() < 0.5:
             new = self._mixed_bans(replace(found, parts=found.parts[found.num_first :]))
             found = replace(found, bans=(*found.bans, (chance.choice([0, 2, 5]), new)))
-        if len(legs) > 1 and chance.random() < 0.5:
+        if len(legs) > 1 and chance.random() < 0.75:
             counts = [*sorted(chance.choice([0, 0, 1, 2]) for _ in legs[1:]), 2]
             counts = counts[::-1] if chance.random() < 0.05 else counts
             whole = len(found.amendments)

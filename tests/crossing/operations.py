@@ -163,7 +163,13 @@ CANNOT_MEET: tuple[Pair, ...] = (
     ),
     ("the functions of the cases map numbers and texts", {"map"}, RAGGED | PLAIN | PICTURES),
     ("a mixture that names the batch size has only that one", {"mix batch_size"}, {"resume size"}),
-    ("the order of such a mixture depends on the batch size", {"weights by step", "unit batch"}, {"resume size"}),
+    (
+        "the order of such a mixture depends on the batch size",
+        {"weights by step", "unit batch", "amendments", "added streams", "resume amended"},
+        {"resume size"},
+    ),
+    ("a temperature is there instead of weights", {"temperature"}, {"weights by step"}),
+    ("the batches of phases are theirs", {"batch_tokens"}, PHASES),
     ("the batch size of phases is theirs", PHASES, {"resume size", "weights by step"}),
 )
 """Why two operations, one of each set, are not right together in one case: refused, or without meaning."""

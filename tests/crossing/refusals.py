@@ -1,6 +1,7 @@
 """What is refused, and how: every row says in which cases, with which exception and which words."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -230,20 +231,20 @@ def _dropped_later(case: Case) -> bool:
 
 def _amendment_fails(case: Case, words: str) -> bool:
     """Whether an amendment does not fit a leg, or the mixture before its batch size and phases are known."""
-    for leg in case.legs:
-        whole = case.stream_of(leg)
-        if not isinstance(whole, Mix):
-            return False
-        for make in (
-            lambda leg=leg, whole=whole: leg.job(whole).stream,
-            lambda whole=whole: whole.bind(whole.batch_size or 1, "keep"),
-        ):
-            try:
-                make().course.until_alike()
-            except AmendmentError as error:
-                if str(error) == words:
-                    return True
-    return False
+    return isinstance(case.stream, Mix) and any(words == found for leg in case.legs for found in _amendment_errors(case, leg))
+
+
+def _amendment_errors(case: Case, leg: Leg) -> Iterator[str]:
+    stream = case.stream_of(leg)
+    assert isinstance(stream, Mix)
+    for kept in range(1, len(stream.amendments) + 1):
+        one = stream.unamended(kept)
+        for make in (lambda one=one: leg.job(one).stream, lambda one=one: one.bind(one.batch_size or 1, "keep")):
+            with suppress(ArithmeticError, LookupError, TypeError, ValueError, NoMeanError):  # another row foresees it
+                try:
+                    make().course.until_alike()
+                except AmendmentError as error:
+                    yield str(error)
 
 
 def _no_means(case: Case) -> bool:
@@ -263,12 +264,13 @@ def _shares_nothing(case: Case) -> bool:
     """Whether a stream without tokens has a share of them."""
     for mixture in _mixtures(case):
         if mixture.by is not None:
-            try:
-                empty = [name for name, stream in mixture.parts if mean_tokens(stream, mixture.by) == 0]
-            except ZeroDivisionError:  # in a mixture within
-                return True
-            except (NoMeanError, ValueError):
-                continue
+            empty = []
+            for name, stream in mixture.parts:
+                with suppress(NoMeanError, ValueError):
+                    try:
+                        empty += [name] if mean_tokens(stream, mixture.by) == 0 else []
+                    except ZeroDivisionError:  # in a mixture within
+                        return True
             stages = [weights for _, weights in mixture.weights] if mixture.is_staged else [mixture.weights]
             stages += [amendment.weights for amendment in mixture.amendments]
             stages += [phase.weights for leg in case.legs for phase in leg.phases or () if mixture is case.stream]
@@ -547,6 +549,7 @@ ROWS = (
         by_leg=True,
     ),
     Row("another batch size or tail", _other_shape, StateMismatchError, "another run", sure=False),
+    Row("another batch size before an amendment", _other_shape, StateMismatchError, "need the batch size and tail", sure=False),
     Row(
         "restart and seek",
         lambda case: any(leg.restart and leg.seek is not None for leg in case.legs),

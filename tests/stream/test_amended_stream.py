@@ -128,6 +128,17 @@ def test_runs_that_caps_end_stop_at_the_last_whole_batch_of_their_tail(tail: str
     assert (list(again.forever()), again.step) == ([], len(expected))
 
 
+def test_records_of_a_last_batch_that_is_left_out_come_at_no_step() -> None:
+    """With tail="wrap" a run that caps end has whole batches only."""
+    capped = mixture({"web": 10}, max_epochs={"web": 2.3})  # 23 samples
+    loader = pen.Loader(capped, 5, tail="wrap", threads=0)
+    batches = [batch["x"].tolist() for batch in loader.forever()]
+    assert len(batches) == 4
+    for record in range(10):
+        found = [one["step"] for one in loader.where(("web", record), epochs=range(3))]
+        assert sorted(found) == [step for step, batch in enumerate(batches) if record in batch]
+
+
 def test_a_last_epoch_that_is_dropped_whole_ends_a_capped_run() -> None:
     capped = mixture({"web": 10, "wiki": 10}, weights={"web": 1, "wiki": 1}, max_epochs={"web": 1.1, "wiki": 1.1})
     loader = pen.Loader(capped, 4, tail="drop", threads=0)

@@ -172,7 +172,8 @@ class EpochSchedule:
         if (epoch, position) < (self.epoch, self.position):
             return None
         if self.tail == "wrap":
-            return self.start + (self._axes.before(epoch) + position - self._line) // self._width
+            step = self.start + (self._axes.before(epoch) + position - self._line) // self._width
+            return step if self.total is None or step < self.total else None
         begin = self.position if epoch == self.epoch else 0
         number = (position - begin) // self._width
         return self.first_step(epoch) + number if number < self.steps_in(epoch) else None
@@ -182,7 +183,10 @@ class EpochSchedule:
         stride = self.stream.stride
         if self.tail == "wrap":
             before = self._axes.before(epoch) - self._line
-            for number in range(max(0, (before + low) // stride), (before + high - 1) // stride + 1):
+            first, last = max(0, (before + low) // stride), (before + high - 1) // stride + 1
+            if self.total is not None:  # what does not fill a batch at the end of all is left out
+                last = min(last, (self.total - self.start) * self.batch_size)
+            for number in range(first, last):
                 yield (*self._axes.find(self._line + number * stride), self.start + number // self.batch_size)
         elif epoch >= self.epoch:
             begin = self.position if epoch == self.epoch else 0
