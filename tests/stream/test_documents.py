@@ -343,12 +343,24 @@ def test_where_leaves_out_documents_that_go_with_the_page_of_a_banned_one(tmp_pa
 
 def test_a_mixture_with_phases_does_not_say_where_a_document_of_sequences_is() -> None:
     stream = pen.open({"ids": FULL}).shuffle(seed=1).sequences(8)
-    loader = pen.Loader(pen.mix({"a": stream}, seed=1, stop="forever"), phases=[pen.Phase(steps=3, batch_size=2, seq_len=8)])
+    endless = pen.mix({"a": stream}, seed=1, stop="forever")
     with pytest.raises(ValueError, match="never ends"):
-        loader.stream.where(("a", 1))
-    mixed = pen.mix({"a": stream}, seed=1).with_phases(loader.phases or ())
-    with pytest.raises(TypeError, match="without phases"):
-        mixed.where(("a", 1))
+        endless.where(("a", 1))
+    phases = [pen.Phase(steps=3, batch_size=2, seq_len=8)]  # which end it
+    for mixed in (endless, pen.mix({"a": stream}, seed=1)):
+        with pytest.raises(TypeError, match="without phases"):
+            mixed.with_phases(phases).where(("a", 1))
+
+
+def test_a_mixture_that_phases_end_says_where_its_records_are() -> None:
+    streams = {name: pen.open({"x": np.arange(10) + low}).shuffle(seed=low) for name, low in (("a", 0), ("b", 100))}
+    mixed = pen.mix(streams, seed=1, stop="forever")
+    loader = pen.Loader(mixed, phases=[pen.Phase(steps=40, batch_size=2), pen.Phase(steps=5, batch_size=4)])
+    seen = np.concatenate([batch["x"] for batch in loader])
+    for name, low in (("a", 0), ("b", 100)):
+        for record in range(10):
+            places = np.flatnonzero(seen == low + record)
+            assert loader.stream.where((name, record)) == [(0, place) for place in places]
 
 
 # Texts and names

@@ -569,7 +569,8 @@ class MixedStream(Stream):
             if endless is not None and epoch >= endless:
                 places = self._places_before(epoch, number, record[1], before or 0) if epoch == endless else ()
                 return found + sorted((epoch, place) for place in places)
-            found += ((epoch, place) for place in self._places_of(epoch, number, record[1], self._mixture.span_of(epoch, number)))
+            places = self._places_of(epoch, number, record[1], self._mixture.span_of(epoch, number))
+            found += sorted((epoch, place) for place in places)
         return found
 
     def _places_of(self, epoch: int, number: int, record: Any, span: tuple[int, int]) -> Iterator[int]:
