@@ -166,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cold", action="store_true", help="from the disk, in blocks")
     options = parser.parse_args(arguments)
     OUT.mkdir(parents=True, exist_ok=True)
-    rows, rounds, others = (24_000 if options.quick else 240_000), (5 if options.quick else 15), Others()
+    rows, rounds, others = (24_000 if options.quick else 240_000), (5 if options.quick else 15 if options.cold else 100), Others()
     with tempfile.TemporaryDirectory(prefix="compose-", dir=OUT) as place:
         directory = Path(place)
         make(directory, rows)
