@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.loader import Loader, verify_resume
     from penstock.order import Balance, Phase, Shard
     from penstock.records import Source
+    from penstock.remote.peers import Peers
     from penstock.run_plan import plan
     from penstock.schema import LZ4, Deflate, Field, Raw, Zstd, train_dictionary
     from penstock.store import add_field, create, gc, rebalance, verify
@@ -41,6 +42,7 @@ __all__ = [
     "Field",
     "Loader",
     "LossLog",
+    "Peers",
     "PenstockError",
     "Phase",
     "Ragged",

@@ -14,6 +14,7 @@ MODULES = {
     "Field": "penstock.schema",
     "Loader": "penstock.loader.loader",
     "LossLog": "penstock.trace.loss_log",
+    "Peers": "penstock.remote.peers",
     "PenstockError": "penstock.errors",
     "Phase": "penstock.order.position",
     "Ragged": "penstock.batch",

@@ -29,6 +29,7 @@ class Fault:
     status: int | None = None  # answer with this status and do nothing
     code: str | None = None  # the error code in the body of that answer
     gate: threading.Event | None = None  # hold the answer back until the event is set (or the client is gone)
+    asked: threading.Event | None = None  # set when the request has come
     opens: threading.Event | None = None  # set when the answer was sent
     delay_s: float = 0.0  # hold the answer back for so long (or until the client is gone)
     stall_at: int | None = None  # send so many bytes of the body, then nothing, until the client is gone
@@ -164,6 +165,8 @@ class Handler(BaseHTTPRequestHandler):
         with state.lock:
             state.log.append(Request(method, key, _asked(self.headers.get("Range")), dict(self.headers)))
             fault = next((f for plan in state.plans if (f := plan.take(method, key)) is not None), Fault())
+        if fault.asked is not None:
+            fault.asked.set()
         self._wait(fault)
         body += self.rfile.read(length)
         try:

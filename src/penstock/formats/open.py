@@ -260,7 +260,7 @@ def _keys_of(raw: bytes) -> set[str]:
     return set(content) if isinstance(content, dict) else set()
 
 
-REMOTE_OPTIONS = ("storage_options", "window_bytes", "cache", "cache_bytes", "shared")
+REMOTE_OPTIONS = ("storage_options", "window_bytes", "cache", "cache_bytes", "peers", "shared")
 """The options of everything that is at a URL; whatever else is given goes to the source."""
 
 Options = Mapping[str, Any]
@@ -719,7 +719,8 @@ def open(what: Any, mode: str = "r", *, cast: Mapping[str, npt.DTypeLike] | None
     ``generation``, ``threads``, ``io``, ``verify``.
 
     All of it opens by URL too (``s3://``, ``gs://``, ``az://``, ``hf://``, ``https://``), with ``storage_options`` (credentials,
-    region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache`` (a directory) and ``cache_bytes``.
+    region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache`` (a directory), ``cache_bytes`` and ``peers``
+    (:class:`penstock.Peers`, processes that fetch each byte once).
 
     ``cast`` gives fields other types, with every value checked: see :meth:`penstock.Source.cast`.
 

@@ -328,6 +328,8 @@ def copy_files(what: str, files: Sequence[RemoteFile], remote: RemoteOptions) ->
             f"{first}: {what} is read by a package that needs files: give cache='a directory' to copy the {sum(sizes):,} bytes to "
             "this machine, or convert it to a store"
         )
+    if remote.peers is not None:
+        raise ValueError(f"{first}: {what} is copied as a whole, which peers do not share: open it without peers=")
     most, root = byte_size("cache_bytes", remote.cache_bytes, least=1), _root(remote.cache)
     unknown = next((file for file in files if file.info.etag is None and not file.info.modified), None)
     if unknown is not None:

@@ -657,6 +657,7 @@ def network(windows: Sequence[Window]) -> Network:
         sum(one.cached_bytes for one in traffic),
         sum(one.cache_hits for one in traffic),
         sum(window.residency.most for window in windows),
+        sum(one.peer_bytes for one in traffic),
     )
 
 

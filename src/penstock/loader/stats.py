@@ -14,7 +14,8 @@ __all__ = ["Meter", "Network", "Stats"]
 @dataclass(frozen=True)
 class Network:
     """What was read of data at URLs, by all readers, since its sources were opened: bytes from the network and in how many
-    requests, bytes from the cache on disk and how often it had a range, and the most bytes that were in memory at a time.
+    requests, bytes from the cache on disk and how often it had a range, the most bytes that were in memory at a time, and bytes
+    from peers.
     """
 
     bytes: int = 0
@@ -22,6 +23,7 @@ class Network:
     cached_bytes: int = 0
     cache_hits: int = 0
     peak_bytes: int = 0
+    peer_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A bounded directory of byte ranges of objects, shared by all processes of a host::
 
     penstock-cache-1         marks the directory as a cache; its lock, and the bytes in use
+    claims                   empty; a lock on bytes of it says that a thread fetches a range
     incoming/<random>        ranges that are being written; each is locked by its writer
     <object>/<start>-<stop>  a range of an object; <object> is a digest of address, version and size
 
@@ -12,6 +13,11 @@ the cache is touched.
 To add a range, a process reserves its bytes under the lock, writes a file in ``incoming`` and renames it. The figure in the ledger
 is never below what is on disk: bytes are reserved before a file is created, and freed by counting all files when the limit is
 reached. Readers take no lock: a file that is removed while it is read stays whole for them.
+
+A thread that is going to fetch a range claims it first, so that no two processes fetch the same bytes. A claim is a lock on bytes
+of one file, at a place that follows from the object and the range: the system knows which ranges overlap, and ends the claims of a
+process that was killed. Where two objects have the same place, or a claim is held for too long, a range is waited for in vain or
+fetched twice; never more than that.
 """
 
 import contextlib
@@ -21,6 +27,7 @@ import os
 import re
 import stat
 import struct
+import sys
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -35,7 +42,7 @@ from penstock.argument import whole_number
 from penstock.errors import CacheTooSmallError
 from penstock.native import _core
 
-__all__ = ["Cache", "CacheStatistics"]
+__all__ = ["Cache", "CacheStatistics", "Extent", "object_digest"]
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -43,6 +50,7 @@ Extent = tuple[int, int]
 """The bytes [start, stop) of an object."""
 
 MARK = "penstock-cache-1"
+CLAIMS = "claims"
 INCOMING = "incoming"
 INCOMING_NAME = re.compile(r"[0-9a-f]{32}")
 OBJECT_NAME = re.compile(r"[0-9a-f]{64}")
@@ -56,6 +64,12 @@ PIECE_BYTES = 16 * PAGE_BYTES
 
 LOCK_WAIT_S = 2.0
 """A process that was stopped while it held the lock must not block the others: they continue without the cache."""
+
+CLAIM_WAIT_S = 20.0
+"""The longest wait for a range that another thread or process fetches: it may have been stopped. Then it is fetched again."""
+
+OBJECT_BITS = 40
+"""Every object has 2**40 bytes of the file of claims, at one of 2**22 places; and as many for the second kind of claims."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +100,7 @@ def claim(directory: str) -> None:
 @contextlib.contextmanager
 def opened(name: str, flags: int, within: int | None = None) -> Iterator[int]:
     """A descriptor of a file or directory, never through a link."""
-    descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=within)
     try:
         yield descriptor
     finally:
@@ -135,15 +149,40 @@ def locked(root: int) -> Iterator[Ledger]:
 
 
 def _lock(descriptor: int) -> None:
-    deadline, pause = time.monotonic() + LOCK_WAIT_S, 0.0005
+    _poll(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), LOCK_WAIT_S, lambda: None)
+
+
+def _poll(take: Callable[[], object], seconds: float, ask: Callable[[], None]) -> None:
+    """Take a lock; TimeoutError if others have it for so long. ``ask`` is called meanwhile, and ends the wait if it raises."""
+    deadline, pause = time.monotonic() + seconds, 0.0005
     while True:
         try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take()
+            return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the lock of the cache was held for {LOCK_WAIT_S} seconds") from None
-            time.sleep(pause)
-            pause = min(2 * pause, 0.02)
+                raise TimeoutError(f"a lock of the cache was held for {seconds} seconds") from None
+        ask()
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+
+
+@contextlib.contextmanager
+def locked_bytes(root: int, start: int, stop: int, ask: Callable[[], None]) -> Iterator[None]:
+    """A lock on bytes of the file of claims; TimeoutError after CLAIM_WAIT_S."""
+    with opened(CLAIMS, os.O_RDWR | os.O_CREAT, root) as descriptor:
+        # A lock of the open file, not of the process: threads exclude each other, and no close of another descriptor ends it.
+        _poll(lambda: _set_lock(descriptor, fcntl.F_WRLCK, start, stop), CLAIM_WAIT_S, ask)
+        try:
+            yield
+        finally:
+            _set_lock(descriptor, fcntl.F_UNLCK, start, stop)  # as above: a forked child may have a copy of the descriptor
+
+
+def _set_lock(descriptor: int, kind: int, start: int, stop: int) -> None:
+    if sys.platform != "linux":
+        raise OSError("no locks of open files on this system")
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, stop - start, 0))
 
 
 # Creating and removing: under the lock
@@ -413,7 +452,7 @@ class Cache:
 
     def covered(self, url: str, etag: str | None, size: int, start: int, stop: int) -> list[Extent]:
         """The parts of [start, stop) in the cache: disjoint, in order. They may be evicted a moment later."""
-        entries, found = self._entries(_identity(url, etag, size)), list[Extent]()
+        entries, found = self._entries(object_digest(url, etag, size)), list[Extent]()
         first = bisect_right(entries, start, key=lambda entry: entry[1])
         last = bisect_left(entries, stop, key=lambda entry: entry[0])
         for low, high in entries[first:last] if start < stop else []:
@@ -428,7 +467,7 @@ class Cache:
 
         False if something is missing or damaged; the pieces before that were right. A damaged file is removed.
         """
-        identity, position = _identity(url, etag, size), start
+        identity, position = object_digest(url, etag, size), start
         while position < stop:
             entries = self._entries(identity)
             place = bisect_right(entries, position, key=lambda entry: entry[0]) - 1
@@ -488,6 +527,26 @@ class Cache:
 
     # Keeping
 
+    @contextlib.contextmanager
+    def claimed(
+        self, url: str, etag: str | None, size: int, start: int, stop: int, ask: Callable[[], None], kind: int = 0
+    ) -> Iterator[list[Extent]]:
+        """To fetch what is missing of [start, stop): no other thread or process does so meanwhile. Gives the parts in the cache.
+
+        Waits for those that fetch some of it, at most CLAIM_WAIT_S; ``ask`` is called meanwhile, and ends the wait if it raises.
+        Where nothing can be kept, nothing is waited for. Claims of another ``kind`` (0 or 1) have nothing to do with it.
+        """
+        identity = object_digest(url, etag, size)
+        number = kind * 2**22 + int.from_bytes(identity[:4], "little") % 2**22
+        place = number * 2**OBJECT_BITS + start % 2**OBJECT_BITS
+        with contextlib.ExitStack() as stack:
+            if etag is not None and time.monotonic() >= self._here().paused_until:
+                with contextlib.suppress(OSError):  # a timeout among them
+                    root = stack.enter_context(opened(self._directory, os.O_DIRECTORY))
+                    stack.enter_context(locked_bytes(root, place, place + stop - start, ask))
+            ask()  # what it raises may be an OSError
+            yield self.covered(url, etag, size, start, stop)
+
     def add(self, url: str, etag: str | None, size: int, start: int, data: bytes | bytearray | memoryview | Bytes) -> None:
         """Keep the bytes of an object from ``start`` on; others may be evicted for them.
 
@@ -497,7 +556,7 @@ class Cache:
         kept = False
         if etag is not None and array.size > 0 and time.monotonic() >= here.paused_until:
             try:
-                kept = self._keep(_identity(url, etag, size), start, array)
+                kept = self._keep(object_digest(url, etag, size), start, array)
             except TimeoutError:
                 here.paused_until = time.monotonic() + PAUSE_S
             except OSError:
@@ -506,7 +565,7 @@ class Cache:
 
     def drop(self, url: str, etag: str | None, size: int, start: int, stop: int) -> None:
         """Files within [start, stop) are not needed any more: they are the first to be evicted."""
-        identity = _identity(url, etag, size)
+        identity = object_digest(url, etag, size)
         within = [entry for entry in self._entries(identity) if start <= entry[0] and entry[1] <= stop]
         with (
             contextlib.suppress(OSError),
@@ -519,7 +578,7 @@ class Cache:
 
     def remove(self, url: str, etag: str | None, size: int, start: int, stop: int) -> None:
         """Files that overlap [start, stop) turned out to be wrong: they are removed at once."""
-        identity = _identity(url, etag, size)
+        identity = object_digest(url, etag, size)
         with contextlib.suppress(OSError), opened(self._directory, os.O_DIRECTORY) as root:
             for file in folder_files(root, identity.hex()):
                 entry = entry_extent(file.name)
@@ -597,6 +656,6 @@ class _State:
             )
 
 
-def _identity(url: str, etag: str | None, size: int) -> bytes:
+def object_digest(url: str, etag: str | None, size: int) -> bytes:
     """A digest that says which version of which object."""
     return hashlib.sha256(repr((url, etag, size)).encode()).digest()

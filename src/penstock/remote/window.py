@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from penstock.interrupt import check, patience, shielded
 from penstock.native import _core
 from penstock.remote.cache import Cache
 from penstock.remote.objects import ObjectInfo
+from penstock.remote.peers import Peers, Supply
 from penstock.remote.residency import (
     CLOSED_FILE,
     GAP_BYTES,
@@ -82,6 +83,8 @@ class RemoteOptions:
     window_bytes: int | str = "4GiB"
     cache: str | os.PathLike[str] | None = None
     cache_bytes: int | str = "50GB"
+    peers: Peers | None = field(default=None, compare=False)
+    """The processes that fetch together; needs a cache."""
     shared: SharedWindow | None = field(default=None, compare=False, repr=False)
     """The window of sources that are opened together."""
 
@@ -94,6 +97,7 @@ class RemoteOptions:
         identities: Sequence[str] | None = None,
     ) -> "RemoteFiles":
         limit = byte_size("window_bytes", self.window_bytes, least=PAGE)
+        self._check_peers(files)
         cache = None if self.cache is None else Cache(self.cache, byte_size("cache_bytes", self.cache_bytes, least=1))
         window = None if self.shared is None else self.shared.get(limit)
         return RemoteFiles(
@@ -104,7 +108,19 @@ class RemoteOptions:
             on_release=on_release,
             identities=identities,
             window=window,
+            peers=self.peers,
         )
+
+    def _check_peers(self, files: Sequence[tuple[UrlPath, ObjectInfo]]) -> None:
+        if self.peers is None:
+            return
+        if not isinstance(self.peers, Peers):
+            raise TypeError(f"expected peers to be penstock.Peers, got {type(self.peers).__name__}")
+        if self.cache is None:
+            raise ValueError("peers= needs cache=, a directory: what a process fetches for its peers is kept there")
+        local = next((str(url) for url, _ in files if url.objects.scheme == "memory"), None)
+        if local is not None:
+            raise ValueError(f"{local}: objects in memory are this process's own; open them without peers=")
 
 
 class Prefetcher(Protocol):
@@ -119,65 +135,59 @@ class Prefetcher(Protocol):
 
 @dataclass
 class Traffic:
-    """What was read of files: from the object store, and from the disk cache."""
+    """What was read of files: from the object store, from the disk cache, and from peers."""
 
     fetched_bytes: int = 0
     requests: int = 0
     cached_bytes: int = 0
     cache_hits: int = 0
+    peer_bytes: int = 0
 
-    def fetched(self, num_bytes: int) -> None:
-        """A range came from the object store."""
-        self.fetched_bytes += num_bytes
-        self.requests += 1
-
-    def cached(self, num_bytes: int) -> None:
-        """A range came from the cache."""
-        self.cached_bytes += num_bytes
-        self.cache_hits += 1
+    def add(self, kind: str, num_bytes: int) -> None:
+        """A range came; see ``peers.Count``."""
+        if kind == "fetched":
+            self.fetched_bytes += num_bytes
+            self.requests += 1
+        elif kind == "cached":
+            self.cached_bytes += num_bytes
+            self.cache_hits += 1
+        else:
+            self.peer_bytes += num_bytes
 
 
 @dataclass(eq=False, slots=True)
 class _Download:
-    """Where a file comes from and goes to. ``identity`` is its version for the cache."""
+    """Where a file comes from and goes to."""
 
-    url: UrlPath
-    info: ObjectInfo
+    supply: Supply
     landing: _core.Landing
-    cache: Cache | None
-    identity: str | None
     traffic: tuple[Traffic, ...]
     is_stopped: bool = False
 
+    @property
+    def url(self) -> UrlPath:
+        return self.supply.url
+
     def fetch(self, one: Range, lock: threading.Condition) -> None:
-        """Bring a range into memory: from the disk cache, otherwise from the object store."""
-        url, info, cache, size = self.url.address, self.info, self.cache, one.stop - one.start
-        if cache is not None and cache.read_into(url, self.identity, info.size, one.start, one.stop, self._write):
+        """Bring a range into memory."""
+
+        def count(kind: str, num_bytes: int) -> None:
             with lock:
                 for traffic in self.traffic:
-                    traffic.cached(size)
-            return
-        self.url.objects.read_into(info, one.start, one.stop, self._write)
-        with lock:
-            for traffic in self.traffic:
-                traffic.fetched(size)
-        if cache is not None:
-            cache.add(url, self.identity, info.size, one.start, self.landing.read(one.start, one.stop))
+                    traffic.add(kind, num_bytes)
 
-    def _write(self, offset: int, data: Any) -> None:
+        self.supply.bring(one.start, one.stop, self, count, self._ask)
+
+    def write(self, offset: int, data: Any) -> None:
         if self.is_stopped:
             raise ReadError(f"{self.url}: closed while it was read")
         self.landing.write(offset, data)
 
-    def evict_first(self, one: Range) -> None:
-        """Mark a range in the cache as the first to evict. Needs no lock."""
-        if self.cache is not None:
-            self.cache.drop(self.url.address, self.identity, self.info.size, one.start, one.stop)
+    def read(self, start: int, stop: int) -> bytes:
+        return self.landing.read(start, stop)
 
-    def forget(self, one: Range) -> None:
-        """Remove the bytes of a range from the cache, because they are wrong."""
-        if self.cache is not None:
-            self.cache.remove(self.url.address, self.identity, self.info.size, one.start, one.stop)
+    def _ask(self) -> None:
+        self.write(0, b"")
 
 
 class Window:
@@ -368,10 +378,11 @@ class Window:
             ranges, download = residency.ranges_of(number), self._downloads[number]
             if download is not None and not residency.is_held(number) and all(one.is_ready for one in ranges):
                 residency.announce_release(number)
+                download.supply = replace(download.supply, peers=None)  # if a peer was wrong, it would be again
                 for one in ranges:
                     residency.change(one, is_ready=False)
                     one.is_begun = False
-                    download.forget(one)
+                    download.supply.forget(one.start, one.stop)
                 self._send(ranges)
         finally:
             self._bad.discard(number)
@@ -405,7 +416,7 @@ class Window:
         """Tell the cache which ranges a plan is done with: their next use is furthest away."""
         for one in ranges:
             if (download := self._downloads[one.number]) is not None:
-                download.evict_first(one)
+                download.supply.drop(one.start, one.stop)
 
     # With the lock held
 
@@ -522,6 +533,7 @@ class RemoteFiles:
         on_release: Callable[[int], None] | None = None,
         identities: Sequence[str] | None = None,
         window: Window | None = None,
+        peers: Peers | None = None,
     ) -> None:
         if cache is not None:
             cache.need(min(PIECE_BYTES, max((info.size for _, info in files), default=0)))
@@ -530,10 +542,11 @@ class RemoteFiles:
         self.landings = [_core.Landing(info.size) for _, info in files]
         self._traffic = Traffic()
         names = [info.etag for _, info in files] if identities is None else identities
-        downloads = [
-            _Download(url, info, landing, cache, name, (self._traffic, self.window.traffic))
-            for (url, info), landing, name in zip(files, self.landings, names, strict=True)
-        ]
+        supplies = [Supply(url, info, cache, name, peers) for (url, info), name in zip(files, names, strict=True)]
+        if peers is not None:
+            peers.add(supplies)
+        traffic = self._traffic, self.window.traffic
+        downloads = [_Download(supply, landing, traffic) for supply, landing in zip(supplies, self.landings, strict=True)]
         memory = [
             LandedFile(landing, info.size, whole_files, None if on_release is None else partial(on_release, number))
             for number, ((_, info), landing) in enumerate(zip(files, self.landings, strict=True))
@@ -590,6 +603,11 @@ class RemoteFiles:
     def requests(self) -> int:
         """Ranges that came from the object store."""
         return self._traffic.requests
+
+    @property
+    def peer_bytes(self) -> int:
+        """Bytes that came from peers."""
+        return self._traffic.peer_bytes
 
     @property
     def cached_bytes(self) -> int:
