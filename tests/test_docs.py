@@ -34,7 +34,7 @@ MODULES = [
 REFERENCE = (DOCS / "reference" / "api.md").read_text()
 PUBLIC = re.findall(r"<!-- signatures: ([\w.]+) -->", REFERENCE)
 BUILD_S = 300
-FIRST_PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("howto/*.md"))]
+FIRST_PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("howto/**/*.md"))]
 SNIPPET_COLUMNS = 88
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

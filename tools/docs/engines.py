@@ -17,19 +17,18 @@ HEAD = """\
 
 <!-- written by python -m tools.docs.engines -->
 
-What a loader does with each kind of source, alone and combined. These tables are not written by hand: small files of every kind
-are loaded, and the library (`loader.engine`, `loader.forecast()`, `loader.stats().network`) and a server that counts requests are
-asked. All streams are block shuffles.
+This page shows how a loader reads each kind of source, alone and combined. The tables are generated: a program loads small files of every
+kind, and records `loader.engine`, `loader.forecast()`, `loader.stats().network` and the requests that a server counted. All streams are
+block shuffles.
 """
 
 ON_DISK = """
 ## On a disk
 
-*native*: threads outside of Python read the records. *threads*: Python threads read them, because another library decompresses
-them, values are nested, a function runs, or there is no native reader yet (texts of Arrow files). A transform makes every
-loader one of Python threads. *+ prefetch*: the system is told which blocks come next, and reads them while the trainer works.
-Sequences are cut from texts, byte strings, ragged arrays and tokens, and images are decoded from byte strings; other records have
-none (—).
+*native*: C++ threads read the records. *threads*: Python threads read them, because another library decompresses them, values are
+nested, a function runs, or there is no native reader yet (texts of Arrow files). With a transform, every loader uses Python threads.
+*+ prefetch*: the operating system prefetches the next blocks while the trainer works. Sequences are cut from texts, byte strings, ragged
+arrays and tokens, and images are decoded from byte strings; for other records they do not apply (—).
 """
 
 AT_URLS = """
