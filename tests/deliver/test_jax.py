@@ -2,7 +2,6 @@
 
 import json
 import os
-import runpy
 import socket
 import subprocess
 import sys
@@ -518,19 +517,9 @@ def test_two_processes_share_a_batch_and_one_goes_on(devices: int, tmp_path: Pat
         assert lists(islice(batches, 5)) == expected[11:16]
 
 
-def test_the_example_is_killed_and_resumed_with_the_same_data(tmp_path: Path) -> None:
-    """In every run the process that is killed is one; in a campaign the whole example, which kills one of two."""
-    if is_campaign():
+if is_campaign():
+
+    def test_the_example_is_killed_and_resumed_with_the_same_data() -> None:
         printed = finish([start("examples/train_jax.py")])[0]
         assert "killed" in printed
         assert "identical" in printed
-        return
-    example = runpy.run_path(str(ROOT / "examples" / "train_jax.py"))
-    walk = np.cumsum(np.random.default_rng(1).integers(1, 4, 16_000)) % example["VOCABULARY"]
-    write_tokens([walk.astype(np.uint8)], tmp_path / "tokens.rox", block_size=256)
-    example["train"](tmp_path, "straight", 1, 0, 0, 0)
-    (killed,) = example["launch"](tmp_path, "accident", 1, example["KILL_AT"])
-    example["train"](tmp_path, "accident", 1, 0, 0, 0)
-    (straight,), (rest,) = (example["read_notes"](tmp_path, name, 1) for name in ("straight", "accident"))
-    assert killed == straight[: example["KILL_AT"]]
-    assert rest == straight[40:]

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from tests.effort import is_campaign
 
 ROOT = Path(__file__).parent.parent.parent
@@ -20,42 +19,24 @@ def test_the_example_ends_with_the_same_order() -> None:
     assert len(lines) == 6
 
 
-FORKED = """
-import os, runpy, sys
-import torch._dynamo  # which optimizers import
-import penstock.deliver.torch
-for path in sys.argv[1:]:
-    child = os.fork()
-    if child == 0:
-        runpy.run_path(path, run_name="__main__")
-        sys.exit()
-    if os.waitpid(child, 0)[1]:
-        sys.exit(f"{path} failed")
-    print("--", flush=True)
-"""
+def learned(name: str) -> list[str]:
+    """The lines that an example prints."""
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
 
 
-@pytest.fixture(scope="module")
-def printed() -> list[list[str]]:
-    """The lines that two examples print: forks of a program that has imported torch, in a campaign programs of their own."""
-    paths = [str(ROOT / "examples" / name) for name in ("train_packed.py", "train_images.py")]
-    commands = [[path] for path in paths] if is_campaign() else [["-c", FORKED, *paths]]
-    texts = []
-    for command in commands:
-        done = subprocess.run([sys.executable, "-W", "error", *command], capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stdout + done.stderr
-        texts += [done.stdout] if is_campaign() else done.stdout.split("--\n")[:-1]
-    return [text.splitlines() for text in texts]
+if is_campaign():
+
+    def test_the_example_of_packs_learns_and_resumes_with_the_same_losses() -> None:
+        lines = learned("train_packed.py")
+        assert lines[-1] == "stopped after 20 steps and resumed: the losses are the same"
+        assert len(lines) == 3
 
 
-def test_the_example_of_packs_learns_and_resumes_with_the_same_losses(printed: list[list[str]]) -> None:
-    lines = printed[0]
-    assert lines[-1] == "stopped after 20 steps and resumed: the losses are the same"
-    assert len(lines) == 3
-
-
-def test_the_example_of_images_learns_and_resumes_with_the_same_losses(printed: list[list[str]]) -> None:
-    (line,) = printed[1]
+def test_the_example_of_images_learns_and_resumes_with_the_same_losses() -> None:
+    (line,) = learned("train_images.py")
     told = line.split()
     assert float(told[5].rstrip(",")) < 0.5
     assert int(told[6].rstrip("%")) > 80
