@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,9 @@ from tests.hostile.server import API_KEY, BEARER, Handler, Hostile, npy, redirec
 
 import penstock as pen
 from penstock.errors import ObjectChangedError, ReadError, UnsafePathError
+from penstock.remote import http_client
+from penstock.remote.fetch import Policy
+from penstock.remote.http_client import Origin, Pool
 from penstock.remote.objects import close_all
 from penstock.remote.url import url_path
 from penstock.source import write_collection
@@ -186,6 +191,22 @@ def test_connections_are_kept_and_end_when_they_are_closed(server: Hostile) -> N
     place.objects.close()
     assert place.objects.head("o.npy") == info
     assert len(server.clients) == 2
+
+
+def test_idle_connections_are_bounded_over_all_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "MOST_IDLE", 2)
+    pool = Pool({"proxy_url": ""}, Policy())
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        origins = [Origin("http", *server.getsockname()) for server in servers]
+        connections = [pool.take(origin) for origin in origins]
+        for origin, connection in zip(origins, connections, strict=True):
+            pool.give_back(origin, connection)
+        assert [connection.stream.fileno() >= 0 for connection in connections] == [False, True, True]
+        assert pool.take(origins[1]) is connections[1]
+        connections[1].close()
+        pool.close()
+        assert connections[2].stream.fileno() < 0
 
 
 HERE = "HERE"

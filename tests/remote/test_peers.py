@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.remote.test_ranks import times_fetched
 
 import penstock as pen
 from penstock.errors import AccessDeniedError, BatchError, ObjectChangedError
+from penstock.remote import peers as module
 from penstock.remote.cache import object_digest
 from penstock.remote.peers import Peers, Supply
 from penstock.remote.url import url_path
@@ -96,7 +97,10 @@ class Job:
 
     def open(self, rank: int, **options: Any) -> pen.Source:
         peers = self.peers(rank, **options)
-        return self._stack.enter_context(pen.open(self.url, cache=self._caches / str(rank), peers=peers))
+        return self._stack.enter_context(pen.open(self.url, cache=self.cache(rank), peers=peers))
+
+    def cache(self, rank: int) -> Path:
+        return self._caches / str(rank)
 
 
 @pytest.fixture
@@ -163,8 +167,8 @@ def test_what_a_peer_that_has_closed_owns_comes_from_the_bucket(bucket: Double, 
 
 
 @contextmanager
-def stranger(address: str, answer: bytes) -> Iterator[list[bytes]]:
-    """Something at the address of a peer that gives every request the same answer, and what it was sent."""
+def stranger(address: str, answer: bytes | Callable[[bytes], bytes], *, ends: bool = False) -> Iterator[list[bytes]]:
+    """Something at the address of a peer that answers the first request of every connection, and what it was sent."""
     host, port = address.split(":")
     heard: list[bytes] = []
 
@@ -176,7 +180,9 @@ def stranger(address: str, answer: bytes) -> Iterator[list[bytes]]:
             except OSError:
                 break
             heard.append(stream.recv(65536))
-            stream.sendall(answer)
+            stream.sendall(answer if isinstance(answer, bytes) else answer(heard[-1]))
+            if ends:
+                stream.close()
             streams.append(stream)
         for stream in streams:
             stream.close()
@@ -233,23 +239,22 @@ def test_a_request_without_the_secret_gets_no_byte(bucket: Double, job: Callable
     host, port = ours.addresses[ours.owner].split(":")
     nonce, peers = "0" * 32, ours.peers(0, serve=False)
 
-    def status(digest: str, first: int, last: int, mac: str, match: str) -> bytes:
+    def status(first: int, last: int, mac: str, more: str = "") -> bytes:
         with socket.create_connection((host, int(port))) as stream:
-            head = f"GET /{digest} HTTP/1.1\r\nRange: bytes={first}-{last}\r\nIf-Match: {match}\r\nConnection: close\r\n"
-            stream.sendall(f"{head}Authorization: penstock {nonce} {mac}\r\n\r\n".encode())
-            return b"".join(iter(lambda: stream.recv(65536), b""))[9:12]
+            head = f"GET /{digest} HTTP/1.1\r\nHost: {host}\r\nRange: bytes={first}-{last}\r\n"
+            stream.sendall(f"{head}Authorization: penstock {nonce} {mac}\r\n{more}\r\n".encode())
+            return stream.recv(12)[9:]
 
-    def mac(digest: str, first: int, last: int) -> str:
+    def mac(first: int, last: int) -> str:
         return peers.mac("ask", nonce, digest, first, last + 1)
 
-    same = f'"{digest}"'
-    assert status(digest, 0, 9, mac(digest, 0, 9), same) == b"206"
-    assert status(digest, 0, 9, mac(digest, 0, 8), same) == b"401"
-    assert status(digest, 0, 9, "0" * 64, same) == b"401"
-    assert status(digest, 0, 9, "", same) == b"401"
-    assert status(digest, 0, 9, mac(digest, 0, 9), '"another"') == b"412"
-    assert status(digest, 0, info.size, mac(digest, 0, info.size), same) == b"416"
-    assert status(digest, 9, 5, mac(digest, 9, 5), same) == b"416"
+    assert status(0, 9, mac(0, 9)) == b"206"
+    assert status(0, 9, mac(0, 8)) == b"401"
+    assert status(0, 9, "0" * 64) == b"401"
+    assert status(0, 9, "") == b""
+    assert status(0, 9, mac(0, 9), "X-More: 1\r\n") == b""
+    assert status(0, info.size, mac(0, info.size)) == b"416"
+    assert status(9, 5, mac(9, 5)) == b"416"
 
 
 def test_an_object_that_nobody_opened_is_not_served(job: Callable[..., Job]) -> None:
@@ -269,8 +274,8 @@ def test_wrong_bytes_of_a_peer_that_knows_the_secret_do_not_pass_a_checksum(
 ) -> None:
     honest = Supply.provide
 
-    def lie(self: Supply, start: int, stop: int) -> bytearray:
-        data = honest(self, start, stop)
+    def lie(self: Supply, start: int, stop: int, ask: Callable[[], None]) -> bytearray:
+        data = honest(self, start, stop, ask)
         data[len(data) // 2] ^= 1
         return data
 
@@ -327,6 +332,227 @@ def test_copies_in_other_processes_read_and_serve_nothing(bucket: Double, job: C
     assert os.waitpid(child, 0)[1] == 0
 
 
+# What a server endures
+
+
+def request_for(ours: Job, data: pen.Source, first: int, last: int) -> bytes:
+    """A request that the owner of an object answers."""
+    ((url, info),) = data.remote.files
+    digest, nonce = object_digest(url.address, info.etag, info.size).hex(), "0" * 32
+    login = ours.peers(0, serve=False).mac("ask", nonce, digest, first, last + 1)
+    return (
+        f"GET /{digest} HTTP/1.1\r\nHost: {ours.addresses[ours.owner]}\r\nRange: bytes={first}-{last}\r\n"
+        f"Authorization: penstock {nonce} {login}\r\n\r\n"
+    ).encode()
+
+
+def connection(ours: Job) -> socket.socket:
+    host, port = ours.addresses[ours.owner].split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def ends_within(seconds: float, action: Callable[[], object]) -> bool:
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def test_close_does_not_wait_for_a_bucket_that_does_not_answer(bucket: Double, job: Callable[..., Job]) -> None:
+    ours, gate, waits = job(), threading.Event(), threading.Event()
+    peers = ours.peers(ours.owner)
+    with pen.open(ours.url, cache=ours.cache(ours.owner), peers=peers) as there, connection(ours) as stream:
+        bucket.plan("GET", KEYS[0], Fault(gate=gate, asked=waits), times=1000)
+        stream.sendall(request_for(ours, there, 200, 299))
+        assert waits.wait(60)
+        assert ends_within(20, peers.close)
+        gate.set()
+
+
+def test_close_does_not_wait_for_an_object_that_is_not_opened(job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, waits, find = job(), threading.Event(), Peers.find
+    monkeypatch.setattr(Peers, "find", lambda self, digest: (waits.set(), find(self, digest))[1])
+    peers = ours.peers(ours.owner, wait_s=10_000)
+    with pen.open(ours.url, cache=ours.cache(ours.owner), peers=peers) as there, connection(ours) as stream:
+        peers._supplies.clear()
+        stream.sendall(request_for(ours, there, 200, 299))
+        assert waits.wait(60)
+        assert ends_within(20, peers.close)
+
+
+def test_an_idle_connection_ends_although_a_forked_child_has_a_copy(
+    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 1.0)
+    ours = job()
+    there = ours.open(ours.owner)
+    asleep, wake = os.pipe()
+    with connection(ours) as stream:
+        stream.sendall(request_for(ours, there, 200, 299))
+        assert stream.recv(9) == b"HTTP/1.1 "
+        child = os.fork()
+        if child == 0:
+            os.read(asleep, 1)
+            os._exit(0)
+        try:
+            while stream.recv(65536):  # a client that is not told asks there, and waits in vain
+                pass
+        finally:
+            os.write(wake, b".")
+            os.waitpid(child, 0)
+            os.close(asleep)
+            os.close(wake)
+
+
+def test_a_head_without_an_end_is_not_read(job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 1000.0)
+    ours = job()
+    ours.open(ours.owner)
+    with connection(ours) as stream, suppress(ConnectionError):
+        stream.sendall(b"GET / HTTP/1.1\r\n" + b"X: " + b"x" * 50_000 + b"\r\n")
+        while stream.recv(65536):
+            pass
+
+
+def test_a_client_that_sends_byte_by_byte_is_not_waited_for(job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 0.3)
+    ours = job()
+    ours.open(ours.owner)
+    sent = 0
+    with connection(ours) as stream, suppress(ConnectionError):
+        stream.settimeout(0.02)
+        while sent < 1000:
+            sent += 1
+            stream.sendall(b"G")
+            with suppress(TimeoutError):
+                assert stream.recv(1) == b""
+                break
+    assert sent < 1000
+
+
+def test_strangers_that_only_connect_take_no_place_of_a_peer(job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_CONNECTIONS", 3)
+    ours = job()
+    check(ours.open(ours.owner))
+    with ExitStack() as stack:
+        for _ in range(5):
+            stack.enter_context(connection(ours))
+        here = ours.open(0)
+        check(here)
+        assert peer_bytes(here) == (COUNT // PARTS) * 1024
+
+
+def test_answers_that_are_in_memory_at_a_time_are_few(job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ANSWERS", 2)
+    ours, honest, running, most = job(), Supply.provide, list[int](), list[int]()
+
+    def provide(self: Supply, *arguments: Any) -> bytearray:
+        running.append(0)
+        most.append(len(running))
+        data = honest(self, *arguments)
+        running.pop()
+        return data
+
+    there = ours.open(ours.owner)
+    monkeypatch.setattr(Supply, "provide", provide)
+    with ExitStack() as stack:
+        streams = [stack.enter_context(connection(ours)) for _ in range(20)]
+        for stream in streams:
+            stream.sendall(request_for(ours, there, 200, 299))
+        for stream in streams:
+            assert stream.recv(65536).startswith(b"HTTP/1.1 206")
+    assert len(most) == 20
+    assert max(most) <= 2
+
+
+def test_connections_that_come_and_go_leave_nothing(job: Callable[..., Job]) -> None:
+    ours = job()
+    before, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
+    peers = ours.peers(ours.owner)
+    with pen.open(ours.url, cache=ours.cache(ours.owner), peers=peers) as there:
+        asked = request_for(ours, there, 200, 299)
+        for number in range(300):
+            with connection(ours) as stream:
+                stream.sendall(asked[: number % len(asked)])
+    peers.close()
+    assert {thread.name for thread in set(threading.enumerate()) - before} <= {"penstock-fetch"}
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2  # a connection to the bucket
+
+
+def test_a_connection_that_ended_while_it_was_idle_is_no_fault_of_the_peer(bucket: Double, job: Callable[..., Job]) -> None:
+    ours = job()
+    data = npy(np.arange(COUNT // PARTS))
+    peers = ours.peers(0, serve=False)
+
+    def answer(asked: bytes) -> bytes:
+        digest, first, last, nonce = re.match(
+            rb"GET /(\w+) .*Range: bytes=(\d+)-(\d+).*penstock (\w{32}) ", asked, re.DOTALL
+        ).groups()
+        body = data[int(first) : int(last) + 1]
+        mac = peers.mac("answer", nonce.decode(), digest.decode(), int(first), int(last) + 1, module._crc(bytearray(body)))
+        return WRONG % (len(body), mac.encode(), body)
+
+    ends: list[bytes] = [b""]
+    with stranger(ours.addresses[ours.owner], lambda asked: ends.pop() if ends else answer(asked), ends=True):
+        here = ours.open(0)
+        check(here)
+    assert peer_bytes(here) == (COUNT // PARTS) * 1024
+
+
+# The table of the documentation
+
+
+def test_a_peer_that_closes_is_replaced_by_the_bucket_and_asked_again_later(
+    bucket: Double, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = job()
+    first = ours.peers(ours.owner)
+    here = ours.open(0)
+    with pen.open(ours.url, cache=ours.cache(ours.owner), peers=first):
+        assert np.array_equal(here[:10]["data"], records(np.arange(10)))
+        received = peer_bytes(here)
+        assert received > 0
+    first.close()
+    assert np.array_equal(here[100:110]["data"], records(np.arange(100, 110)))
+    assert peer_bytes(here) == received
+    ours.open(ours.owner)
+    assert np.array_equal(here[110:120]["data"], records(np.arange(110, 120)))
+    assert peer_bytes(here) == received  # it is not asked for 30 s
+    monkeypatch.setattr(module.time, "monotonic", lambda at=module.time.monotonic: at() + module.REST_S)
+    assert np.array_equal(here[200:210]["data"], records(np.arange(200, 210)))
+    assert peer_bytes(here) > received
+
+
+def test_what_was_evicted_comes_from_the_bucket_again(bucket: Double, tmp_path: Path) -> None:
+    urls, addresses = [f"{bucket.http_base}/{key}" for key in KEYS[:3]], [f"127.0.0.1:{port}" for port in free_ports(2)]
+    with ExitStack() as stack:
+        sources = []
+        for rank in range(2):
+            peers = stack.enter_context(Peers(addresses, rank, secret=SECRET))
+            options = {"cache": tmp_path / str(rank), "cache_bytes": 2 * SIZE, "peers": peers, "window_bytes": "1MiB"}
+            sources.append(stack.enter_context(pen.open(urls, **options)))
+        for _ in range(2):
+            for data in sources:
+                for start in range(0, len(data), 250):
+                    assert np.array_equal(data[start : start + 250]["data"], records(np.arange(start, start + 250)))
+    assert max(times_fetched(bucket)) > 1
+
+
+@pytest.mark.parametrize("host", ["localhost", "[::1]", ""])
+def test_addresses_of_every_kind(bucket: Double, tmp_path: Path, host: str) -> None:
+    url, addresses = f"{bucket.http_base}/{KEYS[0]}", [f"{host}:{port}" for port in free_ports(2)]
+    with ExitStack() as stack:
+        sources = [
+            stack.enter_context(
+                pen.open(url, cache=tmp_path / str(rank), peers=stack.enter_context(Peers(addresses, rank, secret=SECRET)))
+            )
+            for rank in range(2)
+        ]
+        for data in sources:
+            check(data)
+        assert sum(map(peer_bytes, sources)) == (COUNT // PARTS) * 1024
+
+
 # What is refused
 
 
@@ -351,17 +577,56 @@ def test_combinations_that_make_no_sense_are_refused(bucket: Double, tmp_path: P
         (["a:1"], 1, SECRET, "rank must be in"),
         (["a:1", "a:1"], 0, SECRET, "different ones"),
         ([], 0, SECRET, "different ones"),
-        ("a:1", 0, SECRET, "different ones"),
         (["a"], 0, SECRET, "host:port"),
         (["a:0"], 0, SECRET, "host:port"),
         (["a/b:1"], 0, SECRET, "host:port"),
         ([1], 0, SECRET, "host:port"),
+        ([":7", "127.0.0.1:7"], 0, SECRET, "different ones"),
         (["a:1"], 0, "short", "at least 16 characters"),
     ],
 )
 def test_bad_arguments(addresses: Any, rank: int, secret: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Peers(addresses, rank, secret=secret)
+
+
+@pytest.mark.parametrize("wait_s", [0, -1, float("nan"), float("inf"), 1e9])
+def test_a_wait_that_is_none_or_has_no_end_is_refused(wait_s: float) -> None:
+    with pytest.raises(ValueError, match="wait_s must be more than 0"):
+        Peers(["a:1"], 0, secret=SECRET, wait_s=wait_s)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"addresses": "a:1"}, "addresses must be a list"),
+        ({"addresses": None}, "addresses must be a list"),
+        ({"addresses": {"a:1"}}, "addresses must be a list"),
+        ({"rank": "0"}, "rank must be a whole number"),
+        ({"secret": SECRET.encode()}, "secret must be a text, got bytes"),
+        ({"secret": None}, "secret must be a text"),
+        ({"wait_s": "15"}, "wait_s must be a number"),
+        ({"wait_s": None}, "wait_s must be a number"),
+    ],
+)
+def test_wrong_types(arguments: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"addresses": ["a:1"], "rank": 0, "secret": SECRET, **arguments}
+    with pytest.raises(TypeError, match=message):
+        Peers(given.pop("addresses"), given.pop("rank"), **given)
+
+
+def test_a_host_that_does_not_exist_is_an_error(bucket: Double, tmp_path: Path) -> None:
+    for name in ("no-such-host.invalid", f"{'x' * 70}.invalid"):
+        with (
+            Peers([f"{name}:7070"], 0, secret=SECRET) as peers,
+            pytest.raises(ValueError, match=r"cannot listen there \(no such host\)"),
+        ):
+            pen.open(f"{bucket.http_base}/{KEYS[0]}", cache=tmp_path, peers=peers)
+
+
+def test_a_secret_that_is_no_text_of_unicode_is_taken() -> None:
+    with Peers([":7070"], 0, secret="\udcff" * 16, serve=False) as peers:  # a variable of the environment with such a byte
+        assert len(peers.mac("ask")) == 64
 
 
 def test_an_address_that_is_taken_is_an_error(bucket: Double, job: Callable[..., Job]) -> None:

@@ -1,5 +1,6 @@
 """Ranks on one host that share a cache: together they fetch each byte once, also when one of them is killed while it fetches."""
 
+import errno
 import io
 import os
 import threading
@@ -145,3 +146,25 @@ def test_a_cache_that_cannot_be_written_has_no_claims(tmp_path: Path) -> None:
         cache.claimed(URL, ETAG, SIZE, 0, 2000, nothing) as also,
     ):
         assert there == also == [(0, 1000)]
+
+
+def test_what_cannot_be_kept_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(descriptor: int, parts: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    cache, times = Cache(tmp_path, 1 << 30), list[int]()
+    with monkeypatch.context() as patched:
+        patched.setattr(disk_cache, "write_all", is_full)
+        keep(cache, 0, 1000)
+    with (
+        cache.claimed(URL, ETAG, SIZE, 0, 1000, nothing),
+        cache.claimed(URL, ETAG, SIZE, 0, 1000, lambda: times.append(1)),
+    ):
+        assert len(times) == 1  # otherwise it is asked again and again, while the threads fetch one after the other
+    keep(cache, 0, 1000)
+    monkeypatch.setattr(disk_cache, "CLAIM_WAIT_S", 0.01)
+    with (
+        cache.claimed(URL, ETAG, SIZE, 500, 1500, nothing),
+        cache.claimed(URL, ETAG, SIZE, 500, 1500, lambda: times.append(1)),
+    ):
+        assert len(times) > 2

@@ -15,9 +15,9 @@ is never below what is on disk: bytes are reserved before a file is created, and
 reached. Readers take no lock: a file that is removed while it is read stays whole for them.
 
 A thread that is going to fetch a range claims it first, so that no two processes fetch the same bytes. A claim is a lock on bytes
-of one file, at a place that follows from the object and the range: the system knows which ranges overlap, and ends the claims of a
-process that was killed. Where two objects have the same place, or a claim is held for too long, a range is waited for in vain or
-fetched twice; never more than that.
+of one file, at an offset that follows from the object and the range: the system knows which ranges overlap, and ends the claims of
+a process that was killed. If two objects have the same offset, or a claim is held for too long, a thread waits without need or a
+range is fetched twice; no other harm is possible.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ CLAIM_WAIT_S = 20.0
 """The longest wait for a range that another thread or process fetches: it may have been stopped. Then it is fetched again."""
 
 OBJECT_BITS = 40
-"""Every object has 2**40 bytes of the file of claims, at one of 2**22 places; and as many for the second kind of claims."""
+"""Every object has 2**40 bytes of the file of claims, in one of 2**22 slots; and as many for the second kind of claims."""
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,9 @@ SETTLED_NS = 100_000_000
 MOST_LISTINGS = 4096
 MOST_SPARE_BYTES = 1 << 30
 PAUSE_S = 60.0
-"""After a timeout of the lock, nothing is added for this long, so that readers do not wait again and again."""
+"""After a timeout of the lock, nothing is added for this long, so that readers do not wait again and again; and after a range that
+could not be kept, nothing is claimed, unless another one is kept before.
+"""
 
 
 @dataclass(frozen=True)
@@ -531,20 +533,20 @@ class Cache:
     def claimed(
         self, url: str, etag: str | None, size: int, start: int, stop: int, ask: Callable[[], None], kind: int = 0
     ) -> Iterator[list[Extent]]:
-        """To fetch what is missing of [start, stop): no other thread or process does so meanwhile. Gives the parts in the cache.
+        """Claim [start, stop), so that no other thread or process fetches it meanwhile, and give the parts in the cache.
 
-        Waits for those that fetch some of it, at most CLAIM_WAIT_S; ``ask`` is called meanwhile, and ends the wait if it raises.
-        Where nothing can be kept, nothing is waited for. Claims of another ``kind`` (0 or 1) have nothing to do with it.
+        Waits while others have claims on some of it, at most CLAIM_WAIT_S; ``ask`` is called meanwhile, and ends the wait if it
+        raises. Where nothing can be kept, there are no claims. Claims of different ``kind`` (0 or 1) do not exclude each other.
         """
         identity = object_digest(url, etag, size)
-        number = kind * 2**22 + int.from_bytes(identity[:4], "little") % 2**22
-        place = number * 2**OBJECT_BITS + start % 2**OBJECT_BITS
+        slot = kind * 2**22 + int.from_bytes(identity[:4], "little") % 2**22
+        first, here = slot * 2**OBJECT_BITS + start % 2**OBJECT_BITS, self._here()
         with contextlib.ExitStack() as stack:
-            if etag is not None and time.monotonic() >= self._here().paused_until:
+            if etag is not None and time.monotonic() >= max(here.paused_until, here.unclaimed_until):
                 with contextlib.suppress(OSError):  # a timeout among them
                     root = stack.enter_context(opened(self._directory, os.O_DIRECTORY))
-                    stack.enter_context(locked_bytes(root, place, place + stop - start, ask))
-            ask()  # what it raises may be an OSError
+                    stack.enter_context(locked_bytes(root, first, first + stop - start, ask))
+            ask()  # what it raises may be an OSError, which is suppressed above
             yield self.covered(url, etag, size, start, stop)
 
     def add(self, url: str, etag: str | None, size: int, start: int, data: bytes | bytearray | memoryview | Bytes) -> None:
@@ -561,6 +563,8 @@ class Cache:
                 here.paused_until = time.monotonic() + PAUSE_S
             except OSError:
                 pass
+            # Threads that wait for a claim on what is not kept would fetch it one after the other.
+            here.unclaimed_until = 0.0 if kept else time.monotonic() + PAUSE_S
         here.count(misses=1, kept_bytes=array.size * kept, not_kept=not kept)
 
     def drop(self, url: str, etag: str | None, size: int, start: int, stop: int) -> None:
@@ -646,7 +650,7 @@ class _State:
         self.statistics = CacheStatistics()
         self.listings: dict[bytes, tuple[int, list[Extent]]] = {}
         self.counted = False
-        self.paused_until = 0.0
+        self.paused_until = self.unclaimed_until = 0.0
         self._lock = threading.Lock()
 
     def count(self, **more: int) -> None:

@@ -35,7 +35,8 @@ _PIECE_BYTES = 1 << 16
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,20})-(\d{1,20})/(\d{1,20})")
 _PORTS = {"http": 80, "https": 443}
-_MOST_IDLE = 64
+MOST_IDLE = 64
+"""Idle connections of a pool, to all servers together."""
 _PLAIN = ("User-Agent: penstock", "Accept: */*", "Accept-Encoding: identity")
 
 
@@ -125,11 +126,11 @@ class _Timed(io.RawIOBase):
 
 
 class Pool:
-    """Idle connections, by origin. Safe to use from several threads."""
+    """Idle connections; the oldest is closed when there are too many. Safe to use from several threads."""
 
     def __init__(self, options: Mapping[str, Any], policy: Policy) -> None:
         self._options, self._policy = options, policy
-        self._idle: dict[Origin, list[Connection]] = {}
+        self._idle: list[tuple[Origin, Connection]] = []
         self._lock = threading.Lock()
         self._is_closed = False
         self._tls: ssl.SSLContext | None = None
@@ -138,8 +139,8 @@ class Pool:
         """A connection that nothing else uses, idle or new."""
         while True:
             with self._lock:
-                idle = self._idle.get(origin)
-                connection = idle.pop() if idle else None
+                place = next((place for place in reversed(range(len(self._idle))) if self._idle[place][0] == origin), None)
+                connection = None if place is None else self._idle.pop(place)[1]
             if connection is None:
                 return self._dial(origin)
             if connection.is_fresh:
@@ -149,19 +150,19 @@ class Pool:
     def give_back(self, origin: Origin, connection: Connection) -> None:
         """Keep a connection whose last answer was read to its end."""
         with self._lock:
-            idle = self._idle.setdefault(origin, [])
-            if not self._is_closed and len(idle) < _MOST_IDLE:
-                idle.append(connection)
-                return
+            if not self._is_closed:
+                self._idle.append((origin, connection))
+                if len(self._idle) <= MOST_IDLE:
+                    return
+                _, connection = self._idle.pop(0)
         connection.close()
 
     def close(self) -> None:
         """End the idle connections, and the others when they are given back."""
         with self._lock:
             self._is_closed = True
-            connections = [connection for idle in self._idle.values() for connection in idle]
-            self._idle.clear()
-        for connection in connections:
+            connections, self._idle = self._idle, []
+        for _, connection in connections:
             connection.close()
 
     def _dial(self, origin: Origin) -> Connection:

@@ -5,23 +5,26 @@ its address (rendezvous hashing): all agree without talking to each other, and w
 place. The owner fetches from the object store what is asked of it, keeps it in its cache and serves it to the others::
 
     GET /<digest of address, version and size> HTTP/1.1
+    Host: <host>
     Range: bytes=<first>-<last>
-    If-Match: "<digest>"
     Authorization: penstock <nonce> <mac of "ask", nonce, digest and range>
 
-    206, Content-Range, ETag: "<digest>"
+    HTTP/1.1 206 Partial Content
+    Content-Length: <bytes>
     Penstock-Answer: <mac of "answer", nonce, digest, range and crc32c of the body>
 
-The key of both macs is the secret of the job, which is never sent. A process serves only objects that it has opened itself.
-Everything that a peer does wrong, and everything that takes too long, ends with a request to the object store.
+The key of both macs is the secret of the job, which is never sent. A request is exactly these lines; any other is refused. A
+process serves only objects that it has opened itself. Everything that a peer does wrong, and everything that takes too long, ends
+with a request to the object store.
 
-No deadlock: who serves waits for the object store, never for a peer.
+No deadlock: a thread that serves waits for the object store, never for a peer.
 """
 
 import atexit
 import contextlib
 import hashlib
 import hmac
+import itertools
 import os
 import re
 import secrets
@@ -33,13 +36,12 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice, takewhile
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
 import numpy as np
 
-from penstock.argument import whole_number
-from penstock.errors import AccessDeniedError
+from penstock.argument import shown, whole_number
+from penstock.errors import AccessDeniedError, ReadError
 from penstock.interrupt import shielded
 from penstock.native import _core
 from penstock.process import ForkAware
@@ -64,12 +66,24 @@ REST_S = 30.0
 """A peer that did not answer is not asked for this long."""
 
 IDLE_S = 30.0
-"""An idle connection is closed after this long."""
+"""A connection is closed if no whole request came for this long."""
 
-MOST_CONNECTIONS = 1024
+MOST_CONNECTIONS = 256
+"""Connections to a server. A new one beyond that ends the one that has been idle for longest; if none is idle, it is refused."""
+
+MOST_ANSWERS = 32
+"""Answers of a server that are in memory at a time, of at most 8 MiB each if peers ask for them."""
+
+CLOSE_S = 30.0
+"""The longest wait for the threads of a server when it is closed."""
+
+MOST_WAIT_S = 86_400.0
 LEAST_SECRET = 16
-_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
-_LOGIN = re.compile(r"penstock ([0-9a-f]{32}) ([0-9a-f]{64})")
+HEAD_BYTES = 1024
+_REQUEST = re.compile(
+    r"GET /([0-9a-f]{64}) HTTP/1\.1\r\nHost: [!-~]{1,300}\r\nRange: bytes=([0-9]{1,18})-([0-9]{1,18})\r\n"
+    r"Authorization: penstock ([0-9a-f]{32}) ([0-9a-f]{64})\r\n\r\n"
+)
 _ANSWER = "Penstock-Answer"
 
 Count = Callable[[str, int], None]
@@ -87,12 +101,13 @@ class Sink(Protocol):
 
 
 class _Block:
-    """Bytes [start, stop) of an object, in memory."""
+    """Bytes [start, stop) of an object, in memory. ``ask`` is called with every write, and also while none arrive."""
 
-    def __init__(self, start: int, stop: int) -> None:
-        self._start, self.data = start, bytearray(stop - start)
+    def __init__(self, start: int, stop: int, ask: Callable[[], None]) -> None:
+        self._start, self._ask, self.data = start, ask, bytearray(stop - start)
 
     def write(self, offset: int, data: Any) -> None:
+        self._ask()
         self.data[offset - self._start : offset - self._start + len(data)] = data
 
     def read(self, start: int, stop: int) -> memoryview:
@@ -119,11 +134,11 @@ class Supply:
         for low, high, others in shares:
             self._obtain(low, high, sink, count, ask, others)
 
-    def provide(self, start: int, stop: int) -> bytearray:
-        """The bytes [start, stop), for a peer."""
-        block = _Block(start, stop)
+    def provide(self, start: int, stop: int, ask: Callable[[], None]) -> bytearray:
+        """The bytes [start, stop), for a peer. ``ask`` is called during waits, and ends them if it raises."""
+        block = _Block(start, stop, ask)
         if not self._read(start, stop, block, _ignore):
-            self._obtain(start, stop, block, _ignore, lambda: None, ())
+            self._obtain(start, stop, block, _ignore, ask, ())
         return block.data
 
     @property
@@ -133,7 +148,7 @@ class Supply:
     def _obtain(self, start: int, stop: int, sink: Sink, count: Count, ask: Callable[[], None], others: Sequence["Origin"]) -> None:
         """Write what another process has not brought into the cache meanwhile, from the first of the peers that has it."""
         assert self.cache is not None
-        # One who waits for a peer has a claim of another kind: a peer with the same cache fetches under the usual one.
+        # A thread that waits for a peer has a claim of another kind: a peer with the same cache fetches under the usual one.
         kind = 1 if others else 0
         with self.cache.claimed(self.url.address, self.identity, self.info.size, start, stop, ask, kind) as there:
             # A small part in the middle costs less than a second request.
@@ -197,7 +212,7 @@ def _ignore(kind: str, num_bytes: int) -> None:
 
 def _holes(start: int, stop: int, parts: Sequence[Extent]) -> Iterator[Extent]:
     """What disjoint parts of a range, in order, leave of it."""
-    edges = [start, *chain.from_iterable(parts), stop]
+    edges = [start, *itertools.chain.from_iterable(parts), stop]
     return ((low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low < high)
 
 
@@ -223,20 +238,28 @@ class Peers(ForkAware):
     """
 
     def __init__(self, addresses: Sequence[str], rank: int, *, secret: str, serve: bool = True, wait_s: float = 15.0) -> None:
-        if isinstance(addresses, str) or len(set(addresses)) != len(addresses) or not addresses:
-            raise ValueError(f"expected addresses to be different ones, host:port of each process, got {ascii(addresses)[:200]}")
-        if not isinstance(secret, str) or len(secret) < LEAST_SECRET:
-            raise ValueError(f"expected a secret of at least {LEAST_SECRET} characters, the same for all processes of the job")
-        if not wait_s > 0:
-            raise ValueError(f"expected wait_s to be more than 0 seconds, got {wait_s}")
+        if isinstance(addresses, str) or not isinstance(addresses, Sequence):
+            raise TypeError(f"addresses must be a list with the host:port of each process, got {shown(addresses)}")
+        if not isinstance(secret, str):
+            raise TypeError(f"secret must be a text, got {type(secret).__name__}")
+        if len(secret) < LEAST_SECRET:
+            raise ValueError(f"secret must have at least {LEAST_SECRET} characters, the same for all processes of the job")
+        if isinstance(wait_s, bool) or not isinstance(wait_s, SupportsFloat):
+            raise TypeError(f"wait_s must be a number of seconds, got {shown(wait_s)}")
+        if not 0 < float(wait_s) <= MOST_WAIT_S:
+            raise ValueError(f"wait_s must be more than 0 and at most {MOST_WAIT_S:.0f} seconds, got {shown(wait_s)}")
         self._addresses, self._origins = tuple(addresses), tuple(map(_origin, addresses))
+        if not addresses or len(set(self._origins)) != len(addresses):
+            raise ValueError(f"addresses must be different ones, host:port of each process, got {shown(addresses)}")
         self._rank = whole_number("rank", rank, least=0, most=len(addresses) - 1)
-        self._secret, self._wait_s, self._serve = secret, float(wait_s), serve
-        self._key = hashlib.sha256(f"penstock peers: {secret}".encode()).digest()
+        self._secret, self._wait_s, self._serve = secret, float(wait_s), bool(serve)
+        self._key = hashlib.sha256(f"penstock peers: {secret}".encode(errors="surrogateescape")).digest()
         self._supplies: dict[str, Supply] = {}
         self._server: _Server | None = None
         self._owner = os.getpid()
+        self._finalizer: weakref.finalize[..., Peers] | None = None
         super().__init__()
+        _open.add(self)
 
     def _begin(self) -> None:
         from penstock.remote.http_client import Pool  # here, because asyncio, http and ssl take as long to load as half of numpy
@@ -244,7 +267,9 @@ class Peers(ForkAware):
         # No proxy, whatever the environment says.
         policy = Policy(connect_s=min(5.0, self._wait_s), read_s=self._wait_s)
         self._pool: Pool = Pool({"proxy_url": ""}, policy)
-        weakref.finalize(self, self._pool.close)  # nobody closes a copy
+        if self._finalizer is not None:
+            self._finalizer.detach()  # a thread of the parent may have held the lock of that pool
+        self._finalizer = weakref.finalize(self, self._pool.close)  # a copy may never be closed
         self._began = time.monotonic()
         self._down: dict[Origin, float] = {}
         self._has_answered: set[Origin] = set()
@@ -252,7 +277,7 @@ class Peers(ForkAware):
         if self._owner != os.getpid():
             self._serve = False
             if self._server is not None:
-                self._server.socket.close()
+                self._server.leave()
                 self._server = None
 
     def left_behind(self) -> None:
@@ -274,11 +299,11 @@ class Peers(ForkAware):
     def close(self) -> None:
         """Serve nothing any more, and close all connections. Idempotent."""
         with self._here():
-            server, self._server = self._server, None
             self._supplies.clear()
             self._serve = False
-        if server is not None:
-            server.close()
+            self._is_new.notify_all()
+        if self._server is not None:
+            self._server.close()
         self._pool.close()
 
     def add(self, supplies: Sequence[Supply]) -> None:
@@ -286,7 +311,6 @@ class Peers(ForkAware):
         with self._here():
             if self._serve and self._server is None:
                 self._server = _Server(self, self._origins[self._rank])
-                _open.add(self)
             for one in supplies if self._serve else ():
                 if one.identity is not None:
                     self._supplies[object_digest(one.url.address, one.identity, one.info.size).hex()] = one
@@ -301,8 +325,8 @@ class Peers(ForkAware):
             low, high = max(start, piece * OWNED_BYTES), min(stop, (piece + 1) * OWNED_BYTES)
             order = sorted(range(len(self._origins)), key=lambda rank: self._weight(digest, piece, rank), reverse=True)
             now = time.monotonic()
-            others = (self._origins[rank] for rank in takewhile(lambda rank: rank != self._rank, order))
-            yield low, high, tuple(islice((one for one in others if self._down.get(one, now) <= now), MOST_ASKED))
+            others = (self._origins[rank] for rank in itertools.takewhile(lambda rank: rank != self._rank, order))
+            yield low, high, tuple(itertools.islice((one for one in others if self._down.get(one, now) <= now), MOST_ASKED))
 
     def _weight(self, digest: str, piece: int, rank: int) -> bytes:
         return hashlib.blake2b(f"{digest} {piece} {self._addresses[rank]}".encode(), digest_size=16).digest()
@@ -311,7 +335,7 @@ class Peers(ForkAware):
         """A range from a peer; None if it does not give it in time. AccessDeniedError if it has another secret."""
         self._here()
         until = time.monotonic() + self._wait_s
-        for number in range(1_000_000):
+        for number in itertools.count():
             try:
                 data = self._exchange(origin, digest, start, stop, until, ask)
                 self._has_answered.add(origin)
@@ -324,7 +348,7 @@ class Peers(ForkAware):
                     ) from None
                 break
             except (TimeoutError, FailedError, OSError, ValueError, _WrongError) as error:
-                # A connection may end while it is idle, and a peer that was never heard of may not have begun yet.
+                # The server may have ended an idle connection, and a peer that has never answered may not have begun yet.
                 is_new = origin not in self._has_answered and time.monotonic() < self._began + self._wait_s
                 if isinstance(error, TimeoutError | _WrongError) or time.monotonic() >= until or (number > 0 and not is_new):
                     break
@@ -342,7 +366,7 @@ class Peers(ForkAware):
         try:
             connection.deadline = until
             connection.send(
-                f'GET /{digest} HTTP/1.1\r\nHost: {origin.netloc}\r\nRange: bytes={start}-{stop - 1}\r\nIf-Match: "{digest}"\r\n'
+                f"GET /{digest} HTTP/1.1\r\nHost: {origin.netloc}\r\nRange: bytes={start}-{stop - 1}\r\n"
                 f"Authorization: penstock {nonce} {self.mac('ask', nonce, digest, start, stop)}\r\n\r\n".encode()
             )
             _wait(connection, until, ask)
@@ -374,6 +398,8 @@ class Peers(ForkAware):
                 if not count:
                     raise _WrongError
                 at += count
+        except http.client.RemoteDisconnected:
+            raise
         except http.client.HTTPException:
             raise _WrongError from None
         expected = self.mac("answer", nonce, digest, start, stop, _crc(data))
@@ -382,7 +408,7 @@ class Peers(ForkAware):
         return data
 
     def mac(self, *parts: object) -> str:
-        """What only one who knows the secret can say."""
+        """A code that needs the secret to be computed."""
         return hmac.new(self._key, " ".join(map(str, parts)).encode(), "sha256").hexdigest()
 
     # Serving
@@ -410,7 +436,7 @@ def _origin(address: str) -> "Origin":
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if re.fullmatch("[1-9][0-9]{0,4}", port) and int(port) < 1 << 16 and re.fullmatch(r"[\w.-]*|\[[0-9a-fA-F:]+\]", host, re.ASCII):
         return Origin("http", host.strip("[]") or "127.0.0.1", int(port))
-    raise ValueError(f"expected the address of a peer as host:port, got {ascii(address)[:100]}")
+    raise ValueError(f"expected the address of a peer as host:port, got {shown(address)}")
 
 
 def _wait(connection: "Connection", until: float, ask: Callable[[], None]) -> None:
@@ -432,113 +458,154 @@ class _Server:
 
     def __init__(self, peers: Peers, origin: "Origin") -> None:
         self._peers = peers
-        family = socket.AF_INET6 if ":" in origin.host else socket.AF_INET
-        self.socket = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self.socket.bind((origin.host, origin.port))
-            self.socket.listen(128)
-        except OSError as error:
-            self.socket.close()
-            raise ValueError(
-                f"{origin.netloc}: this process cannot listen there ({error.strerror}); rank must be its place in addresses, and "
-                "no other process may have the address"
-            ) from None
+        self._socket = _listening(origin)
         self._connections: dict[threading.Thread, socket.socket] = {}
+        self._idle: dict[threading.Thread, socket.socket] = {}  # those that wait for a request, the longest first
+        self._answers = threading.Semaphore(MOST_ANSWERS)
         self._lock = threading.Lock()
         self._is_closed = False
         self._thread = threading.Thread(target=self._accept, name="penstock-peers", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
+        """End all connections and threads; a thread in a request to the object store abandons it. Idempotent."""
+        until = time.monotonic() + CLOSE_S
         with self._lock:
             self._is_closed = True
-            threads, streams = [self._thread, *self._connections], [self.socket, *self._connections.values()]
-        for stream in streams:
-            with contextlib.suppress(OSError):
-                stream.shutdown(socket.SHUT_RDWR)  # which ends an accept or a read in another thread
-        for thread in threads:
-            thread.join()
-        self.socket.close()
+        _end(self._socket)
+        self._thread.join(max(0.0, until - time.monotonic()))
+        with self._lock:
+            connections = list(self._connections.items())
+        for _, stream in connections:
+            _end(stream)
+        for thread, _ in connections:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._socket.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                stream, _ = self.socket.accept()
-            except OSError:
-                if self._is_closed:
-                    return
-                time.sleep(0.1)  # no more descriptors, for instance
-                continue
-            thread = threading.Thread(target=self._serve, args=(stream,), name="penstock-peer", daemon=True)
-            with self._lock:
-                is_welcome = not self._is_closed and len(self._connections) < MOST_CONNECTIONS
-                if is_welcome:
-                    self._connections[thread] = stream
-            try:
-                if is_welcome:
-                    thread.start()
-                    continue
-            except RuntimeError:  # no more threads
-                with self._lock:
-                    self._connections.pop(thread)
+    def leave(self) -> None:
+        """In a forked child: its copies of the sockets would keep the connections of the parent open."""
+        for stream in [self._socket, *self._connections.values()]:
             stream.close()
 
-    def _serve(self, stream: socket.socket) -> None:
-        from http.server import BaseHTTPRequestHandler
+    def _ask(self) -> None:
+        if self._is_closed:
+            raise ReadError("closed while a peer was served")
 
-        peers = self._peers
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                stream, _ = self._socket.accept()
+            except OSError:
+                if not self._is_closed:
+                    time.sleep(0.1)  # no more descriptors, for instance
+                continue
+            if not self._begin(stream):
+                stream.close()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version, timeout, disable_nagle_algorithm = "HTTP/1.1", IDLE_S, True
-
-            def do_GET(self) -> None:
-                status, headers, body = _answer_to(peers, self.path, self.headers)
-                self.send_response_only(status)
-                for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Nothing is logged."""
-
+    def _begin(self, stream: socket.socket) -> bool:
+        """Serve a new connection; False if there are too many, or no more threads."""
+        thread = threading.Thread(target=self._serve, args=(stream,), name="penstock-peer", daemon=True)
+        with self._lock:
+            if len(self._connections) >= MOST_CONNECTIONS:
+                if not self._idle:
+                    return False
+                _end(self._idle.pop(next(iter(self._idle))))
+            self._connections[thread] = self._idle[thread] = stream
         try:
-            with contextlib.suppress(OSError, ValueError), stream:
-                Handler(stream, stream.getpeername(), self)  # type: ignore[arg-type]
+            thread.start()
+        except RuntimeError:
+            self._forget(thread)
+            return False
+        return True
+
+    def _forget(self, thread: threading.Thread) -> None:
+        with self._lock:
+            self._connections.pop(thread, None)
+            self._idle.pop(thread, None)
+
+    def _serve(self, stream: socket.socket) -> None:
+        me = threading.current_thread()
+        try:
+            with contextlib.suppress(OSError), stream:
+                stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                try:
+                    while asked := _next_request(stream):
+                        with self._lock:
+                            self._idle.pop(me, None)
+                        self._respond(stream, asked)
+                        with self._lock:
+                            self._idle[me] = stream
+                finally:
+                    _end(stream)  # not left to close: a child that was forked meanwhile may have a copy
         finally:
-            with self._lock:
-                self._connections.pop(threading.current_thread())
+            self._forget(me)
+
+    def _respond(self, stream: socket.socket, asked: re.Match[str]) -> None:
+        digest, nonce, mac, start, stop = asked[1], asked[4], asked[5], int(asked[2]), int(asked[3]) + 1
+        if not hmac.compare_digest(mac, self._peers.mac("ask", nonce, digest, start, stop)):
+            return _send(stream, 401)
+        supply = self._peers.find(digest)
+        if supply is None:
+            return _send(stream, 404)
+        if not start < stop <= supply.info.size or stop - start > OWNED_BYTES:
+            return _send(stream, 416)
+        with self._answers:
+            try:
+                data = supply.provide(start, stop, self._ask)
+            except Exception:  # the client learns from the object store what is wrong
+                return _send(stream, 503)
+            _send(stream, 206, data, self._peers.mac("answer", nonce, digest, start, stop, _crc(data)))
 
 
-def _answer_to(peers: Peers, path: str, asked: Any) -> tuple[int, dict[str, str], bytes | bytearray]:
-    """Status, headers and body of the answer to a request."""
-    digest, login, wanted = path[1:], _LOGIN.fullmatch(asked.get("Authorization", "")), _RANGE.fullmatch(asked.get("Range", ""))
-    if login is None or wanted is None:
-        return 401, {}, b""
-    start, stop = int(wanted[1]), int(wanted[2]) + 1
-    if not hmac.compare_digest(login[2], peers.mac("ask", login[1], digest, start, stop)):
-        return 401, {}, b""
-    if asked.get("If-Match") != f'"{digest}"':
-        return 412, {}, b""
-    supply = peers.find(digest)
-    if supply is None:
-        return 404, {}, b""
-    if not start < stop <= supply.info.size or stop - start > OWNED_BYTES:
-        return 416, {}, b""
-    try:
-        data = supply.provide(start, stop)
-    except Exception:  # who asked finds out from the object store what is wrong
-        return 503, {}, b""
-    return (
-        206,
-        {
-            "ETag": f'"{digest}"',
-            "Content-Range": f"bytes {start}-{stop - 1}/{supply.info.size}",
-            _ANSWER: peers.mac("answer", login[1], digest, start, stop, _crc(data)),
-        },
-        data,
+def _listening(origin: "Origin") -> socket.socket:
+    """A socket that listens at an address; ValueError if it is not one of this host's, or taken."""
+    reason = ""
+    with contextlib.ExitStack() as stack:
+        try:
+            for family, kind, protocol, _, place in socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM):
+                stream = stack.enter_context(socket.socket(family, kind, protocol))
+                stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    stream.bind(place)
+                    stream.listen(128)
+                except OSError as error:
+                    reason = reason or str(error.strerror)
+                else:
+                    stack.pop_all()
+                    return stream
+        except (OSError, UnicodeError):  # of the resolver
+            reason = "no such host"
+    raise ValueError(
+        f"{origin.netloc}: this process cannot listen there ({reason}); rank must be its place in addresses, and "
+        "no other process may have the address"
     )
+
+
+def _next_request(stream: socket.socket) -> re.Match[str] | None:
+    """The next request of a connection; None if it ends, if none comes in time, or if something else comes."""
+    head, until = b"", time.monotonic() + IDLE_S
+    while len(head) < HEAD_BYTES and not head.endswith(b"\r\n\r\n"):
+        left = until - time.monotonic()
+        if left <= 0:
+            return None
+        stream.settimeout(left)
+        piece = stream.recv(HEAD_BYTES - len(head))
+        if not piece:
+            return None
+        head += piece
+    return _REQUEST.fullmatch(head.decode("latin-1"))
+
+
+def _send(stream: socket.socket, status: int, body: bytearray | bytes = b"", mac: str = "") -> None:
+    stream.settimeout(IDLE_S)
+    stream.sendall(f"HTTP/1.1 {status} \r\nContent-Length: {len(body)}\r\n{_ANSWER}: {mac}\r\n\r\n".encode())
+    stream.sendall(body)
+
+
+def _end(stream: socket.socket) -> None:
+    """End a connection, also for a thread that reads from it, and for processes that have a copy."""
+    with contextlib.suppress(OSError):
+        stream.shutdown(socket.SHUT_RDWR)
 
 
 _open: "weakref.WeakSet[Peers]" = weakref.WeakSet()
@@ -553,7 +620,7 @@ def _close_all() -> None:
 
 
 def _after_fork() -> None:
-    """The socket of the parent's server must not stay open in a child, which does not answer."""
+    """The sockets of the parent's server must not stay open in a child, which does not answer."""
     for peers in list(_open):
         peers.left_behind()
 
