@@ -18,7 +18,7 @@ from tests.remote.ranks import SECRET, free_ports, ranks, records
 from tests.remote.test_ranks import times_fetched
 
 import penstock as pen
-from penstock.errors import AccessDeniedError, BatchError, ObjectChangedError
+from penstock.errors import AccessDeniedError, BatchError, ObjectChangedError, ReadError
 from penstock.remote import peers as module
 from penstock.remote.cache import object_digest
 from penstock.remote.peers import Peers, Supply
@@ -497,6 +497,31 @@ def test_a_connection_that_ended_while_it_was_idle_is_no_fault_of_the_peer(bucke
         here = ours.open(0)
         check(here)
     assert peer_bytes(here) == (COUNT // PARTS) * 1024
+
+
+def test_a_source_that_is_closed_during_a_wait_is_no_fault_of_the_peer(job: Callable[..., Job]) -> None:
+    ours, waits = job(), threading.Event()
+    peers, origin = ours.peers(0, serve=False), _origin(ours)
+    answers = [b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", b""]
+
+    def answer(asked: bytes) -> bytes:
+        if not answers:
+            waits.set()
+            gate.wait(60)
+        return answers.pop(0) if answers else b""
+
+    def closed() -> None:
+        if waits.is_set():
+            raise ReadError("closed")
+
+    gate = threading.Event()
+    with stranger(ours.addresses[ours.owner], answer, ends=True):
+        assert peers.receive(origin, "0" * 64, 0, 10, closed) is None
+        with pytest.raises(ReadError, match="closed"):
+            peers.receive(origin, "0" * 64, 0, 10, closed)
+        gate.set()
+    asked = {other for number in range(100) for _, _, others in peers.shares(f"{number:064x}", 0, 1) for other in others}
+    assert asked == {origin}
 
 
 # The table of the documentation

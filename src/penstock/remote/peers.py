@@ -87,7 +87,7 @@ _REQUEST = re.compile(
 _ANSWER = "Penstock-Answer"
 
 Count = Callable[[str, int], None]
-"""Is told that bytes came: "fetched" from the object store, "cached" from the disk or "received" from a peer."""
+"""Counts bytes: "fetched" from the object store, "cached" on the disk or "received" from a peer."""
 
 
 # One object
@@ -130,7 +130,7 @@ class Supply:
             return self._fetch(start, stop, sink, count)
         if self._read(start, stop, sink, count):
             return
-        shares = [(start, stop, ())] if self.peers is None else self.peers.shares(self._digest, start, stop)
+        shares = [(start, stop, ())] if self.peers is None else self.peers.shares(self.digest, start, stop)
         for low, high, others in shares:
             self._obtain(low, high, sink, count, ask, others)
 
@@ -142,15 +142,21 @@ class Supply:
         return block.data
 
     @property
-    def _digest(self) -> str:
-        return object_digest(self.url.address, self.identity, self.info.size).hex()
+    def digest(self) -> str:
+        """The name of the object for peers."""
+        return object_digest(*self._key).hex()
+
+    @property
+    def _key(self) -> tuple[str, str | None, int]:
+        """The name of the object for the cache."""
+        return self.url.address, self.identity, self.info.size
 
     def _obtain(self, start: int, stop: int, sink: Sink, count: Count, ask: Callable[[], None], others: Sequence["Origin"]) -> None:
-        """Write what another process has not brought into the cache meanwhile, from the first of the peers that has it."""
+        """Write a range that the cache does not have: from the first of ``others`` that gives it, or else from the object store."""
         assert self.cache is not None
-        # A thread that waits for a peer has a claim of another kind: a peer with the same cache fetches under the usual one.
+        # A thread that waits for a peer has another kind of claim: the peer may have the same cache, and claims the range too.
         kind = 1 if others else 0
-        with self.cache.claimed(self.url.address, self.identity, self.info.size, start, stop, ask, kind) as there:
+        with self.cache.claimed(*self._key, start, stop, ask, kind) as there:  # what others have fetched during the wait
             # A small part in the middle costs less than a second request.
             kept = [part for part in there if part[0] == start or part[1] == stop or part[1] - part[0] > GAP_BYTES]
             for low, high in _holes(start, stop, kept):
@@ -164,8 +170,8 @@ class Supply:
 
     def _read(self, start: int, stop: int, sink: Sink, count: Count) -> bool:
         """From the disk cache; False if something is missing."""
-        cache = self.cache
-        if cache is None or not cache.read_into(self.url.address, self.identity, self.info.size, start, stop, sink.write):
+        assert self.cache is not None
+        if not self.cache.read_into(*self._key, start, stop, sink.write):
             return False
         count("cached", stop - start)
         return True
@@ -175,12 +181,13 @@ class Supply:
     ) -> bool:
         """From a peer; False if none gives it."""
         assert self.peers is not None
+        assert self.cache is not None
         for origin in others:
-            data = self.peers.receive(origin, self._digest, start, stop, ask)
+            data = self.peers.receive(origin, self.digest, start, stop, ask)
             if data is not None:
                 sink.write(start, data)
                 count("received", stop - start)
-                self._keep(start, data)
+                self.cache.add(*self._key, start, data)
                 return True
         return False
 
@@ -189,29 +196,25 @@ class Supply:
         self.url.objects.read_into(self.info, start, stop, sink.write)
         count("fetched", stop - start)
         if self.cache is not None:
-            self._keep(start, sink.read(start, stop))
-
-    def _keep(self, start: int, data: bytes | bytearray | memoryview) -> None:
-        if self.cache is not None:
-            self.cache.add(self.url.address, self.identity, self.info.size, start, data)
+            self.cache.add(*self._key, start, sink.read(start, stop))
 
     def drop(self, start: int, stop: int) -> None:
         """Mark bytes in the cache as the first to evict."""
         if self.cache is not None:
-            self.cache.drop(self.url.address, self.identity, self.info.size, start, stop)
+            self.cache.drop(*self._key, start, stop)
 
     def forget(self, start: int, stop: int) -> None:
         """Remove bytes from the cache, because they are wrong."""
         if self.cache is not None:
-            self.cache.remove(self.url.address, self.identity, self.info.size, start, stop)
+            self.cache.remove(*self._key, start, stop)
 
 
 def _ignore(kind: str, num_bytes: int) -> None:
-    """Bytes for a peer are not counted here."""
+    """Bytes for a peer are not counted."""
 
 
 def _holes(start: int, stop: int, parts: Sequence[Extent]) -> Iterator[Extent]:
-    """What disjoint parts of a range, in order, leave of it."""
+    """The gaps between disjoint parts of a range, in order."""
     edges = [start, *itertools.chain.from_iterable(parts), stop]
     return ((low, high) for low, high in zip(edges[::2], edges[1::2], strict=True) if low < high)
 
@@ -220,16 +223,15 @@ def _holes(start: int, stop: int, parts: Sequence[Extent]) -> Iterator[Extent]:
 
 
 class Peers(ForkAware):
-    """The processes of a job, which fetch each byte from the object store once and pass it on to each other.
+    """The processes of a job, which fetch each byte from the object store once and serve it to each other.
 
-    ``addresses`` has the ``host:port`` of every process, in the same order everywhere, ``rank`` is the place of this one, and
-    ``secret`` at least 16 characters that all have and nobody else. The server of this process listens at its own address, from the
-    first source that is opened until ``close``; ``:port`` is one on loopback. With ``serve=False`` another process of this host,
-    with the same cache and rank, does so. A peer that takes longer than ``wait_s`` is not waited for: what it owns is fetched from
-    the object store.
+    ``addresses`` is the ``host:port`` of every process, the same list everywhere; ``rank`` is the place of this process in it;
+    ``secret`` is a text of at least 16 characters that all of them have and nobody else. This process serves at its own address,
+    from the first source that is opened until ``close``; ``:port`` is on loopback. With ``serve=False`` it does not: another
+    process of this host, with the same cache and rank, serves. A peer that takes longer than ``wait_s`` seconds counts as down.
 
-    Use it for all sources of a process, and keep it open until all processes have read what they need. Safe to use from several
-    threads. A copy in another process (pickled, or forked) serves nothing.
+    Use one for all sources of a process, and keep it open until all processes have read what they need. Safe to use from several
+    threads. A pickled or forked copy serves nothing. A pickle, also one of a source, contains the secret.
 
     >>> peers = Peers(["10.0.0.1:7070", "10.0.0.2:7070"], rank=1, secret="one secret for the whole job")
     >>> peers  # for penstock.open("s3://...", cache="/local/cache", peers=peers)
@@ -313,13 +315,13 @@ class Peers(ForkAware):
                 self._server = _Server(self, self._origins[self._rank])
             for one in supplies if self._serve else ():
                 if one.identity is not None:
-                    self._supplies[object_digest(one.url.address, one.identity, one.info.size).hex()] = one
+                    self._supplies[one.digest] = one
             self._is_new.notify_all()
 
     # Asking
 
     def shares(self, digest: str, start: int, stop: int) -> Iterator[tuple[int, int, tuple["Origin", ...]]]:
-        """The parts of a range by owner, and which peers to ask for each, in this order; none where this process fetches it."""
+        """Split a range by owner: start, stop and the peers to ask, in this order; none if this process is to fetch it."""
         self._here()
         for piece in range(start // OWNED_BYTES, -(-stop // OWNED_BYTES)):
             low, high = max(start, piece * OWNED_BYTES), min(stop, (piece + 1) * OWNED_BYTES)
@@ -347,12 +349,12 @@ class Peers(ForkAware):
                         "else may have that address"
                     ) from None
                 break
-            except (TimeoutError, FailedError, OSError, ValueError, _WrongError) as error:
+            except (OSError, FailedError, ValueError, _WrongError) as error:
+                ask()  # what it raises may be what was caught, which is no fault of the peer
                 # The server may have ended an idle connection, and a peer that has never answered may not have begun yet.
                 is_new = origin not in self._has_answered and time.monotonic() < self._began + self._wait_s
                 if isinstance(error, TimeoutError | _WrongError) or time.monotonic() >= until or (number > 0 and not is_new):
                     break
-            ask()
             time.sleep(0.05 if number else 0.0)
         self._down[origin] = time.monotonic() + REST_S
         return None
@@ -360,7 +362,7 @@ class Peers(ForkAware):
     def _exchange(
         self, origin: "Origin", digest: str, start: int, stop: int, until: float, ask: Callable[[], None]
     ) -> bytearray | None:
-        """The answer of a peer: bytes, or None if it has none of that object."""
+        """The answer of a peer: bytes, or None if it does not give any."""
         nonce = secrets.token_hex(16)
         connection = self._pool.take(origin)
         try:
