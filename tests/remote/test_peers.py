@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from penstock.remote import peers as module
 from penstock.remote.cache import object_digest
 from penstock.remote.peers import Peers, Supply
 from penstock.remote.url import url_path
+from penstock.source import ObjectFacts, storage
 
 COUNT, PARTS = 2_000, 8
 KEYS = [f"x-{number}.npy" for number in range(PARTS)]
@@ -159,7 +161,7 @@ def test_the_next_peer_takes_the_place_of_one_that_is_down(bucket: Double, job: 
     assert sorted(map(peer_bytes, sources)) == [0, (COUNT // PARTS) * 1024]
 
 
-def test_what_a_peer_that_has_closed_owns_comes_from_the_bucket(bucket: Double, job: Callable[..., Job]) -> None:
+def test_what_a_peer_that_never_begins_owns_comes_from_the_bucket(bucket: Double, job: Callable[..., Job]) -> None:
     ours = job()
     here = ours.open(0, wait_s=0.5)
     check(here)
@@ -561,6 +563,38 @@ def test_what_was_evicted_comes_from_the_bucket_again(bucket: Double, tmp_path: 
                 for start in range(0, len(data), 250):
                     assert np.array_equal(data[start : start + 250]["data"], records(np.arange(start, start + 250)))
     assert max(times_fetched(bucket)) > 1
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """A storage of a user's, with etags or without."""
+
+    root: str
+    has_etags: bool
+
+    def info(self, key: str) -> ObjectFacts:
+        found = os.stat(f"{self.root}/{key}")
+        return ObjectFacts(found.st_size, str(found.st_mtime_ns) if self.has_etags else None, found.st_mtime)
+
+    def read(self, key: str, start: int, stop: int) -> bytes:
+        with open(f"{self.root}/{key}", "rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
+
+
+@pytest.mark.parametrize("has_etags", [True, False])
+def test_objects_are_shared_if_they_have_an_etag(tmp_path: Path, has_etags: bool) -> None:
+    (tmp_path / "x.npy").write_bytes(npy(np.arange(COUNT // PARTS)))
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    place = storage(Shelf(str(tmp_path), has_etags)) / "x.npy"
+    with ExitStack() as stack:
+        sources = []
+        for rank in range(2):
+            peers = stack.enter_context(Peers(addresses, rank, secret=SECRET))
+            sources.append(stack.enter_context(pen.open(place, cache=tmp_path / str(rank), peers=peers)))
+        for data in sources:
+            check(data)
+        assert sum(map(peer_bytes, sources)) == has_etags * (COUNT // PARTS) * 1024
 
 
 @pytest.mark.parametrize("host", ["localhost", "[::1]", ""])
