@@ -73,10 +73,12 @@ $(VENV)/.wheels: $(VENV)/.begun
 	$(PY) -m pip install --quiet $$($(PY) tools/requirements.py --only wheels)
 	touch $@
 
-# The source package, built once into a wheel in an environment of its own.
+# The source package, built once into a wheel in an environment of its own; and whether a package page takes what is in dist.
 sdist: $(VENV)/.begun
-	$(PY) -m pip install --quiet build
+	$(PY) -m pip install --quiet build twine
+	rm -f dist/penstock-*.tar.gz
 	$(PY) -m build --sdist --outdir dist .
+	$(PY) -m twine check --strict dist/*
 	$(PY) -m pip wheel --quiet --no-deps --wheel-dir build/from-sdist dist/penstock-*.tar.gz
 
 docs: setup build

@@ -4,18 +4,21 @@ import importlib
 import importlib.metadata
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import pytest
+import yaml
 from tests.cluster.engine import run
 
 import penstock
 from penstock import records
 from penstock.library import METHODS, MODULES
 
+ROOT = Path(__file__).parent.parent
 HEAVY = {"torch", "jax", "h5py", "obstore", "rich", "ray", "scipy", "pytest", "hypothesis"}
 
 
@@ -59,6 +62,15 @@ def test_a_source_out_of_a_pickle_has_the_methods_of_higher_layers(tmp_path: Pat
     code = "import pickle, sys; source = pickle.loads(bytes.fromhex(sys.argv[1])); print(len(source.shuffle(seed=1)))"
     words = [sys.executable, "-c", code, pickle.dumps(penstock.open({"x": [1, 2, 3]})).hex()]
     assert subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout == "3\n"
+
+
+def test_workflows_are_valid_yaml_and_make_targets_that_exist() -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    workflows = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+    steps = [step for workflow in workflows for job in workflow["jobs"].values() for step in job["steps"]]
+    lines = [line for step in steps for line in re.findall(r"^make (.*)", step.get("run", ""))]
+    made = [word for line in lines for word in line.split() if "=" not in word]
+    assert {"lint", "sdist", "test", "test-wheels", "wheels"} <= set(made) <= set(targets)
 
 
 def test_the_version_of_the_package_is_the_one_in_the_source() -> None:

@@ -8,6 +8,7 @@ qemu-user-static).
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,16 +29,8 @@ DEBIAN = [
     "python3.11-minimal",
     "zlib1g",
 ]
-PACKAGES = (
-    "numpy>=1.26",
-    "obstore>=0.12,<0.13",
-    "rich>=13",
-    "typer>=0.15",
-    "scipy>=1.11",
-    "pytest>=9",
-    "hypothesis>=6.100",
-    "pillow>=10",
-)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = (*PROJECT["dependencies"], "scipy>=1.11", "pytest>=9", "hypothesis>=6.100", "pillow>=10")
 PLATFORMS = [*(f"manylinux_2_{version}_aarch64" for version in (28, 27, 24, 17)), "manylinux2014_aarch64"]
 
 
