@@ -19,7 +19,7 @@ from penstock.system import is_directory, is_file, is_there, names_in, read_erro
         (errno.ENOENT, MissingError, FileNotFoundError, "No such file"),
         (errno.EACCES, AccessDeniedError, PermissionError, "Permission denied"),
         (errno.EMFILE, ReadError, OSError, "ulimit -n"),
-        (errno.ESTALE, ReadError, OSError, "open it anew"),
+        (errno.ESTALE, ReadError, OSError, "open it again"),
     ],
 )
 def test_an_error_says_what_failed_where_and_what_helps(

@@ -252,7 +252,7 @@ class Cast(View):
         element = self._types[name].element
         could_round = self._allow is None and try_cast(np.asarray(value).reshape(1), self._types[name].dtype, rounding=True)[1][0]
         remedy = "cast with allow='round', or to another type" if could_round else "cast to a wider type"
-        return CastError(f"field {name!r}: record {record} has {shown(value.item())}, which is no {element}: {remedy}")
+        return CastError(f"field {name!r}: record {record} has {shown(value.item())}, which does not fit {element}: {remedy}")
 
     def has_documents(self, field: str) -> bool:
         return self._source.has_documents(field)
@@ -345,10 +345,10 @@ def collect(records: Sequence[Mapping[str, Any]], schema: Mapping[str, Field], o
 
 def _schema_of(source: Source, fn: Callable[[Record], Mapping[str, Any]]) -> dict[str, Field]:
     if len(source) == 0:
-        raise ValueError("there is no record to find out the fields from: give map(fn, schema={...})")
+        raise ValueError("there is no record to infer the fields from: pass map(fn, schema={...})")
     record = fn(source[0])
     if not isinstance(record, Mapping):
-        raise TypeError(f"fn must give a dict of fields, got {type(record).__name__}")
+        raise TypeError(f"fn must return a dict of fields, got {type(record).__name__}")
     return schema_of_record(record, source.schema)
 
 
@@ -364,7 +364,7 @@ def _field_of(name: str, value: Any, before: Field | None) -> Field:
     if value is None and before is not None and before.nullable:
         return before
     if value is None:
-        raise ValueError(f"field {name!r} is missing in record 0, so its type cannot be found out: give map(fn, schema={{...}})")
+        raise ValueError(f"field {name!r} is missing in record 0, so its type cannot be inferred: pass map(fn, schema={{...}})")
     field = Field(value.dtype, value.shape) if isinstance(value, np.ndarray) else guess_field(name, [value])
     return field.with_nullable(before is not None and before.nullable)
 
@@ -652,7 +652,7 @@ class Concat(Source):
         if not is_same_data(part.samples or {}, part.fingerprint, partial(self._share, source), lambda: source.fingerprint):
             source.close()
             raise SourceChangedError(
-                f"{_short(part.name)}: the data is not what it was; write the collection, or open the list, anew"
+                f"{_short(part.name)}: the data is not what it was; write the collection, or open the list, again"
             )
         return source
 

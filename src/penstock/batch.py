@@ -145,7 +145,7 @@ class Ragged:
         if length is None:
             length = shapes.max(axis=0, initial=0).tolist()
         elif multiple_of != 1:
-            raise ValueError(f"give length= or multiple_of=, not both: got length={length} and multiple_of={multiple_of}")
+            raise ValueError(f"pass length= or multiple_of=, not both: got length={length} and multiple_of={multiple_of}")
         size = tuple(whole_number("length", n) for n in ([length] if isinstance(length, int | np.integer) else length))
         multiples = [multiple_of] * len(size) if isinstance(multiple_of, int | np.integer) else list(multiple_of)
         for name, numbers in (("length", size), ("multiple_of", multiples)):
@@ -364,7 +364,7 @@ def _leaf(path: str, value: Any) -> str:
     try:
         return _array(np.asarray(value.detach().cpu() if hasattr(value, "detach") else value))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(f"{path or 'the batch'}: cannot compare a {type(value).__name__} ({error}): give digest=") from error
+        raise TypeError(f"{path or 'the batch'}: cannot compare a {type(value).__name__} ({error}): pass digest=") from error
 
 
 def _array(array: Any) -> str:

@@ -4,7 +4,7 @@
 
     PenstockError                         catch this to catch them all
     ├── FullPassError                     (ValueError)  draw a designed sample, or ask for the full pass by name
-    ├── StateError                        (ValueError)  a saved state cannot be used here; start anew or fix the pipeline
+    ├── StateError                        (ValueError)  a saved state cannot be used here; start a new run, or fix the pipeline
     │   └── StateMismatchError                          the state is of other data or another order; the differences are listed
     ├── BatchError                        (RuntimeError)  a batch could not be made; step, records and cause are named
     │   └── WorkerDiedError                             a process that made batches is gone
@@ -22,8 +22,8 @@
     │   │   └── SnapshotExpiredError                    the generation was collected; open a newer one or keep more
     │   ├── UnsupportedVersionError                     a newer penstock wrote this
     │   ├── BatchTooLargeError            (ValueError)  read fewer records at a time, or open with a larger max_batch_bytes
-    │   ├── SourceChangedError                          the data is not what it was; open it anew
-    │   │   └── ObjectChangedError                      an object was replaced while it was read; open it anew
+    │   ├── SourceChangedError                          the data is not what it was; open it again
+    │   │   └── ObjectChangedError                      an object was replaced while it was read; open it again
     │   ├── StoreUnavailableError                       an object store did not answer in time, however often it was asked
     │   ├── AccessDeniedError             (PermissionError)    data that may not be read; look at the rights or credentials
     │   ├── WindowTooSmallError           (ValueError)  open with a larger window_bytes, or shuffle fewer blocks together
@@ -40,7 +40,7 @@
         ├── UnsupportedFilesystemError                  write on a local disk, then copy
         ├── DurabilityError                             the disk did not confirm; reopen the store to see what is there
         ├── LockedError                                 wait for the other writer
-        ├── OutcomeUnknownError                         the answer to a write was lost; read it back to see
+        ├── OutcomeUnknownError                         the response to a write was lost; read it back to see
         ├── WriteRefusedError                           an object store does not do what it was asked to do
         ├── ConflictError                               another writer was first; reopen and write again
         └── ForkedWriterError                           open a writer in this process

@@ -69,7 +69,7 @@ class ImageOptions:
         for name in ("mean", "std"):
             given[name] = _per_channel(name, given[name], given["channels"])
             if given[name] is not None and given["dtype"] == "u1":
-                raise ValueError(f"{name} is for floats: give dtype='f4' or 'f2', or leave it out")
+                raise ValueError(f"{name} is for floats: pass dtype='f4' or 'f2', or leave it out")
         for name in ("scale", "ratio"):
             low, high = _pair(name, given[name], "(low, high)")
             given[name] = float(low), float(high)
@@ -85,7 +85,7 @@ class ImageOptions:
         height, width = (self.height, self.width) if size is None else _sides(size)
         if self.crop in ("center", "pad") and (height, width) != (self.height, self.width):
             raise ValueError(
-                f"with crop={self.crop!r} masks have the size of their pictures, {self.height} x {self.width}, because the part "
+                f"with crop={self.crop!r} masks have the size of their images, {self.height} x {self.width}, because the part "
                 f"that is taken depends on it; got {height} x {width}"
             )
         number = whole_number("fill", fill, most=255)
@@ -174,13 +174,13 @@ def find_encoded(schema: Mapping[str, Field], name: str) -> tuple[str, str | Non
         encoded = [one for one, field in schema.items() if _has_bytes(field)]
         found = encoded if len(encoded) == 1 else [one for one in encoded if one.lower() in SUFFIXES]
         if name != IMAGE or len(found) != 1:
-            raise KeyError(f"unknown field {name!r}; fields of bytes, which may hold pictures, are {encoded or 'not there'}")
+            raise KeyError(f"unknown field {name!r}; fields of bytes, which may hold images, are {encoded or 'not there'}")
         data, path = found[0], None
     else:
         data, path = name, None
     if not _has_bytes(schema[data]):
         raise TypeError(
-            f"field {data!r} is {schema[data]!r}; expected encoded pictures (JPEG, PNG, WebP), which are a field of bytes: open "
+            f"field {data!r} is {schema[data]!r}; expected encoded images (JPEG, PNG, WebP), which are a field of bytes: open "
             "the data without decoding them"
         )
     return data, path

@@ -507,7 +507,7 @@ def _reopen(
     source = opener(*arguments)
     if not is_same_data(known, fingerprint, source.sample_digest, lambda: source.fingerprint):
         source.close()
-        raise SourceChangedError(f"{str(source)[:200]}: the data is not what it was when the source was pickled; open it anew")
+        raise SourceChangedError(f"{str(source)[:200]}: the data is not what it was when the source was pickled; open it again")
     return source
 
 

@@ -104,7 +104,7 @@ def plan(
     loader = what if isinstance(what, Loader) else Loader(what, batch_size)
     if steps is None:
         if loader.stream.endless_epoch == 0:
-            raise TypeError("an epoch of this mixture never ends: give steps=")
+            raise TypeError("an epoch of this mixture never ends: pass steps=")
         steps = loader.schedule.first_step(1)
     steps, total = whole_number("steps", steps), loader.schedule.total
     steps = steps if total is None else min(steps, total)

@@ -55,7 +55,7 @@ _REMEDIES = {
     errno.ENFILE: "the whole machine has too many; raise fs.file-max",
     errno.ENOMEM: "free some memory, or raise vm.max_map_count if there are many maps",
     errno.EIO: "the disk or its connection failed: look at the log of the system (dmesg), and restore the file from a copy",
-    errno.ESTALE: "the file was removed or replaced on its server; open it anew",
+    errno.ESTALE: "the file was removed or replaced on its server; open it again",
     errno.ENOTCONN: "the filesystem is no longer mounted: mount it again",
     errno.ETIMEDOUT: "the server of the filesystem does not answer: look at the network",
 }

@@ -148,7 +148,7 @@ def test_errors_name_field_record_value_and_remedy(values: Any, target: str, rec
 
 def test_errors_of_ragged_fields_name_the_record():
     data = pen.open({"x": [np.arange(3), np.arange(0), np.array([5, 70_000]), np.arange(2)]})
-    with pytest.raises(CastError, match="record 2 has 70000, which is no u2"):
+    with pytest.raises(CastError, match="record 2 has 70000, which does not fit u2"):
         data.cast({"x": "u2"}).read([3, 1, 0, 2, 1])
     assert data.cast({"x": "u2"})[[3, 1]]["x"][0].tolist() == [0, 1]
 

@@ -217,13 +217,13 @@ def test_conversations_become_tokens_with_a_mask(run_json: Callable[..., Any], t
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--eos", "0"], 2, "give --tokenizer too"),
-        (["--chat"], 2, "give --tokenizer too"),
+        (["--eos", "0"], 2, "pass --tokenizer too"),
+        (["--chat"], 2, "pass --tokenizer too"),
         (["--tokenizer", "{tmp}/nothing.json"], 3, "nothing.json: expected a tokenizer.json, found nothing"),
         (["--tokenizer", "{tmp}"], 2, "one field of texts to encode, found ['text', 'url']"),
         (["--tokenizer", "{tmp}", "--field", "text", "--separator", "3"], 2, "(--eos) instead"),
         (["--tokenizer", "{tmp}", "--field", "text", "--eos", "<pad>"], 2, "'<pad>', which is not in its vocabulary"),
-        (["--tokenizer", "{tmp}", "--field", "text", "--chat"], 2, "no place for the loss mask"),
+        (["--tokenizer", "{tmp}", "--field", "text", "--chat"], 2, "cannot store the loss mask"),
         (["--tokenizer", "{tmp}", "--field", "text", "--no-chat", "--chat-template", "x"], 2, "contradicts --no-chat"),
         (["--tokenizer", "{tmp}", "--codec", "lz4"], 2, "not compressed"),
     ],

@@ -76,7 +76,7 @@ def test_a_directory_of_others_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     done = CliRunner().invoke(app, ["demo", str(tmp_path)])
     assert done.exit_code == 2
-    assert "no demo" in done.stderr
+    assert "not a demo" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 

@@ -98,7 +98,7 @@ def test_it_is_legible_in_40_columns_and_a_terminal_sees_colors(run: Run, in_ter
         (["DATA", "--", "-1"], 2, "STEP"),
         (["DATA", "0", "--batch-size", "9", "--world", "2"], 2, "cannot be divided among 2 ranks"),
         (["DATA", "5", "--tail", "drop", "--batch-size", "99"], 2, "drops every epoch whole"),
-        (["JOB:number", "0"], 2, "expected a function that gives a penstock loader, got int"),
+        (["JOB:number", "0"], 2, "expected a function that returns a penstock loader, got int"),
     ],
 )
 def test_mistakes_are_one_line(run: Run, store: Path, job: str, words: list[str], code: int, told: str) -> None:

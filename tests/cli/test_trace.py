@@ -219,7 +219,7 @@ COMMANDS = {
 def test_what_the_log_of_a_stranger_names_is_not_opened(run: Run, logged: Path, name: str) -> None:
     result = run(*(str(logged) if word == "RUN" else word for word in COMMANDS[name]))
     assert result.exit_code == 3
-    assert "a log may come from anybody" in result.stderr
+    assert "a log may come from anyone" in result.stderr
     assert "train.pen" in result.stderr
     assert "--trust" in result.stderr
 

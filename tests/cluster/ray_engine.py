@@ -23,7 +23,7 @@ class TestRay(EngineSuite):
         assert found["generation"] == 1
         assert found["read_tasks"] > 1
         assert found["codec"] == "Zstd(1)"
-        assert "there is a store already" in found["again"]
+        assert "a store exists already" in found["again"]
 
     def test_what_ray_made_is_written_in_its_order_or_not_at_all(self, facts: dict[str, Any]) -> None:
         found = facts["write_what_ray_made"]

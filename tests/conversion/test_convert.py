@@ -162,7 +162,7 @@ def test_dictionary_goes_with_the_field(tmp_path: Path) -> None:
 
 
 def test_existing_store_is_not_overwritten(tmp_path: Path, source: Path) -> None:
-    with pytest.raises(pen.PenstockError, match="there is something already"):
+    with pytest.raises(pen.PenstockError, match="it exists already"):
         pen.convert({"x": np.zeros(3)}, source)
     assert len(pen.open(source)) == 38
 

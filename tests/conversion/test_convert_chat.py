@@ -72,7 +72,7 @@ def test_a_template_that_writes_earlier_turns_in_another_way_is_refused() -> Non
     """As those do that leave out the thoughts of all but the last turn."""
     template = PLAIN.replace("message['content'] | trim", "(message['content'] if loop.last else '...') | trim")
     assert said(template, CHAT[:2])[1] == ["sat<|im_end|>\n"]
-    with pytest.raises(ValueError, match=r"message 1 cannot be told: .* put {% generation %}"):
+    with pytest.raises(ValueError, match=r"message 1 cannot be determined: .* put {% generation %}"):
         said(template, CHAT)
 
 
@@ -277,7 +277,7 @@ def test_a_template_that_raises_is_told_with_its_record(tmp_path: Path, tokenize
 
 @pytest.mark.parametrize("name", ["a.rox", "a.idx", "a.bin"])
 def test_files_without_a_place_for_masks_are_refused(tmp_path: Path, tokenizer: Tokenizer, name: str) -> None:
-    with pytest.raises(ValueError, match="no place for the loss mask"):
+    with pytest.raises(ValueError, match="cannot store the loss mask"):
         pen.convert({"m": ["[]"]}, tmp_path / name, tokenizer=Tokenize(tokenizer, chat_template=TAGGED))
     for options in ({"eos": 0}, {"special_tokens": False}):
         with pytest.raises(ValueError, match="a chat template writes"):
@@ -376,6 +376,8 @@ def test_a_conversation_that_begins_with_the_assistant_is_told_apart_or_refused_
     text, spans = ChatTemplate(plain, {}).render(messages)
     assert [text[low:high] for low, high in spans] == ["hello;"]
     looks_back = ChatTemplate("{% if messages[0].role == 'system' %}!{% endif %}" + plain, {})
-    with pytest.raises(ValueError, match=r"in message 0 cannot be told: .* begin with another message, or put \{% generation %\}"):
+    with pytest.raises(
+        ValueError, match=r"in message 0 cannot be determined: .* begin with another message, or put \{% generation %\}"
+    ):
         looks_back.render(messages)
     assert len(looks_back.render([messages[1], messages[0]])[1]) == 1

@@ -137,7 +137,7 @@ def test_fields_that_are_given_are_kept_also_where_nothing_comes_out(tmp_path: P
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda batch: [1], "must give a dict of fields"),
+        (lambda batch: [1], "must return a dict of fields"),
         (lambda batch: {"x": [object()]}, "BatchMap"),
         (lambda batch: {"x": []}, "no value"),
         (lambda batch: {}, "at least one field"),
@@ -157,7 +157,7 @@ def test_what_is_no_map_or_makes_no_store_is_refused(tmp_path: Path) -> None:
         pen.convert({"number": NUMBERS}, tmp_path / "a.pen", map=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="tokens have one dimension"):
         pen.convert({"number": NUMBERS}, tmp_path / "a.rox", map=same)
-    with pytest.raises(ValueError, match="no record to find out"):
+    with pytest.raises(ValueError, match="no record to infer"):
         pen.convert({"number": NUMBERS[:0]}, tmp_path / "a.pen", map=same)
     for options in ({"batch_bytes": 0}, {"task_records": 0}, {"fields": {}}):
         with pytest.raises(ValueError, match=r"."):

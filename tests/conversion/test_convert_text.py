@@ -224,7 +224,7 @@ def test_missing_texts_stay_missing_in_a_store(tmp_path: Path, tokenizer: Tokeni
 @pytest.mark.parametrize("name", ["a.rox", "a.idx", "a.ds", "a.bin", "a.npy"])
 def test_missing_texts_have_no_place_in_a_file(tmp_path: Path, tokenizer: Tokenizer, name: str) -> None:
     texts = ["cat"] * 40 + [None] + ["dog"] * 9
-    with pytest.raises(SchemaMismatchError, match=r"record 40: the text is missing, and a \.\w+ file has no place"):
+    with pytest.raises(SchemaMismatchError, match=r"record 40: the text is missing, and a \.\w+ file cannot store"):
         pen.convert({"text": texts}, tmp_path / name, tokenizer=Tokenize(tokenizer, batch_bytes=30, task_records=20))
     assert not (tmp_path / name).exists()
 
@@ -244,7 +244,7 @@ def test_the_field_must_be_one_of_texts(tmp_path: Path, tokenizer: Tokenizer) ->
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("a.shard", {}, "row shards have no place for tokens"),
+        ("a.shard", {}, "row shards cannot store tokens"),
         ("a.parquet", {}, "convert writes a store"),
         ("a.rox", {"separator": 0}, "eos=.* instead"),
     ],

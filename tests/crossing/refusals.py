@@ -695,7 +695,7 @@ ROWS = (
             for size in ([leg.size or 1] if leg.phases is None else [phase.batch_size for phase in leg.phases])
         ),
         ValueError,
-        "cannot be dealt",
+        "cannot be divided",
         sure=False,
         by_leg=True,
     ),

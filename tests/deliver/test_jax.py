@@ -90,7 +90,7 @@ def test_forever_goes_on_across_epochs() -> None:
 
 
 def test_forever_without_a_batch_is_refused() -> None:
-    with pytest.raises(ValueError, match="nothing would ever come"):
+    with pytest.raises(ValueError, match="no batch would ever be returned"):
         deliver(make_loader(0), forever=True)
 
 

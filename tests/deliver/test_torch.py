@@ -176,7 +176,7 @@ def test_forever_goes_on_after_the_epoch() -> None:
     assert [batch["x"].tolist() for batch, _ in zip(delivery, range(20), strict=False)] == [
         next(wanted)["x"].tolist() for _ in range(20)
     ]
-    with pytest.raises(ValueError, match="nothing would ever come"):
+    with pytest.raises(ValueError, match="no batch would ever be returned"):
         deliver(make_loader(0), forever=True)
 
 

@@ -179,7 +179,7 @@ def test_errors_of_decode_say_which_record(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         open_array_record(tmp_path / "b.ar", decode=lambda data: int(data + b"x"))
     write(tmp_path / "c.ar", [])
-    with pytest.raises(ValueError, match="no record to find out"):
+    with pytest.raises(ValueError, match="no record to infer"):
         open_array_record(tmp_path / "c.ar", decode=int)
 
 

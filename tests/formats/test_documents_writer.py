@@ -118,7 +118,7 @@ def test_nothing_is_left_behind_or_replaced(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"path must end in \.idx, \.ds, \.npy, \.bin"):
         write_documents(DOCUMENTS, tmp_path / "x.tokens")
-    with pytest.raises(ValueError, match="tokens of int64 have no place there: give dtype=, one of uint16, uint32"):
+    with pytest.raises(ValueError, match="tokens of int64 cannot be stored there: pass dtype=, one of uint16, uint32"):
         write_documents([np.arange(3)], tmp_path / "x.ds")
     with pytest.raises(ValueError, match="document 1"):
         write_documents([[1], [70_000]], tmp_path / "x.ds", dtype="uint16")

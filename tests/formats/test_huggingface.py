@@ -199,7 +199,7 @@ BAD: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
     "indices of another version": (
         lambda d: change_state(d, _indices_files=[{"filename": "a", "skip": 3}]),
         UnsupportedVersionError,
-        "'skip'.*save it with datasets anew",
+        "'skip'.*load it with datasets and save it again",
     ),
     "indices of another form": (lambda d: change_state(d, _indices_files="indices.arrow"), FormatError, "'_indices_files'"),
     "a part of a file": (

@@ -56,7 +56,7 @@ def test_items_that_are_no_dicts_are_a_field() -> None:
 
 
 def test_what_is_not_there_is_told() -> None:
-    with pytest.raises(ValueError, match=r"no record to find out the fields from: give schema="):
+    with pytest.raises(ValueError, match=r"no record to infer the fields from: pass schema="):
         Items([])
     assert len(Items([], schema={"x": pen.Field("i8")})) == 0
     with pytest.raises(SchemaMismatchError, match="no field 'x'"):

@@ -120,7 +120,7 @@ def test_values_that_are_none_are_missing() -> None:
         ([[1], [[2]]], r"expected lists of numbers of 1 dimensions in all records, got \[\[2\]\] in record 1"),
         ([[1], ["a", "b"]], "got .* in record 1"),
         ([[1, 2], 3], "got 3 in record 1"),
-        ([None, None], "expected a value to tell the type from, got 2 missing ones"),
+        ([None, None], "expected a value to infer the type from, got 2 missing ones"),
         ([{"a": 1}], "got dict"),
     ],
     ids=str,

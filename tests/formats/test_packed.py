@@ -452,7 +452,7 @@ def test_rows_at_a_url_are_copied_to_the_cache(tmp_path: Path) -> None:
     place = url_path("memory://litdata-rows/data")
     for path in sorted((GOLDEN / "items/nested-rows").iterdir()):
         place.objects.put(f"data/{path.name}", path.read_bytes())
-    with pytest.raises(ValueError, match="rows is read by a package that needs files: give cache="):
+    with pytest.raises(ValueError, match="rows is read by a package that needs files: pass cache="):
         pen.open(str(place))
     with pen.open(str(place), cache=tmp_path / "cache") as source, pen.open(GOLDEN / "items/nested-rows") as local:
         assert (source.schema, source.fingerprint) == (local.schema, local.fingerprint)

@@ -277,5 +277,5 @@ def test_bad_arguments_are_refused(tmp_path: Path):
     with pytest.raises(TypeError, match="features are i8, f4, bytes or text"):
         pen.open(path, decode="example", schema={"x": Field("i4")})
     (tmp_path / "empty.tfrecord").write_bytes(b"")
-    with pytest.raises(ValueError, match="no record to find out the fields from"):
+    with pytest.raises(ValueError, match="no record to infer the fields from"):
         pen.open(tmp_path / "empty.tfrecord", decode="example")

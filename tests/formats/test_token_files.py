@@ -799,7 +799,7 @@ BAD_ENDS: dict[str, tuple[bytes, type[Exception], str]] = {
     "2^63": (np.array([3, 2**63], "<u8").tobytes(), FormatError, "neither 2 nor 4"),
     "falling": (np.array([6, 3, 7], "<u8").tobytes(), FormatError, "document 1"),
     "beyond": (np.array([3, 2**64 - 1, 7], "<u8").tobytes(), FormatError, "document 1"),
-    "none": (b"", FormatError, "says of what type"),
+    "none": (b"", FormatError, "states the type"),
 }
 
 
@@ -864,7 +864,7 @@ def test_a_datatrove_file_without_tokens_is_of_the_type_of_the_others(tmp_path: 
     assert "expected uint16 tokens as in" in refusal(f"{tmp_path}/*.ds", SchemaMismatchError)
     for path in tmp_path.glob("*.index"):
         path.unlink()
-    assert "says of what type" in refusal(tmp_path / "c.ds", FormatError)
+    assert "states the type" in refusal(tmp_path / "c.ds", FormatError)
     (tmp_path / "a.ds.metadata").write_text("gpt2|4\n0\n")
     for name in ("b", "d"):
         (tmp_path / f"{name}.ds.metadata").write_text("gpt2|4\n70\n")

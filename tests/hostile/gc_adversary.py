@@ -82,7 +82,7 @@ def attack(path: Path, count: int, seed: int, *, report: Callable[[str], object]
                 if time.monotonic() - begin < KEEP_S:
                     wrong.append(f"commit {number} was refused without need: {error}")
             except PenstockError as error:
-                if "another writer is at work" not in str(error):
+                if "another writer is active" not in str(error):
                     wrong.append(f"commit {number}: {type(error).__name__}: {error}")
             found = is_whole(path, length)
             if found:

@@ -21,7 +21,7 @@ CODES = {
     errno.EMFILE: "ulimit -n",
     errno.ENFILE: "fs.file-max",
     errno.ENOMEM: "memory",
-    errno.ESTALE: "open it anew",
+    errno.ESTALE: "open it again",
     errno.EACCES: "Permission denied",
 }
 

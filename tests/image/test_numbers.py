@@ -249,8 +249,8 @@ def test_masks_that_cannot_be_right_are_refused(store: Source) -> None:
     records = store.shuffle(seed=SEED)
     center: Any = records.images("image", 16, crop="center")
     for refused, error, words in (
-        (lambda: records.masks("mask"), TypeError, "goes behind images"),
-        (lambda: pen.mix({"a": records}, seed=1).masks("mask"), TypeError, "goes behind images"),
+        (lambda: records.masks("mask"), TypeError, "after images"),
+        (lambda: pen.mix({"a": records}, seed=1).masks("mask"), TypeError, "after images"),
         (lambda: center.masks("mask", 8), ValueError, "the size of their pictures, 16 x 16"),
         (lambda: center.masks("image"), ValueError, "twice"),
         (lambda: center.masks("mask", fill=256), ValueError, "fill"),

@@ -150,7 +150,7 @@ def test_phases_are_checked_when_the_loader_is_made() -> None:
     inner = pen.mix({"t": pen.open({"text": ["abcdefgh"]}).in_order().sequences(2)}, seed=1)
     cases: Sequence[tuple[Any, list[pen.Phase], str]] = (
         (numbers(9), [pen.Phase(1, 2, seq_len=4)], "needs a stream of tokens"),
-        (numbers(9), [pen.Phase(1, 2, weights={"a": 1})], "the stream is no mixture"),
+        (numbers(9), [pen.Phase(1, 2, weights={"a": 1})], "the stream is not a mixture"),
         (numbers(9), [], "at least one phase"),
         (pen.mix({"in": inner}, seed=1), [pen.Phase(1, 1, 4)], "mix all streams of tokens in one mixture"),
     )

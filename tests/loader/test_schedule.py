@@ -59,7 +59,7 @@ def test_check_34_ranks_together_deliver_what_plain_lists_say(n: int, world: int
 
 def _deliver(loader: pen.Loader, count: int) -> list[Any]:
     if count == 0:
-        with pytest.raises(ValueError, match="nothing would ever come"):
+        with pytest.raises(ValueError, match="no batch would ever be returned"):
             loader.forever()
         return list(loader)
     with loader.forever() as batches:

@@ -88,7 +88,7 @@ def test_several_processes_without_a_rank_are_refused(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=rf"cannot be told from .*{seen}.*: call .* after torch.*init_process_group"):
+    with pytest.raises(ValueError, match=rf"cannot be determined from .*{seen}.*: call .* after torch.*init_process_group"):
         Shard.from_environment()
 
 

@@ -139,7 +139,7 @@ def test_what_is_there_is_not_overwritten(local: Path) -> None:
     assert contents(place) == before
     notes = place.with_name("notes")
     place.objects.put("notes/a.txt", b"a note")
-    with pytest.raises(StoreError, match="there is something already"):
+    with pytest.raises(StoreError, match="it exists already"):
         pen.convert({"x": np.zeros(3)}, notes)
     assert contents(notes) == {"a.txt": b"a note"}
 
@@ -157,7 +157,7 @@ def test_rows_and_tokens_are_put_whole(tmp_path: Path, monkeypatch: pytest.Monke
     assert contents(place.parent)["x.rox"] == (tmp_path / "x.rox").read_bytes()
     for name in ("x.shard", "x.rox"):
         before = contents(place.parent)
-        with pytest.raises(FileExistsError, match=f"something of this name already.*{name}"):
+        with pytest.raises(FileExistsError, match=f"this name exists already.*{name}"):
             pen.convert(place if name == "x.shard" else {"text": texts}, place.with_name(name))
         assert contents(place.parent) == before
 

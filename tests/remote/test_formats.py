@@ -211,7 +211,7 @@ def test_every_format_is_read_on_the_server_as_on_a_disk(
     how: dict[str, Any] = dict(form.options)
     cache = {} if form.is_windowed else {"cache": tmp_path / "cache"}
     if cache:
-        with pytest.raises(ValueError, match=r"needs files: give cache='a directory' to copy the [0-9,]+ bytes"):
+        with pytest.raises(ValueError, match=r"needs files: pass cache='a directory' to copy the [0-9,]+ bytes"):
             pen.open(prefix / name, **how)
     with pen.open(here / name, **how) as local, pen.open(prefix / name, **how, **cache) as remote:
         assert (remote.schema, remote.fingerprint, remote.metadata) == (local.schema, local.fingerprint, local.metadata)

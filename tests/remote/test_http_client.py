@@ -69,7 +69,7 @@ def test_a_file_without_an_etag_that_was_replaced_is_noticed(plain: str, tmp_pat
     with pen.open(f"{plain}/a.npy") as source:
         np.save(tmp_path / "b.npy", RECORDS[::-1][:size])
         os.replace(tmp_path / "b.npy", file)
-        with pytest.raises(ObjectChangedError, match=r"a\.npy.*open it anew"):
+        with pytest.raises(ObjectChangedError, match=r"a\.npy.*open it again"):
             source[:]
 
 

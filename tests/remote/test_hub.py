@@ -121,7 +121,7 @@ def test_what_is_no_data_set_is_refused(hub: Hub) -> None:
         pen.open(f"{BASE}/a.parquet", storage_options=hub.options | {"region": "x"})
     with pytest.raises(MissingError, match="there is no such object"):
         pen.open(f"{BASE}/nothing", storage_options=hub.options)
-    with pytest.raises(StoreError, match="only read"):
+    with pytest.raises(StoreError, match="read-only"):
         pen.convert({"x": np.arange(3)}, f"{BASE}/new.pen", storage_options=hub.options)
 
 

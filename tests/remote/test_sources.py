@@ -523,7 +523,7 @@ def test_formats_whose_packages_need_files_say_so(bucket: UrlPath, name: str) ->
     put(bucket / name, b"anything")
     for what in (f"{bucket}/{name}", f"{bucket}/a*", [f"{bucket}/{name}"], str(bucket)):
         with pytest.raises(
-            ValueError, match=r"needs files: give cache='a directory' to copy the 8 bytes to this machine, or convert"
+            ValueError, match=r"needs files: pass cache='a directory' to copy the 8 bytes to this machine, or convert"
         ):
             pen.open(what)
 

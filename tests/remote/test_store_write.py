@@ -96,7 +96,7 @@ def test_a_store_is_not_made_twice(url: UrlPath) -> None:
     first.close()
     second.close()
     assert values(url) == [1]
-    with pytest.raises(StoreError, match="there is a store already"):
+    with pytest.raises(StoreError, match="a store exists already"):
         pen.create(url, ONE)
 
 
@@ -119,7 +119,7 @@ def test_storage_options_go_with_urls_only(tmp_path: Path) -> None:
         lambda: pen.open(tmp_path / "a.pen", mode="a", storage_options={}),
         lambda: pen.gc(tmp_path / "a.pen", storage_options={}),
     ):
-        with pytest.raises(ValueError, match="storage_options go with the URL"):
+        with pytest.raises(ValueError, match="storage_options need the URL"):
             call()
 
 

@@ -207,6 +207,6 @@ def test_a_writer_is_told_that_a_field_was_added_meanwhile() -> None:
     with pen.open(path, mode="a") as writer:
         writer.extend({"x": [5]})
         pen.add_field(path, "y", pen.Field("i8"), np.arange(5))
-        with pytest.raises(ConflictError, match="another writer added a field; reopen the store, and write these records anew"):
+        with pytest.raises(ConflictError, match="another writer added a field; reopen the store, and write these records again"):
             writer.commit()
     assert len(pen.open(path)) == 5

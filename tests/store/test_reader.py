@@ -326,7 +326,7 @@ def test_generations_can_be_listed_opened_and_refreshed(tmp_path: Path) -> None:
     assert (len(newest), newest.generation) == (7, 3)
     assert_store(first, RECORDS[:5])
     for missing in (0, 4, 10**9):
-        with pytest.raises(SnapshotExpiredError, match=f"generation {missing} is not there"):
+        with pytest.raises(SnapshotExpiredError, match=f"generation {missing} does not exist"):
             pen.open(tmp_path / "a.pen", generation=missing)
 
 

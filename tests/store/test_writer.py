@@ -373,7 +373,7 @@ def test_foreign_directory_is_refused_and_left_as_it_was(tmp_path: Path) -> None
 def test_existing_store_is_refused_and_kept(tmp_path: Path) -> None:
     write(tmp_path / "a.pen", make_records(3))
     there = files(tmp_path / "a.pen")
-    with pytest.raises(StoreError, match="there is a store already"):
+    with pytest.raises(StoreError, match="a store exists already"):
         pen.create(tmp_path / "a.pen", ONE)
     assert files(tmp_path / "a.pen") == there
     assert len(pen.open(tmp_path / "a.pen")) == 3

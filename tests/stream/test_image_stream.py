@@ -147,7 +147,7 @@ def test_all_pictures_of_a_sample_have_the_same_box(tmp_path: Path) -> None:
         assert np.array_equal(batch["image"], epoch_of(stream, 0))
         boxes = [again.boxes(0, range(COUNT), name) for name in ("image", "mask")]
         assert not np.array_equal(*boxes)
-        with pytest.raises(KeyError, match="field of pictures"):
+        with pytest.raises(KeyError, match="field of images"):
             again.boxes(0, range(2))
         for wrong in ("image", "mask"):
             with pytest.raises(KeyError, match="unknown field"):
@@ -363,7 +363,7 @@ def test_pictures_that_are_only_named_are_an_error_and_missing_ones_are_not(tmp_
         with pen.Loader(stream, 4) as loader:
             made = next(iter(loader))["image"]
             assert made.mask.all(axis=(1, 2, 3)).tolist() == [False, False, False, True]
-            with pytest.raises(BatchError, match=r"record 6, field 'image': the data has only the name of a file, 'photo.jpg'"):
+            with pytest.raises(BatchError, match=r"record 6, field 'image': the data has only a file name, 'photo.jpg'"):
                 next(iter(loader))
         assert stream.boxes(0, [2, 3])[:, 2].astype(bool).tolist() == [True, False]
         with pytest.raises(ImageError, match="record 6, field 'image': the data has only the name of a file"):
@@ -412,7 +412,7 @@ def test_what_has_no_pictures_is_refused(store: Source) -> None:
     for refused, error, words in (
         (lambda: stream.sequences(4), TypeError, "without images"),
         (lambda: stream.pack(4), TypeError, "without images"),
-        (lambda: texts.pack(4, field="text").images("text"), TypeError, "has no pictures"),
+        (lambda: texts.pack(4, field="text").images("text"), TypeError, "has no images"),
         (lambda: records.images("label"), TypeError, "field of bytes"),
         (lambda: texts.images("text"), TypeError, "field of bytes"),
         (lambda: texts.images("image"), KeyError, r"\['blob', 'other'\]"),

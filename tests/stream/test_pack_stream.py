@@ -652,7 +652,7 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path, store: Any):
     with pytest.raises(ValueError, match="on_error"):
         pen.Loader(ordered.pack(16), batch_size=4, on_error="skip")
     with open_tokens(tmp_path, DOCUMENTS, [0]) as tokens:
-        with pytest.raises(ValueError, match="give the separator"):
+        with pytest.raises(ValueError, match="pass separator="):
             tokens.shuffle(seed=1).pack(16)
         with pytest.raises(ValueError, match="leave field out"):
             tokens.shuffle(seed=1).pack(16, field="text", separator=0)

@@ -278,7 +278,7 @@ def test_what_cannot_be_written_is_counted_and_warned_of_once(tmp_path):
     (tmp_path / "file").write_text("")
     loader = make_loader()
     log = pen.LossLog(tmp_path / "file" / "run", loader, buffer=4)
-    with pytest.warns(LossLogWarning, match="the training goes on") as caught:
+    with pytest.warns(LossLogWarning, match="training continues") as caught:
         log_all(log, [batch["x"] for batch, _ in zip(loader.forever(), range(5), strict=False)])
     loader.close()
     assert (len(caught), log.lost, log.written) == (1, 40, 0)
@@ -308,9 +308,9 @@ def test_anything_that_is_no_loss_is_counted(tmp_path, losses):
 
 
 def test_log_without_a_batch_or_loader_warns(tmp_path):
-    with pytest.warns(LossLogWarning, match="gave no batch yet"):
+    with pytest.warns(LossLogWarning, match="has returned no batch yet"):
         pen.LossLog(tmp_path, make_loader())([1.0])
-    with pytest.warns(LossLogWarning, match="knows no loader"):
+    with pytest.warns(LossLogWarning, match="has no loader"):
         pen.LossLog(tmp_path)([1.0])
 
 

@@ -116,7 +116,7 @@ def test_stream_that_no_call_makes_again_asks_for_the_loader(tmp_path):
         if number == 2:  # many records, but not too many
             assert Run.open(path, data=data_of(stream)).given.state_at(0) == loader.state_at(0)
             continue
-        with pytest.raises(ValueError, match="the log does not say how its stream is made: give the loader"):
+        with pytest.raises(ValueError, match="the log does not say how its stream is made: pass the loader"):
             Run.open(path, data=data_of(stream), trust=True)
 
 
@@ -126,7 +126,7 @@ def test_data_is_opened_only_if_it_is_given_or_trusted(tmp_path):
     with pen.LossLog(tmp_path / "run", loader, data=tmp_path / "x.npy") as log:
         for batch in loader:
             log(batch["id"])
-    with pytest.raises(UnsafePathError, match=r"names its data, '.*x\.npy', and a log may come from anybody"):
+    with pytest.raises(UnsafePathError, match=r"names its data, '.*x\.npy', and a log may come from anyone"):
         Run.open(tmp_path / "run")
     for run in (Run.open(tmp_path / "run", trust=True), Run.open(tmp_path / "run", data=tmp_path / "x.npy")):
         assert run.batch(3)["id"].tolist() == loader.batch(3)["id"].tolist()

@@ -122,7 +122,7 @@ def test_the_port_can_be_chosen(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         result = CliRunner().invoke(app, ["view", "--watch", str(tmp_path / "a"), "--port", str(port), "--no-browser"])
     assert result.exit_code == 2
-    assert f"port {port} cannot be had" in result.stderr
+    assert f"port {port} is not available" in result.stderr
     with running("--watch", str(tmp_path / "a"), "--port", str(port), "--json") as process:
         assert urlsplit(json.loads(first_line(process))["url"]).port == port
 

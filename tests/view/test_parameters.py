@@ -125,7 +125,7 @@ def test_the_largest_values_are_answered(visitor: Visitor, path: str) -> None:
 def test_an_unknown_generation_is_not_found(visitor: Visitor, store_path: Path) -> None:
     reply = visitor.get("api/about?generation=77")
     assert reply.status == 404
-    assert "generation 77 is not there" in reply.json["error"]
+    assert "generation 77 does not exist" in reply.json["error"]
     assert str(store_path.parent) not in reply.json["error"]
 
 

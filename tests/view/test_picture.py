@@ -30,7 +30,7 @@ def test_arrays_of_bytes_are_pictures(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", [(7, 30), (30,), (8, 9, 2), (8, 9, 5), (2, 8, 9), (8, 8, 8, 3), (0, 9), (20, 30, 0)])
 def test_others_are_not(shape: tuple[int, ...]) -> None:
     assert edges(np.dtype(np.uint8), shape) is None
-    with pytest.raises(RefusedError, match="no picture"):
+    with pytest.raises(RefusedError, match="not an image"):
         make_image(np.zeros(shape, np.uint8), None)
 
 

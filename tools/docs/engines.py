@@ -17,18 +17,18 @@ HEAD = """\
 
 <!-- written by python -m tools.docs.engines -->
 
-This page shows how a loader reads each kind of source, alone and combined. The tables are generated: a program loads small files of every
-kind, and records `loader.engine`, `loader.forecast()`, `loader.stats().network` and the requests that a server counted. All streams are
-block shuffles.
+This page shows how a loader reads each kind of source, alone and combined. The tables are generated: a program loads small files
+of every kind, and records `loader.engine`, `loader.forecast()`, `loader.stats().network` and the requests that a server counted.
+All streams are block shuffles.
 """
 
 ON_DISK = """
 ## On a disk
 
 *native*: C++ threads read the records. *threads*: Python threads read them, because another library decompresses them, values are
-nested, a function runs, or there is no native reader yet (texts of Arrow files). With a transform, every loader uses Python threads.
-*+ prefetch*: the operating system prefetches the next blocks while the trainer works. Sequences are cut from texts, byte strings, ragged
-arrays and tokens, and images are decoded from byte strings; for other records they do not apply (—).
+nested, a function runs, or there is no native reader yet (texts of Arrow files). With a transform, every loader uses Python
+threads. *+ prefetch*: the operating system prefetches the next blocks while the trainer works. Sequences are cut from texts, byte
+strings, ragged arrays and tokens, and images are decoded from byte strings; for other records they do not apply (—).
 """
 
 AT_URLS = """

@@ -89,7 +89,7 @@ class WorkEngine(StrEnum):
 
 
 Workers = Annotated[
-    int | None, typer.Option(min=1, help="Workers of the engine; one for each processor unless given.", rich_help_panel="Scale")
+    int | None, typer.Option(min=1, help="Workers of the engine. Default: one per processor.", rich_help_panel="Scale")
 ]
 
 
@@ -164,11 +164,11 @@ def convert(
         typer.Option(
             "--codec",
             metavar="[FIELD=]NAME[:LEVEL]",
-            help="raw, deflate, zstd or lz4; for all fields, or for one. As often as you like.",
+            help="raw, deflate, zstd or lz4; for all fields, or for one. Repeatable.",
         ),
     ] = None,
     chunk_bytes: Annotated[str | None, typer.Option(help="Bytes of a chunk, such as 64MiB.")] = None,
-    separator: Annotated[int | None, typer.Option(help="Of token files: the token behind every document.")] = None,
+    separator: Annotated[int | None, typer.Option(help="For token files: the token after every document.")] = None,
     map_name: Annotated[
         str | None,
         typer.Option("--map", metavar="MODULE:FUNCTION", help="Your own function from batch to batch; it may change fields."),
@@ -184,13 +184,13 @@ def convert(
         typer.Option(metavar="TOKEN", help="Append this token, a name or an id, to every document.", rich_help_panel="Text"),
     ] = None,
     special_tokens: Annotated[
-        bool, typer.Option(help="Those that the tokenizer's post-processor adds.", rich_help_panel="Text")
+        bool, typer.Option(help="Keep the special tokens that the tokenizer's post-processor adds.", rich_help_panel="Text")
     ] = True,
     chat: Annotated[
         bool | None,
         typer.Option(
             "--chat/--no-chat",
-            help="Records are conversations, written by the tokenizer's chat template; or texts, though they look like some.",
+            help="Treat records as conversations and render them with the tokenizer's chat template, or treat them as texts.",
             rich_help_panel="Text",
         ),
     ] = None,
@@ -198,13 +198,15 @@ def convert(
         str | None,
         typer.Option(
             metavar="max_side=N[,quality=Q][,field=F]",
-            help="Make pictures smaller: JPEG whose longer side has at most N pixels.",
-            rich_help_panel="Pictures",
+            help="Shrink images: to JPEGs whose longer side has at most N pixels.",
+            rich_help_panel="Images",
         ),
     ] = None,
     chat_template: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Conversations, written by this Jinja template.", rich_help_panel="Text"),
+        typer.Option(
+            metavar="FILE", help="Treat records as conversations and render them with this Jinja template.", rich_help_panel="Text"
+        ),
     ] = None,
     engine: Annotated[
         WorkEngine, typer.Option("--engine", help="Where records are read, mapped and written.", rich_help_panel="Scale")
@@ -216,9 +218,9 @@ def convert(
 ) -> None:
     """Write a new store from anything that can be opened.
 
-    If it is interrupted, the same command resumes where it stopped.
+    If it is interrupted, run the same command again: it continues where it stopped.
 
-    A target that ends in .shard, .rox, .idx, .ds or .bin gets one field. It resumes only with --tokenizer, --map or --engine.
+    A target that ends in .shard, .rox, .idx, .ds or .bin takes one field. It continues only with --tokenizer, --map or --engine.
     """
     _check_target(target, separator, codec)
     how = _tokenize(tokenizer, eos, special_tokens, chat, chat_template)
@@ -263,7 +265,7 @@ def _tokenize(
     if tokenizer is None:
         for name, value in (("--eos", eos), ("--chat", chat), ("--chat-template", chat_template)):
             if value is not None:
-                raise typer.BadParameter("is for texts that become tokens: give --tokenizer too", param_hint=name)
+                raise typer.BadParameter("is for converting texts to tokens: pass --tokenizer too", param_hint=name)
         return None
     if chat is False and chat_template is not None:
         raise typer.BadParameter("contradicts --no-chat", param_hint="--chat-template")

@@ -38,14 +38,14 @@ FAR = 1_000_000
 
 @examples("penstock demo", "penstock demo /tmp/try --records 100000 --framework numpy", "penstock demo --json")
 def demo(
-    directory: Annotated[Path, typer.Argument(help="Where to put everything.")] = Path("penstock-demo"),
-    records: Annotated[int, typer.Option(min=2000, max=2_000_000, help="Pictures to draw.")] = 16_000,
-    framework: Annotated[str, typer.Option(help="What the tiny model is made of: auto, numpy or torch.")] = "auto",
+    directory: Annotated[Path, typer.Argument(help="The directory to write to.")] = Path("penstock-demo"),
+    records: Annotated[int, typer.Option(min=2000, max=2_000_000, help="Images to draw.")] = 16_000,
+    framework: Annotated[str, typer.Option(help="The framework of the tiny model: auto, numpy or torch.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """See it work: write pictures and captions, stream them, kill a training run, resume it exactly, mix, explain, report.
+    """See it work: write images and captions, stream them, kill a training run, resume it exactly, mix, explain, report.
 
-    Everything goes into one directory, with a report to open in a browser; nothing is downloaded.
+    Writes everything into one directory, with a report to open in a browser. Downloads nothing.
     """
     _make_room(directory)
     story = Story(console(to_stderr=as_json))
@@ -65,7 +65,7 @@ def demo(
 def _make_room(directory: Path) -> None:
     """A new directory, in place of an older demo at most."""
     if directory.exists() and not (directory / MARK).exists():
-        raise typer.BadParameter(f"{directory}: there is something already that is no demo; choose another directory")
+        raise typer.BadParameter(f"{directory}: it exists already and is not a demo; choose another directory")
     try:
         if directory.exists():
             shutil.rmtree(directory)
@@ -84,7 +84,7 @@ class Story:
 
     def write(self, directory: Path, records: int) -> None:
         """Two stores: many shapes sorted by class, and a few that are only dots and diamonds."""
-        intro = f"{number(records)} pictures with captions, sorted by class, and a smaller second set."
+        intro = f"{number(records)} images with captions, sorted by class, and a smaller second set."
         self._chapter("1", "Write a data set", intro)
         few = records // 4
         sets = (("shapes.pen", batches(records, seed=1)), ("rare.pen", batches(few, seed=2, classes=("diamond", "dots"))))
@@ -119,7 +119,7 @@ class Story:
         self.speed = measure_loader(lambda: make_loader(data), seconds=SECONDS)
         rate, share = self.speed.samples_per_s.median, self.speed.ratio
         self.found |= {"samples_per_s": rate, "of_limit": share}
-        self._say(f"{number(rate)} pictures a second, {share:.2f} of what bare memory copies by as many threads reach")
+        self._say(f"{number(rate)} images per second, {share:.2f} of what bare memory copies by as many threads reach")
 
     def die_and_resume(self, directory: Path, framework: str) -> None:
         """Three processes: an uninterrupted run, one that is killed, and one that resumes from its checkpoint."""

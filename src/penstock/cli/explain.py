@@ -40,12 +40,10 @@ from penstock.stream import DocumentTable, ImageStream, MixedStream, PackStream,
 from penstock.stream.documents import TOKENS_OF_LETTER, has_tokens, text_of
 from penstock.tokenizer import TextTokenizer, load_tokenizer
 
-Show = Annotated[bool, typer.Option("--show", help="Show the records too, as many as are listed of each rank.")]
-AsText = Annotated[
-    bool, typer.Option("--text", help="Show what is in the samples as text: documents, or texts and tokens of records.")
-]
+Show = Annotated[bool, typer.Option("--show", help="Also show the listed records.")]
+AsText = Annotated[bool, typer.Option("--text", help="Show the samples as text: documents, or texts and tokens of records.")]
 TokenizerFile = Annotated[
-    str | None, typer.Option("--tokenizer", metavar="FILE", help="The tokenizer.json that makes text of tokens, for --text.")
+    str | None, typer.Option("--tokenizer", metavar="FILE", help="The tokenizer.json that decodes tokens, for --text.")
 ]
 NameField = Annotated[
     str | None, typer.Option("--name-field", metavar="FIELD", help="For --text: name documents by this field, such as url.")
@@ -65,24 +63,24 @@ MOST_NAME = 300
 )
 def explain(
     data: Pipeline,
-    step: Annotated[str, typer.Argument(metavar="STEP", help="The number of the batch, from 0 on.")],
+    step: Annotated[str, typer.Argument(metavar="STEP", help="The number of the batch, from 0.")],
     order: OrderOptions,
     show: Show = False,
     text: AsText = False,
     tokenizer: TokenizerFile = None,
     name_field: NameField = None,
-    most: Annotated[int, typer.Option(min=1, help="How many samples of each rank are listed.")] = 8,
+    most: Annotated[int, typer.Option(min=1, help="Number of samples to list per rank.")] = 8,
     world: World = 1,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which records are in the batch of a step: ids, epoch and position, for every rank; of sequences, tokens or documents.
+    """List the records in the batch of a step: ids, epoch and position, for every rank; for sequences, tokens or documents.
 
-    Nothing is read, unless --show or --text is given. With your own function, the batches are those of its loader.
+    Reads nothing, except with --show or --text. With your own function, the batches are those of its loader.
     """
     data, step = data_first(data, step, "STEP", example="penstock explain train.pen 1000")
     if not text and (tokenizer is not None or name_field is not None):
-        raise typer.BadParameter("expected --text too: it is what shows texts and names", param_hint="--text")
+        raise typer.BadParameter("expected --text too, which shows texts and names", param_hint="--text")
     wanted = _step_number(step)
     made = None if tokenizer is None else load_tokenizer(tokenizer)
     loader = need_loader(make_loader(data, order, world, storage))
@@ -114,7 +112,7 @@ def explain(
 
 def _step_number(word: str) -> int:
     if not word.isdecimal():
-        raise typer.BadParameter(f"expected the number of a batch, from 0 on, got {word!r}", param_hint="STEP")
+        raise typer.BadParameter(f"expected the number of a batch, from 0, got {word!r}", param_hint="STEP")
     return int(word)
 
 
@@ -168,7 +166,7 @@ def _show(stream: Stream, samples: list[Sample], world: int, most: int) -> None:
     for rank, _, sample in _listed(samples, world, most):
         part = _part(stream, sample.names)
         if not isinstance(part, ImageStream | RecordStream) or sample.id is None:
-            raise typer.BadParameter("sequences of tokens are no records that can be shown: use --text", param_hint="--show")
+            raise typer.BadParameter("sequences of tokens cannot be shown as records: use --text", param_hint="--show")
         record = read_record(part.source, sample.id, list(part.source.schema))
         out.print()
         out.print(facts(f"rank {rank}, {sample}", {n: shown(value, preview=0) for n, value in record.values.items()}))
@@ -300,7 +298,9 @@ def _name_cell(name: str | None) -> tuple[str, ...]:
 
 
 def _needs_tokenizer() -> Exception:
-    return typer.BadParameter("tokens become text by a tokenizer: give --tokenizer FILE, a tokenizer.json", param_hint="--text")
+    return typer.BadParameter(
+        "tokens need a tokenizer to become text: pass --tokenizer FILE, a tokenizer.json", param_hint="--text"
+    )
 
 
 @takes_order
@@ -313,15 +313,15 @@ def where(
     data: Pipeline,
     record: Annotated[str, typer.Argument(metavar="ID", help="The id of the record or document; NAME:ID in a mixture.")],
     order: OrderOptions,
-    epochs: Annotated[int, typer.Option(min=1, help="In how many epochs to look.")] = 3,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of epochs to search.")] = 3,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="In how many steps to look, instead of epochs, which may not end.")
+        int | None, typer.Option(min=1, help="Number of steps to search, instead of epochs, for streams that never end.")
     ] = None,
     world: World = 1,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say when a record is seen, or a document of sequences: epochs, positions, steps and ranks. No record is read."""
+    """List when a record, or a document of sequences, is used: epochs, positions, steps and ranks. Reads no record."""
     data, record = data_first(data, record, "ID", example="penstock where train.pen 425")
     loader = need_loader(make_loader(data, order, world, storage))
     places = {"epochs": range(epochs)} if steps is None else {"steps": range(steps)}
@@ -385,15 +385,15 @@ def plan(
         ),
     ],
     order: OrderOptions,
-    steps: Annotated[int | None, typer.Option(min=0, help="Steps of the run; one epoch, or all phases, unless given.")] = None,
-    more_than: Annotated[int, typer.Option(min=0, metavar="K", help="Count samples that come more than K times.")] = 1,
-    network: Annotated[bool, typer.Option(help="Also what is fetched from object stores.")] = True,
+    steps: Annotated[int | None, typer.Option(min=0, help="Steps of the run. Default: one epoch, or all phases.")] = None,
+    more_than: Annotated[int, typer.Option(min=0, metavar="K", help="Count samples that are used more than K times.")] = 1,
+    network: Annotated[bool, typer.Option(help="Include what is fetched from object stores.")] = True,
     world: World = 1,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with plots.")] = None,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a run is going to see: epochs, tokens and repeats of every stream, padding, bytes, requests. No record is read.
+    """Compute what a run will use: epochs, tokens and repeats of every stream, padding, bytes, requests. Reads no record.
 
     A mixture file is described on the page about mixing.
     """

@@ -26,7 +26,7 @@ MOST_REMOTE_CHUNKS = 500  # of stores at URLs with more chunks than this, the ch
 MOST_METADATA = 500  # characters that are shown of a value
 
 Save = Annotated[
-    Path | None, typer.Option("--save", metavar="DIR", help="Write images and other large values to files of this directory.")
+    Path | None, typer.Option("--save", metavar="DIR", help="Write images and other large values to files in this directory.")
 ]
 
 
@@ -43,15 +43,15 @@ def info(
     data: Data,
     generation: Generation = None,
     list_generations: Annotated[
-        bool, typer.Option("--generations", help="Of a store: list the generations that can be opened.")
+        bool, typer.Option("--generations", help="For a store: list the generations that can be opened.")
     ] = False,
-    with_digest: Annotated[bool, typer.Option("--digest", help="Read every record, and show the sha256 of them all.")] = False,
+    with_digest: Annotated[bool, typer.Option("--digest", help="Read all records, and show their sha256.")] = False,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is there.
+    """Show the fields, records and size of data.
 
-    Fields, records, bytes, blocks; of a store also its generations and how full it is. No record is read but for --digest.
+    Also blocks; for a store, its generations and utilisation. Reads no record, except with --digest.
     """
     with open_data(data, generation=generation, storage=storage) as source:
         found = _describe(source)
@@ -205,13 +205,13 @@ def _store_rows(store: dict[str, Any]) -> dict[str, object]:
 
 @examples(
     "penstock head train.pen",
-    "penstock head images.npy -n 2 --save pictures",
+    "penstock head images.npy -n 2 --save images",
     "penstock head 'tokens_*.rox' -n 1 --json",
     "penstock head image=images.npy label=labels.npy --fields label",
 )
 def head(
     data: Data,
-    num_records: Annotated[int, typer.Option("-n", "--records", min=1, help="How many records.")] = 5,
+    num_records: Annotated[int, typer.Option("-n", "--records", min=1, help="Number of records.")] = 5,
     fields: Fields = None,
     directory: Save = None,
     generation: Generation = None,
@@ -230,7 +230,7 @@ def head(
     "penstock show train.pen 7",
     "penstock show train.pen 7 12 99 --fields caption",
     "penstock show train.pen -- -1",
-    "penstock show image=images.npy label=labels.npy 7 --save pictures",
+    "penstock show image=images.npy label=labels.npy 7 --save images",
 )
 def show(
     words: Annotated[

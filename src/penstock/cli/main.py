@@ -31,81 +31,81 @@ ENTRIES = (
         "Start",
         "demo",
         "demo",
-        "See it work: write pictures and captions, stream them, kill a training run, resume it exactly, mix, explain, report.",
+        "See it work: write images and captions, stream them, kill a training run, resume it exactly, mix, explain, report.",
     ),
-    Entry("Look", "info", "info", "Show what is there."),
+    Entry("Look", "info", "info", "Show the fields, records and size of data."),
     Entry("Look", "info", "head", "Show the first records."),
     Entry("Look", "info", "show", "Show records by id."),
     Entry(
         "Look",
         "explain",
         "explain",
-        "Say which records are in the batch of a step: ids, epoch and position, for every rank; of sequences, tokens or documents.",
+        "List the records in the batch of a step: ids, epoch and position, for every rank; for sequences, tokens or documents.",
     ),
     Entry(
         "Look",
         "explain",
         "where",
-        "Say when a record is seen, or a document of sequences: epochs, positions, steps and ranks. No record is read.",
+        "List when a record, or a document of sequences, is used: epochs, positions, steps and ranks. Reads no record.",
     ),
     Entry(
         "Look",
         "trace",
         "blame",
-        "Find spikes of the loss, and the records that are to blame: losses out of the ordinary, their steps and streams.",
+        "Find loss spikes and the records that caused them: unusual losses, their steps and streams.",
     ),
     Entry(
         "Look",
         "trace",
         "replay",
-        "Make the exact batch of a step again, that of all ranks: read, decoded, transformed; with its losses, if DATA is a run.",
+        "Make the exact global batch of a step again: read, decoded, transformed; with its losses, if DATA is a run.",
     ),
     Entry(
         "Look",
         "explain",
         "plan",
-        "Say what a run is going to see: epochs, tokens and repeats of every stream, padding, bytes, requests. No record is read.",
+        "Compute what a run will use: epochs, tokens and repeats of every stream, padding, bytes, requests. Reads no record.",
     ),
     Entry("Make", "convert", "convert", "Write a new store from anything that can be opened."),
-    Entry("Make", "maintenance", "index", "Build the indexes of data that has none of its own, or remove them."),
+    Entry("Make", "maintenance", "index", "Build the indexes of files in advance, or remove them."),
     Entry("Make", "maintenance", "rebalance", "Rewrite a store into full chunks."),
     Entry("Make", "maintenance", "gc", "Remove old generations of a store."),
-    Entry("Check", "maintenance", "verify", "Read everything and report what is wrong."),
+    Entry("Check", "maintenance", "verify", "Read everything and report errors."),
     Entry(
         "Check",
         "measure",
         "verify-resume",
-        "Save and resume my loader at many places, and compare every batch with a run that was never interrupted.",
+        "Save and resume a loader at many points, and compare every batch with an uninterrupted run.",
     ),
     Entry(
         "Check",
         "trace",
         "certify",
-        "Say which batches a run was given, as a digest that is the same on any number of ranks.",
+        "Compute a digest of the batches of a run. It is the same on any number of ranks.",
     ),
     Entry(
         "Check",
         "trace",
         "diff",
-        "Name the first step at which two runs were given other batches, and why. The exit code is 1 if they differ.",
+        "Name the first step at which the batches of two runs differ, and why. Exit code 1 if they differ.",
     ),
     Entry(
         "Check",
         "measure",
         "bench",
-        "Measure my data with my batch size: samples and bytes per second, relative to a plain copy in memory.",
+        "Measure the throughput of data or a loader: samples and bytes per second, relative to a copy in memory.",
     ),
     Entry(
         "Check",
         "measure",
         "shuffle-report",
-        "Judge a shuffle: how well batches are mixed, compared with a perfect shuffle, in six figures and two pictures.",
+        "Measure a shuffle: how well it mixes batches, compared with a perfect shuffle, in six figures and two plots.",
     ),
     Entry(
         "Check",
         "measure",
         "doctor",
-        "Check the machine and the location of data: cores, memory, disk, limits, versions; what will hurt, and what to do.",
+        "Check the machine and the location of data: cores, memory, disk, limits, versions; what is slow or broken, and remedies.",
     ),
     Entry(
         "Start",
@@ -124,12 +124,12 @@ def _version(wanted: bool) -> None:
 
 
 def _penstock(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version it is.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
     """Training data for PyTorch and JAX: every batch is a pure function of data, seed and step.
 
-    Exit codes: 0 all is well, 1 something was found (verify, verify-resume, doctor, diff), 2 wrong arguments, 3 data that cannot be
-    read, 4 data that cannot be written, 130 interrupted.
+    Exit codes: 0 success, 1 verify, verify-resume, doctor or diff found something, 2 wrong arguments, 3 data cannot be
+    read, 4 data cannot be written, 130 interrupted.
     """
 
 

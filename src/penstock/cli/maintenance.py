@@ -68,16 +68,16 @@ def verify(
     data: Data,
     generation: Generation = None,
     all_generations: Annotated[
-        bool, typer.Option("--all-generations", help="Of a store: every generation that can be opened.")
+        bool, typer.Option("--all-generations", help="For a store: every generation that can be opened.")
     ] = False,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read everything and report what is wrong.
+    """Read everything and report errors.
 
     Every byte of a store is checked. Other data is read once; the first unreadable record of each block is reported.
 
-    Exit code 1 if something is wrong.
+    Exit code 1 if there are errors.
     """
     if all_generations and generation is not None:
         raise typer.BadParameter("choose one generation or all of them", param_hint="--all-generations")
@@ -175,18 +175,19 @@ def _checked_as_json(checked: Checked, seconds: float) -> dict[str, Any]:
 def index(
     data: Data,
     separator: Annotated[
-        list[int] | None, typer.Option(help="Of token files: the token that ends a document; several, if it is several.")
+        list[int] | None,
+        typer.Option(help="For token files: the token that ends a document. Repeat it for a separator of several tokens."),
     ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the indexes of these files, and nothing else.")] = False,
-    publish: Annotated[bool, typer.Option("--publish", help="Put the indexes of objects at URLs next to them, too.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the indexes of these files.")] = False,
+    publish: Annotated[bool, typer.Option("--publish", help="Also store the indexes of objects at URLs next to them.")] = False,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build the indexes of data that has none of its own, or remove them.
+    """Build the indexes of files in advance, or remove them.
 
-    Where the records of JSON lines, CSV and other files are is known once all of them was read. That is kept in a small file next
-    to each, or in the cache directory. The first program that opens the data builds it; this does so ahead of time. Indexes of
-    objects are in the cache directory of this machine; those that are published are found by every other.
+    An index has the offsets of the records of a JSON lines, CSV, tar or similar file. It is a small file next to the data, or in
+    the cache directory. The first program that opens the data builds it; this command builds it in advance. Indexes of objects at
+    URLs are in the cache directory of this machine; with --publish all machines find them next to the objects.
     """
     check_storage(data, storage)
     if remove and publish:
@@ -287,20 +288,20 @@ def _stats_as_json(stats: Stats) -> dict[str, Any]:
 )
 def gc(
     store: StorePath,
-    keep: Annotated[int, typer.Option(min=1, help="How many of the newest generations to keep.")] = 10,
+    keep: Annotated[int, typer.Option(min=1, help="Number of generations to keep, the newest ones.")] = 10,
     keep_hours: Annotated[
         float | None,
-        typer.Option(min=0, help="Younger generations and other files stay too: 24 hours on a disk and 168 at a URL unless given."),
+        typer.Option(min=0, help="Also keep generations and files younger than this. Default: 24 hours on a disk, 168 at a URL."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only list what would be removed.")] = False,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove old generations of a store.
 
-    Files that no generation needs, such as those of crashed writers, go too,
-    once they are as old: they may belong to a commit or a copy under way.
-    Readers of the generations that stay are not disturbed.
+    Also removes files that no generation needs, such as those of crashed writers, once they are older
+    than --keep-hours: younger ones may belong to a commit or a copy in progress.
+    Readers of the kept generations are not affected.
     """
     done = collect(store, keep=keep, keep_hours=keep_hours, dry_run=dry_run, storage_options=storage_options(storage))
     if as_json:

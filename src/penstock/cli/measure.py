@@ -82,14 +82,14 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 5.0,
     threads: Annotated[int | None, typer.Option("--threads", min=0, help="Threads that read and transform.")] = None,
     work: Annotated[
-        float, typer.Option(min=0, metavar="MS", help="Simulate a trainer that takes this long per batch, in milliseconds.")
+        float, typer.Option(min=0, metavar="MS", help="Simulate a trainer that takes MS milliseconds per batch.")
     ] = 0.0,
     html: Html = None,
     png: Png = None,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure my data with my batch size: samples and bytes per second, relative to a plain copy in memory.
+    """Measure the throughput of data or a loader: samples and bytes per second, relative to a copy in memory.
 
     Also where the time goes, how long the first batch and a resumed run take, the memory, and advice.
 
@@ -180,26 +180,29 @@ def _time_rows(speed: Speed) -> dict[str, object]:
 def shuffle_report(
     order: ShuffleOptions,
     data: Annotated[list[str] | None, typer.Argument(metavar="DATA", help="Data as for info; or --records.")] = None,
-    records: Annotated[int | None, typer.Option(min=4, help="Judge an order of this many records, without data.")] = None,
-    label: Annotated[str | None, typer.Option(metavar="FIELD", help="The class of a record; sorted classes if left out.")] = None,
-    num_labels: Annotated[int, typer.Option("--labels", min=2, help="How many sorted classes, without --label.")] = 1000,
+    records: Annotated[int | None, typer.Option(min=4, help="Measure an order of this many records, without data.")] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="The field with the class of a record. Default: sorted classes.")
+    ] = None,
+    num_labels: Annotated[int, typer.Option("--labels", min=2, help="Number of sorted classes, without --label.")] = 1000,
     target: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="A window is suggested for this share of the ideal class mix.")
+        float, typer.Option(min=0.01, max=1.0, help="Suggest a window that reaches this share of the ideal class mix.")
     ] = 0.95,
     world: World = 1,
     cache: Annotated[
-        int | None, typer.Option(min=0, metavar="BLOCKS", help="Blocks a reader keeps; those that are mixed together, or 16.")
+        int | None,
+        typer.Option(min=0, metavar="BLOCKS", help="Blocks a reader caches. Default: those that are shuffled together, or 16."),
     ] = None,
     html: Html = None,
     png: Png = None,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Judge a shuffle: how well batches are mixed, compared with a perfect shuffle, in six figures and two pictures.
+    """Measure a shuffle: how well it mixes batches, compared with a perfect shuffle, in six figures and two plots.
 
     Also what it costs to read: blocks, seeks, and bytes read per byte used.
 
-    Without --label the data is taken to be sorted by class, the worst case. Only labels are read.
+    Without --label it assumes that the data is sorted by class, the worst case. It reads only labels.
     """
     if (not data) == (records is None):
         raise typer.BadParameter("expected data or --records, and not both", param_hint="DATA")
@@ -338,14 +341,14 @@ def _letters(heat: Sequence[Sequence[float]], side: int, shades: str) -> list[st
 def verify_resume(
     data: Pipeline,
     order: OrderOptions,
-    steps: Annotated[int | None, typer.Option(min=1, help="Batches of the run; an epoch and a little more if left out.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Batches of the run. Default: slightly more than an epoch.")] = None,
     points: Annotated[str | None, typer.Option(metavar="A,B,...", help="After which batches to save and resume.")] = None,
     kill: Kill = False,
     storage: Storage = None,
     log: Annotated[Path | None, typer.Option("--train-log", hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Save and resume my loader at many places, and compare every batch with a run that was never interrupted.
+    """Save and resume a loader at many points, and compare every batch with an uninterrupted run.
 
     Exit code 1, with the point, the step and the field, if a batch differs.
     """
@@ -437,7 +440,7 @@ def doctor(
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the machine and the location of data: cores, memory, disk, limits, versions; what will hurt, and what to do.
+    """Check the machine and the location of data: cores, memory, disk, limits, versions; what is slow or broken, and remedies.
 
     A file of 64 MB is written next to the data, or in the directory for temporary files, and removed.
 
@@ -473,6 +476,6 @@ def _show_findings(findings: Sequence[Finding]) -> None:
         if one.remedy:
             out.print(text(f"        {one.remedy}"))
     worst = [name for name in ("breaks", "hurts") if any(one.level == name for one in findings)]
-    told = {"breaks": "Something here will not work.", "hurts": "It works, but something here will hurt."}
+    told = {"breaks": "Something here will not work.", "hurts": "It works, but something here will be slow."}
     out.print()
-    out.print(text(told[worst[0]] if worst else "This machine is fit.", "bold"))
+    out.print(text(told[worst[0]] if worst else "No problems found.", "bold"))

@@ -47,20 +47,18 @@ Pipeline = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Fields = Annotated[str | None, typer.Option(metavar="A,B", help="Only these fields.")]
-Generation = Annotated[int | None, typer.Option(help="Of a store: this generation instead of the newest.")]
+Generation = Annotated[int | None, typer.Option(help="For a store: this generation instead of the newest.")]
 Storage = Annotated[
     list[str] | None,
     typer.Option("--storage", "-s", metavar="KEY=VALUE", help="An option of the object store, such as region=eu-west-1."),
 ]
 DataOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--option", "-o", metavar="KEY=VALUE", help="An option of the data, as penstock.open takes it, such as dtype=uint16."
-    ),
+    typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of penstock.open, such as dtype=uint16."),
 ]
 StorePath = Annotated[str, typer.Argument(metavar="STORE", help="The path or URL of a store.")]
 Threads = Annotated[int, typer.Option(min=1, help="Threads that compress and write.")]
-World = Annotated[int, typer.Option(min=1, help="Ranks that share each batch.", rich_help_panel="Order")]
+World = Annotated[int, typer.Option(min=1, help="Number of ranks that share each batch.", rich_help_panel="Order")]
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -149,13 +147,15 @@ def _wrong_option(what: str) -> typer.BadParameter:
 class ShuffleOptions:
     """The options of a shuffle. Every field is an option of the commands that :func:`takes_order` decorates."""
 
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch of the whole job.", rich_help_panel="Order")] = 256
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples per batch, over all ranks.", rich_help_panel="Order")] = 256
     seed: Annotated[int, typer.Option(help="The seed of the shuffle.", rich_help_panel="Order")] = 0
     block: Annotated[
-        int | None, typer.Option(min=1, help="Shuffle blocks of this many records; global if left out.", rich_help_panel="Order")
+        int | None, typer.Option(min=1, help="Records per block. Default: shuffle records globally.", rich_help_panel="Order")
     ] = None
-    window: Annotated[int | None, typer.Option(min=1, help="Blocks that are mixed together.", rich_help_panel="Order")] = None
-    lanes: Annotated[int, typer.Option(min=1, help="Lanes that keep ranks apart.", rich_help_panel="Order")] = 1
+    window: Annotated[int | None, typer.Option(min=1, help="Blocks that are shuffled together.", rich_help_panel="Order")] = None
+    lanes: Annotated[
+        int, typer.Option(min=1, help="Lanes: ranks in different lanes read different blocks.", rich_help_panel="Order")
+    ] = 1
 
     def stream(self, source: Source) -> Stream:
         return source.shuffle(seed=self.seed, block=self.block, window=self.window, lanes=self.lanes)
@@ -196,7 +196,7 @@ def make_loader(paths: Sequence[str], order: OrderOptions, world: int = 1, stora
     """What the user's own function returns, or the loader of rank 0 of data in an order."""
     if len(paths) == 1 and is_function(paths[0]):
         if order != OrderOptions() or world != 1:
-            raise typer.BadParameter(f"{paths[0]} decides about batch size, order and ranks itself: leave those options out")
+            raise typer.BadParameter(f"{paths[0]} sets batch size, order and ranks itself: leave those options out")
         if _given.pairs:
             raise _wrong_option(f"{paths[0]} opens the data itself: leave it out")
         return _call(paths[0])
@@ -210,7 +210,7 @@ def need_loader(made: Any) -> Loader:
     """The penstock loader in what a function returned."""
     loader = core_of(made)
     if loader is None:
-        raise typer.BadParameter(f"expected a function that gives a penstock loader, got {type(made).__name__}")
+        raise typer.BadParameter(f"expected a function that returns a penstock loader, got {type(made).__name__}")
     return loader
 
 
@@ -245,7 +245,7 @@ def storage_options(pairs: Sequence[str] | None) -> dict[str, str] | None:
 def check_storage(words: Sequence[str], storage: Sequence[str] | None) -> None:
     """Options of an object store go with a URL."""
     if storage and not any(map(is_url, places(words))):
-        raise typer.BadParameter(f"an option of an object store goes with a URL, got {' '.join(words)}", param_hint="--storage")
+        raise typer.BadParameter(f"an object store option needs a URL, got {' '.join(words)}", param_hint="--storage")
 
 
 def open_data(
@@ -256,7 +256,7 @@ def open_data(
     Stores on disk refuse to read more than ``record_bytes`` at a time.
     """
     if "" in places(paths):
-        raise typer.BadParameter("expected a path, got an empty word")
+        raise typer.BadParameter("expected a path, got an empty argument")
     check_storage(paths, storage)
     options: dict[str, Any] = {} if generation is None else {"generation": generation}
     if record_bytes is not None and all(is_directory(os.path.join(path, MANIFEST_DIRECTORY)) for path in paths):
@@ -282,7 +282,7 @@ def _open(what: Any, options: dict[str, Any]) -> Source:
             raise
         if refused[1] != "generation":
             raise _wrong_option(f"data of this kind has no option {refused[1]}") from error
-        raise typer.BadParameter("only a store has generations, and this is none", param_hint="--generation") from error
+        raise typer.BadParameter("only a store has generations, and this is not one", param_hint="--generation") from error
 
 
 def places(words: Sequence[str]) -> list[str]:

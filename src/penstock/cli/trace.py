@@ -63,16 +63,18 @@ Of = Annotated[
     typer.Option(
         "--of",
         metavar="DATA|MODULE:FUNCTION",
-        help="The data of the run, or a function that returns its loader. Without options of an order, the order is that of the "
-        "log, if it has one, and NAME=DATA is the data of a stream of a mixture.",
+        help="The data of the run, or a function that returns its loader. Without order options, the order of the log is used, if "
+        "it has one. NAME=DATA is the data of one stream of a mixture.",
     ),
 ]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Open the data that the log of the run names: paths and URLs. Not with the run of a stranger."),
+    typer.Option(
+        "--trust", help="Open the paths and URLs that the log of the run names. Do not use it with the run of a stranger."
+    ),
 ]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page.")]
-Most = Annotated[int, typer.Option(min=1, help="How many records are told.")]
+Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page.")]
+Most = Annotated[int, typer.Option(min=1, help="Number of records to list.")]
 
 MOST_SHOWN = 64
 PICTURE_EDGE = 512
@@ -89,7 +91,7 @@ def open_run(path: str, of: list[str] | None, order: OrderOptions, storage: Sequ
         say(f"note: {number(found.damaged)} {noun(found.damaged, 'block')} of losses did not have the checksum, and are left out")
     if of is None:
         if order != OrderOptions():
-            raise typer.BadParameter("the options of an order go with the data: give it with --of", param_hint="--of")
+            raise typer.BadParameter("order options need the data: pass it with --of", param_hint="--of")
         return Run(found, trust=trust)
     told, _ = found.made_by
     if (len(of) == 1 and is_function(of[0])) or order != OrderOptions() or not has_calls(told):
@@ -97,7 +99,7 @@ def open_run(path: str, of: list[str] | None, order: OrderOptions, storage: Sequ
     if not isinstance(told["calls"], dict):
         return Run(found, data=open_data(of, storage=storage))
     if not all("=" in word for word in of):
-        raise typer.BadParameter("the run has a mixture: give the data of each of its streams, as NAME=DATA", param_hint="--of")
+        raise typer.BadParameter("the run has a mixture: pass the data of each of its streams, as NAME=DATA", param_hint="--of")
     words = dict(word.split("=", 1) for word in of)
     return Run(found, data=by_stream({name: open_data([word], storage=storage) for name, word in words.items()}))
 
@@ -117,22 +119,20 @@ def open_run(path: str, of: list[str] | None, order: OrderOptions, storage: Sequ
 def blame(
     run: RunPath,
     order: OrderOptions,
-    step: Annotated[str | None, typer.Argument(metavar="STEP", help="Only this step; all of the run if left out.")] = None,
+    step: Annotated[str | None, typer.Argument(metavar="STEP", help="Only this step. Default: the whole run.")] = None,
     of: Of = None,
     trust: Trust = False,
     most: Most = 20,
-    ban: Annotated[bool, typer.Option("--ban", help="Print the call that leaves the suspects out.")] = False,
+    ban: Annotated[bool, typer.Option("--ban", help="Print the call that bans the suspects.")] = False,
     ban_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write, or add to, a file of bans, which stream.without(FILE) reads.")
+        Path | None, typer.Option(metavar="FILE", help="Write, or add to, a ban file, which stream.without(FILE) reads.")
     ] = None,
-    from_step: Annotated[
-        int | None, typer.Option(min=0, help="The step from which on they are banned; behind the last one if left out.")
-    ] = None,
+    from_step: Annotated[int | None, typer.Option(min=0, help="The first step of the bans. Default: after the last step.")] = None,
     html: Html = None,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find spikes of the loss, and the records that are to blame: losses out of the ordinary, their steps and streams."""
+    """Find loss spikes and the records that caused them: unusual losses, their steps and streams."""
     if html is not None:
         need_plots()
     found = open_run(run, of, order, storage, trust)
@@ -143,7 +143,7 @@ def blame(
         suspects = list(of_run.suspects)
     else:
         if not step.isdecimal():
-            raise typer.BadParameter(f"expected the number of a step, from 0 on, got {step!r}", param_hint="STEP")
+            raise typer.BadParameter(f"expected the number of a step, from 0, got {step!r}", param_hint="STEP")
         result = of_step = blame_step(found, int(step), most=most, level=level)
         suspects = list({one.key: one for one, visit in of_step.visits if visit.z >= SUSPECT_Z}.values())
     if as_json:
@@ -346,28 +346,28 @@ def _without(bans: Sequence[Ban]) -> str:
 )
 def replay(
     data: Pipeline,
-    step: Annotated[str, typer.Argument(metavar="STEP", help="The number of the batch, from 0 on.")],
+    step: Annotated[str, typer.Argument(metavar="STEP", help="The number of the batch, from 0.")],
     order: OrderOptions,
     of: Of = None,
     trust: Trust = False,
     html: Html = None,
     npz: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the arrays of the batch.")] = None,
     tokenizer: TokenizerFile = None,
-    most: Annotated[int, typer.Option(min=1, help="How many samples are shown.")] = MOST_SHOWN,
+    most: Annotated[int, typer.Option(min=1, help="Number of samples to show.")] = MOST_SHOWN,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the exact batch of a step again, that of all ranks: read, decoded, transformed; with its losses, if DATA is a run."""
+    """Make the exact global batch of a step again: read, decoded, transformed; with its losses, if DATA is a run."""
     data, step = data_first(data, step, "STEP", example="penstock replay runs/a 1000")
     if not step.isdecimal():
-        raise typer.BadParameter(f"expected the number of a batch, from 0 on, got {step!r}", param_hint="STEP")
+        raise typer.BadParameter(f"expected the number of a batch, from 0, got {step!r}", param_hint="STEP")
     wanted, made = int(step), None if tokenizer is None else load_tokenizer(tokenizer)
     losses: list[list[float | None]] | None = None
     if len(data) == 1 and is_run(data[0]):
         run = open_run(data[0], of, order, storage, trust)
         loader, losses, batch = run.loader_at(wanted), _losses_of(run, wanted), run.batch(wanted)
     elif of is not None or trust:
-        raise typer.BadParameter("it goes with the directory of a run", param_hint="--of" if of is not None else "--trust")
+        raise typer.BadParameter("it needs the directory of a run", param_hint="--of" if of is not None else "--trust")
     else:
         loader = need_loader(make_loader(data, order, 1, storage))
         batch = loader.work.make(global_place(loader, wanted))
@@ -505,13 +505,13 @@ def certify(
     ] = None,
     of: Of = None,
     trust: Trust = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="Without RUN: as if this many steps had been delivered.")] = None,
-    records: Annotated[bool, typer.Option("--records", help="Add digests of all records, which are read.")] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="Without RUN: certify this many steps.")] = None,
+    records: Annotated[bool, typer.Option("--records", help="Read all records, and add their digests.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the certificate, as JSON.")] = None,
     storage: Storage = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which batches a run was given, as a digest that is the same on any number of ranks."""
+    """Compute a digest of the batches of a run. It is the same on any number of ranks."""
     if (run is None) == (steps is None):
         raise typer.BadParameter("expected either RUN, or --of and --steps", param_hint="RUN")
     if run is not None:
@@ -544,7 +544,7 @@ def diff(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Name the first step at which two runs were given other batches, and why. The exit code is 1 if they differ."""
+    """Name the first step at which the batches of two runs differ, and why. Exit code 1 if they differ."""
     found = compare(_certificate(a, trust=trust), _certificate(b, trust=trust))
     if as_json:
         print_json(

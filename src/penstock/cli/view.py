@@ -52,14 +52,14 @@ def view(
             help="Data as for info, or a function that returns a loader; not needed with --watch or --run.",
         ),
     ] = None,
-    run: Annotated[str | None, typer.Option(metavar="RUN", help="The directory that penstock.LossLog wrote: its losses.")] = None,
+    run: Annotated[str | None, typer.Option(metavar="RUN", help="The directory that penstock.LossLog wrote.")] = None,
     of: Of = None,
     trust: Trust = False,
-    watch: Annotated[Path | None, typer.Option(metavar="FILE", help="A file of loader figures that a run appends to.")] = None,
+    watch: Annotated[Path | None, typer.Option(metavar="FILE", help="A file that a StatsLog writes during a run.")] = None,
     tokenizer: Annotated[
-        str | None, typer.Option("--tokenizer", metavar="FILE", help="A tokenizer.json: tokens are shown as text, too.")
+        str | None, typer.Option("--tokenizer", metavar="FILE", help="A tokenizer.json, to show tokens as text too.")
     ] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port on 127.0.0.1; 0 selects a free one.")] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
     generation: Generation = None,
     storage: Storage = None,
@@ -115,7 +115,7 @@ def _served(routes: Routes, port: int) -> Iterator[ViewServer]:
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
-        raise typer.BadParameter(f"port {port} cannot be had ({error.strerror}); leave it out to use a free one") from error
+        raise typer.BadParameter(f"port {port} is not available ({error.strerror}); leave it out to use a free one") from error
     try:
         yield server
     finally:

@@ -219,8 +219,8 @@ class ChatTemplate:
             after = self._apply(messages[: number + 1])
             if not (after.startswith(before) and text.startswith(after)):
                 raise ValueError(
-                    f"what the assistant says in message {number} cannot be told: the chat template writes what comes before it, "
-                    "or the generation prompt, in another way when more follows; put {% generation %} and {% endgeneration %} "
+                    f"what the assistant says in message {number} cannot be determined: the chat template writes what comes before "
+                    "it, or the generation prompt, in another way when more follows; put {% generation %} and {% endgeneration %} "
                     "around what the assistant says, in the template"
                 )
             spans.append((len(before), len(after)))
@@ -232,7 +232,7 @@ class ChatTemplate:
             return self._apply([], prompt=True)
         except FAILURES as error:
             raise ValueError(
-                f"what the assistant says in message 0 cannot be told: the chat template fails without a message before it "
+                f"what the assistant says in message 0 cannot be determined: the chat template fails without a message before it "
                 f"({_reason(error)}); begin with another message, or put {{% generation %}} and {{% endgeneration %}} around what "
                 "the assistant says, in the template"
             ) from error
@@ -479,10 +479,10 @@ class _Environment(ImmutableSandboxedEnvironment):
         tree = cast(nodes.Template, _Asking(self._hook).visit(super()._parse(source, name, filename)))
         forbidden = next(tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends, nodes.Block)), None)
         if forbidden is not None:
-            raise SecurityError(f"line {forbidden.lineno}: {type(forbidden).__name__.lower()} has no place in it")
+            raise SecurityError(f"line {forbidden.lineno}: {type(forbidden).__name__.lower()} is not allowed in it")
         for loop in list(tree.find_all(nodes.For)):
             if loop.recursive:
-                raise SecurityError(f"line {loop.lineno}: recursive loops have no place in it")
+                raise SecurityError(f"line {loop.lineno}: recursive loops are not allowed in it")
             cost = sum(len(data.data) for data in loop.find_all(nodes.TemplateData))
             loop.iter = self._hook("counted", [cast(nodes.Expr, loop.iter), nodes.Const(cost)], loop.lineno)
         for concat in list(tree.find_all(nodes.Concat)):

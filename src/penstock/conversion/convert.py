@@ -260,7 +260,7 @@ def convert(
     try:
         if tokenizer is not None:
             if image is not None:
-                raise ValueError("image is for pictures and tokenizer for texts: give one of them")
+                raise ValueError("image is for images and tokenizer is for texts: pass one of them")
             reads = _texts(opened, fields, as_map(map), tokenizer, target, separator)
             return _convert_in_tasks(Conversion.of(reads, layout, executor, threads), target, codec, None, progress)
         names = _chosen(opened.schema, fields)
@@ -295,18 +295,16 @@ def _texts(
     """Texts on their way to tokens. ValueError if the target has no place for what they become."""
     how = as_tokenize(tokenizer)
     if separator is not None:
-        raise ValueError("separator: with a tokenizer, give Tokenize(tokenizer, eos=...) (--eos) instead")
+        raise ValueError("separator: with a tokenizer, pass Tokenize(tokenizer, eos=...) (--eos) instead")
     is_file = target.suffix in (*ONE_FIELD, *MASKED)
     if target.suffix == ".shard":
-        raise ValueError(
-            f"{target}: row shards have no place for tokens: the target must be a store, .rox, .idx, .ds, .bin or .npy"
-        )
+        raise ValueError(f"{target}: row shards cannot store tokens: the target must be a store, .rox, .idx, .ds, .bin or .npy")
     if how.is_chat and is_file and target.suffix not in MASKED:
-        raise ValueError(f"{target}: such a file has no place for the loss mask of conversations; a store, .ds and .npy have")
+        raise ValueError(f"{target}: such a file cannot store the loss mask of conversations; a store, .ds and .npy can")
     names = _chosen(source.schema, fields)
     if before is None:
         names = [how.field_of(source.schema, fields)]
-    missing = f"and a {target.suffix} file has no place for missing documents: select the others, or convert to a store"
+    missing = f"and a {target.suffix} file cannot store missing documents: select the others, or convert to a store"
     is_nullable = before is None and source.schema[names[0]].nullable
     return Input(source, tuple(names), TextMap.of(how, before, missing if is_file else None, is_nullable=is_nullable))
 
@@ -314,11 +312,9 @@ def _texts(
 def _pictures(reads: Input, how: ShrinkImages, target: Location) -> Input:
     """Pictures on their way into a smaller size. ValueError if the target has no place for them, or if something else maps them."""
     if reads.map is not None:
-        raise ValueError(
-            "image makes pictures smaller by a map of its own: give image or map, and the other in a second conversion"
-        )
+        raise ValueError("image= shrinks images with its own map: pass image or map, and the other in a second conversion")
     if target.suffix in (*ONE_FIELD, *MASKED):
-        raise ValueError(f"{target}: such a file has no place for pictures: the target must be a store")
+        raise ValueError(f"{target}: such a file cannot store images: the target must be a store")
     return replace(reads, map=ImageMap.of(how, {name: reads.source.schema[name] for name in reads.names}))
 
 
@@ -380,7 +376,7 @@ def _convert_to_file(work: Conversion, path: Path, separator: object, progress: 
 def _growing(path: Path) -> tuple[Path, Path]:
     """Where a store grows until it gets its name, and the note next to it; StoreError if the name is taken."""
     if status(path) is not None and (not is_directory(path) or names_in(path)):
-        raise StoreError(f"{path}: there is something already; choose another name, or remove it")
+        raise StoreError(f"{path}: it exists already; choose another name, or remove it")
     return _partial(path)
 
 
@@ -485,7 +481,7 @@ def _convert_to_url(
 def _check_url(target: UrlPath) -> None:
     depth = len(PurePosixPath(target.key).parts)
     if any(PurePosixPath(info.key).parts[depth] not in DIRECTORIES for info in listing(target)):
-        raise StoreError(f"{target}: there is something already; choose another name, or remove it")
+        raise StoreError(f"{target}: it exists already; choose another name, or remove it")
 
 
 def _convert_one_field(

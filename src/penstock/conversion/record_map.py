@@ -111,7 +111,7 @@ class BatchMap:
         """The batch that a batch becomes."""
         made = self.function(batch)
         if not isinstance(made, Mapping):
-            raise TypeError(f"the map must give a dict of fields, got a {type(made).__name__}")
+            raise TypeError(f"the map must return a dict of fields, got a {type(made).__name__}")
         return made
 
     @property
@@ -536,7 +536,7 @@ def _telling(given: _Texts) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise SchemaMismatchError(f"{given.name(0)} and those behind it: the tokenizer failed: {error}") from error
+        raise SchemaMismatchError(f"{given.name(0)} and later ones: the tokenizer failed: {error}") from error
 
 
 def _refuse_twice(tokenizer: TextTokenizer, eos: int) -> None:

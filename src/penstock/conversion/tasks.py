@@ -164,7 +164,7 @@ class Input:
         """The fields of the first batch of a task."""
         batch = next(self.batches(task), None)
         if batch is None:
-            raise ValueError("there is no record to find out the fields from: give map=BatchMap(fn, fields=...)")
+            raise ValueError("there is no record to infer the fields from: pass map=BatchMap(fn, fields=...)")
         return guess_fields(batch)
 
     def part(self, task: Task) -> "Input":

@@ -50,9 +50,9 @@ def for_training(loader: Loader) -> Loader:
 
 
 def for_evaluation(loader: Loader) -> Loader:
-    """The loader; ValueError if every evaluation would see other records."""
+    """The loader; ValueError if every evaluation would use other records."""
     if not loader.restart:
-        raise ValueError("a loader for evaluation needs restart=True: without it every evaluation would see other records")
+        raise ValueError("a loader for evaluation needs restart=True: without it every evaluation would use other records")
     return loader
 
 

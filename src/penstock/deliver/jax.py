@@ -254,7 +254,7 @@ class _Placing:
             if split.shard is not None and shard != split.shard:
                 raise ValueError(
                     f"process {jax.process_index()} of {jax.process_count()} needs a loader with shard={split.shard} for its "
-                    f"sharding, got {shard}: samples would come twice, or not at all"
+                    f"sharding, got {shard}: samples would be used twice, or not at all"
                 )
             # A transform may change the number of rows: then every leaf is looked at when it comes.
             parts = split.parts if self._loader.work.transform is None else split.groups

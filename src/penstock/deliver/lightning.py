@@ -114,7 +114,7 @@ def _loader(make: Make) -> Loader:
     if not isinstance(loader, Loader):
         raise TypeError(f"expected a function that makes a penstock Loader, got one that makes {type(loader).__name__}")
     if loader.shard != shard:
-        raise ValueError(f"expected a loader with the shard it was asked for, {shard}, got {loader.shard}: pass shard=shard")
+        raise ValueError(f"expected a loader with the shard it was given, {shard}, got {loader.shard}: pass shard=shard")
     return loader
 
 

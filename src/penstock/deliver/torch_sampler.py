@@ -52,7 +52,7 @@ def check_ranks(shard: Shard, *, is_evaluation: bool = False) -> None:
     elif not is_evaluation and num_ranks() > 1 and _divider() is None:
         warnings.warn(
             f"torch.distributed has {num_ranks()} ranks and this loader no shard, so every rank gets the same records: pass "
-            "shard=penstock.Shard.from_environment(), or ignore penstock.deliver.torch.UnshardedWarning if that is meant",
+            "shard=penstock.Shard.from_environment(), or ignore penstock.deliver.torch.UnshardedWarning if that is intended",
             UnshardedWarning,
             stacklevel=3,
         )
@@ -64,7 +64,7 @@ def refuse_second_division(shard: Shard) -> None:
     if divider is not None:
         raise ValueError(
             f"the records are divided twice, by shard={shard} and by {type(divider).__module__}.{type(divider).__name__}, so most "
-            f"of them would never be seen: leave shard out, or {DIVIDERS[type(divider).__name__]}"
+            f"of them would never be used: leave shard out, or {DIVIDERS[type(divider).__name__]}"
         )
 
 
@@ -339,7 +339,7 @@ def _stream_of(data: Any, seed: int | None) -> RecordStream:
         raise TypeError("a sampler only gives ids, and the data set would decode: give it stream.records, or use DataLoader")
     if isinstance(data, Stream):
         raise TypeError(
-            f"samples of a {type(data).__name__} are no single records: use DataLoader or IterableDataset with a Loader"
+            f"samples of a {type(data).__name__} are not single records: use DataLoader or IterableDataset with a Loader"
         )
     source = data if isinstance(data, Source) else _Ids(len(data) if hasattr(data, "__len__") else whole_number("data", data))
     return source.in_order() if seed is None else source.shuffle(seed=seed)

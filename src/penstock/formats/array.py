@@ -308,7 +308,7 @@ def _npy_header(path: File) -> tuple[str, int, int]:
     if start[:6] != MAGIC:
         raise FormatError(
             f"{path}: expected a .npy file beginning with {MAGIC!r}, found {start[:6]!r}; if these are tokens without a header, as "
-            "OLMo and dolma write them, say of what type: dtype='uint16' or 'uint32' (on the command line: --option dtype=uint16)"
+            "OLMo and dolma write them, state their type: dtype='uint16' or 'uint32' (on the command line: --option dtype=uint16)"
         )
     if len(start) < 10:
         raise TruncatedError(f"{path}: expected the header of a .npy file, found only {len(start)} bytes")
@@ -375,7 +375,7 @@ class Items(Source):
     def __init__(self, data: MapStyle, *, schema: Mapping[str, Field] | None = None) -> None:
         self._data, self._given = data, None if schema is None else dict(schema)
         if self._given is None and len(data) == 0:
-            raise ValueError("there is no record to find out the fields from: give schema={...}")
+            raise ValueError("there is no record to infer the fields from: pass schema={...}")
         self._schema = self._given if self._given is not None else schema_of_record(self._item(0))
 
     def _item(self, index: Any) -> Mapping[str, Any]:

@@ -184,7 +184,7 @@ class _Readers(ForkAware):
         found, path = reader.num_records(), self._paths[shard]
         if found != self._counts[shard]:
             _close(path, reader)
-            raise SourceChangedError(f"{path}: expected {self._counts[shard]} records as at opening, found {found}; open it anew")
+            raise SourceChangedError(f"{path}: expected {self._counts[shard]} records as at opening, found {found}; open it again")
         with self._lock:
             self._open[shard] = reader
             while len(self._open) > self._limit:

@@ -454,7 +454,7 @@ def is_stream(path: str) -> bool:
             raise TruncatedError(f"{path}: expected {MAGIC!r} at the end of an Arrow file, found {tail[-6:]!r}: it was cut")
         return False
     if head.startswith(b"FEA1"):
-        raise UnsupportedVersionError(f"{path}: expected Feather version 2, found version 1: write it anew")
+        raise UnsupportedVersionError(f"{path}: expected Feather version 2, found version 1: write it again")
     if not head.startswith(MESSAGE):
         raise FormatError(f"{path}: expected an Arrow file beginning with {MAGIC!r} or {MESSAGE!r}, found {head!r}")
     if tail != END_OF_STREAM:

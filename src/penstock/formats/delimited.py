@@ -201,7 +201,7 @@ class DelimitedRows:
     def _leaves(self, seen: Seen) -> list[JsonLeaf]:
         files = [(path, found) for path, found in seen if found["names"]]
         if not files:
-            raise FormatError(f"{seen[0][0]}: expected a row with the names of the columns, found none: give names=[...]")
+            raise FormatError(f"{seen[0][0]}: expected a row with the names of the columns, found none: pass names=[...]")
         (first, found), others = files[0], files[1:]
         for path, other in others:
             if other["names"] != found["names"]:

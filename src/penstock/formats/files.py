@@ -446,7 +446,7 @@ class Files(Sequence[File]):
         self._known: dict[str, Any] = {}
         kinds = {type(file) for file in self._files}
         if len(kinds) > 1:
-            raise ValueError("expected files on disk or objects at URLs, got both; open them by themselves, as a list of sources")
+            raise ValueError("expected files on disk or objects at URLs, got both; open them separately, as a list of sources")
         self.is_remote = kinds == {RemoteFile}
 
     @classmethod

@@ -87,7 +87,7 @@ SMALL_WORD = 1 << 4
 TABLE = ".csv.gz"
 LINE_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20
-REMEDY = "give dtype='uint16' or whatever the tokenizer wrote (on the command line: --option dtype=uint16)"
+REMEDY = "pass dtype='uint16' or whatever the tokenizer wrote (on the command line: --option dtype=uint16)"
 
 
 def open_npy_file(what: Names, **options: Any) -> Source:
@@ -262,7 +262,7 @@ def _look_at(file: File, table: File | None, layout: _Layout) -> _Flat:
         if told < (size - offset) // dtype.itemsize:
             ends = np.append(ends, (size - offset) // dtype.itemsize)
     if dtype is None:
-        raise FormatError(f"{file}: the file does not say of what type its tokens are: {REMEDY}")
+        raise FormatError(f"{file}: the file does not state the type of its tokens: {REMEDY}")
     if (size - offset) % dtype.itemsize:
         raise TruncatedError(f"{file}: expected tokens of {dtype}, found {size - offset} bytes, which are no whole number of them")
     if not is_sure or layout.vocab_size is not None:
@@ -311,7 +311,7 @@ def _need_no_magic(file: File, head: bytes) -> None:
         is_header = len(head) >= LLM_C_BYTES and not any(head[LLM_C.size : LLM_C_BYTES])
         remedy = f"rename the file to {BIN}" if is_header else "restore its header, in which zeros follow"
         raise FormatError(
-            f"{file}: expected tokens without a header, found the magic {magic} of llm.c: {remedy}, or give check=False if "
+            f"{file}: expected tokens without a header, found the magic {magic} of llm.c: {remedy}, or pass check=False if "
             "these are tokens"
         )
 
@@ -568,7 +568,7 @@ def _look_at_datatrove(file: File, index: File | None, layout: _Layout, near: Ne
 def _ends(index: File, low: int, high: int) -> npt.NDArray[np.uint64]:
     raw = index.read(low * END.itemsize, high * END.itemsize)
     if len(raw) < (high - low) * END.itemsize:
-        raise TruncatedError(f"{index}: the file was cut while it was read; open it anew")
+        raise TruncatedError(f"{index}: the file was cut while it was read; open it again")
     return np.frombuffer(raw, END)
 
 
@@ -618,7 +618,7 @@ def _stated(metadata: File) -> tuple[bytes, np.dtype[Any] | None, int | None]:
 
 
 def _no_type(file: File) -> FormatError:
-    return FormatError(f"{file}: there is no {file.name}{INDEX} or {METADATA} that says of what type its tokens are: {REMEDY}")
+    return FormatError(f"{file}: there is no {file.name}{INDEX} or {METADATA} that states the type of its tokens: {REMEDY}")
 
 
 class DatatroveTokens(TokenSource):
@@ -652,7 +652,7 @@ class DatatroveTokens(TokenSource):
         if one.index is None:
             return
         if version_of(one.index) != one.index_version:
-            raise SourceChangedError(f"{one.index}: the file was changed after it was opened; open it anew")
+            raise SourceChangedError(f"{one.index}: the file was changed after it was opened; open it again")
         last = 0
         for low in range(0, one.documents, PIECE):
             piece = _ends(one.index, low, min(low + PIECE, one.documents))

@@ -125,11 +125,11 @@ class Decoder:
 
     def _guess(self, first: tuple[str, bytes] | None) -> dict[str, Field]:
         if first is None:
-            raise ValueError("there is no record to find out the fields from: give schema={...}")
+            raise ValueError("there is no record to infer the fields from: pass schema={...}")
         record = self(*first)
         missing = [name for name, value in record.items() if value is None]
         if missing:
-            raise ValueError(f"fields {missing} are missing in {first[0]}, so their types cannot be found out: give schema={{...}}")
+            raise ValueError(f"fields {missing} are missing in {first[0]}, so their types cannot be inferred: pass schema={{...}}")
         return {name: guess_field(name, [value]) for name, value in record.items()}
 
 

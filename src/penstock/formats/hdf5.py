@@ -323,7 +323,7 @@ class GzipRows:
         with open(path, "rb", buffering=0) as opened:
             found = os.fstat(opened.fileno()).st_size
             if found != file[1]:
-                raise SourceChangedError(f"{path}: expected {file[1]} bytes as at opening, found {found}; open it anew")
+                raise SourceChangedError(f"{path}: expected {file[1]} bytes as at opening, found {found}; open it again")
 
             def put(run: tuple[int, int]) -> None:
                 low, high = run

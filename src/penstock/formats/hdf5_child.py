@@ -141,7 +141,7 @@ def choose(file: Any, fields: Any) -> dict[str, str]:
         every = data_sets(file)
         names = {name_of(inner): inner for inner in every}
         if len(names) < len(every):
-            raise Refused("SchemaMismatchError", f"two data sets would have one name among {every}; give fields={{name: data set}}")
+            raise Refused("SchemaMismatchError", f"two data sets would have one name among {every}; pass fields={{name: data set}}")
     elif isinstance(fields, dict):
         names = {name: resolve(file, inner) for name, inner in fields.items()}
     else:
@@ -294,7 +294,7 @@ class OpenFiles:
         path, inner, info = request["path"], request["data_set"], os.stat(request["path"])
         if info.st_size != request["size"]:
             raise Refused(
-                "SourceChangedError", f"expected {request['size']} bytes as at opening, found {info.st_size}; open it anew"
+                "SourceChangedError", f"expected {request['size']} bytes as at opening, found {info.st_size}; open it again"
             )
         version = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
         if path in self._open and self._open[path][1] != version:

@@ -130,7 +130,7 @@ def _files(directory: _Directory, listed: object, key: str) -> list[str]:
     if more:
         raise UnsupportedVersionError(
             f"{where}: expected whole files under {key!r}, found one with {ascii(sorted(more))[:100]}, which an old version wrote: "
-            "load and save it with datasets anew"
+            "load it with datasets and save it again"
         )
     return [_plain(directory, STATE, one["filename"]) for one in listed]
 

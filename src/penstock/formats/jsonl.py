@@ -296,7 +296,9 @@ class JsonLines:
     def choose(self, seen: Seen) -> dict[str, ArrowField]:
         found = [leaf for leaf in self._leaves(seen) if leaf.kind != NOTHING]
         if not found:
-            raise EmptySourceError(f"{seen[0][0]}: expected lines with values, to tell fields by, found none: give schema={{...}}")
+            raise EmptySourceError(
+                f"{seen[0][0]}: expected lines with values, to infer the fields from, found none: pass schema={{...}}"
+            )
         chosen = choose(_nested(found, lambda leaf: leaf.final), self.fields, seen[0][0])
         nullable = {leaf.keys: leaf.nullable for leaf in found}
         return {

@@ -419,7 +419,7 @@ def _look(files: Files) -> tuple[np.dtype[Any], list[_Chunk]]:
     index, *chunks = files
     content = _tokens_content(index)
     if len(content["chunks"]) != len(chunks):
-        raise SourceChangedError(f"{index}: the file was changed while it was read; open it anew")
+        raise SourceChangedError(f"{index}: the file was changed while it was read; open it again")
     dtype = _dtype(index, content["config"])
     told = [
         (file, _count(index, one, "chunk_size"), _count(index, one, "dim"))
@@ -455,13 +455,13 @@ class LitDataTokens(TokenSource):
     def _load(self, number: int, ends: IntArray) -> None:
         chunk, item = self._chunks[number], self._stored.itemsize
         if version_of(chunk.file) != chunk.version:
-            raise SourceChangedError(f"{chunk.file}: the file was changed after it was opened; open it anew")
+            raise SourceChangedError(f"{chunk.file}: the file was changed after it was opened; open it again")
         last = chunk.data
         for low in range(0, chunk.items, PIECE):
             high = min(low + PIECE, chunk.items)
             raw = chunk.file.read(OFFSET.itemsize * (low + 2), OFFSET.itemsize * (high + 2))
             if len(raw) < OFFSET.itemsize * (high - low):
-                raise TruncatedError(f"{chunk.file}: the file was cut while it was read; open it anew")
+                raise TruncatedError(f"{chunk.file}: the file was cut while it was read; open it again")
             offsets = np.frombuffer(raw, OFFSET).astype(np.int64)
             before = np.concatenate([[last], offsets[:-1]])
             bad = np.flatnonzero((offsets < before) | (offsets > chunk.size) | ((offsets - chunk.data) % item != 0))
@@ -522,13 +522,13 @@ def _look_at_items(files: Files) -> tuple[list[PackedColumn], list[PackedFile], 
     index, *chunks = files
     content = _content(index)
     if len(content["chunks"]) != len(chunks):
-        raise SourceChangedError(f"{index}: the file was changed while it was read; open it anew")
+        raise SourceChangedError(f"{index}: the file was changed while it was read; open it again")
     config = content["config"]
     if config.get("item_loader") == "TokensLoader":
         raise FormatError(f"{index}: expected tokens of LitData, of TokensLoader, found {ascii(config.get('data_format'))[:100]}")
     if config.get("item_loader", "PyTreeLoader") != "PyTreeLoader":
         raise UnsupportedTypeError(
-            f"{index}: expected items of PyTreeLoader or TokensLoader, found {ascii(config['item_loader'])[:100]}: write them anew"
+            f"{index}: expected items of PyTreeLoader or TokensLoader, found {ascii(config['item_loader'])[:100]}: write them again"
         )
     codec, level = config.get("compression"), config.get("compression_level") or "chunk"
     if codec is not None and (str(codec).partition(":")[0] != "zstd" or level not in LEVELS):
@@ -717,7 +717,7 @@ class LitDataRows(FileSource, GroupSource):
         index, *chunks = files
         content = _content(index)
         if len(content["chunks"]) != len(chunks):
-            raise SourceChangedError(f"{index}: the file was changed while it was read; open it anew")
+            raise SourceChangedError(f"{index}: the file was changed while it was read; open it again")
         self._versions = Versions(chunks)
         self._spans: dict[str, tuple[int, int]] = {}
         first: dict[str, ArrowField] = {}

@@ -548,7 +548,7 @@ def _look(files: Files) -> tuple[_Index, list[PackedFile], str | None]:
     index, *shards = files
     found = _read_index(index)
     if len(found.shards) != len(shards):
-        raise SourceChangedError(f"{index}: the file was changed while it was read; open it anew")
+        raise SourceChangedError(f"{index}: the file was changed while it was read; open it again")
     codec = _codec(index, found.shards, _are_zipped(found.shards, shards))
     told = list(zip(shards, found.shards, strict=True))
     return found, list(map_at_once(lambda one: _look_at(*one, codec is not None), told, are_remote=files.is_remote)), codec
@@ -621,7 +621,7 @@ def _look_at_lines(files: Files) -> tuple[TextForm, list[LineShard], str | None]
     index, listed = files[0], _shards_of(files[0])
     data, tables = files[1 : len(listed) + 1], files[len(listed) + 1 :]
     if len(data) != len(listed) or len(tables) != len(listed):
-        raise SourceChangedError(f"{index}: the file was changed while it was read; open it anew")
+        raise SourceChangedError(f"{index}: the file was changed while it was read; open it again")
     form = TextForm.of(index, listed[0])
     for number, shard in enumerate(listed):
         if shard.get("version") != 2:

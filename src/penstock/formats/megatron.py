@@ -210,7 +210,7 @@ class Indexed:
     def need_unchanged(self) -> None:
         """SourceChangedError if the index is not the one that was opened."""
         if version_of(self.index) != self.index_version:
-            raise SourceChangedError(f"{self.index}: the file was changed after it was opened; open it anew")
+            raise SourceChangedError(f"{self.index}: the file was changed after it was opened; open it again")
 
 
 def _look(files: Files, scattered: bool) -> list[Indexed]:
@@ -263,7 +263,7 @@ def _read(index: File, head: bytes, start: int, stop: int) -> bytes:
     """Bytes of an index, of which the first are there already."""
     raw = head[start:stop] if stop <= len(head) else index.read(start, stop)
     if len(raw) < stop - start:
-        raise TruncatedError(f"{index}: the file was cut while it was read; open it anew")
+        raise TruncatedError(f"{index}: the file was cut while it was read; open it again")
     return raw
 
 

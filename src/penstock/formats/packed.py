@@ -332,7 +332,7 @@ def _offsets(part: PackedFile) -> npt.NDArray[np.uint32]:
     """The table of a file at a URL. It rises, so that the bytes of records that follow one another do, too."""
     raw = part.file.read(TABLE, TABLE + OFFSET.itemsize * (part.records + 1))
     if len(raw) < OFFSET.itemsize * (part.records + 1):
-        raise TruncatedError(f"{part.file}: the file was cut while it was read; open it anew")
+        raise TruncatedError(f"{part.file}: the file was cut while it was read; open it again")
     part.check_end(raw[-OFFSET.itemsize :])
     offsets = np.frombuffer(raw, OFFSET).astype(np.uint32)
     if falling := np.flatnonzero(offsets[1:] < offsets[:-1]).tolist():

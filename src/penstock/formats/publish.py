@@ -54,7 +54,7 @@ _RENAME_EXCHANGE = 2
 def refuse_existing(path: Path, remedy: str) -> None:
     """FileExistsError if there is anything of that name."""
     if is_there(path):
-        raise FileExistsError(errno.EEXIST, f"there is something of this name already; {remedy}", str(path))
+        raise FileExistsError(errno.EEXIST, f"this name exists already; {remedy}", str(path))
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -299,7 +299,7 @@ def _refuse_existing(target: UrlPath) -> None:
         target.objects.head(target.key)
     except MissingError:
         return
-    raise FileExistsError(errno.EEXIST, "there is something of this name already; choose another name", str(target))
+    raise FileExistsError(errno.EEXIST, "this name exists already; choose another name", str(target))
 
 
 def _put_new(local: Path, target: UrlPath) -> None:
@@ -325,7 +325,7 @@ def copy_files(what: str, files: Sequence[RemoteFile], remote: RemoteOptions) ->
     first, sizes = files[0], [file.info.size for file in files]
     if remote.cache is None:
         raise ValueError(
-            f"{first}: {what} is read by a package that needs files: give cache='a directory' to copy the {sum(sizes):,} bytes to "
+            f"{first}: {what} is read by a package that needs files: pass cache='a directory' to copy the {sum(sizes):,} bytes to "
             "this machine, or convert it to a store"
         )
     if remote.peers is not None:
@@ -409,7 +409,7 @@ def _copy(file: RemoteFile, target: Path) -> int:
             for start in range(0, size, PIECE_BYTES):
                 new.write(file.read(start, min(size, start + PIECE_BYTES)))
             if new.size != size:
-                raise SourceChangedError(f"{file}: expected {size} bytes, found {new.size}; open it anew")
+                raise SourceChangedError(f"{file}: expected {size} bytes, found {new.size}; open it again")
             new.finish()
             staging.publish([target], overwrite=True)
     return size

@@ -218,7 +218,7 @@ def _look(file: File) -> _Head:
         raise TruncatedError(f"{file}: expected a header of {length} bytes, found a file of {size}")
     raw = (start if data <= len(start) else file.read(0, data))[LENGTH_BYTES:data]
     if len(raw) < length:
-        raise TruncatedError(f"{file}: the file was cut while it was read; open it anew")
+        raise TruncatedError(f"{file}: the file was cut while it was read; open it again")
     tensors = _tensors(file, raw, data)
     _check_bounds(file, tensors, data, size)
     return _Head({name: tensor for name, (tensor, _) in tensors.items()}, size, version)
@@ -238,7 +238,7 @@ def _tensors(file: File, raw: bytes, data: int) -> dict[str, tuple[_Tensor, int]
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name occurs twice")
     return made
 
 

@@ -625,7 +625,7 @@ class Sidecar:
         if bad >= 0:
             raise CorruptError(
                 f"{self.path}: bytes {bad * PAGE_BYTES} and following of {name!r} are not what was written: remove the file, and "
-                "it is made again"
+                "it is rebuilt"
             )
 
 

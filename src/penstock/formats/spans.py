@@ -203,7 +203,7 @@ class _FileTable:
                     for n, (name, numbers) in enumerate(zip(columns, rest.reshape(-1, 4).tolist(), strict=True))
                 }
                 return cls(sidecar, records, words, of)
-        raise CorruptError(f"{sidecar.path}: expected where the records of {where} are: remove the file, and it is made again")
+        raise CorruptError(f"{sidecar.path}: expected where the records of {where} are: remove the file, and it is rebuilt")
 
 
 class SpanIndex:

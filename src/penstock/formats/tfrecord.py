@@ -184,7 +184,7 @@ class ExampleSource(TFRecordSource):
         """The fields of records that are spread over all files."""
         ids = np.array(spread(len(self), SAMPLED), np.int64)
         if ids.size == 0:
-            raise ValueError(f"{self._files[0]}: there is no record to find out the fields from: give schema={{...}}")
+            raise ValueError(f"{self._files[0]}: there is no record to infer the fields from: pass schema={{...}}")
         found: dict[str, _Feature] = {}
         stored = self._stored(ids)
         for number, record in enumerate(ids.tolist()):
@@ -221,7 +221,7 @@ class ExampleSource(TFRecordSource):
         field, present = self._fields[name], counts >= 0
         if not field.nullable and not present.all():
             raise SchemaMismatchError(
-                f"{self._where(ids[~present][0])}: expected feature {name!r}, found none: give schema={{...}} with "
+                f"{self._where(ids[~present][0])}: expected feature {name!r}, found none: pass schema={{...}} with "
                 f"{field.with_nullable(True)!r} for it"
             )
         if field.is_fixed:
@@ -286,13 +286,13 @@ class _Feature:
         nullable = self._present < records
         if len(self._kinds) != 1:
             what = "nothing but empty ones" if not self._kinds else "lists of several types"
-            raise SchemaMismatchError(f"feature {name!r}: expected lists of one type, found {what}: give schema={{...}}")
+            raise SchemaMismatchError(f"feature {name!r}: expected lists of one type, found {what}: pass schema={{...}}")
         (kind,) = self._kinds
         if kind == BYTES:
             if self._counts != {1}:
                 raise SchemaMismatchError(
                     f"feature {name!r}: expected one byte string in a record, found {min(self._counts)} to {max(self._counts)}, "
-                    "which no field can be: give schema={...} without it"
+                    "which no field can be: pass schema={...} without it"
                 )
             return Field.bytes(nullable=nullable)
         dtype = "f4" if kind == FLOATS else "i8"

@@ -196,7 +196,7 @@ class DocumentBounds:
         if self.need is not None:
             self.need(np.zeros(1, np.int64), np.array([self.bounds.size], np.int64))
             if np.any(self.bounds[1:] < self.bounds[:-1]):
-                raise CorruptError(f"{self.path}: expected documents in their order: remove the file, and it is made again")
+                raise CorruptError(f"{self.path}: expected documents in their order: remove the file, and it is rebuilt")
         return self.bounds
 
 
@@ -381,7 +381,7 @@ class TokenSource(RowSource):
         if bounds.dtype != np.int64 or bounds.size == 0 or bounds[0] != 0 or bounds[-1] != self._num_tokens:
             raise CorruptError(
                 f"{found.path}: expected documents from token 0 to {self._num_tokens}, found {bounds[:1]} to {bounds[-1:]}: remove "
-                "the file, and it is made again"
+                "the file, and it is rebuilt"
             )
         blocks = np.array(found["blocks"]) if len(found["blocks"]) else None
         block = _index_block(len(bounds) - 1)

@@ -317,7 +317,7 @@ class DocumentEncoder:
             raise TypeError(f"document {number}: expected one dimension, got {documents.shapes.shape[1]}")
         values = documents.values[documents.offsets[0] : documents.offsets[-1]]
         if not self._converts and values.dtype != self.dtype:
-            raise TypeError(f"document {number}: expected {self.dtype} as before, got {values.dtype}; give dtype= to convert")
+            raise TypeError(f"document {number}: expected {self.dtype} as before, got {values.dtype}; pass dtype= to convert")
         elements, lengths = as_elements(f"documents from {number} on", values, self.dtype), documents.lengths
         if self.separator:
             behind = np.frombuffer(self.separator, self.dtype)
@@ -339,7 +339,7 @@ class DocumentEncoder:
         if not isinstance(document, np.ndarray | list | tuple):
             raise TypeError(f"document {number}: expected a text, a byte string or numbers, got {type(document).__name__}")
         if isinstance(document, np.ndarray) and not self._converts and document.dtype != self.dtype:
-            raise TypeError(f"document {number}: expected {self.dtype} as before, got {document.dtype}; give dtype= to convert")
+            raise TypeError(f"document {number}: expected {self.dtype} as before, got {document.dtype}; pass dtype= to convert")
         return np.ascontiguousarray(as_elements(f"document {number}", document, self.dtype)).view(np.uint8).data
 
 
@@ -538,7 +538,7 @@ def check_dtype(target: Path, dtype: np.dtype[Any]) -> None:
     """ValueError if a file of that name has no place for tokens of a type."""
     dtypes = _FORMATS[target.suffix].dtypes
     if str(dtype) not in dtypes:
-        raise ValueError(f"{target}: tokens of {dtype} have no place there: give dtype=, one of {', '.join(sorted(dtypes))}")
+        raise ValueError(f"{target}: tokens of {dtype} cannot be stored there: pass dtype=, one of {', '.join(sorted(dtypes))}")
 
 
 def _write_tokens(file: NewFile, documents: Iterable[Document], encoder: DocumentEncoder, progress: Progress | None) -> _Ends:

@@ -268,7 +268,7 @@ class TarBlocks(PackedBlocks):
         raw = _decompress(where, stored, self._decompression.max_block_bytes)
         found = _scan_memory(where, raw)
         if _Contents.of(raw.nbytes, found) != self._contents[number]:
-            raise CorruptError(f"{where}: expected the samples that were found in it before, found others; open it anew")
+            raise CorruptError(f"{where}: expected the samples that were found in it before, found others; open it again")
         return _ArchiveReader(where, raw, found, self._schema), raw.nbytes
 
 

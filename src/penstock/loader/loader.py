@@ -266,7 +266,8 @@ class Loader:
         """Batches without end, epoch after epoch; with phases, until the last one is over, and with caps, until all are reached."""
         if self._phases is None and not self._schedule.is_endless and not self.stream.is_finite:
             raise ValueError(
-                f"an epoch has no batch ({self.stream.num_samples} samples, batches of {self._batch_size}): nothing would ever come"
+                f"an epoch has no batch ({self.stream.num_samples} samples, batches of {self._batch_size}): "
+                "no batch would ever be returned"
             )
         return Batches(self, endless=True)
 
@@ -368,7 +369,7 @@ class Loader:
     def get_state(self) -> bytes:
         """The 24-byte cursor. ValueError where the run goes on in the order of version 1, which 24 bytes cannot say."""
         if self.stream.order_version < self._first.stream.order_version:
-            raise ValueError("this run goes on in the order of version 1, which 24 bytes cannot say: use state_dict()")
+            raise ValueError("this run continues in the order of version 1, which 24 bytes cannot express: use state_dict()")
         return bytes(self.cursor)
 
     def set_state(self, state: bytes) -> None:
@@ -487,20 +488,20 @@ class Loader:
 
 
 def make_dealing(balance: Balance, schedule: Schedule) -> Dealing:
-    """ValueError, TypeError or KeyError if samples cannot be dealt so. The costs of records are read."""
+    """ValueError, TypeError or KeyError if samples cannot be divided so. The costs of records are read."""
     slots = schedule.shard.world * balance.micro_batches
     for size, _ in schedule.shapes:
         if size % slots:
             raise ValueError(
-                f"a batch of {size} cannot be dealt to {schedule.shard.world} ranks in {balance.micro_batches} micro-batches each: "
-                f"use a multiple of {slots}"
+                f"a batch of {size} cannot be divided among {schedule.shard.world} ranks in {balance.micro_batches} micro-batches "
+                f"each: use a multiple of {slots}"
             )
     costing = schedule.stream.costing(balance)
     for part in schedule.stream.parts:
         lanes = getattr(part.order, "lanes", 1)
         if lanes > 1:
             raise ValueError(
-                f"the order has {lanes} lanes, which give ranks blocks of their own, and balance deals samples to any rank: "
+                f"the order has {lanes} lanes, which give each rank its own blocks, and balance assigns samples to any rank: "
                 "leave out lanes, or balance"
             )
     costing.prepare()

@@ -330,7 +330,7 @@ class PhaseSchedule:
         for phase in curriculum.phases:
             phased.sized(phase.seq_len)  # refuses lengths that it cannot have
             if phase.weights is not None and not stream.is_mixture:
-                raise ValueError("a phase has weights, and the stream is no mixture: leave them out")
+                raise ValueError("a phase has weights, and the stream is not a mixture: leave them out")
         if stream.elements == 0 and len(curriculum) > 0:
             raise ValueError(f"the data is empty, so there is nothing for the {len(curriculum)} steps of the phases")
         for phase in curriculum.phases:
@@ -447,7 +447,7 @@ def make_schedule(stream: Stream, batch_size: int | None, phases: Sequence[Phase
         return PhaseSchedule.of(stream, phases, shard)
     size = whole_number("batch_size", batch_size, least=1)  # type: ignore[arg-type]
     if size % shard.world:
-        raise ValueError(f"batch_size is that of the whole job: {size} cannot be divided among {shard.world} ranks")
+        raise ValueError(f"batch_size is the global batch size: {size} cannot be divided among {shard.world} ranks")
     schedule = EpochSchedule(stream.for_batches(size, tail), size, tail, shard)
     first, axis = schedule.stream.axes[-1]
     if axis == 0 and first > 0 and not schedule.stream.is_finite:

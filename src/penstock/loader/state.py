@@ -192,7 +192,7 @@ def _refuse(differences: Sequence[str]) -> None:
         told = "; ".join(differences[:MAX_DIFFERENCES])
         more = "" if len(differences) <= MAX_DIFFERENCES else f"; and {len(differences) - MAX_DIFFERENCES} more"
         raise StateMismatchError(
-            f"the state belongs to another run (load_state_dict(state, strict=False) takes it all the same): {told}{more}"
+            f"the state belongs to another run (load_state_dict(state, strict=False) loads it anyway): {told}{more}"
         )
 
 

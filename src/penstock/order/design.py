@@ -351,8 +351,8 @@ def _check(kind: str, n: int, size: int | None, seed: int, full_pass: bool) -> _
     size = default_budget(n) if size is None else min(n, whole_number("size", size))
     if size == n and designed_sampling_mandatory(n) and not full_pass:
         raise FullPassError(
-            f"a full pass over {n} rows (the limit is {FULL_PASS_LIMIT}) costs more than it tells: "
-            f"draw a sample, for example size={DEFAULT_BUDGET}, or say full_pass=True"
+            f"a full pass over {n} rows (the limit is {FULL_PASS_LIMIT}) costs more than it is worth: "
+            f"draw a sample, for example size={DEFAULT_BUDGET}, or pass full_pass=True"
         )
     return _Recipe(kind, n, size, seed)
 

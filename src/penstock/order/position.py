@@ -86,7 +86,7 @@ class Cursor:
         if type(state["order_version"]) is not int or state["order_version"] != ORDER_VERSION:
             raise StateError(
                 f"expected order_version {ORDER_VERSION}, got {shown(state['order_version'])}: "
-                "resume with the version of penstock that saved this state, or start anew"
+                "resume with the version of penstock that saved this state, or start a new run"
             )
         return _checked(state["seed"], state["epoch"], state["position"])
 
@@ -208,7 +208,7 @@ def _of_variables() -> tuple[int, int]:
     if any(_exceeds(name, 0) for name in RANKS) or any(_exceeds(name, 1) for name in SIZES):
         seen = ", ".join(f"{name}={os.environ[name]}" for name in (*RANKS, *SIZES) if name in os.environ)
         raise ValueError(
-            f"this is one of several processes, but its rank cannot be told from {seen}: call Shard.from_environment() after "
+            f"this is one of several processes, but its rank cannot be determined from {seen}: call Shard.from_environment() after "
             "torch.distributed.init_process_group (in Lightning in a *_dataloader hook), or pass shard=Shard(rank, world)"
         )
     return 0, 1

@@ -318,11 +318,11 @@ def read_error(url: str, failure: Failure) -> ReadError | None:
         return AccessDeniedError(f"{url}: the store refused ({failure}); check the credentials and their rights")
     if failure.kind in ("changed", "replaced"):
         how = "the object was replaced since it was opened" if failure.kind == "changed" else str(failure)
-        return ObjectChangedError(f"{url}: {how}; open it anew")
+        return ObjectChangedError(f"{url}: {how}; open it again")
     if failure.kind == "redirect":
         return UnsafePathError(f"{url}: {failure}")
     if failure.kind == "range":
-        return TruncatedError(f"{url}: the object ends before the bytes that were asked for")
+        return TruncatedError(f"{url}: the object ends before the requested bytes")
     if failure.kind in ("again", "wrong", "short", "expired", "credentials"):
         return None
     if failure.kind == "whole":
@@ -424,7 +424,7 @@ class _Fetch:
     def _take(self, data: memoryview, rest: Iterator[memoryview]) -> None:
         stop = self._position + len(data)
         if not self._whole and (stop > self._wanted.stop or (stop == self._wanted.stop and any(len(more) for more in rest))):
-            raise FailedError(Failure("wrong", "the store sent more bytes than it was asked for"))
+            raise FailedError(Failure("wrong", "the store sent more bytes than requested"))
         self._write(self._position, data)
         self._position = stop
         self._tries.progress(len(data))

@@ -364,7 +364,7 @@ class HttpClient:
             or not re.fullmatch("[!-~]{1,8192}", target)
             or not re.fullmatch(r"[\w.:-]{1,253}", origin.host, re.ASCII)
         ):
-            raise FailedError(Failure("refused", f"{self._origin}: a redirect to what is no web address"))
+            raise FailedError(Failure("refused", f"{self._origin}: a redirect to something that is not a web address"))
         is_weaker = self._origin.scheme == "https" and origin.scheme == "http"
         if is_weaker or not (self._follows or _is_same(self._origin, origin)):
             remedy = "open that place itself, or allow it with storage_options={'allow_redirects': True}"

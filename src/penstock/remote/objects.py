@@ -304,7 +304,7 @@ class Objects:
         for piece in _pieces(client, result, min(most, self.policy.piece_bytes)):
             data += piece
             if len(data) > most:
-                raise FailedError(Failure("wrong", "the store sent more bytes than it was asked for"))
+                raise FailedError(Failure("wrong", "the store sent more bytes than requested"))
         self.account.add(bytes=len(data))
         return info, bytes(data), True
 
@@ -446,7 +446,7 @@ class Objects:
     def supports_put_new(self, under: str = "") -> bool:
         """Whether the store honours the condition of ``put_new``: tested once, with a scratch object under a prefix."""
         if self.scheme in READ_ONLY:
-            raise WriteRefusedError(f"{self.url_of(under)}: nothing can be written there, places of {self.scheme}:// are only read")
+            raise WriteRefusedError(f"{self.url_of(under)}: nothing can be written there, {self.scheme}:// is read-only")
         if self._can_put_new is None:
             self._can_put_new = self.scheme not in _WEB and self._try_put_new(under)
         return self._can_put_new
@@ -476,7 +476,7 @@ class Objects:
                 raise _ExistsError
             if once and failure.kind == "again" and failure.sent and failure.status != 429:
                 self.account.add(errors=1)
-                raise OutcomeUnknownError(f"{url}: the answer to a write was lost ({failure}); read it back to see")
+                raise OutcomeUnknownError(f"{url}: the response to a write was lost ({failure}); read it back to see")
             if failure.kind not in ("again", "expired", "credentials"):
                 self.account.add(errors=1)
                 kind = StorePermissionError if failure.kind == "denied" else WriteRefusedError
@@ -493,7 +493,7 @@ class Objects:
         from penstock.remote.obstore_client import ObstoreClient
 
         if self.scheme in READ_ONLY:
-            raise FailedError(Failure("refused", f"places of {self.scheme}:// are only read", sent=False))
+            raise FailedError(Failure("refused", f"{self.scheme}:// is read-only", sent=False))
         client = self._clients.client(self.policy, write=write)
         assert isinstance(client, ObstoreClient)
         return client

@@ -237,7 +237,7 @@ def write_page(path: str | Path, sections: Sequence[Section], *, title: str, com
     """Write the page to a file, all of it or nothing. ``command`` made it, ``notes`` say how things were measured."""
     target = Path(path)
     if target.is_file() and not _is_page(target):
-        raise ValueError(f"{target}: there is a file already that is no report; choose another name")
+        raise ValueError(f"{target}: a file that is not a report exists already; choose another name")
     text = make_page(sections, title=title, command=command, notes=notes)
     temporary = target.with_name(f".{target.name[:100]}-{secrets.token_hex(4)}.tmp")
     with writing(target, "writing"):

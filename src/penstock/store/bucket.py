@@ -167,7 +167,7 @@ class ObjectStorage(Storage):
         raise self._unknown(final)
 
     def _unknown(self, final: str) -> DurabilityError:
-        return DurabilityError(0, "the server did not say whether the commit is there; reopen the store to see", self.full(final))
+        return DurabilityError(0, "the server did not confirm whether the commit exists; reopen the store to see", self.full(final))
 
     def is_current(self, generation: int, digest: str) -> bool:
         """Whether there is no successor, and the manifest is still there, looked at in this order.

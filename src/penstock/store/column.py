@@ -143,7 +143,7 @@ def _guess_numbers(name: str, data: Any, first: Any) -> Field:
     """The field of numbers and lists of them: fixed if all records have one shape, ragged otherwise."""
     there = data if isinstance(data, np.ndarray) else [item for item in data if item is not None]
     if len(there) == 0 and len(data) > 0:
-        raise TypeError(f"field {name!r}: expected a value to tell the type from, got {len(data)} missing ones")
+        raise TypeError(f"field {name!r}: expected a value to infer the type from, got {len(data)} missing ones")
     try:
         array = np.asarray(there)
     except ValueError:  # lists of different lengths

@@ -110,12 +110,12 @@ def _absent(path: Location | Storage, generation: int, there: list[int]) -> Miss
     if not there:
         return _not_published(path)
     file = storage_of(path).full(manifest_file(generation))
-    return SnapshotExpiredError(f"{file}: generation {generation} is not there (any more); there are {there[0]} to {there[-1]}")
+    return SnapshotExpiredError(f"{file}: generation {generation} does not exist (any more); there are {there[0]} to {there[-1]}")
 
 
 def _not_published(path: Location | Storage) -> NotPublishedError:
     return NotPublishedError(
-        f"{storage_of(path).location}: nothing was ever committed here; a writer may still be at work, or was stopped before its "
+        f"{storage_of(path).location}: nothing was ever committed here; a writer may still be active, or was stopped before its "
         "first commit"
     )
 

@@ -169,7 +169,9 @@ class Filesystem:
         except OSError as error:
             if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
                 raise UnsupportedFilesystemError(
-                    error.errno, "this filesystem cannot link files, which commits need; write on a local disk and copy", str(final)
+                    error.errno,
+                    "this file system cannot link files, which commits need; write on a local disk and copy",
+                    str(final),
                 ) from error
             with writing(final, "publishing"):
                 raise
@@ -475,7 +477,7 @@ class Lock(Claim):
             with contextlib.suppress(OSError):
                 holder = os.pread(self._descriptor, 200, 0).decode(errors="replace").strip()
             raise LockedError(
-                f"{self._path}: another writer is at work ({holder or 'unknown'}); wait for it or open the store for reading"
+                f"{self._path}: another writer is active ({holder or 'unknown'}); wait for it or open the store for reading"
             ) from error
         except OSError as error:
             if error.errno not in _NO_LOCKS:
@@ -483,7 +485,7 @@ class Lock(Claim):
             if is_needed:
                 raise UnsupportedFilesystemError(
                     error.errno,
-                    f"this filesystem cannot lock files, so that nothing keeps a second writer out: {error.strerror}; mount it "
+                    f"this file system cannot lock files, so nothing prevents a second writer: {error.strerror}; mount it "
                     "with locks, write on a local disk and copy, or open with single_writer=True if there is never more than one",
                     str(self._path),
                 ) from error

@@ -137,7 +137,7 @@ def _collect(storage: Storage, keep: int, keep_s: float, dry_run: bool) -> Colle
     there = {number: file for name, file in manifests.items() if (number := generation_of(name)) is not None}
     unlisted = storage.unlisted(sorted(there))
     if not there and not unlisted:
-        raise ConflictError(f"{storage.location}: all generations that were there are gone: another gc is at work; try again")
+        raise ConflictError(f"{storage.location}: all generations that were there are gone: another gc is running; try again")
     young = {number for number, file in there.items() if now - file.modified < keep_s}
     # Without a gap: as long as a generation is there, no later one was collected.
     oldest = min({*sorted(there)[-keep:], *young, *unlisted})

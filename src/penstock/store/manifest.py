@@ -271,7 +271,7 @@ def _decode(data: bytes) -> Manifest:
         raise ValueError("it has more keys than a manifest can have")
     document = read_document(data, len(line))
     if document.get("format") != "penstock":
-        raise ValueError("it does not say it is one of penstock's")
+        raise ValueError("it is not a manifest of penstock")
     required = document.get("required")
     is_known = isinstance(required, list) and all(feature in FEATURES for feature in required)
     if type(document.get("version")) is not int or document["version"] != FORMAT_VERSION or not is_known:
@@ -295,7 +295,7 @@ def _checked(d: dict[str, Any], digest: str) -> Manifest:
     next_chunk = whole_number("next_chunk", d["next_chunk"], most=_U32)
     chunks = Entries(ChunkEntry, _table(d["chunks"], (next_chunk - 1, None, _U32, MAX_LENGTH, _U32, _U32, MAX_LENGTH)))
     if np.unique(chunks.values("number")).size != len(chunks):
-        raise ValueError("a chunk number is there twice")
+        raise ValueError("a chunk number occurs twice")
     declared, found = _nullable(d.get("nullable"), frozenset(numbers.values()))
     return Manifest(
         dataset=_identity(d["dataset"]),
@@ -492,7 +492,7 @@ def read_document(data: bytes, stop: int) -> dict[str, Any]:
             raise ValueError(f"expected a key at byte {place}")
         name = _parsed(key[1])
         if name in document:
-            raise ValueError("a key is there twice")
+            raise ValueError("a key occurs twice")
         if name in TABLES and data[key.end() : key.end() + 1] == b"[":
             document[name], end = _find_rows(data, key.end(), stop)
         else:
@@ -553,7 +553,7 @@ def _parsed(text: bytes) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return made
 
 

@@ -66,7 +66,7 @@ def decode_redirects(data: bytes, dataset: str, where: str) -> dict[int, Table]:
         for i in range(count):
             number, zero, entries = _FIELD.unpack_from(data, _HEADER.size + i * _FIELD.size)
             if zero != 0 or number in tables or entries > (len(data) - offset) // ENTRY.itemsize:
-                raise ValueError("a table is there twice or outside the file")
+                raise ValueError("a table occurs twice or is outside the file")
             tables[number] = np.frombuffer(data, ENTRY, entries, offset)
             offset += entries * ENTRY.itemsize
             ids = tables[number]["id"]

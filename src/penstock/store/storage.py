@@ -75,7 +75,7 @@ def as_location(path: str | os.PathLike[str] | UrlPath, storage_options: Mapping
     if isinstance(path, str) and is_url(path):
         return url_path(path, storage_options)
     if storage_options is not None:
-        raise ValueError(f"storage_options go with the URL of an object store, got {str(path)!r}")
+        raise ValueError(f"storage_options need the URL of an object store, got {str(path)!r}")
     return path if isinstance(path, UrlPath) else Path(path)
 
 

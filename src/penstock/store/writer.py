@@ -361,7 +361,7 @@ class Writer:
             raise ConflictError(f"{location}: generation {base.generation} is gone; reopen the store") from error
         if (newest.dataset, newest.fields, newest.numbers) != (base.dataset, base.fields, base.numbers):
             what = "another data set is here now" if newest.dataset != base.dataset else "another writer added a field"
-            raise ConflictError(f"{location}: {what}; reopen the store, and write these records anew")
+            raise ConflictError(f"{location}: {what}; reopen the store, and write these records again")
         redirects = self._redirects if newest.redirects == base.redirects else load_redirects(self._files, newest)
         shift = newest.next_chunk - base.next_chunk
         own = self._row_map.segments[len(base.segments) :]
@@ -537,7 +537,7 @@ def begin_store(
     claim = storage.claim(single_writer=single_writer)
     try:
         if generations(storage):
-            raise StoreError(f"{location}: there is a store already; open it with mode='a', or remove it")
+            raise StoreError(f"{location}: a store exists already; open it with mode='a', or remove it")
         base = Manifest(
             dataset=dataset,
             generation=0,

@@ -53,7 +53,7 @@ class BanFile:
         if is_there(path):
             before = BanFile.load(path)
             if (before.data, dict(before.samples)) != (self.data, dict(self.samples)):
-                raise StateMismatchError(f"{path}: there are bans already, of other data: choose another name")
+                raise StateMismatchError(f"{path}: the file has bans of other data: choose another name")
             bans = (*before.bans, *(ban for ban in bans if ban not in before.bans))
         told = [{"stream": list(ban.stream), "from_step": ban.from_step, "ids": list(ban.ids)} for ban in bans]
         write_note(path, KIND, VERSION, {"data": self.data, "samples": dict(self.samples), "bans": told})

@@ -142,7 +142,9 @@ def find_bounds(line: Any, separator: Any) -> DocumentBounds:
     if separator is None:
         bounds = getattr(line, "document_bounds", None)
         if bounds is None:
-            raise ValueError("this token file does not say where documents end: give the separator that ends each, separator=")
+            raise ValueError(
+                "this token file does not mark where documents end: pass separator=, the token that ends each document"
+            )
         bounds = np.ascontiguousarray(bounds, np.int64)
         if bounds.size == 0 or bounds[0] < 0 or bounds[-1] > line.num_tokens:
             raise ValueError(

@@ -91,9 +91,9 @@ class ImageStream(PartStream):
         self._seed = None if seed is None else whole_number("seed", seed, most=MAX_SEED)
         names = [one.name for one in self._images]
         if not names:
-            raise ValueError("expected at least one field of pictures, got none")
+            raise ValueError("expected at least one field of images, got none")
         if len(set(names)) < len(names) or len({one.data for one in self._images}) < len(names):
-            raise ValueError(f"a field of pictures is given twice: {names}")
+            raise ValueError(f"a field of images is given twice: {names}")
         replaced = {place for one in self._images for place in (one.data, one.path)}
         if taken := [name for name in names if name in records.schema and name not in replaced]:
             raise ValueError(f"the stream has fields {taken} already")
@@ -167,11 +167,11 @@ class ImageStream(PartStream):
 
     def sequences(self, seq_len: int, **options: Any) -> Any:
         """Pictures are no tokens: TypeError."""
-        raise TypeError("sequences() cuts tokens, and this stream has pictures: call it on the stream of records, without images()")
+        raise TypeError("sequences() cuts tokens, and this stream has images: call it on the stream of records, without images()")
 
     def pack(self, length: int, **options: Any) -> Any:
         """Pictures are no tokens: TypeError."""
-        raise TypeError("pack() packs documents, and this stream has pictures: call it on the stream of records, without images()")
+        raise TypeError("pack() packs documents, and this stream has images: call it on the stream of records, without images()")
 
     def close(self) -> None:
         self._records.close()
@@ -225,14 +225,14 @@ class ImageStream(PartStream):
 
     def with_images(self, names: Sequence[str], options: ImageOptions, seed: int | None) -> "ImageStream":
         if seed is not None and seed != self._image_seed:
-            raise ValueError("all pictures of a sample have one seed: give it to the first call of images()")
+            raise ValueError("all images of a sample have one seed: pass it to the first call of images()")
         return self._adding([find_image(self._left, name, options) for name in names])
 
     def with_masks(self, names: Sequence[str], size: int | Sequence[int] | None, fill: int, of: str | None) -> "ImageStream":
         pictures = [one for one in self._images if not one.options.numbers]
         picture = pictures[0] if of is None and len(pictures) == 1 else next((one for one in pictures if one.name == of), None)
         if picture is None:
-            raise KeyError(f"expected in ``of`` the pictures of the masks, one of {[one.name for one in pictures]}, got {of!r}")
+            raise KeyError(f"expected in ``of`` the images of the masks, one of {[one.name for one in pictures]}, got {of!r}")
         options = picture.options.of_masks(size, fill)
         return self._adding([find_image(self._left, name, options, picture.data) for name in names])
 
@@ -365,8 +365,8 @@ class ImageStream(PartStream):
         for record, path in zip(ids.tolist(), self.source.read(ids, [image.path])[image.path], strict=True):
             if path is not None:
                 raise ImageError(
-                    f"record {record}, field {image.name!r}: the data has only the name of a file, {path!r}, and not its bytes: "
-                    "embed the pictures when the data is written, or open the files as a folder"
+                    f"record {record}, field {image.name!r}: the data has only a file name, {path!r}, and not its bytes: "
+                    "embed the images when the data is written, or open the files as a folder"
                 )
 
     def boxes_of(self, picks: RecordPicks, field: str | None) -> npt.NDArray[np.int32]:
@@ -392,11 +392,11 @@ class ImageStream(PartStream):
     def _image_named(self, field: str | None) -> ImageField:
         found = [one for one in self._images if field in (None, one.name)]
         if len(found) != 1:
-            raise KeyError(f"expected the name of a field of pictures, one of {[one.name for one in self._images]}, got {field!r}")
+            raise KeyError(f"expected the name of a field of images, one of {[one.name for one in self._images]}, got {field!r}")
         return found[0]
 
 
 def _need_seeds(picks: RecordPicks) -> npt.NDArray[np.uint64]:
     if picks.seeds is None:
-        raise TypeError("these samples were located by another stream: locate them with the stream of pictures")
+        raise TypeError("these samples were located by another stream: locate them with the stream of images")
     return picks.seeds

@@ -207,9 +207,7 @@ class SequenceStream(PartStream):
             raise TypeError(f"the order {order!r} is not one of all {len(self._source)} records")
         self._order = _page_order(order, self._pages, line.block_size, page)
         if self.has_bans and np.count_nonzero(self._banned_pages(None) < self._pages) >= max(1, self._pages):
-            raise ValueError(
-                "every page of tokens has a banned record in it, so there is nothing to take instead: use a smaller page"
-            )
+            raise ValueError("every page of tokens has a banned record in it, so there is no replacement: use a smaller page")
 
     @property
     def has_bans(self) -> bool:
@@ -436,7 +434,7 @@ class SequenceStream(PartStream):
     def _page_bans(self) -> Bans:
         find = getattr(self._line, "token_ranges", None)
         if find is None and self._bans:
-            raise TypeError(f"{self._source!r} cannot tell which tokens belong to a record, so that none can be banned")
+            raise TypeError(f"{self._source!r} does not know which tokens belong to a record, so that none can be banned")
         ranges = [(from_step, *find(ids)) for from_step, ids in self._bans] if find is not None else []
         found = []
         for from_step, starts, counts in (*ranges, *self._document_bans.ranges):
@@ -512,13 +510,13 @@ class SequenceStream(PartStream):
         elif hasattr(self._line, "token_ranges"):
             starts, counts = self._line.token_ranges(as_ids(record, len(self._source))[:1])
         else:
-            raise TypeError(f"{self._source!r} cannot tell which tokens belong to a record")
+            raise TypeError(f"{self._source!r} does not know which tokens belong to a record")
         return int(starts[0]), int(counts[0])
 
     def _places_of(self, epoch: int, start: int, stop: int) -> list[tuple[int, int]]:
         """Where on the line of an epoch the tokens [start, stop) of the data are, page by page, in rising order."""
         if not isinstance(self._order, InvertibleOrder):
-            raise TypeError(f"{self._order!r} has no inverse, so it cannot say where a document stands")
+            raise TypeError(f"{self._order!r} has no inverse, so it cannot determine where a document is used")
         pages = np.arange(start // self._page, (stop - 1) // self._page + 1)
         begin, places = pages * self._page, pages.copy()
         places[pages < self._pages] = self._order.positions(epoch, pages[pages < self._pages])
@@ -816,7 +814,7 @@ class DocumentStream(SequenceStream):
         if self._bans:
             banned = self._bans.at(None)
             if int(self._line.token_ranges(banned)[1].sum()) >= self.axis:
-                raise ValueError("every document that has tokens is banned, so there is nothing to take instead")
+                raise ValueError("every document that has tokens is banned, so there is no replacement")
 
     def _layout(self) -> dict[str, Any]:
         return {}

@@ -291,7 +291,7 @@ class Stream(ABC):
 
     def with_images(self, names: Sequence[str], options: "ImageOptions", seed: int | None) -> "Stream":
         """What :meth:`images` gives."""
-        raise TypeError(f"{type(self).__name__} has no pictures: images() is for records of a source, and for mixtures of them")
+        raise TypeError(f"{type(self).__name__} has no images: images() is for records of a source, and for mixtures of them")
 
     def masks(
         self,
@@ -329,7 +329,7 @@ class Stream(ABC):
 
     def with_masks(self, names: Sequence[str], size: int | Sequence[int] | None, fill: int, of: str | None) -> "Stream":
         """What :meth:`masks` gives."""
-        raise TypeError("masks() goes behind images(), which says what part of a picture its mask is of")
+        raise TypeError("call masks() after images(), which determines the part of an image that its mask covers")
 
     def boxes(self, epoch: int, positions: Any, field: str | None = None, *, step: int = 0) -> npt.NDArray[np.int32]:
         """x, y, width and height of the part of its picture that each sample is, in pixels of the picture as it is displayed, and 1
@@ -342,7 +342,7 @@ class Stream(ABC):
 
     def boxes_of(self, picks: Any, field: str | None) -> npt.NDArray[np.int32]:
         """See :meth:`boxes`."""
-        raise TypeError(f"{type(self).__name__} has no pictures: call images() first")
+        raise TypeError(f"{type(self).__name__} has no images: call images() first")
 
     def for_batches(self, batch_size: int, tail: str) -> "Stream":
         """The same stream for batches of that size, where its order depends on them: with weights by step."""
@@ -371,7 +371,7 @@ class Stream(ABC):
 
     def where(self, record: Any, *, epochs: range = range(1)) -> list[tuple[int, int]]:
         """(epoch, position) of every time a record comes in those epochs."""
-        raise TypeError(f"{type(self).__name__} cannot say where a record stands")
+        raise TypeError(f"{type(self).__name__} cannot determine where a record is used")
 
     def ranges_of(self, record: Any, epochs: range, before: int | None = None) -> Iterator[tuple[int, int, int]]:
         """(epoch, low, high): the positions [low, high) at which a record is, wherever samples begin, bans apart. Of an epoch that
@@ -382,7 +382,7 @@ class Stream(ABC):
 
     def holds(self, picks: Any, record: Any) -> bool:
         """Whether a record that :meth:`where` knows is among samples."""
-        raise TypeError(f"{type(self).__name__} cannot say where a record stands")
+        raise TypeError(f"{type(self).__name__} cannot determine where a record is used")
 
     def explain(self, picks: Any, *, documents: bool = False) -> dict[str, Any]:
         """Samples as :meth:`Loader.explain` shows them. ``documents`` finds those of token files that have no table of them."""
@@ -567,7 +567,7 @@ class RecordStream(PartStream):
             return "tokens"
         if len(varying) != 1:
             raise TypeError(
-                f"expected a field 'tokens', or one field of varying length, among {list(self.schema)}: give by= a field"
+                f"expected a field 'tokens', or one field of varying length, among {list(self.schema)}: pass by=, a field"
             )
         return varying[0]
 
@@ -775,7 +775,7 @@ class RecordStream(PartStream):
             return banned
         bans = self.bans.with_ids(ids, from_step, len(self.source))
         if isinstance(self.order, Weighted) and not _can_come(self.order, bans[-1][1]):
-            raise ValueError("every record that has a weight is banned, so there is nothing to take instead")
+            raise ValueError("every record that has a weight is banned, so there is no replacement")
         return RecordStream(self.source, self.order, bans=bans)
 
     def unbanned(self, from_step: int) -> "RecordStream":
@@ -835,7 +835,7 @@ class RecordStream(PartStream):
         if banned.size == 0:
             return ids
         if banned.size >= len(self.source):
-            raise ValueError("every record is banned, so there is nothing to take instead")
+            raise ValueError("every record is banned, so there is no replacement")
         for place in np.flatnonzero(is_in(ids, banned)):
             ids[place] = self._substitute(epoch, int(positions[place]), banned)
         return ids
@@ -849,7 +849,7 @@ class RecordStream(PartStream):
         """
         number = int(as_ids(record, len(self.source))[0])
         if not isinstance(self.order, InvertibleOrder):
-            raise TypeError(f"{self.order!r} has no inverse, so it cannot say where a record stands")
+            raise TypeError(f"{self.order!r} has no inverse, so it cannot determine where a record is used")
         return [(epoch, int(self.order.positions(epoch, [number])[0])) for epoch in epochs]
 
     def holds(self, picks: RecordPicks, record: Any) -> bool:
@@ -868,7 +868,7 @@ class Bans(tuple[tuple[int, IntArray], ...]):
         """These bans, and one more: of ids in [0, count)."""
         banned = np.unique(as_ids(ids, count))
         if banned.size >= count:
-            raise ValueError("every record is banned, so there is nothing to take instead")
+            raise ValueError("every record is banned, so there is no replacement")
         return Bans((*self, (whole_number("from_step", from_step), banned)))
 
     def before(self, from_step: int) -> "Bans":
@@ -919,7 +919,7 @@ def substitute(seed: int, epoch: int, position: int, n: int, banned: IntArray, o
         attempt += 1
         if attempt == LOOKED_AT and isinstance(order, Weighted):
             if not _can_come(order, banned):
-                raise ValueError("every record that has a weight is banned, or cannot be read, so there is nothing to take instead")
+                raise ValueError("every record that has a weight is banned, or cannot be read, so there is no replacement")
             return order.draw_but(_core.absorb(root, attempt), banned)
 
 

@@ -239,7 +239,7 @@ class LossLog:
     def _hold(self, losses: Any, step: int | None) -> None:
         loader = self._loader
         if loader is None:
-            raise ValueError("the log knows no loader: give it, or call follow(loader)")
+            raise ValueError("the log has no loader: pass it, or call follow(loader)")
         if self._process != os.getpid():
             raise RuntimeError("the log belongs to the process that made it, this is another")
         if loader.schedule is not self._schedule:
@@ -249,7 +249,7 @@ class LossLog:
             self._schedule = loader.schedule
         number = loader.step - 1 if step is None else whole_number("step", step)
         if number < 0:
-            raise ValueError("the loader gave no batch yet: log losses behind the batch they are of, or give step=")
+            raise ValueError("the loader has returned no batch yet: log losses after their batch, or pass step=")
         now = time.monotonic()
         if not self._held:
             self._held_since = now
@@ -310,7 +310,7 @@ class LossLog:
             self._is_warned = True
             told = f"{type(error).__name__}: {shown(str(error))[1:-1]}" if not str(error).isprintable() else str(error)
             try:
-                warnings.warn(f"{self.path}: losses were not logged, the training goes on: {told}", LossLogWarning, stacklevel=3)
+                warnings.warn(f"{self.path}: losses were not logged, training continues: {told}", LossLogWarning, stacklevel=3)
             except LossLogWarning:  # where warnings are errors: not in a training
                 return
 

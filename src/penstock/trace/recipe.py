@@ -110,13 +110,13 @@ def make_loader(told: Any, batch_size: int, tail: str, path: Path, data: Any = N
     """
     if not has_calls(told) or (data is None and told.get("data") is None):
         raise ValueError(
-            f"{path}: the log does not say how its stream is made: give the loader (--of train:make_loader in a shell), "
+            f"{path}: the log does not say how its stream is made: pass the loader (--of train:make_loader in a shell), "
             "or log with LossLog(..., data=...)"
         )
     if data is None and not trust:
         raise UnsafePathError(
-            f"{path}: the log names its data, {shown(told['data'])}, and a log may come from anybody: give the data (--of DATA in "
-            "a shell), or say that it may be opened (trust=True, --trust in a shell)"
+            f"{path}: the log names its data, {shown(told['data'])}, and a log may come from anyone: pass the data (--of DATA in a "
+            "shell), or allow it to be opened (trust=True, --trust in a shell)"
         )
     if data is not None:
         _check_names(data, told["calls"])

@@ -280,7 +280,9 @@ class Run:
             try:
                 self._dealings[number] = make_dealing(stretch.balance, schedule)
             except (KeyError, TypeError, ValueError) as error:
-                raise StateMismatchError(f"{self.table.path}: samples cannot be dealt as the log says: {error}") from error
+                raise StateMismatchError(
+                    f"{self.table.path}: samples cannot be assigned to ranks as the log says: {error}"
+                ) from error
         dealt = replace(loader.work, dealing=self._dealings[number]).dealt(schedule.place(step))
         own = dealt.of_rank(Shard(rank, stretch.world))
         return np.concatenate([own, every[len(own) :]])  # what fills a batch up is every world-th again

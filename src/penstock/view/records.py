@@ -52,9 +52,9 @@ def make_image(value: Any, edge: int | None) -> Response:
     if isinstance(value, bytes):
         return _original(value)
     if not isinstance(value, np.ndarray) or edges(value.dtype, value.shape) is None:
-        raise RefusedError(HTTPStatus.NOT_FOUND, "this value is no picture")
+        raise RefusedError(HTTPStatus.NOT_FOUND, "this value is not an image")
     if value.size > MOST_BYTES:
-        raise RefusedError(HTTPStatus.NOT_FOUND, f"the picture has {value.size} bytes, more than the {MOST_BYTES} that are shown")
+        raise RefusedError(HTTPStatus.NOT_FOUND, f"the image has {value.size} bytes, more than the {MOST_BYTES} that are shown")
     return Response(HTTPStatus.OK, "image/png", _png(_pixels(value, edge)))
 
 
@@ -106,11 +106,11 @@ def image_kind(data: bytes) -> str | None:
 def _original(data: bytes) -> Response:
     kind = image_kind(data)
     if kind is None:
-        raise RefusedError(HTTPStatus.NOT_FOUND, "these bytes are no PNG, JPEG, WebP or GIF")
+        raise RefusedError(HTTPStatus.NOT_FOUND, "these bytes are not PNG, JPEG, WebP or GIF")
     width, height = _size(kind, data)
     if 3 * width * height > MOST_BYTES or len(data) > MOST_BYTES:
         raise RefusedError(
-            HTTPStatus.NOT_FOUND, f"the picture has {width} x {height} pixels, more than the {MOST_BYTES // 3} that are shown"
+            HTTPStatus.NOT_FOUND, f"the image has {width} x {height} pixels, more than the {MOST_BYTES // 3} that are shown"
         )
     return Response(HTTPStatus.OK, kind, data)
 

@@ -195,12 +195,14 @@ class Routes:
 
     def _need_loader(self) -> ShownLoader:
         if self.shown is None:
-            raise RefusedError(HTTPStatus.NOT_FOUND, "this needs a loader; start with: penstock view MODULE:FUNCTION, or --run RUN")
+            raise RefusedError(
+                HTTPStatus.NOT_FOUND, "this page needs a loader; start with: penstock view MODULE:FUNCTION, or --run RUN"
+            )
         return self.shown
 
     def _need_losses(self) -> ShownLoader:
         if self.shown is None or not self.shown.has_losses:
-            raise RefusedError(HTTPStatus.NOT_FOUND, "this needs the losses of a run; start with: penstock view --run RUN")
+            raise RefusedError(HTTPStatus.NOT_FOUND, "this page needs the losses of a run; start with: penstock view --run RUN")
         return self.shown
 
     def shares(self, query: Query) -> Response:
@@ -252,7 +254,7 @@ def _field(source: Source, place: int) -> str:
 def _id(source: Source, text: str) -> int:
     record = whole(text, "record", most=MOST_NUMBER)
     if record >= len(source):
-        raise RefusedError(HTTPStatus.NOT_FOUND, f"there is no record {record}; there are {len(source)}, from 0 on")
+        raise RefusedError(HTTPStatus.NOT_FOUND, f"there is no record {record}; there are {len(source)}, from 0")
     return record
 
 
