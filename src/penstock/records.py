@@ -197,12 +197,12 @@ class Source(ABC):
     @property
     @abstractmethod
     def schema(self) -> Mapping[str, Field]:
-        """The fields by name."""
+        """The fields, by name."""
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """A text that equal data has in every process and on every host, and other data does not."""
+        """A text that identifies the data: equal on every host for equal data, different for other data."""
 
     def sample_digest(self, sampling: Sampling) -> str | None:
         """A digest of samples spread over all of the data, for states, pickles and collections: equal for equal data on every
@@ -212,7 +212,7 @@ class Source(ABC):
         return self.fingerprint
 
     def digest(self, *, progress: Callable[[int, int], None] | bool | None = None) -> str:
-        """The sha256 of all records, which are read for it: of the fields with their names and types, and of every value.
+        """Read all records and return their sha256: of the names and types of the fields, and of every value.
 
         Equal for equal records in every format: that of files, and of the store they were converted into. ``progress`` is a
         function called with records and bytes done, or ``True`` for a bar in the terminal. A source remembers its digest until a
@@ -236,12 +236,12 @@ class Source(ABC):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What is known of the data beyond its fields, such as the names of classes: JSON values by name, read-only."""
+        """Facts about the data, such as class names: a read-only mapping with JSON values."""
         return NO_METADATA
 
     @property
     def blocks(self) -> Blocks:
-        """The runs of records that are best read together."""
+        """The runs of consecutive records to read together."""
         return Blocks(len(self), 1024)
 
     @property
@@ -260,7 +260,7 @@ class Source(ABC):
         """
 
     def read(self, ids: Any, fields: Sequence[str] | None = None, out: Outputs | None = None) -> Batch:
-        """A batch of records in the order of ``ids``. Arrays in ``out``, for fixed fields, are filled instead of new ones."""
+        """A batch of records in the order of ``ids``. Fills the arrays in ``out``, for fixed fields, instead of new ones."""
         wanted, schema = as_ids(ids, len(self)), self.schema
         if fields is None and out is None:  # what a loader asks for, in a hurry
             return typed(self._read(wanted, list(schema), {}), self._nullable)
@@ -325,7 +325,7 @@ class Source(ABC):
 
     @property
     def behind(self) -> "Source | None":
-        """The source whose records this one passes through a function; None if the bytes are its own."""
+        """The source whose records this one maps; None if it owns its bytes."""
         return None
 
     @property
@@ -359,28 +359,27 @@ class Source(ABC):
     # Streams: this source in an order. They live in higher layers, which provide them.
 
     def in_order(self) -> "RecordStream":
-        """Record after record."""
+        """The records in sequence."""
         stream: RecordStream = _provided["in_order"](self)
         return stream
 
     def shuffle(self, *, seed: int, block: int | None = None, window: int | None = None, lanes: int = 1) -> "RecordStream":
-        """Every record once per epoch, in a fresh random order each time.
+        """Every record once per epoch, in a new random order each time.
 
-        Where single records are cheap to read the shuffle is global. Where they are expensive (compressed HDF5 chunks, row groups),
-        or if ``block``, ``window`` or ``lanes`` is given, blocks of ``block`` records are permuted, ``window`` of them at a time
-        are shuffled together (16 unless given), and ``lanes`` of such groups are read side by side, so that ranks need not read the
-        same blocks.
+        If single records are cheap to read, the shuffle is global. If they are expensive (compressed HDF5 chunks, row groups) or
+        ``block``, ``window`` or ``lanes`` is given, it permutes blocks of ``block`` records and shuffles the records of ``window``
+        blocks (default: 16) together. With ``lanes``, ranks read different blocks.
         """
         stream: RecordStream = _provided["shuffle"](self, seed, block, window, lanes)
         return stream
 
     def slide(self, window: int, stride: int | None = None) -> "RecordStream":
-        """Windows of ``window`` records, each ``stride`` after the one before (``window`` unless given), around the data."""
+        """Sliding windows of ``window`` records, ``stride`` apart (default: ``window``), that wrap around at the end."""
         stream: RecordStream = _provided["slide"](self, window, stride)
         return stream
 
     def sample(self, *, seed: int, weights: npt.ArrayLike | str | None = None, size: int | None = None) -> "RecordStream":
-        """Records drawn at random with replacement: one in three does not come in an epoch.
+        """Records drawn at random with replacement: about a third are not used in an epoch.
 
         With ``weights``, numbers or the name of a field that has them, a record comes in proportion to its weight, and an epoch has
         ``size`` samples, as many as records unless given. See :class:`penstock.order.Weighted`.
@@ -398,7 +397,7 @@ class Source(ABC):
         masses: npt.ArrayLike | None = None,
         full_pass: bool = False,
     ) -> "RecordStream":
-        """A sample with known probabilities, for estimates: batches have a field ``weight``, one over the probability.
+        """A random sample with known probabilities, for estimates: batches have a field ``weight``, 1 / probability.
 
         ``size`` records, or a ``fraction`` of them; spread evenly over ``strata`` (blocks of that many records, or their lengths),
         or in proportion to ``masses`` (of records, or of strata). See :class:`penstock.order.Design`.
@@ -409,7 +408,7 @@ class Source(ABC):
     # Other sources made of this one. They live in higher layers, which provide them.
 
     def select(self, ids: Any) -> "Source":
-        """The records of a slice, a mask or a list of ids, in that order, as a source. Nothing is read."""
+        """The records of a slice, a mask or a list of ids, in that order, as a source. Reads nothing."""
         selected: Source = _provided["select"](self, ids)
         return selected
 
@@ -432,7 +431,7 @@ class Source(ABC):
         return made
 
     def pick(self, *fields: str) -> "Source":
-        """These fields, as a source; the others are not read."""
+        """A source with only these fields; the others are not read."""
         picked: Source = _provided["pick"](self, fields)
         return picked
 
@@ -454,8 +453,8 @@ class Source(ABC):
         return cast
 
     def map(self, fn: Callable[[dict[str, Any]], Mapping[str, Any]], *, schema: Mapping[str, Field] | None = None) -> "Source":
-        """Every record passed through ``fn`` when it is read. ``schema`` says what comes out; it is found out from record 0 if
-        left out, so records of other shapes need it.
+        """Apply ``fn`` to every record when it is read. ``schema`` has the fields that ``fn`` returns; by default they are inferred
+        from record 0, so pass it if records differ in shape.
         """
         mapped: Source = _provided["map"](self, fn, schema)
         return mapped
@@ -463,7 +462,7 @@ class Source(ABC):
     # Life
 
     def close(self) -> None:  # noqa: B027 - not every source holds something
-        """Close files. Arrays already given out stay valid. Idempotent."""
+        """Close files. Arrays already returned stay valid. Idempotent."""
 
     def __enter__(self) -> "Self":
         return self

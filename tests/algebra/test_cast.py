@@ -130,12 +130,12 @@ def test_a_value_keeps_its_meaning_or_is_refused(value: Any, source: str, target
 @pytest.mark.parametrize(
     ("values", "target", "record", "message"),
     [
-        (np.array([[1, 2], [3, 300]]), "u1", 1, "has 300, which is no u1: cast to a wider type"),
-        (np.array([[1.0, 2], [3, 4.5]]), "i8", 1, r"has 4\.5, which is no i8: cast with allow='round'"),
-        (np.array([2**53 + 1, 2]), "f8", 0, r"has 9007199254740993, which is no f8: cast with allow='round'"),
-        (np.array([1.0, 1e39]), "f4", 1, r"has 1e\+39, which is no f4: cast to a wider type"),
-        (np.array([np.nan, 1]), "i4", 0, "has nan, which is no i4: cast to a wider type"),
-        (np.array([1, 2j]), "f4", 1, "has 2j, which is no f4"),
+        (np.array([[1, 2], [3, 300]]), "u1", 1, "has 300, which does not fit u1: cast to a wider type"),
+        (np.array([[1.0, 2], [3, 4.5]]), "i8", 1, r"has 4\.5, which does not fit i8: cast with allow='round'"),
+        (np.array([2**53 + 1, 2]), "f8", 0, r"has 9007199254740993, which does not fit f8: cast with allow='round'"),
+        (np.array([1.0, 1e39]), "f4", 1, r"has 1e\+39, which does not fit f4: cast to a wider type"),
+        (np.array([np.nan, 1]), "i4", 0, "has nan, which does not fit i4: cast to a wider type"),
+        (np.array([1, 2j]), "f4", 1, "has 2j, which does not fit f4"),
     ],
 )
 def test_errors_name_field_record_value_and_remedy(values: Any, target: str, record: int, message: str):

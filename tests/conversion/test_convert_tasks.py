@@ -222,8 +222,8 @@ def test_an_executor_without_a_map_makes_files_too(tmp_path: Path) -> None:
     [
         ("a.rox", lambda batch: {"x": [[1]], "y": [[2]]}, r"has one field, the source has \['x', 'y'\]"),
         ("a.shard", lambda batch: {"x": [[1], [1, 2]]}, "rows have one dimension and one width"),
-        ("a.ds", lambda batch: {"x": [np.array([1.5])]}, "tokens of float64 have no place there"),
-        ("a.idx", lambda batch: {"x": [np.array([1], "u4"), None]}, "tokens of uint32 have no place there"),
+        ("a.ds", lambda batch: {"x": [np.array([1.5])]}, "tokens of float64 cannot be stored there"),
+        ("a.idx", lambda batch: {"x": [np.array([1], "u4"), None]}, "tokens of uint32 cannot be stored there"),
     ],
 )
 def test_what_a_map_gives_must_fit_the_file_and_is_looked_at_first(tmp_path: Path, name: str, function: Any, message: str) -> None:

@@ -251,7 +251,7 @@ def test_masks_that_cannot_be_right_are_refused(store: Source) -> None:
     for refused, error, words in (
         (lambda: records.masks("mask"), TypeError, "after images"),
         (lambda: pen.mix({"a": records}, seed=1).masks("mask"), TypeError, "after images"),
-        (lambda: center.masks("mask", 8), ValueError, "the size of their pictures, 16 x 16"),
+        (lambda: center.masks("mask", 8), ValueError, "the size of their images, 16 x 16"),
         (lambda: center.masks("image"), ValueError, "twice"),
         (lambda: center.masks("mask", fill=256), ValueError, "fill"),
         (lambda: center.masks("mask", of="photo"), KeyError, "one of"),

@@ -366,7 +366,7 @@ def test_pictures_that_are_only_named_are_an_error_and_missing_ones_are_not(tmp_
             with pytest.raises(BatchError, match=r"record 6, field 'image': the data has only a file name, 'photo.jpg'"):
                 next(iter(loader))
         assert stream.boxes(0, [2, 3])[:, 2].astype(bool).tolist() == [True, False]
-        with pytest.raises(ImageError, match="record 6, field 'image': the data has only the name of a file"):
+        with pytest.raises(ImageError, match="record 6, field 'image': the data has only a file name"):
             stream.boxes(0, range(8))
         kept = data.in_order().images("image.bytes", SIZE)
         assert list(kept.schema) == ["image.bytes", "image.path", "label"]

@@ -215,33 +215,33 @@ def convert(
     tokenizer: TokenizerLike | None = None,
     image: ShrinkImages | Mapping[str, Any] | None = None,
 ) -> Converted | None:
-    """Write a new store from anything that :func:`penstock.open` opens, or from a source.
+    """Write a new store from a source, or from anything that :func:`penstock.open` opens.
 
-    ``fields`` picks some of them; ``codec`` is one for all, or a dict for some. ``progress`` is True for a bar, or a function that
-    is called with the records and bytes of every chunk written. The store appears under its name when it is complete; until then
-    it grows in ``<path>.partial``. A conversion that was interrupted goes on from there when it is started again.
+    ``fields`` selects fields; ``codec`` is one for all fields, or a dict for some. ``progress`` is True for a progress bar, or a
+    function that is called with the records and bytes of every chunk written. The store appears under its name when it is complete;
+    until then it is ``<path>.partial``. Start an interrupted conversion again, and it continues.
 
-    A ``path`` that ends in .shard or .rox gives row shards or token blocks instead, of the one field that is left. One that ends in
-    .idx, .ds or .bin gives token files of Megatron, datatrove or nanoGPT. ``separator`` then stands behind every document of
-    tokens. These are written in one go, unless there is a map, an executor or a tokenizer.
+    A ``path`` that ends in .shard or .rox writes row shards or token blocks instead, from one field. One that ends in .idx, .ds or
+    .bin writes token files of Megatron, datatrove or nanoGPT. ``separator`` is then written after every document. An interrupted
+    conversion to such a file starts over, unless there is a map, an executor or a tokenizer.
 
-    ``tokenizer`` makes tokens of texts: the path of a tokenizer.json, a ``tokenizers.Tokenizer``, or a
-    :class:`~penstock.source.Tokenize`, which says more. The one field of texts becomes documents of tokens, in a token file or in
-    the field ``tokens`` of a store; .npy then is a file of OLMo, without a header.
+    ``tokenizer`` converts texts to tokens: the path of a tokenizer.json, a ``tokenizers.Tokenizer``, or a
+    :class:`~penstock.source.Tokenize` with more options. The one text field becomes documents of tokens, in a token file or in
+    the field ``tokens`` of a store; .npy is then a file of OLMo, without a header.
 
-    ``map`` is a function of batches, or a :class:`~penstock.source.BatchMap`, which says more: it may change the fields and
-    the number of records. ``executor`` is any ``concurrent.futures.Executor``: parts of the source are read, mapped and written in
-    its threads, processes or machines, and become one commit. The store has the same records in the same order for any executor,
-    or none. On a shared disk, what was done is not done again when an interrupted conversion is started anew. A row or token file
-    is made of such a store when that is complete, which takes its space on the disk until then.
+    ``map`` is a function from batch to batch, or a :class:`~penstock.source.BatchMap` with more options. It may change the fields
+    and the number of records. ``executor`` is any ``concurrent.futures.Executor``: its threads, processes or machines read, map and
+    write parts of the source, which become one commit. The store has the same records in the same order with any executor, or
+    none. On a shared disk, an interrupted conversion does only the remaining tasks when it is started again. A row or token file is
+    written from such a store when the store is complete, and needs its disk space until then.
 
-    ``image`` makes pictures smaller: a :class:`~penstock.source.ShrinkImages`, or its options, as ``{"max_side": 512}``. It goes on
-    like a map when an interrupted conversion is started anew.
+    ``image`` shrinks images: a :class:`~penstock.source.ShrinkImages`, or its options, as ``{"max_side": 512}``. Interrupted, it
+    continues like a map.
 
     Returns a :class:`~penstock.source.Converted` if there is a tokenizer, or if a map or an executor makes a row or token file.
 
-    ``source`` and ``path`` may be URLs; ``storage_options`` are for both (open the source first where it needs others). A store at
-    a URL is written in one go too: nothing is seen of it before it is complete.
+    ``source`` and ``path`` may be URLs; ``storage_options`` are for both (open the source first if it needs others). A conversion
+    to a URL starts over after an interruption; the store is visible only when it is complete.
 
     >>> import tempfile, numpy as np, penstock as pen
     >>> path = tempfile.mkdtemp() + "/x.pen"

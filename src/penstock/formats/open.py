@@ -713,16 +713,16 @@ def open(what: Any, mode: str = "r", *, cast: Mapping[str, npt.DTypeLike] | None
 
     ``what`` is a path (a store, .npy, .h5, .parquet, .arrow, .feather, .jsonl, .csv, .safetensors, .array_record, .tfrecord, .tar
     of WebDataset, .shard, .rox, token files of Megatron, OLMo, nanoGPT, datatrove and LitData, a directory of MDS, LitData, zarr,
-    Lance or a saved Hugging Face data set, a collection in .json, a folder of files), a pattern or a list of them (one after the
-    other), a dict (fields side by side), arrays or tensors, an Arrow table or a Hugging Face data set. In a dict a text is a path,
-    and a list of texts a field of texts; paths in a list are ``pathlib.Path``. Options depend on what is opened; for a store:
+    Lance or a saved Hugging Face data set, a collection in .json, a folder of files), a pattern or a list of them (concatenated), a
+    dict (fields of the same records), arrays or tensors, an Arrow table or a Hugging Face data set. In a dict a text is a path,
+    and a list of texts is a text field; paths in a list are ``pathlib.Path``. Options depend on what is opened; for a store:
     ``generation``, ``threads``, ``io``, ``verify``.
 
     All of it opens by URL too (``s3://``, ``gs://``, ``az://``, ``hf://``, ``https://``), with ``storage_options`` (credentials,
-    region, endpoint), ``window_bytes`` (the most bytes in memory), ``cache`` (a directory), ``cache_bytes`` and ``peers``
-    (:class:`penstock.Peers`, processes that fetch each byte once).
+    region, endpoint), ``window_bytes`` (limit for bytes in memory), ``cache`` (a directory), ``cache_bytes`` and ``peers``
+    (:class:`penstock.Peers`, processes that together fetch each byte once).
 
-    ``cast`` gives fields other types, with every value checked: see :meth:`penstock.Source.cast`.
+    ``cast`` converts fields to other types and checks every value: see :meth:`penstock.Source.cast`.
 
     >>> import numpy as np, penstock as pen
     >>> data = pen.open({"x": np.arange(6).reshape(3, 2), "name": ["a", "b", "c"]})

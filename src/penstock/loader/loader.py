@@ -41,29 +41,29 @@ MOST_MEASURED = 1000
 class Loader:
     """Batches of a stream, in order, prefetched.
 
-    ``for batch in loader`` gives the rest of the epoch; the next ``for`` is the next epoch. ``loader.forever()`` never ends. A
+    ``for batch in loader`` is the rest of the epoch; the next ``for`` is the next epoch. ``loader.forever()`` never ends. A
     batch is a dict of arrays; fields of varying length are :class:`~penstock.Ragged`.
 
-    * ``batch_size``  samples of a batch of the whole job; ``shard`` takes this rank's part of it
+    * ``batch_size``  the global batch size, over all ranks; ``shard`` selects this rank's part
     * ``tail``        what happens to a last, short batch: "keep" it, "drop" it, "pad" it (batches then have a field ``valid``), or
       "wrap" around into the next epoch
-    * ``prefetch``    bytes that may be read ahead, such as "64MB"; left out, as many as are useful
-    * ``threads``     how many read and transform; 0 reads in the caller's thread, when asked
+    * ``prefetch``    bytes to prefetch, such as "64MB"; by default chosen by the loader
+    * ``threads``     number of threads that read and transform; 0 reads in the caller's thread, on demand
     * ``transform``   ``fn(batch)``, or ``fn(batch, info)`` with ``info.step``, ``.epoch``, ``.ids`` and ``.seeds``, one per sample
-    * ``executor``    any ``concurrent.futures.Executor``, for transforms that hold the interpreter
+    * ``executor``    any ``concurrent.futures.Executor``, for transforms that hold the GIL
     * ``ids``         the name of a field to add, with the record ids; with a mixture they count within each stream, and a field
       ``<ids>_source`` has the number of the stream in ``loader.stream.leaf_names``
-    * ``on_error``    "raise", "skip" (unreadable records are replaced by others, the same in every run), or a function that is told
+    * ``on_error``    "raise", "skip" (unreadable records are replaced by others, the same in every run), or a function to call
     * ``phases``      a curriculum, instead of ``batch_size``
     * ``balance``     "attention", "tokens", the name of a field, or a :class:`~penstock.Balance`: ranks get equal numbers of
-      samples that cost about the same, instead of every world-th one. What is in the batch of all ranks stays the same
-    * ``batch_tokens``  instead of ``batch_size``, of packs of that length: the batch of a rank is one packed sequence, whose
-      ``cu_seqlens`` are as many as it has documents
-    * ``restart``     every ``for`` begins at step 0 again: for evaluation, which is to see the same records each time
-    * ``check``       how a state knows the data again: by "samples" spread over it, or as a "whole", by a digest of all records,
-      which are read for it at the first :meth:`state_dict` and at every :meth:`load_state_dict`
-    * ``out``         memory of your own (pinned, shared) to be filled: dicts of arrays, used in turn; a batch lives until as many
-      others as there are dicts have been taken
+      samples at about the same total cost, instead of every world-th sample. The global batch stays the same
+    * ``batch_tokens``  instead of ``batch_size``, for packs of that length: the batch of a rank is one packed sequence, with
+      exactly the ``cu_seqlens`` of its documents
+    * ``restart``     every ``for`` starts at step 0: for evaluation, which needs the same records each time
+    * ``check``       how a state identifies the data: by "samples" spread over it, or "whole", by a digest of all records, which
+      are read at the first :meth:`state_dict` and at every :meth:`load_state_dict`
+    * ``out``         a ring of preallocated buffers (pinned, shared): dicts of arrays. Batch i is overwritten by batch
+      i + len(out)
 
     >>> import numpy as np, penstock as pen
     >>> loader = pen.Loader(pen.open(np.arange(10), field="x").shuffle(seed=7), batch_size=4)
@@ -168,7 +168,7 @@ class Loader:
 
     @property
     def restart(self) -> bool:
-        """Whether every ``for`` begins at step 0 again."""
+        """Whether every ``for`` starts at step 0."""
         return self._restart
 
     @property
@@ -178,7 +178,7 @@ class Loader:
 
     @property
     def balance(self) -> Balance | None:
-        """How samples are dealt to ranks by what they cost; None where every world-th one is a rank's."""
+        """How samples are assigned to ranks by cost; None if each rank takes every world-th sample."""
         return self._balance
 
     # For delivery to frameworks, which make batches in workers of their own and count them here
@@ -195,12 +195,12 @@ class Loader:
 
     @property
     def moves(self) -> int:
-        """How often the cursor was set. Batches that were read ahead before that are worth nothing."""
+        """How often the cursor was set. Batches prefetched before that are discarded."""
         return self._moves
 
     @property
     def step(self) -> int:
-        """The step of the next batch: batches delivered so far, in this run and those it goes on from."""
+        """The step of the next batch: batches delivered so far, in this run and the runs it continues."""
         return self._at[0]
 
     @property
@@ -217,14 +217,14 @@ class Loader:
         return self._schedule.steps_in(self.epoch) if self._phases is None else self._schedule.total or 0
 
     def remaining(self) -> range:
-        """The steps that ``for batch in loader`` gives next: the rest of the epoch, or of all phases."""
+        """The steps of the next ``for batch in loader``: the rest of the epoch, or of all phases."""
         if self._restart:
             return range(self._zero.first_step(1))
         end = self._schedule.first_step(self.epoch + 1) if self._phases is None else self._schedule.total or 0
         return range(self.step, max(self.step, end))
 
     def seek(self, step: int) -> None:
-        """Go to any step, in the past or the future; it costs the same wherever it is."""
+        """Move to any step, past or future, at constant cost."""
         if self._restart:
             raise ValueError("a loader with restart=True begins every iteration at step 0: leave restart out to seek")
         self.move_to(whole_number("step", step))
@@ -244,7 +244,7 @@ class Loader:
             self._move(0, 0, 0)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Go to the first batch of an epoch, whatever state was loaded; with phases or ``restart=True`` to step 0."""
+        """Move to the first batch of an epoch, whatever state was loaded; with phases or ``restart=True``, to step 0."""
         self._schedule = self._zero
         self.move_to(self._zero.first_step(epoch) if self._phases is None and not self._restart else 0)
 
@@ -258,12 +258,12 @@ class Loader:
         return Batches(self, endless=False)
 
     def batch(self, step: int) -> Any:
-        """This rank's batch of any step, past or future, read now, in the caller's thread; the loader stays where it is."""
+        """This rank's batch of any step, past or future, read now, in the caller's thread; the loader does not move."""
         work = replace(self._work, out=()) if self._work.out else self._work
         return work.make(self._schedule.place(whole_number("step", step)))
 
     def forever(self) -> "Batches":
-        """Batches without end, epoch after epoch; with phases, until the last one is over, and with caps, until all are reached."""
+        """Batches without end, epoch after epoch; with phases, until the last one ends; with caps, until all are reached."""
         if self._phases is None and not self._schedule.is_endless and not self.stream.is_finite:
             raise ValueError(
                 f"an epoch has no batch ({self.stream.num_samples} samples, batches of {self._batch_size}): "
@@ -273,7 +273,7 @@ class Loader:
 
     @shielded
     def close(self) -> None:
-        """Stop reading ahead, in every iterator. Idempotent; the loader can be used again, and goes on where it stands."""
+        """Stop prefetching, in every iterator. Idempotent; the loader can be used again, and continues at its current step."""
         close_of(self)
 
     def __enter__(self) -> "Loader":
@@ -306,12 +306,12 @@ class Loader:
         return Cursor(self.stream.seed, *self._at[1:])
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as plain JSON types. It counts what was delivered, never what was read ahead."""
+        """The state as plain JSON types. It counts delivered batches, never prefetched ones."""
         step, epoch, position = self._at
         return self._identity.state(Cursor(self.stream.seed, epoch, position), step, self._batch_size or 0)
 
     def state_at(self, step: int) -> dict[str, Any]:
-        """The state before a step, past or future, as :meth:`state_dict` gives it there; the loader stays where it is.
+        """The state before a step, past or future, as :meth:`state_dict` returns it there; the loader does not move.
 
         For trainers that count the steps themselves, or take batches before they train on them.
         """
@@ -324,9 +324,9 @@ class Loader:
         return self._identity.state(Cursor(self.stream.seed, epoch, position), step, self._batch_size or 0)
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Go on where a run stood. The number of ranks and the batch size may be others; data and order may not.
+        """Continue a run. The number of ranks and the batch size may differ; data and order may not.
 
-        ``strict=False`` takes the state of other data or another order; only position and step are then used.
+        ``strict=False`` accepts the state of other data or another order, and uses only its position and step.
         """
         found, stream = parse_state(state), self._first.stream
         if strict:
@@ -367,13 +367,13 @@ class Loader:
             self._identity = self._identity.of_stream(stream)
 
     def get_state(self) -> bytes:
-        """The 24-byte cursor. ValueError where the run goes on in the order of version 1, which 24 bytes cannot say."""
+        """The 24-byte cursor. ValueError if the run continues in the order of version 1, which 24 bytes cannot express."""
         if self.stream.order_version < self._first.stream.order_version:
             raise ValueError("this run continues in the order of version 1, which 24 bytes cannot express: use state_dict()")
         return bytes(self.cursor)
 
     def set_state(self, state: bytes) -> None:
-        """Go to the place of a cursor that :meth:`get_state` gave. Only its seed is compared; :meth:`load_state_dict` is sure."""
+        """Move to a cursor from :meth:`get_state`. Compares only the seed; :meth:`load_state_dict` also compares data and order."""
         cursor = Cursor.from_bytes(state)
         if cursor.seed != self.stream.seed:
             raise StateMismatchError(f"the state has the seed {cursor.seed}, this loader {self.stream.seed}")
@@ -387,10 +387,10 @@ class Loader:
     # Questions
 
     def explain(self, step: int, *, documents: bool = False) -> dict[str, Any]:
-        """What is in the batch of any step, past or future, on all ranks together; no record is read.
+        """The content of the global batch of any step, past or future; reads no record.
 
-        Of sequences and packs, ``documents`` has (document, from, to) of every sample, where documents are known.
-        ``documents=True`` finds those that separators end in token files, too: for the first answer all tokens are read.
+        For sequences and packs, ``documents`` has (document, from, to) of every sample, if documents are known.
+        ``documents=True`` also finds documents that end with a separator in token files; the first call reads all tokens.
         """
         schedule = replace(self._schedule, shard=Shard(), is_dealt=False)
         place = schedule.place(whole_number("step", step))
@@ -414,8 +414,8 @@ class Loader:
         }
 
     def where(self, record: Any, *, epochs: range | None = None, steps: range | None = None) -> list[dict[str, int]]:
-        """Epoch, position and step of every time a record or a document comes in those epochs (the current one unless given), or
-        at those steps, which must be given where an epoch never ends.
+        """Epoch, position and step of every use of a record or document in those epochs (default: the current one), or
+        at those steps, which are required if an epoch never ends.
         """
         if self._phases is not None:
             raise TypeError("with phases, ask the stream: loader.stream.where(record)")
@@ -459,7 +459,7 @@ class Loader:
         return 1 - used / total if total else 0.0
 
     def seed_for(self, ids: IntArray, *, epoch: int | None = None) -> Any:
-        """A seed for each record, different in every epoch, for random transforms that can be repeated."""
+        """A seed for each record, different in every epoch, for reproducible random transforms."""
         return seed_for(self.stream.seed, self.epoch if epoch is None else epoch, ids)
 
     def stats(self) -> Stats:
@@ -471,7 +471,7 @@ class Loader:
         return windows_of(self.stream)
 
     def forecast(self) -> Forecast:
-        """What the rest of the epoch is going to take from object stores; nothing is fetched."""
+        """What the rest of the epoch will fetch from object stores; fetches nothing."""
         return forecast(self._work, self._schedule, self.remaining())
 
     def __getstate__(self) -> dict[str, Any]:

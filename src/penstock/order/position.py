@@ -126,7 +126,7 @@ class Shard:
         Shard(1, 2)         1     3     5     7 |    9 ...
         Shard(3, 4)               3           7 |      ...
 
-    Together the ranks hold every position once, whatever the world size, so a run may go on with another number of ranks.
+    Together the ranks have every position once, for any world size, so a run may continue with another number of ranks.
 
     >>> from penstock.order import Shard
     >>> list(Shard(rank=1, world=2).run(0, 8))

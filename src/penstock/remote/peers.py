@@ -226,7 +226,7 @@ class Peers(ForkAware):
     """The processes of a job, which fetch each byte from the object store once and serve it to each other.
 
     ``addresses`` is the ``host:port`` of every process, the same list everywhere; ``rank`` is the place of this process in it;
-    ``secret`` is a text of at least 16 characters that all of them have and nobody else. This process serves at its own address,
+    ``secret`` is a text of at least 16 characters that only they know. This process serves at its own address,
     from the first source that is opened until ``close``; ``:port`` is on loopback. With ``serve=False`` it does not: another
     process of this host, with the same cache and rank, serves. A peer that takes longer than ``wait_s`` seconds counts as down.
 

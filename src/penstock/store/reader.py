@@ -468,7 +468,7 @@ class Store(Source):
 
     @property
     def schema(self) -> Mapping[str, Field]:
-        """The fields by name. Of a store of version 1, the end of every chunk is looked at first, to learn which are nullable."""
+        """The fields, by name. Of a store of version 1, the end of every chunk is looked at first, to learn which are nullable."""
         return dict(self._schema)
 
     @cached_property

@@ -473,7 +473,7 @@ def create(
     single_writer: bool = False,
     metadata: Mapping[str, Any] | None = None,
 ) -> Writer:
-    """Make a new store and return its writer. Nothing is published before the first commit.
+    """Create a new store and return its writer. Nothing is published before the first commit.
 
     Fields with ``nullable=True`` may miss values; any other field becomes nullable with the first commit in which one is missing.
     ``metadata`` is a small JSON object about the data (class names, tokenizer, origin), which ``open(path).metadata`` gives back.

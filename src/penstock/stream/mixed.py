@@ -45,17 +45,16 @@ def mix(
     temperature: float | None = None,
     max_epochs: Mapping[str, float] | None = None,
 ) -> "MixedStream":
-    """Streams drawn from by weight, in closed form: any step of the mixture is found at once.
+    """Mix streams by weight. Any step of the mixture is computed directly.
 
-    ``weights`` are numbers by name (those of the lengths if left out), or ``[(step, weights), ...]``: steps are those of the whole
-    run, and the batch size is the loader's (``batch_size`` need not be given, and must be the same if it is). ``stop`` says when an
-    epoch ends: "first_exhausted", "all_exhausted" (smaller ones start over, reshuffled), "all_exhausted_without_replacement" (every
-    record once) or "forever". ``unit="batch"`` draws whole batches from one stream. Every record comes with its stream's fields;
-    all streams must have the same ones.
+    ``weights`` are numbers by name (default: the lengths of the streams), or ``[(step, weights), ...]``: steps count over the whole
+    run, in batches of the loader (``batch_size`` is not needed; if given, it must be the loader's). ``stop`` says when an epoch
+    ends: "first_exhausted", "all_exhausted" (exhausted streams start over, reshuffled), "all_exhausted_without_replacement" (every
+    record once) or "forever". ``unit="batch"`` draws whole batches from one stream. All streams must have the same fields.
 
     * ``by``           what weights are shares of: "samples", "tokens", or the elements of a field, given by its name
-    * ``temperature``  instead of weights: each stream counts by its size to the power 1 / temperature
-    * ``max_epochs``   caps by name: a stream gives at most as many of its epochs in the whole run; then the others share its
+    * ``temperature``  instead of weights: the weight of a stream is its size to the power 1 / temperature
+    * ``max_epochs``   caps by name: the number of epochs of a stream that the whole run uses at most; then the others share its
       weight. If none is left, the run ends
 
     :meth:`MixedStream.amend` adds streams and changes weights from a step on.

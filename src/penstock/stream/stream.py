@@ -261,25 +261,24 @@ class Stream(ABC):
         max_pixels: int | None = None,
         seed: int | None = None,
     ) -> "Stream":
-        """The same stream with the pictures of a field (JPEG, PNG, WebP) as arrays of one size, made by native threads.
+        """Decode the images of a field (JPEG, PNG, WebP) to arrays of one size, in native threads.
 
-        * ``field``       the encoded pictures: a field of bytes, or several that are treated alike. ``"image"`` also stands for the
+        * ``field``       the encoded images: a field of bytes, or several that share crop and flip. ``"image"`` also stands for the
           image column of a Hugging Face data set, for the only field of bytes, and for jpg, png or webp of a tar archive
         * ``size``        pixels of a side, or (height, width)
-        * ``crop``        "random": a random part, ``scale`` of the area with a ``ratio`` of width to height; "center": the part in
-          the middle, ``fraction`` of what fits; "pad": the whole picture, with ``fill`` around it; None: the whole picture,
-          whatever its ratio
-        * ``flip``        the probability that left and right are exchanged
-        * ``layout``      "nchw", as torch has it, or "nhwc"
+        * ``crop``        "random": a random box, ``scale`` of the area with a ``ratio`` of width to height; "center": the largest
+          centred box, times ``fraction``; "pad": the whole image, with ``fill`` around it; None: the whole image, stretched
+        * ``flip``        the probability of a horizontal flip
+        * ``layout``      "nchw", for torch, or "nhwc"
         * ``dtype``       "u1", or floats "f4" or "f2": value / 255, then minus ``mean``, divided by ``std`` (a number, or one for
           each channel)
         * ``channels``    3: red, green and blue; 1: grey
-        * ``max_pixels``  pictures that claim to be larger are refused by their header
-        * ``seed``        of crops and flips; that of the order unless given
+        * ``max_pixels``  images whose header claims more are refused
+        * ``seed``        of crops and flips; default: that of the order
 
-        Crop and flip follow from (seed, epoch, record): they are the same for any number of threads and ranks, and after a resume.
-        All pictures of a sample share them. :meth:`boxes` tells them. Called again, it adds other fields; :meth:`masks` adds masks
-        of class numbers. See also :class:`ImageStream`.
+        Crop and flip are a function of (seed, epoch, record): the same for any number of threads and ranks, and after a resume. All
+        images of a sample share them. :meth:`boxes` returns them. Another call adds other fields; :meth:`masks` adds masks of class
+        numbers. See also :class:`ImageStream`.
         """
         from penstock.image import ImageOptions
 
@@ -301,16 +300,16 @@ class Stream(ABC):
         fill: int = 0,
         of: str | None = None,
     ) -> "Stream":
-        """The same stream, which has pictures, with the masks of a field (PNG, lossless WebP) as arrays of class numbers, height x
-        width of uint8, from the same part of the picture, flipped alike.
+        """Decode the masks of a field (PNG, lossless WebP) to uint8 class numbers, height x width, with the crop and flip of the
+        images. Call it after :meth:`images`.
 
         * ``field``  the encoded masks: a field of bytes, or several
-        * ``size``   pixels of a side, or (height, width); that of the pictures unless given
-        * ``fill``   the number around the mask, where pictures have ``crop="pad"``: 255 for what is to be ignored
-        * ``of``     the name of the pictures, where there are several
+        * ``size``   pixels of a side, or (height, width); default: that of the images
+        * ``fill``   the class number of the padding, with ``crop="pad"``: for example 255, to be ignored
+        * ``of``     the name of the images, if there are several
 
-        Numbers are those that are stored: grey values, or indices of a palette. Each output has that of the nearest pixel; none is
-        interpolated. Lossy files, colours and 16 bits are refused, and so is a mask that is not as large as its picture.
+        Class numbers are stored values: grey values, or palette indices. Each output pixel has that of the nearest pixel, without
+        interpolation. Lossy files, colours and 16 bits are refused, and so is a mask whose size differs from that of its image.
 
         >>> import io, numpy as np, penstock as pen
         >>> from PIL import Image
@@ -332,9 +331,8 @@ class Stream(ABC):
         raise TypeError("call masks() after images(), which determines the part of an image that its mask covers")
 
     def boxes(self, epoch: int, positions: Any, field: str | None = None, *, step: int = 0) -> npt.NDArray[np.int32]:
-        """x, y, width and height of the part of its picture that each sample is, in pixels of the picture as it is displayed, and 1
-        where it is flipped, 0 where it is not; zeros for a missing picture. Of the samples at positions of an epoch; only headers
-        are decoded. ``field`` is needed where there are several.
+        """The box of each sample at these positions of an epoch: x, y, width and height, in pixels of the displayed image, and 1 if
+        it is flipped, else 0; zeros for a missing image. Decodes only headers. ``field`` is required if there are several.
         """
         places = as_positions(positions) if isinstance(positions, range) else np.atleast_1d(np.asarray(positions))
         places = check_positions("positions", places, MAX_LENGTH)
