@@ -67,7 +67,7 @@ CONTENDERS = {
         Contender(OURS, "penstock, store", "penstock_loader", RECORDS | {"mixed", "cold", "order"}, resume="state"),
         Contender("penstock-npy", "penstock, .npy", "penstock_loader", FIXED, variant="npy", own_files=False, resume="state"),
         Contender(
-            "numpy", "numpy memmap, take", "numpy_take", FIXED | {"order"}, "numpy", own_files=False, resume="order made anew"
+            "numpy", "numpy memmap, take", "numpy_take", FIXED | {"order"}, "numpy", own_files=False, resume="rebuild the order"
         ),
         Contender(
             "torch",
@@ -89,8 +89,8 @@ CONTENDERS = {
             own_files=False,
             resume="sampler skips",
         ),
-        Contender("h5py", "h5py", "h5py_set", RECORDS, "h5py", resume="order made anew"),
-        Contender("lmdb", "lmdb", "lmdb_map", RECORDS, "lmdb", bulk=2, resume="order made anew"),
+        Contender("h5py", "h5py", "h5py_set", RECORDS, "h5py", resume="rebuild the order"),
+        Contender("lmdb", "lmdb", "lmdb_map", RECORDS, "lmdb", bulk=2, resume="rebuild the order"),
         Contender("grain", "Grain + ArrayRecord", "grain_records", RECORDS | {"mixed", "order"}, "grain", resume="state"),
         Contender(
             "mosaic",
@@ -124,7 +124,7 @@ CONTENDERS = {
         Contender(
             "datasets", "Hugging Face datasets", "datasets_arrow", RECORDS | {"mixed", "cold", "order"}, "datasets", resume="skip"
         ),
-        Contender("lance", "Lance", "lance_take", RECORDS, "lance", resume="order made anew"),
+        Contender("lance", "Lance", "lance_take", RECORDS, "lance", resume="rebuild the order"),
         Contender("ffcv", "FFCV", "ffcv_loader", FIXED | {"cold"}, "ffcv", most=4 * SLOW),
         Contender("loaderx", "loaderx", "loaderx_store", RECORDS | {"order"}, "loaderx", resume="seek"),
     )
