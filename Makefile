@@ -11,7 +11,7 @@ WATCH    = LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-na
 CPP    := $(shell find native -name '*.h' -o -name '*.cpp')
 NATIVE := CMakeLists.txt pyproject.toml $(CPP)
 
-.PHONY: setup build compiled test test-native test-arm wheels test-wheels sdist docs lint format check sanitize sanitize-python campaign exhaustive crash interleave explore soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden token-packages stub clean
+.PHONY: setup build compiled test test-native test-arm wheels test-wheels sdist docs lint format check sanitize sanitize-python campaign exhaustive crash interleave simulate explore soak large resume crossing hostile fuzz ray-train trainers view-check demo bench bench-grain rivals bench-rivals golden token-packages stub clean
 
 setup: $(VENV)/.ready
 
@@ -125,7 +125,7 @@ sanitize-python: $(WATCHED)/.built
 	$(WATCH) -m pytest -q tests/native tests/image tests/loader/test_native_views.py tests/loader/test_native_varying.py tests/formats/test_native.py
 
 # Long campaigns, apart from the tests (fuzz, which needs clang, is not among them).
-campaign: exhaustive crash interleave explore soak large resume crossing
+campaign: exhaustive crash interleave simulate explore soak large resume crossing
 
 exhaustive: setup build $(VENV)/.trainers  # what the tests take a sample of, with everything; see tests/README.md
 	$(PY) -m tests.campaign
@@ -135,6 +135,11 @@ crash: setup build
 
 interleave: setup build  # schedules of writers, gc, rebalance and readers on one bucket, with crashes and lost answers; mutants
 	$(PY) -m tests.interleave.campaign --schedules 1000000
+
+FIRST ?= 0
+simulate: setup build  # the remote loader in virtual time, a million seeds (FIRST=n goes on with seed n); mutants
+	$(PY) -m tests.simulate.campaign --mutants
+	$(PY) -m tests.simulate.campaign --first $(FIRST) --count 1000000 --processes 2
 
 explore: test-native  # schedules of the thread pool and the batch ring, and mutants of both
 	build/native/explore_test 500000

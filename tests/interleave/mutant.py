@@ -1,31 +1,25 @@
-"""Mutants: the protocol with one thing broken. Each must be found, by the scenario named, within the schedules of a test.
-
-A mutant is a function of the product whose source has one text in place of another, so that it follows the product: a text that is
-not there any more is an error.
-"""
+"""Mutants: the protocol with one thing broken. Each must be found, by the scenario named, within the schedules of a test."""
 
 import contextlib
-import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 from tests.interleave.world import forget
+from tests.mutant import SourceEdit, edited
 
 from penstock.store import maintenance
 from penstock.store.bucket import ObjectStorage
 from penstock.store.writer import Writer
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """In the source of ``owner.name``, texts become others; and the scenario that shows it."""
+class Mutant(SourceEdit):
+    """An edit, and the scenario that shows it."""
 
-    owner: Any
-    name: str
+    def __init__(self, owner: Any, name: str, scenario: str, changes: tuple[tuple[str, str], ...]) -> None:
+        super().__init__(owner, name, changes)
+        object.__setattr__(self, "scenario", scenario)
+
     scenario: str
-    changes: tuple[tuple[str, str], ...]
 
 
 MUTANTS = {
@@ -141,16 +135,7 @@ MUTANTS = {
 @contextlib.contextmanager
 def mutated(mutant: Mutant) -> Iterator[None]:
     """Inside, the product has this fault."""
-    function = inspect.unwrap(getattr(mutant.owner, mutant.name))
-    source = inspect.getsource(function)
-    for old, new in mutant.changes:
-        assert source.count(old) == 1, f"{mutant.name} has no {old!r} any more, or more than one"
-        source = source.replace(old, new)
-    module = inspect.getmodule(function)
-    names: dict[str, Any] = {}
-    changed = ("if True:\n" if source[0] == " " else "") + source
-    exec(compile(changed, f"<mutant of {mutant.name}>", "exec"), vars(module), names)
-    with mock.patch.object(mutant.owner, mutant.name, names[mutant.name]):
+    with edited(mutant):
         try:
             forget()
             yield

@@ -1,0 +1,54 @@
+"""The remote loader in virtual time: runs that are functions of their seeds."""
+
+import random
+
+import pytest
+from tests.effort import count, every
+from tests.simulate import thread
+from tests.simulate.mutant import MUTANTS, find
+from tests.simulate.run import installed, run_seed
+
+
+def test_batches_are_those_of_local_files_or_an_error_that_a_fault_explains() -> None:
+    with installed():
+        batches = sum(run_seed(seed).batches for seed in range(count(60, 3000)))
+    assert batches > 60
+
+
+@pytest.mark.parametrize("name", every(5, list(MUTANTS)))
+def test_broken_remote_code_is_found(name: str) -> None:
+    mutant = MUTANTS[name]
+    assert find(mutant, mutant.seed, most=1) is not None, "run campaign --mutants for a seed that shows it"
+    with installed():
+        run_seed(mutant.seed)
+
+
+def test_a_seed_is_the_same_run_every_time() -> None:
+    def trace(seed: int) -> tuple[int, float, int]:
+        run = run_seed(seed)
+        return run.scheduler.digest, run.scheduler.now, run.batches
+
+    with installed():
+        first = [trace(seed) for seed in range(100, 106)]
+        again = [trace(seed) for seed in range(105, 99, -1)]
+    assert again[::-1] == first
+    assert len(set(first)) == 6
+
+
+def test_a_deadlock_is_reported_with_the_stacks() -> None:
+    scheduler = thread.Scheduler(random.Random(0), preempt=1.0)
+    thread.begin(scheduler)
+    one, other = thread.Lock(), thread.Lock()
+    meeting = thread.Event()
+
+    def cross(first: thread.Lock, second: thread.Lock) -> None:
+        with first:
+            meeting.wait(1.0)
+            with second:
+                pass
+
+    for locks in ((one, other), (other, one)):
+        thread.Thread(target=cross, args=locks).start()
+    with pytest.raises(thread.HangError, match=r"deadlock(.|\n)*cross(.|\n)*cross"):
+        scheduler.run(lambda: not scheduler.alive())
+    scheduler.end()
