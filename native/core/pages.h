@@ -38,15 +38,7 @@ inline bool look_for_pages(void* start, std::size_t bytes, unsigned char* flags)
 #endif
 }
 
-constexpr bool can_move_pages() {
-#ifdef MREMAP_DONTUNMAP
-  return true;
-#else
-  return false;
-#endif
-}
-
-// Moves memory to other addresses by its page tables; its own read as zeros afterwards.
+// Moves memory to other addresses by its page tables; its own read as zeros afterwards. False where the system cannot do that.
 inline bool move_pages_to([[maybe_unused]] void* from, [[maybe_unused]] std::size_t bytes, [[maybe_unused]] void* to) {
 #ifdef MREMAP_DONTUNMAP
   return mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) == to;
