@@ -37,11 +37,14 @@ class RowLookup {
     int shift = 0;
   };
   void add_buckets(std::size_t first_run);
+  void find_in_lines(std::span<const std::int64_t> ids, std::span<const std::int32_t> streams, std::int32_t* which,
+                     std::int64_t* rows) const;
 
   std::vector<std::int64_t> ends_;  // of the runs of all streams
   std::vector<RowRun> runs_;
   std::vector<std::uint32_t> buckets_;
   std::vector<Stream> streams_;
+  bool are_lines_ = true;  // no stream has more than one run: stream k has the run of that number
 };
 
 // Numbers [0, which.size()) in the order of which[i], those of one group in their own order; ends[k] is where group k ends there.

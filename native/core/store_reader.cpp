@@ -118,12 +118,15 @@ void verify(const Source& source) {
 // One read: chunks stay open until it ends, and ids are turned into sources.
 class StoreReader::Session {
  public:
-  Session(const StoreReader& reader, std::uint32_t field)
-      : reader_(reader),
-        field_(field),
-        redirects_(reader.redirects(field)),
-        open_(reader.open_.get(reader.chunks_.size())),
-        use_(open_.chunks.use()) {}
+  Session(const StoreReader& reader, std::uint32_t field) : Session(reader, field, reader.open_.get(reader.chunks_.size())) {
+    use_.emplace(open_.chunks.use());
+  }
+
+  // A part of a read that keeps the chunks open already: to ask for that again would wait for a thread that closes one, and waits
+  // for this read.
+  static Session within_use(const StoreReader& reader, std::uint32_t field) {
+    return {reader, field, reader.open_.get(reader.chunks_.size())};
+  }
 
   // After the last read: makes room if too many chunks are open.
   static void trim(const StoreReader& reader) {
@@ -263,11 +266,14 @@ class StoreReader::Session {
     }
   }
 
+  Session(const StoreReader& reader, std::uint32_t field, Open& open)
+      : reader_(reader), field_(field), redirects_(reader.redirects(field)), open_(open) {}
+
   const StoreReader& reader_;
   std::uint32_t field_;
   const Redirects* redirects_;
   Open& open_;
-  SlotCache<Chunk>::Use use_;
+  std::optional<SlotCache<Chunk>::Use> use_;
 };
 
 StoreReader::StoreReader(std::string path, std::uint64_t length, std::vector<ChunkFact> chunks, std::vector<Segment> segments,
@@ -436,11 +442,12 @@ class StoreReader::OneStore {
   explicit OneStore(const Session& session)
       : session_(session), table_(session.plain().data()), redirects_(session.reader().redirects(session.field())) {}
 
-  void locate(const std::int64_t* ids, std::size_t, std::size_t size, Place* places) const {
+  // Of a tile of records, the first of which is record `first` of the read: places, and entries of their chunks.
+  void locate(const std::int64_t* ids, std::size_t, std::size_t size, Place* places, Plain** chunks) const {
     session_.reader().locate_tile(redirects_, ids, size, places);
+    for (std::size_t i = 0; i < size; ++i) chunks[i] = table_ + places[i].chunk;
   }
   const Session& session(std::size_t) const { return session_; }
-  Plain* table(std::size_t) const { return table_; }
 
  private:
   const Session& session_;
@@ -451,40 +458,52 @@ class StoreReader::OneStore {
 // The same in several stores; record i is in that of source which[i].
 class StoreReader::ManyStores {
  public:
-  ManyStores(std::span<const StoreGather::Source> stores, std::span<const std::uint32_t> store_of,
-             std::span<const std::int32_t> which)
-      : lanes_(stores.size()), store_of_(store_of), which_(which) {
-    std::vector<std::uint8_t> is_used(stores.size());
-    for (const std::int32_t source : which) is_used[store_of[static_cast<std::size_t>(source)]] = 1;
-    for (std::size_t k = 0; k < stores.size(); ++k) {
-      if (is_used[k] == 0) continue;
-      Lane& lane = lanes_[k];
-      lane.session.emplace(*stores[k].store, stores[k].field);
-      lane.table = lane.session->plain().data();
-      lane.redirects = stores[k].store->redirects(stores[k].field);
-    }
-  }
+  // What a record of a source is found by, in one cache line.
+  struct alignas(64) Lane {
+    Plain* table;
+    const Segment* segments;
+    Divider even_count{1};
+    const Redirects* redirects;
+    const StoreReader* store;
+    std::uint32_t field;
+    bool is_even;  // and nothing is redirected
 
-  void locate(const std::int64_t* ids, std::size_t first, std::size_t size, Place* places) const {
+    explicit Lane(const StoreGather::Source& source)
+        : table(Session::within_use(*source.store, source.field).plain().data()),  // which stays, whatever is closed
+          segments(source.store->segments_.data()),
+          redirects(source.store->redirects(source.field)),
+          store(source.store),
+          field(source.field),
+          is_even(source.store->even_count_.has_value() && redirects == nullptr) {
+      if (is_even) even_count = *source.store->even_count_;
+    }
+  };
+  static_assert(sizeof(Lane) == 64);
+
+  explicit ManyStores(const Lane* lanes, const std::int32_t* which) : lanes_(lanes), which_(which) {}
+
+  void locate(const std::int64_t* ids, std::size_t first, std::size_t size, Place* places, Plain** chunks) const {
+    const std::int32_t* const which = which_ + first;
     for (std::size_t i = 0; i < size; ++i) {
-      const Lane& lane = lane_of(first + i);
-      places[i] = lane.session->reader().locate(lane.redirects, static_cast<std::uint64_t>(ids[i]));
+      const Lane& lane = lanes_[which[i]];
+      const auto id = static_cast<std::uint64_t>(ids[i]);
+      if (lane.is_even) [[likely]] {
+        const Segment& segment = lane.segments[lane.even_count.quotient(id)];
+        places[i] = {segment.chunk, static_cast<std::uint32_t>(segment.first_row + (id - segment.first_id))};
+      } else {
+        places[i] = lane.store->locate(lane.redirects, id);
+      }
+      chunks[i] = lane.table + places[i].chunk;
     }
   }
-  const Session& session(std::size_t i) const { return *lane_of(i).session; }
-  Plain* table(std::size_t i) const { return lane_of(i).table; }
+  Session session(std::size_t i) const {
+    const Lane& lane = lanes_[which_[i]];
+    return Session::within_use(*lane.store, lane.field);
+  }
 
  private:
-  struct Lane {
-    std::optional<Session> session;
-    Plain* table = nullptr;
-    const Redirects* redirects = nullptr;
-  };
-  const Lane& lane_of(std::size_t i) const { return lanes_[store_of_[static_cast<std::size_t>(which_[i])]]; }
-
-  std::vector<Lane> lanes_;
-  std::span<const std::uint32_t> store_of_;
-  std::span<const std::int32_t> which_;
+  const Lane* lanes_;
+  const std::int32_t* which_;
 };
 
 // The hot path: plain records of mapped files, a tile at a time: locate, prefetch, check, copy. Returns how many ids from `low`
@@ -502,9 +521,9 @@ std::size_t StoreReader::read_plain(const Stores& stores, std::uint64_t stride, 
     for (std::size_t size = 0; done < high; done += size) {
       size = std::min(kPlainTile, high - done);
       bool some_missing = false;
-      stores.locate(ids.data() + done, done, size, rows);
+      stores.locate(ids.data() + done, done, size, rows, chunks);
       for (std::size_t i = 0; i < size; ++i) {
-        Plain& chunk = *(chunks[i] = stores.table(done + i) + rows[i].chunk);
+        Plain& chunk = *chunks[i];
         const std::byte* records = chunk.records.load(std::memory_order_acquire);
         if (records == nullptr) [[unlikely]] {
           if (!stores.session(done + i).make_plain(chunk, rows[i].chunk, stride)) return;
@@ -514,8 +533,8 @@ std::size_t StoreReader::read_plain(const Stores& stores, std::uint64_t stride, 
           return;
         from[i] = records + rows[i].row * stride;
         __builtin_prefetch(chunk.tail);
-        prefetch_record(from[i], stride);
       }
+      for (std::size_t i = 0; i < size; ++i) prefetch_record(from[i], stride);
       for (std::size_t i = 0; i < size; ++i) {
         const Plain& chunk = *chunks[i];
         const std::uint64_t row = rows[i].row;
@@ -631,12 +650,39 @@ StoreGather::StoreGather(std::span<const Source> sources, std::uint64_t stride) 
   for (const Source& source : sources) store_of_.push_back(places.at(source.store));
 }
 
+StoreGather::~StoreGather() = default;
+
+// The caches of the stores, in this process.
+struct StoreGather::Lanes {
+  std::vector<StoreReader::ManyStores::Lane> of_source;
+  std::vector<SlotCache<Chunk>*> of_store;
+
+  explicit Lanes(const StoreGather& gather) {
+    for (const Source& one : gather.stores_) of_store.push_back(&one.store->open_.get(one.store->chunks_.size()).chunks);
+    for (const std::uint32_t store : gather.store_of_) of_source.emplace_back(gather.stores_[store]);
+  }
+
+  // Keeps the chunks of the sources of a read open.
+  std::vector<SlotCache<Chunk>::Use> use(std::span<const std::uint32_t> store_of, std::span<const std::int32_t> which) const {
+    std::vector<std::uint8_t> is_used(of_store.size());
+    for (const std::int32_t source : which) is_used[store_of[static_cast<std::size_t>(source)]] = 1;
+    std::vector<SlotCache<Chunk>::Use> uses;
+    uses.reserve(of_store.size());
+    for (std::size_t k = 0; k < of_store.size(); ++k) {
+      if (is_used[k] != 0) uses.push_back(of_store[k]->use());
+    }
+    return uses;
+  }
+};
+
 std::size_t StoreGather::read(std::span<const std::int64_t> ids, std::span<const std::int32_t> which, std::byte* out,
                               std::uint8_t* present) const {
   keep_guard();
+  const Lanes& lanes = lanes_.get(*this);
   std::size_t done = 0;
   {
-    const StoreReader::ManyStores stores(stores_, store_of_, which);
+    const std::vector<SlotCache<Chunk>::Use> uses = lanes.use(store_of_, which);
+    const StoreReader::ManyStores stores(lanes.of_source.data(), which.data());
     done = StoreReader::read_plain(stores, stride_, ids, 0, ids.size(), out, present, {});
   }
   if (look_.is_due()) look_at_some(which);

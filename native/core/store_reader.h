@@ -153,6 +153,7 @@ class StoreGather {
   // Whether it can read them: all files are mapped at once, or all are landings; no store is there with two fields.
   static bool can_read(std::span<const Source> sources, std::uint64_t stride);
   StoreGather(std::span<const Source> sources, std::uint64_t stride);
+  ~StoreGather();
 
   // Record ids[i] of source which[i] goes to out + i * stride; present[i], which is 1 before, is 0 if it is missing. Returns how
   // many it has read, from the first on: it stops where a record is not plain, or cannot be read.
@@ -160,11 +161,14 @@ class StoreGather {
                    std::uint8_t* present) const;
 
  private:
+  friend class StoreReader;
+  struct Lanes;
   void look_at_some(std::span<const std::int32_t> which) const;
 
   std::vector<Source> stores_;           // by address, each once: all threads take them in that order, and none waits for another
   std::vector<std::uint32_t> store_of_;  // source
   std::uint64_t stride_;
+  mutable ForkLocal<Lanes> lanes_;
   mutable Interval look_;  // at files that may have been written to
 };
 

@@ -168,7 +168,7 @@ class ChosenRows(RowTable):
         chosen = self._chosen
         if self.table is not None:
             return super().find(ids)
-        return self._inner.find(ids * chosen.step + chosen.start if isinstance(chosen, range) else chosen[ids])
+        return self._inner.find(ids * chosen.step + chosen.start if isinstance(chosen, range) else chosen.take(ids))
 
     @cached_property
     def table(self) -> Sequence[Run] | None:

@@ -259,6 +259,11 @@ processor, where the memory of a batch that is gone is filled again. (256 record
 FOUND_SAMPLES = 1 << 12
 """Samples that are located together, at most: a call of numpy takes as long for a few as for hundreds."""
 
+MIXED_SAMPLES = 1 << 14
+"""The same of a mixture that is worked out natively: the periods at both ends are worked out once more. (A mixture in a mixture,
+batches of 256: 0.98 of the speed of a plain store; with 4,096 0.97.)
+"""
+
 PINNED_PART = 0.25
 """The part of a window that batches under way may pin in addition to the next one: the rest is for others that read through it, in
 the same thread too, where they could not wait for the memory.
@@ -365,7 +370,8 @@ class NativeEngine(Engine):
         low = self._asked - found.step if found is not None else 0
         if found is None or low < 0 or low + count > found.count:
             before = 0 if found is None else found.count
-            whole = min(self._schedule.stretch(self._asked), max(count, min(2 * before, FOUND_SAMPLES // size)))
+            most = (FOUND_SAMPLES if self._tree is None else MIXED_SAMPLES) // size
+            whole = min(self._schedule.stretch(self._asked), max(count, min(2 * before, most)))
             picks = self._locate(first.epoch, range(run.start, run.start + (whole * size - 1) * run.step + 1, run.step))
             found = self._found = _Found(self._asked, whole, self._find(picks))
             low = 0
