@@ -10,12 +10,14 @@
 
 #include "bind/array.h"
 #include "bind/buffer.h"
+#include "bind/path.h"
 #include "bind/rows.h"
 #include "bind/spans.h"
 #include "bind/varying.h"
 #include "core/batch_ring.h"
 #include "core/fork_local.h"
 #include "core/image_reader.h"
+#include "core/read_ahead.h"
 #include "core/store_reader.h"
 
 namespace penstock::bind {
@@ -49,12 +51,14 @@ class BoundRing {
   using Reader = std::pair<nb::object, std::int64_t>;
   using Fields = std::vector<std::pair<std::vector<Reader>, std::uint64_t>>;
   using Varying = std::vector<std::tuple<std::vector<BoundVarying>, std::uint64_t, std::uint8_t>>;
-  BoundRing(const Fields& fields, std::size_t threads, Varying varying, std::size_t room_batches, std::uint64_t room_bytes)
+  BoundRing(const Fields& fields, std::size_t threads, Varying varying, std::size_t room_batches, std::uint64_t room_bytes,
+            std::uint64_t piece_bytes)
       : forks_(fork_count()), varying_(std::move(varying)) {
     if (fields.empty() && varying_.empty()) throw std::invalid_argument("expected at least one field");
     const std::size_t sources = fields.empty() ? std::get<0>(varying_.front()).size() : fields.front().first.size();
     lengths_.assign(sources, ~std::uint64_t{0});
-    ring_ = std::make_shared<BatchRing>(fixed_fields(fields), varying_fields(), threads, RingRoom{room_batches, room_bytes});
+    ring_ = std::make_shared<BatchRing>(fixed_fields(fields), varying_fields(), threads,
+                                        RingRoom{room_batches, room_bytes, piece_bytes});
   }
   ~BoundRing() { leave_to_parent(); }
 
@@ -318,14 +322,29 @@ void bind_loader(nb::module_& m) {
            "Document i has the tokens [bounds[i], bounds[i + 1]), of which the last are the separator; it is row rows[i] of "
            "reader "
            "which[i] (row i of the first).");
+  nb::class_<ReadAhead>(
+      m, "ReadAhead",
+      "Extents of files that are read directly, brought into memory before they are needed. For one thread; close "
+      "may be called by others.")
+      .def(nb::init<std::uint64_t>(), "most_bytes"_a, "The oldest that were not used are dropped when there are more bytes.")
+      .def(
+          "fetch",
+          [](ReadAhead& self, const PathName& path, std::uint64_t start, std::uint64_t stop) {
+            const nb::gil_scoped_release free;
+            self.fetch(path.bytes, start, stop);
+          },
+          "path"_a, "start"_a, "stop"_a, "Begin to read bytes of a file; what cannot be read is left to those who need it.")
+      .def("wait", &ReadAhead::wait, nb::call_guard<nb::gil_scoped_release>(), "Wait until all that was asked for is there.")
+      .def("close", &ReadAhead::close, nb::call_guard<nb::gil_scoped_release>(), "Drop everything. Idempotent.")
+      .def_prop_ro("size", &ReadAhead::size, "Bytes in memory or on their way.");
   nb::class_<BoundRing>(m, "BatchRing", "Batches of records read ahead, in order. For one thread; not for forked children.")
-      .def(nb::init<const BoundRing::Fields&, std::size_t, BoundRing::Varying, std::size_t, std::uint64_t>(), "fields"_a,
-           "threads"_a, "varying"_a = BoundRing::Varying{}, "room_batches"_a = RingRoom{}.batches,
-           "room_bytes"_a = RingRoom{}.bytes,
+      .def(nb::init<const BoundRing::Fields&, std::size_t, BoundRing::Varying, std::size_t, std::uint64_t, std::uint64_t>(),
+           "fields"_a, "threads"_a, "varying"_a = BoundRing::Varying{}, "room_batches"_a = RingRoom{}.batches,
+           "room_bytes"_a = RingRoom{}.bytes, "piece_bytes"_a = RingRoom{}.piece_bytes,
            "Fields as ([(reader, number of the field or -1 for rows) of each source], bytes of a record); fields of varying "
            "length "
            "as ([reader of each source], bytes of an item, dimensions or 0). Batches with such fields are in memory before they "
-           "are taken as far as they fit room_bytes, but at least room_batches.")
+           "are taken as far as they fit room_bytes, but at least room_batches. A thread reads piece_bytes at a time.")
       .def("put", &BoundRing::put, "ids"_a.noconvert(), "batch"_a, "which"_a.noconvert().none() = nb::none(),
            "seeds"_a.noconvert().none() = nb::none(),
            "Ask for batches of ``batch`` ids each; ``which`` says of which source each is, ``seeds`` what is drawn for it, where "

@@ -25,15 +25,15 @@ namespace {
 using Words = nb::ndarray<const std::uint64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Rows = BoundRows::Array;
 
-std::unique_ptr<BoundRows> of_files(const std::vector<PathName>& paths, const Words& facts, std::uint64_t stride, bool pread) {
+std::unique_ptr<BoundRows> of_files(const std::vector<PathName>& paths, const Words& facts, std::uint64_t stride,
+                                    const std::string& access) {
   if (facts.shape(0) != paths.size() || facts.shape(1) != 6) throw std::invalid_argument("expected six numbers per file");
   std::vector<RowPart> parts;
   for (std::size_t i = 0; i < paths.size(); ++i) {
     const std::uint64_t* row = facts.data() + 6 * i;
     parts.push_back({paths[i].bytes, row[0], row[1], row[2], nullptr, nullptr, {row[3], row[4], row[5]}});
   }
-  return std::unique_ptr<BoundRows>(
-      new BoundRows{RowReader(std::move(parts), stride, pread ? FileAccess::pread : FileAccess::map), {}});
+  return std::unique_ptr<BoundRows>(new BoundRows{RowReader(std::move(parts), stride, file_access(access)), {}});
 }
 
 std::unique_ptr<BoundRows> of_memory(std::vector<Rows> arrays, std::uint64_t stride) {
@@ -174,7 +174,7 @@ void bind_rows(nb::module_& m) {
   nb::class_<BoundVarying>(m, "VaryingReader", "Records of one field that have different lengths, as a ring reads them.");
   nb::class_<BoundRows>(m, "RowReader",
                         "Rows of one size, in files, in memory or in landings. Safe to use from several threads and after fork.")
-      .def(nb::new_(&of_files), "paths"_a, "facts"_a.noconvert(), "stride"_a, "pread"_a)
+      .def(nb::new_(&of_files), "paths"_a, "facts"_a.noconvert(), "stride"_a, "access"_a)
       .def_static("of_memory", &of_memory, "arrays"_a, "stride"_a)
       .def_static("of_landings", &of_landings, "landings"_a, "facts"_a.noconvert(), "stride"_a,
                   "Rows of landings: where the first row of each begins, and how many there are. What is read must be in memory.")

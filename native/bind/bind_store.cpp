@@ -78,8 +78,8 @@ nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> own(std::vector<std::byte> byt
 void check_ids(const StoreReader& reader, const Ints& ids) { need_below(span(ids), reader.length()); }
 
 std::unique_ptr<StoreReader> make_reader(const PathName& path, std::uint64_t length, const std::vector<PathName>& paths,
-                                         const Words& chunks, const Words& segments, const nb::bytes& dataset, bool pread,
-                                         bool verify, std::uint64_t batch_bytes,
+                                         const Words& chunks, const Words& segments, const nb::bytes& dataset,
+                                         const std::string& access, bool verify, std::uint64_t batch_bytes,
                                          const std::optional<std::vector<BoundLanding>>& landings, std::uint64_t record_bytes,
                                          const std::vector<std::pair<std::uint32_t, std::string>>& names) {
   if (chunks.shape(1) != 3 || chunks.shape(0) != paths.size() || segments.shape(1) != 4 || dataset.size() != 16) {
@@ -104,7 +104,7 @@ std::unique_ptr<StoreReader> make_reader(const PathName& path, std::uint64_t len
   limits.batch_bytes = batch_bytes;
   limits.record_bytes = record_bytes;
   return std::make_unique<StoreReader>(path.bytes, length, std::move(facts), std::move(pieces), id,
-                                       pread && !landings ? FileAccess::pread : FileAccess::map, limits,
+                                       landings ? FileAccess::map : file_access(access), limits,
                                        FieldNames(names.begin(), names.end()));
 }
 
@@ -216,7 +216,7 @@ VariableRecords read_variable(const StoreReader& self, std::uint32_t field, std:
 void bind_reader(nb::module_& m) {
   nb::class_<StoreReader>(m, "StoreReader", "One generation of a store. Safe to use from several threads and after fork.")
       .def(nb::new_(&make_reader), "path"_a, "length"_a, "paths"_a, "chunks"_a.noconvert(), "segments"_a.noconvert(), "dataset"_a,
-           "pread"_a, "verify"_a, "batch_bytes"_a, "landings"_a = nb::none(), "record_bytes"_a = StoreLimits{}.record_bytes,
+           "access"_a, "verify"_a, "batch_bytes"_a, "landings"_a = nb::none(), "record_bytes"_a = StoreLimits{}.record_bytes,
            "names"_a = std::vector<std::pair<std::uint32_t, std::string>>{})
       .def(
           "set_redirects",

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/file.h"
+
 namespace penstock::bind {
 
 // The bytes of a name. Python gives a str, in which bytes that are not UTF-8 are lone surrogates, or bytes.
@@ -18,6 +20,14 @@ inline std::vector<std::string> names_of(const std::vector<PathName>& paths) {
   made.reserve(paths.size());
   for (const PathName& path : paths) made.push_back(path.bytes);
   return made;
+}
+
+// How files are read, as Python calls it.
+inline FileAccess file_access(const std::string& name) {
+  if (name == "map") return FileAccess::map;
+  if (name == "pread") return FileAccess::pread;
+  if (name == "direct") return FileAccess::direct;
+  throw std::invalid_argument("expected map, pread or direct, got " + shown(name));
 }
 
 }  // namespace penstock::bind

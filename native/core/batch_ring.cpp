@@ -13,8 +13,7 @@
 namespace penstock {
 namespace {
 
-constexpr std::uint64_t kRingPieceBytes = 256 << 10;  // what a thread reads at a time
-constexpr std::size_t kMeasuredAtOnce = 512;          // records of a piece that is measured
+constexpr std::size_t kMeasuredAtOnce = 512;  // records of a piece that is measured
 
 std::uint8_t* flags(const Buffer& buffer) { return reinterpret_cast<std::uint8_t*>(buffer.get()); }
 
@@ -104,7 +103,7 @@ BatchRing::BatchRing(std::vector<RingField> fields, std::vector<RingVarying> var
     : fields_(std::move(fields)),
       varying_(std::move(varying)),
       helps_(threads > 1),
-      room_{std::max<std::size_t>(1, room.batches), room.bytes} {
+      room_{std::max<std::size_t>(1, room.batches), room.bytes, std::max<std::uint64_t>(1, room.piece_bytes)} {
   if (threads == 0) throw std::invalid_argument("a ring needs at least 1 thread, got 0");
   for (const RingField& field : fields_) {
     record_bytes_ += field.stride;
@@ -280,7 +279,7 @@ std::vector<std::size_t> BatchRing::reading_pieces(const Job& job) const {
   const std::size_t count = picks.ids.size();
   if (varying_.empty()) {
     const std::uint64_t bytes = std::max<std::uint64_t>(picks.records() * record_work_, count * 16);
-    const std::uint64_t pieces = std::min<std::uint64_t>(count, (bytes + kRingPieceBytes - 1) / kRingPieceBytes);
+    const std::uint64_t pieces = std::min<std::uint64_t>(count, (bytes + room_.piece_bytes - 1) / room_.piece_bytes);
     return even_edges(count, std::max<std::size_t>(1, pieces));
   }
   std::vector<std::size_t> edges{0};
@@ -289,7 +288,7 @@ std::vector<std::size_t> BatchRing::reading_pieces(const Job& job) const {
     bytes += record_work_ + 16;
     for (const Job::Extents& extents : job.extents)
       bytes += static_cast<std::uint64_t>(std::max<std::int64_t>(extents.sizes[row], 0));
-    if (bytes >= kRingPieceBytes) {
+    if (bytes >= room_.piece_bytes) {
       edges.push_back(row + 1);
       bytes = 0;
     }

@@ -88,9 +88,11 @@ struct RingBatch {
 
 // How many batches are in memory before they are taken: as many as fit `bytes` one after the other, but at least `batches`. It is
 // kept for batches with fields of varying length; those of fixed records are in memory from when they are put.
+// A thread reads about piece_bytes at a time.
 struct RingRoom {
   std::size_t batches = 1;
   std::uint64_t bytes = ~std::uint64_t{0};
+  std::uint64_t piece_bytes = 256 << 10;
 };
 
 // put and take are for one thread. Not to be used, nor destroyed, in a forked child.

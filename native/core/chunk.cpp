@@ -220,14 +220,17 @@ ChunkField::Extent Chunk::page_extent(const ChunkField& field, std::uint64_t pag
 
 void Chunk::verify_page(const ChunkField& field, std::uint64_t page, std::optional<std::uint64_t> record) const {
   const ChunkField::Extent extent = page_extent(field, page);
-  std::uint32_t found = 0;
   if (file_->data() != nullptr) {
-    found = crc32c({file_->data() + field.data_offset + extent.offset, extent.bytes});
-  } else {
-    std::vector<std::byte> copy(extent.bytes);
-    file_->read(field.data_offset + extent.offset, copy);
-    found = crc32c(copy);
+    return check_page(field, page, {file_->data() + field.data_offset + extent.offset, extent.bytes}, record);
   }
+  std::vector<std::byte> copy(extent.bytes);
+  file_->read(field.data_offset + extent.offset, copy);
+  check_page(field, page, copy, record);
+}
+
+void Chunk::check_page(const ChunkField& field, std::uint64_t page, std::span<const std::byte> bytes,
+                       std::optional<std::uint64_t> record) const {
+  const std::uint32_t found = crc32c(bytes);
   if (found != load_le<std::uint32_t>(field.pages + 4 * page)) {
     corrupt(path(), where(field, page, record) + ": the crc does not match");
   }

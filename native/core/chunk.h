@@ -129,6 +129,9 @@ class Chunk {
   ChunkField::Extent page_extent(const ChunkField& field, std::uint64_t page) const;
   // Checks the crc of one page of a field; throws CorruptError naming file, field, rows and the record that was wanted, if any.
   void verify_page(const ChunkField& field, std::uint64_t page, std::optional<std::uint64_t> record = std::nullopt) const;
+  // The same of bytes that were read already.
+  void check_page(const ChunkField& field, std::uint64_t page, std::span<const std::byte> bytes,
+                  std::optional<std::uint64_t> record) const;
   // A field of this chunk, for messages.
   std::string in_words(std::uint32_t field) const { return field_in_words(names_.get(), field); }
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -18,6 +19,8 @@
 #include <optional>
 #include <thread>
 #include <utility>
+
+#include "core/read_ahead.h"
 
 namespace penstock {
 namespace {
@@ -149,6 +152,23 @@ constexpr clockid_t kCoarseClock = CLOCK_MONOTONIC_COARSE;
 constexpr clockid_t kCoarseClock = CLOCK_MONOTONIC;
 #endif
 
+// What direct reads of a file must be multiples of; 0 if it has none.
+std::uint64_t direct_alignment([[maybe_unused]] int descriptor) {
+  [[maybe_unused]] constexpr std::uint64_t kAnyDisk = 4096;
+#if defined(STATX_DIOALIGN)
+  struct statx info = {};
+  if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 && (info.stx_mask & STATX_DIOALIGN) != 0) {
+    if (info.stx_dio_offset_align == 0) return 0;
+    return std::max<std::uint64_t>(info.stx_dio_offset_align, info.stx_dio_mem_align);
+  }
+#endif
+#ifdef O_DIRECT
+  return kAnyDisk;
+#else
+  return 0;
+#endif
+}
+
 class Descriptor {
  public:
   explicit Descriptor(int value) : value_(value) {}
@@ -244,8 +264,9 @@ std::shared_ptr<const File> File::open(const std::string& path, std::uint64_t by
   need_version(path, bytes, version, info);
   need_size(path, bytes, static_cast<std::uint64_t>(info.st_size));
   const std::shared_ptr<File> file(new File(path, bytes, version_of(info)));
-  if (access == FileAccess::pread || bytes == 0) {
+  if (access != FileAccess::map || bytes == 0) {
     file->descriptor_ = descriptor.release();
+    if (access == FileAccess::direct && bytes > 0) file->read_past_cache();
     return file;
   }
   file->map(descriptor.get());
@@ -256,6 +277,19 @@ std::shared_ptr<const File> File::open(const std::string& path, std::uint64_t by
   }
   need_size(path, bytes, static_cast<std::uint64_t>(info.st_size));
   return file;
+}
+
+void File::read_past_cache() {
+  alignment_ = direct_alignment(descriptor_);
+#ifdef O_DIRECT
+  // This also leaves nonblocking mode, in which a queue would give up instead of waiting.
+  if (alignment_ != 0 && fcntl(descriptor_, F_SETFL, O_DIRECT) == 0) {
+    ahead_ = AheadFile::of(version_);
+    return;
+  }
+  if (alignment_ != 0 && errno != EINVAL) throw SystemError(errno, path_, "the file could not be opened for direct reads");
+#endif
+  throw SystemError(EOPNOTSUPP, path_, "the file system has no direct reads: open the data with io='pread' or io='map'");
 }
 
 void File::map(int descriptor) {
@@ -326,6 +360,7 @@ void File::need_unwritten() const {
     if (!is_same_file(now, version_) || now.written_ns == version_.written_ns) return;
     const bool is_same_write = seen_ns == 0 || now.written_ns == seen_ns;
     const auto size = static_cast<std::uint64_t>(info.st_size);
+    if (size < bytes_ && is_direct()) fail_short(size);
     if (size < bytes_ || (size > bytes_ && is_same_write)) return;  // cut, which a read finds out; or appended to
     if (!is_same_write) break;
     seen_ns = now.written_ns;
@@ -346,7 +381,143 @@ void File::read(std::uint64_t offset, std::span<std::byte> out) const {
     if (fault.happened) fail(fault.at);
     return;
   }
-  read_descriptor(descriptor_, path_, bytes_, offset, out);
+  if (!is_direct()) return read_descriptor(descriptor_, path_, bytes_, offset, out);
+  Stage stage;
+  for (std::size_t done = 0; done < out.size();) {
+    Stage::Want want{this, offset + done, std::min<std::uint64_t>(Stage::kBytes, out.size() - done)};
+    stage.bring({&want, 1});
+    std::memcpy(out.data() + done, want.at, want.bytes);
+    done += want.bytes;
+  }
+}
+
+void File::fail_short(std::uint64_t found) const {
+  throw TruncatedError(sizes_in_words(path_, bytes_, found) + ": the file was cut while it was read");
+}
+
+// A run of bytes of a file that is read for one want or several, and its place in the buffer.
+struct Stage::Extent {
+  const File* file;
+  std::uint64_t start;
+  std::uint64_t stop;    // aligned, both
+  std::uint64_t needed;  // up to here there must be bytes
+  std::uint64_t place;
+};
+
+std::shared_ptr<const DirectFile> DirectFile::open(const std::string& path) {
+#ifdef O_DIRECT
+  auto made = std::make_shared<DirectFile>();
+  made->path = path;
+  made->descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  struct stat info = {};
+  if (made->descriptor < 0 || fstat(made->descriptor, &info) != 0 || !S_ISREG(info.st_mode)) return nullptr;
+  made->alignment = direct_alignment(made->descriptor);
+  if (made->alignment == 0 || fcntl(made->descriptor, F_SETFL, O_DIRECT) != 0) return nullptr;
+  made->bytes = static_cast<std::uint64_t>(info.st_size);
+  made->version = version_of(info);
+  return made;
+#else
+  return nullptr;
+#endif
+}
+
+DirectFile::~DirectFile() {
+  if (descriptor >= 0) ::close(descriptor);
+}
+
+struct Stage::Held {
+  const File* file;
+  std::shared_ptr<const AheadFile::Extent> extent;
+  std::uint64_t used;
+};
+
+// Whether bytes were read ahead.
+bool Stage::find_ahead(Want& want) {
+  AheadFile& ahead = *want.file->ahead_;
+  const auto is_here = [&](const Held& held) { return held.file == want.file && held.extent->holds(want.offset, want.bytes); };
+  auto found = std::find_if(held_.begin(), held_.end(), is_here);
+  if (found == held_.end()) {
+    if (ahead.is_empty()) return false;
+    std::shared_ptr<const AheadFile::Extent> extent = ahead.find(want.offset, want.bytes);
+    if (extent == nullptr) return false;
+    held_.push_back({want.file, std::move(extent), 0});
+    found = held_.end() - 1;
+  }
+  found->used += want.used;
+  want.at = found->extent->data + (want.offset - found->extent->start);
+  return true;
+}
+
+void Stage::need_unwritten() const {
+  for (const File* const file : files_) file->need_unwritten();
+}
+
+Stage::Stage() : queue_(DiskQueue::shared()) {}
+Stage::~Stage() = default;
+
+void Stage::bring(std::span<Want> wants) {
+  constexpr std::uint64_t kMostAtOnce = 512 << 10;  // of one read: more are several, at the same time
+  extents_.clear();
+  reads_.clear();
+  held_.clear();
+  files_.clear();
+  for (const Want& want : wants) {
+    if (want.bytes > 0 && std::find(files_.begin(), files_.end(), want.file) == files_.end()) files_.push_back(want.file);
+  }
+  std::uint64_t end = 0;
+  std::uint64_t largest = 1;
+  for (Want& want : wants) {
+    want.at = nullptr;
+    if (want.bytes == 0 || find_ahead(want)) continue;
+    const std::uint64_t unit = want.file->alignment_;
+    largest = std::max(largest, unit);
+    const std::uint64_t stop = want.offset + want.bytes;
+    const std::uint64_t first = want.offset / unit * unit;
+    const std::uint64_t last = (stop + unit - 1) / unit * unit;
+    Extent* const before = extents_.empty() ? nullptr : &extents_.back();
+    if (before != nullptr && before->file == want.file && first >= before->start && first <= before->stop) {  // a neighbour
+      end += std::max(before->stop, last) - before->stop;
+      before->stop = std::max(before->stop, last);
+      before->needed = std::max(before->needed, stop);
+      continue;
+    }
+    end = (end + unit - 1) / unit * unit;
+    extents_.push_back({want.file, first, last, stop, end});
+    end += last - first;
+  }
+  for (const Held& held : held_) held.file->ahead_->use(*held.extent, held.used);
+  if (extents_.empty()) return;
+  end += largest;
+  if (buffer_ == nullptr || buffer_.get_deleter().capacity < end) buffer_ = take_buffer(end);
+  std::byte* const memory = buffer_.get() + (largest - reinterpret_cast<std::uintptr_t>(buffer_.get()) % largest) % largest;
+  for (const Extent& extent : extents_) {
+    for (std::uint64_t at = extent.start; at < extent.stop; at += kMostAtOnce) {
+      reads_.push_back({extent.file->descriptor_, at, memory + extent.place + (at - extent.start),
+                        std::min(kMostAtOnce, extent.stop - at), extent.file->alignment_});
+    }
+  }
+  queue_->read(reads_);
+  std::size_t next = 0;
+  for (const Extent& extent : extents_) {
+    for (std::uint64_t at = extent.start; at < extent.stop; at += kMostAtOnce, ++next) {
+      const DiskRead& read = reads_[next];
+      const std::uint64_t found = at + read.got;
+      if (read.error != 0) {
+        throw SystemError(read.error, extent.file->path_, "byte " + std::to_string(found) + " could not be read");
+      }
+      if (found < std::min(extent.needed, at + read.bytes)) extent.file->fail_short(found);
+    }
+  }
+  next = 0;
+  for (Want& want : wants) {
+    if (want.bytes == 0 || want.at != nullptr) continue;
+    const std::uint64_t unit = want.file->alignment_;
+    const auto is_in = [&](const Extent& extent) {
+      return extent.file == want.file && want.offset / unit * unit >= extent.start && want.offset + want.bytes <= extent.stop;
+    };
+    if (!is_in(extents_[next])) ++next;
+    want.at = memory + extents_[next].place + (want.offset - extents_[next].start);
+  }
 }
 
 void read_listed(const std::string& path, std::uint64_t bytes, const FileVersion& version, std::uint64_t offset,

@@ -1,6 +1,6 @@
-// Read-only files that cannot kill the process: opened without following links, mapped or read by pread, and copied from under a
-// guard that turns the SIGBUS of a file that was cut, or of a disk that failed, into an exception. Or objects in a landing, read
-// like mapped files.
+// Read-only files that cannot kill the process: opened without following links, mapped, read by pread or read past the page
+// cache, and copied from under a guard that turns the SIGBUS of a file that was cut, or of a disk that failed, into an exception.
+// Or objects in a landing, read like mapped files.
 #pragma once
 
 #include <array>
@@ -12,12 +12,17 @@
 #include <string>
 #include <vector>
 
+#include "core/buffer_pool.h"
+#include "core/disk_queue.h"
 #include "core/error.h"
 #include "core/landing.h"
 
 namespace penstock {
 
-enum class FileAccess { map, pread };
+// direct: by the disk into memory of ours, past the page cache. Files of all kinds but map hold a descriptor.
+enum class FileAccess { map, pread, direct };
+
+class AheadFile;
 
 // Which file a name stood for, and when it was written last. All zero: not known.
 struct FileVersion {
@@ -53,8 +58,9 @@ class File {
 
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return bytes_; }
-  // The whole file where it is mapped or landed; null where it is read by pread.
+  // The whole file where it is mapped or landed; null where it is read by calls.
   const std::byte* data() const { return map_; }
+  bool is_direct() const { return alignment_ != 0; }
   bool is_landed() const { return landing_ != nullptr; }
   bool contains(const std::byte* address) const { return address >= map_ && address < map_ + bytes_; }
 
@@ -66,7 +72,8 @@ class File {
   // Says why a guarded copy failed: at the address of the fault, or null if the file was not whole or the address is not known.
   [[noreturn]] void fail(const std::byte* fault) const;
   // Throws ChangedError if the file was written to in place since it was opened; a file that only grew was appended to. Costs a
-  // call of the system. A mapped file whose name is gone cannot be asked.
+  // call of the system. A mapped file whose name is gone cannot be asked. That a file was cut is found by reads, except where
+  // they are direct: bytes may have been read ahead.
   void need_unwritten() const;
 
   // Copies bytes [offset, offset + out.size()); throws TruncatedError if the file no longer has them.
@@ -76,15 +83,72 @@ class File {
   File(std::string path, std::uint64_t bytes, const FileVersion& version)
       : path_(std::move(path)), bytes_(bytes), version_(version) {}
   void map(int descriptor);
+  void read_past_cache();
+  [[noreturn]] void fail_short(std::uint64_t found) const;
+
+  friend class Stage;
 
   std::string path_;
   std::uint64_t bytes_;
   FileVersion version_;
-  int descriptor_ = -1;  // of a file that is not mapped
+  int descriptor_ = -1;          // of a file that is not mapped
+  std::uint64_t alignment_ = 0;  // of direct reads: offsets, sizes and memory
   const std::byte* map_ = nullptr;
   const std::byte* sentinel_ = nullptr;
   std::uint64_t mark_ = 0;
   std::shared_ptr<const Landing> landing_;  // whose memory the map is, if it is one's
+  std::shared_ptr<AheadFile> ahead_;        // what of a file that is read directly is in memory
+};
+
+// A file that is open for direct reads, whatever its size.
+struct DirectFile {
+  // Null where that fails, for whatever reason: nothing depends on it.
+  static std::shared_ptr<const DirectFile> open(const std::string& path);
+  DirectFile() = default;
+  ~DirectFile();
+  DirectFile(const DirectFile&) = delete;
+  DirectFile& operator=(const DirectFile&) = delete;
+
+  std::string path;
+  int descriptor = -1;
+  std::uint64_t bytes = 0;
+  std::uint64_t alignment = 0;
+  FileVersion version;
+};
+
+// Brings bytes of files that are read directly into memory, as many at a time as keep a disk busy. For one thread at a time.
+class Stage {
+ public:
+  static constexpr std::uint64_t kBytes = 4 << 20;  // what callers had better want at a time
+  static constexpr std::size_t kWants = 256;
+
+  struct Want {
+    const File* file;
+    std::uint64_t offset;
+    std::uint64_t bytes;
+    std::uint64_t used = bytes;     // of these; the others are asked for again, or were before
+    const std::byte* at = nullptr;  // where they are, until the next call
+  };
+
+  Stage();
+  ~Stage();
+  // Throws what File::read would, for the first that fails.
+  void bring(std::span<Want> wants);
+  // Throws if one of the files of the last call was written to, or cut, since it was opened: a call of the system for each.
+  void need_unwritten() const;
+
+ private:
+  struct Extent;
+  struct Held;
+
+  bool find_ahead(Want& want);
+
+  std::shared_ptr<DiskQueue> queue_;
+  std::vector<Held> held_;          // read ahead
+  std::vector<const File*> files_;  // each once
+  std::vector<Extent> extents_;
+  std::vector<DiskRead> reads_;
+  Buffer buffer_;
 };
 
 // Reads bytes [offset, offset + out.size()) of a file that was listed before with that size and version (which may not be known),

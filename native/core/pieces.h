@@ -30,7 +30,7 @@ void in_pieces(std::size_t count, std::uint64_t bytes_each, ThreadPool& pool, co
 
 constexpr std::uint64_t kOpenFiles = 12'288;  // mapped at once, with two maps each; the system allows 65,530 maps
 
-// How many files may be open at once. A file that is read by pread holds a descriptor, of which others want some too.
+// How many files may be open at once. A file that is not mapped holds a descriptor, of which others want some too.
 inline std::uint64_t open_file_limit(FileAccess access, std::uint64_t most) {
   if (access == FileAccess::map) return most;
   rlimit files = {};

@@ -114,6 +114,7 @@ RowReader::Piece RowReader::locate(Files& files, std::uint64_t row) const {
 // row, the number of rows and where they go.
 template <class SpanOf>
 void RowReader::read_tiles(Files& files, std::size_t low, std::size_t high, const SpanOf& span_of) const {
+  if (access_ == FileAccess::direct) return read_staged(files, low, high, span_of);
   Piece tile[kTile];
   Span spans[kTile];
   for (std::size_t done = low; done < high; done += kTile) {
@@ -146,6 +147,41 @@ void RowReader::read_tiles(Files& files, std::size_t low, std::size_t high, cons
     const Fault fault = run_guarded(work);
     if (fault.happened || !whole) fail({used, num_used}, fault);
   }
+}
+
+// Spans of files that are read directly: many at a time, long ones in pieces.
+template <class SpanOf>
+void RowReader::read_staged(Files& files, std::size_t low, std::size_t high, const SpanOf& span_of) const {
+  Stage stage;
+  std::vector<Stage::Want> wants;
+  std::vector<std::byte*> places;
+  std::uint64_t bytes = 0;
+  const auto bring = [&] {
+    stage.bring(wants);
+    for (std::size_t i = 0; i < wants.size(); ++i) copy_record_bytes(places[i], wants[i].at, wants[i].bytes);
+    stage.need_unwritten();
+    wants.clear();
+    places.clear();
+    bytes = 0;
+  };
+  for (std::size_t i = low; i < high; ++i) {
+    Span span = span_of(i);
+    while (span.rows > 0) {
+      const Piece piece = locate(files, span.start);
+      const std::uint64_t rows = std::min(span.rows, piece.rows_left);
+      if (piece.file == nullptr) throw std::logic_error("memory is not read directly");
+      for (std::uint64_t done = 0; done < rows * stride_;) {
+        const std::uint64_t some = std::min(rows * stride_ - done, Stage::kBytes);
+        wants.push_back({piece.file, piece.offset + done, some});
+        places.push_back(span.to + done);
+        done += some;
+        bytes += some;
+        if (wants.size() == Stage::kWants || bytes >= Stage::kBytes) bring();
+      }
+      span = {span.start + rows, span.rows - rows, span.to + rows * stride_};
+    }
+  }
+  bring();
 }
 
 // Spans that cross parts, or of files that are not mapped; of those it is asked afterwards whether they were written to
@@ -227,7 +263,7 @@ void RowReader::read(std::span<const std::int64_t> starts, std::uint64_t run, st
   const std::uint64_t bytes = run * stride_;
   const auto span_of = [=](std::size_t i) { return Span{static_cast<std::uint64_t>(starts[i]), run, out + places[i] * bytes}; };
   read_all(starts.size(), bytes, pool, [=, this](Files& files, std::size_t low, std::size_t high) {
-    if (run == 1) low = read_mapped(files, starts, low, high, out, places);
+    if (run == 1 && access_ != FileAccess::direct) low = read_mapped(files, starts, low, high, out, places);
     read_tiles(files, low, high, span_of);
   });
 }

@@ -73,6 +73,8 @@ class RowReader {
   void read_tiles(Files& files, std::size_t low, std::size_t high, const SpanOf& span_of) const;
   std::size_t read_mapped(Files& files, std::span<const std::int64_t> rows, std::size_t low, std::size_t high, std::byte* out,
                           const Places& places) const;
+  template <class SpanOf>
+  void read_staged(Files& files, std::size_t low, std::size_t high, const SpanOf& span_of) const;
   void read_pieces(Files& files, std::span<const Span> spans) const;
   void read_run(Files& files, std::uint64_t start, std::uint64_t run, std::byte* out) const;
 

@@ -66,11 +66,12 @@ struct Source {
   ChunkField::Extent extent;
   std::uint64_t decoded;
   std::uint64_t id;
+  const std::byte* stored = nullptr;  // its stored bytes where they are in memory: mapped, or brought there
 
   bool missing() const { return field == nullptr || !field->present(row); }
   // Whether the stored bytes are the record itself, whatever the codec: they are if there are as many.
   bool is_stored_raw() const { return extent.bytes == decoded; }
-  const std::byte* mapped() const { return chunk->file()->data() + field->data_offset + extent.offset; }
+  std::uint64_t offset() const { return field->data_offset + extent.offset; }  // in the file
 };
 
 thread_local std::vector<std::byte> scratch;  // stored bytes of a record of a file that is not mapped
@@ -90,8 +91,8 @@ std::string in_words(const Source& source, std::uint32_t field) {
 }
 
 void prefetch(const Source& source) {
-  if (source.field == nullptr || source.chunk->file()->data() == nullptr) return;
-  const std::byte* from = source.mapped();
+  if (source.stored == nullptr) return;
+  const std::byte* from = source.stored;
   const std::uint64_t lines = std::min<std::uint64_t>(source.extent.bytes, 512);
   for (std::uint64_t at = 0; at < lines; at += 64) __builtin_prefetch(from + at);
 }
@@ -100,11 +101,11 @@ void prefetch(const Source& source) {
 bool copy_record(const Source& source, std::byte* out) {
   const std::span<std::byte> whole{out, source.decoded};
   const ChunkField& field = *source.field;
-  if (source.chunk->file()->data() != nullptr) {
-    return decoder().decode(field.codec, field.dictionary.get(), {source.mapped(), source.extent.bytes}, whole);
+  if (source.stored != nullptr) {
+    return decoder().decode(field.codec, field.dictionary.get(), {source.stored, source.extent.bytes}, whole);
   }
   scratch.resize(source.extent.bytes);
-  source.chunk->file()->read(field.data_offset + source.extent.offset, scratch);
+  source.chunk->file()->read(source.offset(), scratch);
   return decoder().decode(field.codec, field.dictionary.get(), scratch, whole);
 }
 
@@ -180,6 +181,8 @@ class StoreReader::Session {
                                std::to_string(reader_.limits_.record_bytes) +
                                ": if the store can be trusted, open it with a larger max_record_bytes");
     }
+    const std::byte* const mapped = source.chunk->file()->data();
+    if (mapped != nullptr) source.stored = mapped + source.offset();
   }
 
   // The table of the fast path, one entry per chunk.
@@ -217,9 +220,17 @@ class StoreReader::Session {
   std::uint32_t field() const { return field_; }
   bool verifies() const { return reader_.limits_.verify; }
 
-  // Calls each(i, source) for the ids [low, high) of a batch, under guard, with the bytes of the next ones on their way.
+  // Calls each(i, source) for the ids [low, high) of a batch, under guard, with the bytes of the next ones on their way. Of files
+  // that are read directly, the bytes of many records are read at a time, and their pages checked.
   template <class Each>
   void for_each(std::span<const std::int64_t> ids, std::size_t low, std::size_t high, const Each& each) const {
+    if (reader_.access_ == FileAccess::direct) return for_each_staged(ids, low, high, each);
+    for_each_placed(ids, low, high, each);
+  }
+
+  // The same without the bytes of records, where they are not mapped.
+  template <class Each>
+  void for_each_placed(std::span<const std::int64_t> ids, std::size_t low, std::size_t high, const Each& each) const {
     Source tile[kTile];
     for (std::size_t from = low; from < high; from += kTile) {
       const std::size_t size = std::min(kTile, high - from);
@@ -240,6 +251,55 @@ class StoreReader::Session {
   }
 
  private:
+  template <class Each>
+  void for_each_staged(std::span<const std::int64_t> ids, std::size_t low, std::size_t high, const Each& each) const {
+    Stage stage;
+    std::vector<Source> tile;
+    std::vector<Stage::Want> wants;
+    for (std::size_t from = low; from < high; from += tile.size()) {
+      tile.clear();
+      wants.clear();
+      std::uint64_t bytes = 0;
+      for (std::size_t i = from; i < high && tile.size() < Stage::kWants && bytes < Stage::kBytes; ++i) {
+        tile.push_back(source(static_cast<std::uint64_t>(ids[i])));
+        place_bytes(tile.back());
+        wants.push_back(want(tile.back()));
+        bytes += wants.back().bytes;
+      }
+      stage.bring(wants);
+      for (std::size_t i = 0; i < tile.size(); ++i) {
+        if (wants[i].bytes == 0) continue;
+        Source& one = tile[i];
+        const std::uint64_t page = one.row / one.field->rows_per_page;
+        if (verifies() && !one.field->is_verified(page) && is_page(wants[i], one)) {
+          one.chunk->check_page(*one.field, page, {wants[i].at, wants[i].bytes}, one.id);
+        }
+        one.stored = wants[i].at + (one.offset() - wants[i].offset);
+      }
+      for (std::size_t i = 0; i < tile.size(); ++i) each(from + i, tile[i]);
+      stage.need_unwritten();
+    }
+  }
+
+  // What is to be read for a record: its page if that is to be checked, or only its bytes.
+  Stage::Want want(const Source& source) const {
+    const File* const file = source.chunk->file().get();
+    if (source.missing() || source.extent.bytes == 0) return {file, 0, 0};
+    const std::uint64_t page = source.row / source.field->rows_per_page;
+    if (!verifies() || source.field->is_verified(page)) return {file, source.offset(), source.extent.bytes};
+    const ChunkField::Extent extent = source.chunk->page_extent(*source.field, page);
+    const Stage::Want found{file, source.field->data_offset + extent.offset, extent.bytes, source.extent.bytes};
+    if (source.offset() < found.offset || source.offset() + source.extent.bytes > found.offset + found.bytes)
+      corrupt_record(source, field_, "the record is outside its page");
+    return found;
+  }
+
+  // Whether that is a page: another thread may have checked it since.
+  static bool is_page(const Stage::Want& want, const Source& source) {
+    const ChunkField::Extent extent = source.chunk->page_extent(*source.field, source.row / source.field->rows_per_page);
+    return want.offset == source.field->data_offset + extent.offset && want.bytes == extent.bytes;
+  }
+
   static void leave_plain(Open& open, std::size_t slot) {
     for (Open::PlainField* one = open.plain.load(); one != nullptr; one = one->next.get())
       one->chunks[slot].records.store(nullptr);
@@ -609,8 +669,8 @@ std::uint64_t StoreReader::read_fixed(std::uint32_t field, std::uint64_t stride,
         }
         if (source.decoded != stride) corrupt_record(source, field, "the record has another size than its field");
         if (session.verifies()) verify(source);
-        if (source.field->is_plain() && source.chunk->file()->data() != nullptr) {
-          std::memcpy(to, source.mapped(), stride);
+        if (source.field->is_plain() && source.stored != nullptr) {
+          std::memcpy(to, source.stored, stride);
         } else if (!copy_record(source, to)) {
           corrupt_record(source, field, "the stored bytes do not decode");
         }
@@ -707,7 +767,7 @@ std::uint64_t StoreReader::measure(std::uint32_t field, std::uint8_t ndim, std::
     std::uint32_t* const dims = all_dims == nullptr ? nullptr : all_dims + first * ndim;
     const Session session(*this, field);
     in_pieces(ids.size(), 64, pool, [&](std::size_t low, std::size_t high) {
-      session.for_each(ids, low, high, [&](std::size_t i, const Source& source) {
+      session.for_each_placed(ids, low, high, [&](std::size_t i, const Source& source) {
         const bool missing = source.missing();
         sizes[i] = missing ? -1 : static_cast<std::int64_t>(source.decoded);
         if (dims == nullptr) return;
@@ -782,9 +842,9 @@ void StoreReader::read_parts(std::uint32_t field, bool is_text, std::span<const 
       if (part.count == part.size) {
         if (!copy_record(source, to)) corrupt_record(source, field, "the stored bytes do not decode");
         check_text(to);
-      } else if (source.is_stored_raw() && source.chunk->file()->data() != nullptr) {
-        check_text(source.mapped());
-        std::memcpy(to, source.mapped() + part.skip, static_cast<std::size_t>(part.count));
+      } else if (source.is_stored_raw() && source.stored != nullptr) {
+        check_text(source.stored);
+        std::memcpy(to, source.stored + part.skip, static_cast<std::size_t>(part.count));
       } else {
         if (in_buffer != part.row) {
           in_buffer = -1;

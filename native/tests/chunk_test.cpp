@@ -9,7 +9,7 @@ using namespace penstock;
 
 namespace {
 
-const std::vector<FileAccess> kBoth{FileAccess::map, FileAccess::pread};
+const std::vector<FileAccess> kAll{FileAccess::map, FileAccess::pread, FileAccess::direct};
 
 Image bytes_of(const std::string& text) {
   Image made(text.size());
@@ -37,7 +37,7 @@ struct Opened {
 };
 
 void a_chunk_is_parsed() {
-  for (const FileAccess access : kBoth) {
+  for (const FileAccess access : kAll) {
     const Opened opened(make_image(3, two_fields()), access);
     const Chunk& chunk = *opened.chunk;
     check_equal(chunk.rows(), 3U);
@@ -66,7 +66,7 @@ void a_damaged_page_is_named() {
   const ChunkFact fact = seal(image, scratch.path());
   image[64 + 9] ^= std::byte{1};  // in row 2 of the plain field
   scratch.fill(image);
-  for (const FileAccess access : kBoth) {
+  for (const FileAccess access : kAll) {
     const auto chunk = Chunk::open(fact, DatasetId{}, access);
     chunk->verify_page(*chunk->field(3), 0);
     try {
@@ -138,7 +138,7 @@ void hostile_numbers_never_reach_outside() {
   for (std::size_t place = entries; place < good.size() - 12; place += 4) {
     for (const std::uint64_t value : kEdges) {
       for (const std::size_t width : {1, 2, 4, 8}) {
-        for (const FileAccess access : kBoth) {
+        for (const FileAccess access : kAll) {
           Image image = good;
           std::memcpy(&image[place], &value, width);
           const ChunkFact fact = seal(image, scratch.path());

@@ -151,7 +151,7 @@ void lines_that_make_no_sense_are_refused() {
 // The second field of the files of a store, as documents of bytes and as records of a ring.
 void fields_of_stores_are_read_in_parts_and_by_rings() {
   const Files files;
-  for (const FileAccess access : {FileAccess::map, FileAccess::pread}) {
+  for (const FileAccess access : {FileAccess::map, FileAccess::pread, FileAccess::direct}) {
     const StoreReader store("store", kLength, files.facts(), kSegments, {}, access, {});
     const StoreField field(store, 1, false);
     std::vector<std::int64_t> all(kLength);

@@ -14,7 +14,7 @@ using namespace penstock;
 
 namespace {
 
-const std::vector<FileAccess> kBoth{FileAccess::map, FileAccess::pread};
+const std::vector<FileAccess> kAll{FileAccess::map, FileAccess::pread, FileAccess::direct};
 
 Image pattern(std::size_t size) {
   Image made(size);
@@ -26,7 +26,7 @@ void bytes_are_read_at_every_place() {
   const ScratchFile scratch("file-read");
   const Image data = pattern(9000);
   scratch.fill(data);
-  for (const FileAccess access : kBoth) {
+  for (const FileAccess access : kAll) {
     const auto file = File::open(scratch.path(), data.size(), access);
     check_equal(file->size(), data.size());
     check_equal(file->data() != nullptr, access == FileAccess::map);
@@ -50,7 +50,7 @@ void bytes_are_read_at_every_place() {
 
 void empty_files_can_be_opened() {
   const ScratchFile scratch("file-empty");
-  for (const FileAccess access : kBoth) {
+  for (const FileAccess access : kAll) {
     const auto file = File::open(scratch.path(), 0, access);
     file->read(0, {});
     check_equal(file->size(), 0);
@@ -61,7 +61,7 @@ void what_is_not_a_file_of_that_size_is_refused() {
   const ScratchFile scratch("file-kind");
   scratch.fill(pattern(100));
   const std::string other = scratch.path() + "-other";
-  for (const FileAccess access : kBoth) {
+  for (const FileAccess access : kAll) {
     check_throws<CorruptError>([&] { File::open(scratch.path(), 99, access); });
     check_throws<CorruptError>([&] { File::open(scratch.path(), 101, access); });
     check_throws<CorruptError>([&] { File::open(scratch.path(), ~std::uint64_t{0}, access); });
@@ -78,7 +78,7 @@ void what_is_not_a_file_of_that_size_is_refused() {
 }
 
 void a_cut_file_is_an_exception_and_the_guard_is_gone_afterwards() {
-  for (const FileAccess access : kBoth) {
+  for (const FileAccess access : kAll) {
     const ScratchFile scratch("file-cut");
     const Image data = pattern(1 << 16);
     scratch.fill(data);
@@ -97,7 +97,7 @@ void a_cut_file_is_an_exception_and_the_guard_is_gone_afterwards() {
 }
 
 void a_file_stays_readable_when_its_name_is_gone() {
-  for (const FileAccess access : kBoth) {
+  for (const FileAccess access : kAll) {
     const ScratchFile scratch("file-unlinked");
     const Image data = pattern(5000);
     scratch.fill(data);
@@ -158,7 +158,7 @@ void every_cut_is_noticed_or_changes_nothing() {
 }
 
 void a_name_must_stand_for_the_version_that_was_seen_first() {
-  for (const FileAccess access : kBoth) {
+  for (const FileAccess access : kAll) {
     const ScratchFile scratch("file-version"), other("file-version-other");
     scratch.fill(pattern(5000));
     other.fill(pattern(5000));

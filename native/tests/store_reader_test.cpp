@@ -8,11 +8,11 @@ using namespace penstock;
 
 namespace {
 
-const std::vector<FileAccess> kBoth{FileAccess::map, FileAccess::pread};
+const std::vector<FileAccess> kAll{FileAccess::map, FileAccess::pread, FileAccess::direct};
 
 void every_order_of_ids_is_kept() {
   const Files files;
-  for (const FileAccess access : kBoth) {
+  for (const FileAccess access : kAll) {
     for (const std::size_t threads : {1, 3}) {
       const StoreReader reader("store", kLength, files.facts(), kSegments, {}, access, {});
       ThreadPool pool(threads);
@@ -75,7 +75,7 @@ void segments_that_do_not_cover_are_refused() {
 
 void few_open_chunks_are_enough() {
   const Files files;
-  for (const FileAccess access : kBoth) {
+  for (const FileAccess access : kAll) {
     StoreLimits limits;
     limits.open_chunks = 1;
     const StoreReader reader("store", kLength, files.facts(), kSegments, {}, access, limits);
@@ -91,7 +91,7 @@ void few_open_chunks_are_enough() {
 }
 
 void damage_is_noticed_at_the_first_touch_and_only_there() {
-  for (const FileAccess access : kBoth) {
+  for (const FileAccess access : kAll) {
     Files files;
     files.b.image[64 + kStride * 4] ^= std::byte{1};  // row 4 of chunk 1, in the page of rows 3 to 5
     files.b.scratch.fill(files.b.image);
@@ -117,7 +117,7 @@ void damage_is_noticed_at_the_first_touch_and_only_there() {
 
 // Cut anywhere, after everything was verified: an error or the right bytes, never zeros.
 void a_cut_chunk_is_an_error_or_right() {
-  for (const FileAccess access : kBoth) {
+  for (const FileAccess access : kAll) {
     const Files files;
     const StoreReader reader("store", kLength, files.facts(), kSegments, {}, access, {});
     ThreadPool pool(2);

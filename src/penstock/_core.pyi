@@ -362,7 +362,7 @@ class RowReader:
     Rows of one size, in files, in memory or in landings. Safe to use from several threads and after fork.
     """
 
-    def __init__(self, paths: Sequence[str | bytes], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], stride: int, pread: bool) -> None: ...
+    def __init__(self, paths: Sequence[str | bytes], facts: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], stride: int, access: str) -> None: ...
 
     @staticmethod
     def of_memory(arrays: Sequence[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)]], stride: int) -> RowReader: ...
@@ -591,7 +591,7 @@ class StoreReader:
     One generation of a store. Safe to use from several threads and after fork.
     """
 
-    def __init__(self, path: str | bytes, length: int, paths: Sequence[str | bytes], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, pread: bool, verify: bool, batch_bytes: int, landings: Sequence[Landing] | None = None, record_bytes: int = 1073741824, names: Sequence[tuple[int, str]] = []) -> None: ...
+    def __init__(self, path: str | bytes, length: int, paths: Sequence[str | bytes], chunks: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)], dataset: bytes, access: str, verify: bool, batch_bytes: int, landings: Sequence[Landing] | None = None, record_bytes: int = 1073741824, names: Sequence[tuple[int, str]] = []) -> None: ...
 
     def set_redirects(self, field: int, rows: Annotated[NDArray[numpy.uint64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
         """Let records of a field point elsewhere; before the first read."""
@@ -751,14 +751,37 @@ class DocumentLine:
         Document i has the tokens [bounds[i], bounds[i + 1]), of which the last are the separator; it is row rows[i] of reader which[i] (row i of the first).
         """
 
+class ReadAhead:
+    """
+    Extents of files that are read directly, brought into memory before they are needed. For one thread; close may be called by others.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        """The oldest that were not used are dropped when there are more bytes."""
+
+    def fetch(self, path: str | bytes, start: int, stop: int) -> None:
+        """
+        Begin to read bytes of a file; what cannot be read is left to those who need it.
+        """
+
+    def wait(self) -> None:
+        """Wait until all that was asked for is there."""
+
+    def close(self) -> None:
+        """Drop everything. Idempotent."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory or on their way."""
+
 class BatchRing:
     """
     Batches of records read ahead, in order. For one thread; not for forked children.
     """
 
-    def __init__(self, fields: Sequence[tuple[Sequence[tuple[object, int]], int]], threads: int, varying: Sequence[tuple[Sequence[VaryingReader], int, int]] = [], room_batches: int = 1, room_bytes: int = 18446744073709551615) -> None:
+    def __init__(self, fields: Sequence[tuple[Sequence[tuple[object, int]], int]], threads: int, varying: Sequence[tuple[Sequence[VaryingReader], int, int]] = [], room_batches: int = 1, room_bytes: int = 18446744073709551615, piece_bytes: int = 262144) -> None:
         """
-        Fields as ([(reader, number of the field or -1 for rows) of each source], bytes of a record); fields of varying length as ([reader of each source], bytes of an item, dimensions or 0). Batches with such fields are in memory before they are taken as far as they fit room_bytes, but at least room_batches.
+        Fields as ([(reader, number of the field or -1 for rows) of each source], bytes of a record); fields of varying length as ([reader of each source], bytes of an item, dimensions or 0). Batches with such fields are in memory before they are taken as far as they fit room_bytes, but at least room_batches. A thread reads piece_bytes at a time.
         """
 
     def put(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], batch: int, which: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None, seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:

@@ -161,6 +161,10 @@ class Leaf(Protocol):
     def paths(self) -> Sequence[str]:
         """The files on a disk."""
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether those are read past the page cache."""
+
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
         """Where rows are in those."""
 
@@ -337,6 +341,11 @@ class Source(ABC):
     def paths(self) -> Sequence[str]:
         """The files of this source on a disk of this machine, as :meth:`extents` numbers them; none where that is not known."""
         return ()
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether those are read past the page cache (``io="direct"``)."""
+        return False
 
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
         """Where records [start, stop) are in :attr:`remote` or :attr:`paths`, as far as is known without reading them: numbers of

@@ -26,10 +26,12 @@ from penstock.errors import (
     StoreError,
     StorePermissionError,
 )
+from penstock.native import _core
 
 __all__ = [
     "SIZE",
     "WRITTEN",
+    "file_access",
     "file_version",
     "file_versions",
     "is_directory",
@@ -45,6 +47,24 @@ __all__ = [
     "write_note",
     "writing",
 ]
+
+IO = ("auto", "map", "pread", "direct")
+
+
+def file_access(io: str, where: object) -> str:
+    """How files are read: by "map", "pread" or "direct", as ``io`` says; for "auto" mapped, except where maps are unsafe.
+
+    ``where`` is the path of one of them; anything else is at a URL (None: in memory), which has no direct reads.
+    """
+    if io not in IO:
+        raise ValueError(f"io must be {', '.join(map(repr, IO[:-1]))} or {IO[-1]!r}, got {io!r}")
+    is_local = isinstance(where, pathlib.Path)
+    if io == "direct" and not is_local and where is not None:
+        raise ValueError("io='direct' is for files on a disk, and data at a URL is read through a window: leave io= out")
+    if io != "auto":
+        return io
+    return "pread" if is_local and _core.is_network_filesystem(str(where)) else "map"
+
 
 Path = str | bytes | os.PathLike[str]
 

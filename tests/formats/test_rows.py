@@ -142,7 +142,7 @@ def sizes(batches: RowBatches) -> list[int]:
 
 def test_check_17_batches_follow_one_rule_for_every_backend(tmp_path: Path) -> None:
     write_rows(np.zeros((600, 8192), np.float32), tmp_path / "wide.shard")
-    for io in ("map", "pread"):
+    for io in ("map", "pread", "direct"):
         assert sizes(open_rows(tmp_path / "wide.shard", io=io).batches()) == [256, 256, 88]
     write_rows(np.zeros((1500, 3), np.float32), tmp_path / "narrow", max_shard_rows=700)
     narrow = open_rows(tmp_path / "narrow")

@@ -188,7 +188,7 @@ def test_an_index_longer_than_a_piece_is_read_whole(tmp_path: Path, monkeypatch:
 # The line of tokens
 
 
-@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("io", ["map", "pread", "direct"])
 def test_runs_of_tokens_cross_blocks_and_shards(tmp_path: Path, io: str) -> None:
     write_blocks(tmp_path, LINE, [20] * 10 + [7], [], [20] * 10 + [1], [13])
     source = open_tokens(tmp_path, io=io)

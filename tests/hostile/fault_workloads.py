@@ -109,6 +109,8 @@ READ: dict[str, Callable[[Path], Any]] = {
     "dict": lambda root: pen.open({"rows": str(root / "rows"), "text": str(root / "f.feather")}),
     "list": lambda root: pen.open([pen.open(root / "plain.arrow"), pen.open(root / "f.feather")]),
     "store": lambda root: pen.open(root / "s.pen"),
+    "store direct": lambda root: pen.open(root / "s.pen", io="direct"),
+    "rows direct": lambda root: pen.open(root / "rows", io="direct"),
 }
 
 

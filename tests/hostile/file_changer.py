@@ -108,7 +108,7 @@ class Trial:
     def drawn(cls, rng: random.Random) -> "Trial":
         """Any of them."""
         kind = rng.choice(FORMATS)
-        io = "map" if kind == "arrow" else rng.choice(["map", "map", "pread"])
+        io = "map" if kind == "arrow" else rng.choice(["map", "map", "pread", "direct"])
         some = rng.random() < 0.8
         return cls(
             kind, rng.choice(CHANGES), io, some, rng.choice([0, 2]), rng.random() < 0.5, rng.choice([0.0, 0.999, rng.random()])

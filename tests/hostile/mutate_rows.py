@@ -594,7 +594,9 @@ def _serve(folder: Path, kind: str, seeds: range, out: int, at_url: bool) -> Non
         try:
             for name in os.listdir(folder):  # of another kind
                 shutil.rmtree(folder / name) if (folder / name).is_dir() else os.unlink(folder / name)
-            text = outcome(folder / NAMES.get(kind, f"a.{kind}"), data, "url" if at_url else rng.choice(["map", "pread"]), kind)
+            text = outcome(
+                folder / NAMES.get(kind, f"a.{kind}"), data, "url" if at_url else rng.choice(["map", "pread", "direct"]), kind
+            )
         except BaseException as error:
             text = f"WRONG {type(error).__name__}: {error}".replace("\n", " ")[:500]
         os.write(out, f"{seed} {text}\n".encode())

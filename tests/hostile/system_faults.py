@@ -48,6 +48,9 @@ ERRORS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("mkdir", "mkdirat"), ("EIO", "EACCES", "ENOSPC")),
     "close": ("EIO", "EINTR"),
     **dict.fromkeys(("statfs", "fstatfs", "fadvise64"), ("EIO",)),
+    "io_uring_setup": ("EPERM", "ENOSYS", "EMFILE"),
+    "io_uring_enter": ("EINTR", "EAGAIN", "EIO"),
+    "fcntl": ("EINVAL",),
 }
 _LINE = re.compile(r"(\d+) +(\w+)\(")
 
@@ -117,7 +120,7 @@ class Attack:
             shutil.rmtree(out)
 
     def _is_on_data(self, line: str) -> bool:
-        return f"<{self._where}" in line or f'"{self._where}' in line
+        return f"<{self._where}" in line or f'"{self._where}' in line or " io_uring_" in line
 
     def _run(self, name: str, *rules: str) -> tuple[Seen, Path]:
         out, workload = Path(tempfile.mkdtemp(dir=self._where)), WORKLOADS[name]

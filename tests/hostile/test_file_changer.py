@@ -22,7 +22,11 @@ import penstock as pen
 from penstock.errors import PenstockError, ReadError, SourceChangedError
 
 PLAIN = [
-    Trial(kind, change, io) for io in ("map", "pread") for change in CHANGES for kind in FORMATS if (kind, io) != ("arrow", "pread")
+    Trial(kind, change, io)
+    for io in ("map", "pread", "direct")
+    for change in CHANGES
+    for kind in FORMATS
+    if kind != "arrow" or io == "map"
 ]
 
 

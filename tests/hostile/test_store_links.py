@@ -139,7 +139,7 @@ def test_a_reader_is_not_made_anew_through_a_link(name: str, tmp_path: Path) -> 
                 call()
 
 
-@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("io", ["map", "pread", "direct"])
 def test_a_directory_that_becomes_a_link_under_a_reader_is_not_followed(io: str, tmp_path: Path) -> None:
     """Chunks are opened when they are first read."""
     path = make(tmp_path / "a.pen")

@@ -61,6 +61,25 @@ def failing(tmp_path: Path) -> Iterator[Failing]:
     return run  # type: ignore[return-value]
 
 
+RING_FAULTS = [("io_uring_setup", "EPERM"), ("io_uring_setup", "ENOSYS"), ("io_uring_enter", "EINTR"), ("io_uring_enter", "EIO")]
+
+
+@pytest.mark.parametrize(("call", "error"), RING_FAULTS, ids="-".join)
+def test_direct_reads_go_on_by_threads_where_there_is_no_ring(tmp_path: Path, failing: Failing, call: str, error: str) -> None:
+    rows = np.arange(200_000).reshape(2000, 100)
+    np.save(tmp_path / "x.npy", rows)
+    ids = np.random.default_rng(1).permutation(2000)
+
+    def read() -> None:
+        with pen.open(tmp_path / "x.npy", io="direct", threads=1) as data:
+            for _ in range(3):
+                assert np.array_equal(data["data"][ids], rows[ids])
+            with pen.Loader(data.shuffle(seed=1, block=100, window=4), 50, threads=2) as loader:
+                assert sorted(row for batch in loader for row in batch["data"][:, 0].tolist()) == rows[:, 0].tolist()
+
+    failing(read, call, error, None, when="1+" if call == "io_uring_setup" else "1")
+
+
 def raises(kind: type[BaseException], text: str, work: Callable[[], object]) -> Callable[[], None]:
     def check() -> None:
         with pytest.raises(kind, match=text):

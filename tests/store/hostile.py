@@ -506,7 +506,7 @@ LARGE_RECORDS = ("large-records",)
 
 def memory_cases() -> Iterator[Case]:
     """Small files that ask for much memory."""
-    for io in ("map", "pread"):
+    for io in ("map", "pread", "direct"):
         for array in ("ends", "dims"):
             yield Case(f"{io}: 4096 fields share one array of {array}", lambda spec, a=array: share_array(spec, a), "safe", io)
         yield Case(f"{io}: 4096 fields share one dictionary", lambda spec: share_dictionary(spec, 4096), "safe", io)

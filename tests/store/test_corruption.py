@@ -368,7 +368,7 @@ def test_damage_without_verification_may_pass_but_never_crashes(target: Target) 
     assert target.refused > count(33, 100)
 
 
-@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("io", ["map", "pread", "direct"])
 @pytest.mark.parametrize("codec", [pen.Raw(), pen.Zstd()], ids=repr)
 def test_errors_name_the_field_the_record_and_the_file(tmp_path: Path, codec: Codec, io: str) -> None:
     path, noise = tmp_path / "a.pen", np.random.default_rng(0).integers(0, 256, (30, 4096), np.uint8)

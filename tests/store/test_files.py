@@ -38,7 +38,7 @@ def is_right(batch: dict[str, object]) -> bool:
     return np.array_equal(batch["image"], IMAGE) and batch["text"].to_list() == TEXT  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("io", ["map", "pread", "direct"])
 @pytest.mark.parametrize("touched", [False, True])
 @pytest.mark.parametrize("length", [0, 1, 4096, 100_000, -1])
 def test_a_file_cut_while_open_is_an_error_that_names_it(path: Path, io: str, touched: bool, length: int) -> None:
@@ -64,7 +64,7 @@ def test_a_file_cut_while_open_is_an_error_that_names_it(path: Path, io: str, to
     assert "error" in outcomes or (touched and length == -1)
 
 
-@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("io", ["map", "pread", "direct"])
 @pytest.mark.parametrize("change", ["unlinked", "replaced by a file", "replaced by another store's", "store removed"])
 def test_a_store_that_is_unlinked_or_replaced_while_open_is_read_on(path: Path, io: str, change: str) -> None:
     store = pen.open(path, io=io)
@@ -167,7 +167,7 @@ RACE = """
 """
 
 
-@pytest.mark.parametrize(("io", "readers"), [("map", 1), ("map", 4), ("pread", 1), ("pread", 4)])
+@pytest.mark.parametrize(("io", "readers"), [("map", 1), ("map", 4), ("pread", 1), ("pread", 4), ("direct", 4)])
 def test_readers_of_a_file_that_is_cut_again_and_again_get_errors_and_no_signal(tmp_path: Path, io: str, readers: int) -> None:
     rounds = count(50, 200)
     code, words = run(RACE.format(path=str(tmp_path / "a.pen"), io=io, readers=readers, rounds=rounds))
@@ -222,7 +222,7 @@ def test_a_guard_is_gone_after_a_truncated_error(path: Path) -> None:
         assert is_right(pen.open(path).read(slice(None)))
 
 
-@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("io", ["map", "pread", "direct"])
 def test_descriptors_and_maps_go_with_the_store(path: Path, io: str) -> None:
     def held() -> int:
         maps = sum(str(path) in line for line in Path("/proc/self/maps").read_text().splitlines())

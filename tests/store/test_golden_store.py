@@ -134,7 +134,7 @@ def plain(value: Any, field: Field) -> Any:
 EXPECTED = {1: FIRST, 2: second()}
 
 
-@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("io", ["map", "pread", "direct"])
 @pytest.mark.parametrize("generation", [1, 2])
 def test_every_value_is_what_it_was(generation: int, io: str) -> None:
     with pen.open(STORE, generation=generation, io=io) as store:
@@ -189,7 +189,7 @@ SECOND: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("io", ["map", "pread", "direct"])
 def test_the_store_with_metadata_and_nullable_fields_is_what_it_was(io: str) -> None:
     first, second = (pen.open(SECOND_STORE, generation=generation, io=io) for generation in (1, 2))
     assert first.schema == SECOND_FIELDS

@@ -25,7 +25,7 @@ def test_the_limit_of_compressed_records_counts_only_where_few_bytes_claim_many(
     for codec in (pen.Zstd(), pen.LZ4(), pen.Deflate()):
         with pen.create(tmp_path / f"{codec.name}.pen", {"x": Field.bytes(codec=codec)}) as out:
             out.extend({"x": [noise.tobytes(), bytes(100_000), b"short"]})
-        for io in ("map", "pread"):
+        for io in ("map", "pread", "direct"):
             data = pen.open(tmp_path / f"{codec.name}.pen", max_record_bytes=50_000, io=io)
             assert data["x"][0] == noise.tobytes()  # above the limit, but no bomb
             assert data["x"][2] == b"short"

@@ -83,7 +83,7 @@ def test_verify_of_a_good_store_finds_nothing_and_reports_progress(path: Path) -
     assert sum(size for _, size in seen) == sum(size for name, size in files(path).items() if name.startswith("chunk"))
 
 
-@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("io", ["map", "pread", "direct"])
 def test_flipped_byte_is_found_with_file_field_and_rows(tmp_path: Path, io: str) -> None:
     with pen.create(tmp_path / "a.pen", {"label": Field("i4"), "image": Field("u1", (1000,))}, chunk_records=100) as out:
         out.extend({"label": np.arange(250), "image": np.zeros((250, 1000), np.uint8)})

@@ -118,7 +118,7 @@ def without_key(path: Path, key: str = "nullable") -> None:
 
 def test_stores_of_version_1_tell_by_their_chunks(tmp_path: Path) -> None:
     expected = {name for name, values in FIRST.items() if None in values}
-    for io in ("map", "pread"):
+    for io in ("map", "pread", "direct"):
         data = pen.open(STORE, io=io)
         assert nullable(data) == expected
         assert_typed(data[:], data)

@@ -23,7 +23,7 @@ from penstock.store import Store
 N = 40
 RECORDS = make_records(N, seed=3)
 NULLABLE = {name: field.with_nullable(True) for name, field in FIELDS.items()}  # some records miss something, in every field
-MODES = ["map", "pread"]
+MODES = ["map", "pread", "direct"]
 
 
 @pytest.fixture(scope="module")

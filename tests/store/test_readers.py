@@ -66,7 +66,7 @@ def test_processes_see_whole_generations_while_a_writer_commits_rebalances_and_c
 # fork and spawn
 
 
-@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("io", ["map", "pread", "direct"])
 def test_forks_read_while_threads_of_the_parent_read(tmp_path: Path, io: str) -> None:
     with pen.create(tmp_path / "a.pen", FIELDS | {"wide": Field("u1", (20_000,))}, chunk_records=5) as out:
         wide = np.random.default_rng(0).integers(0, 256, (40, 20_000), dtype=np.uint8)
@@ -167,14 +167,14 @@ print(len(store))
 """
 
 
-@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("io", ["map", "pread", "direct"])
 def test_thousands_of_chunks_are_read_with_64_descriptors(many_chunks: Path, io: str) -> None:
     assert run_python(FEW, many_chunks, io) == f"{CHUNKS}\n"
 
 
 def test_store_with_many_chunks_leaves_no_descriptor_or_map_behind(many_chunks: Path) -> None:
     before = os.listdir("/proc/self/fd")
-    for io in ("map", "pread"):
+    for io in ("map", "pread", "direct"):
         with pen.open(many_chunks, io=io) as store:
             assert store["x"][:].sum() == (CHUNKS - 1) * CHUNKS // 2
             if io == "pread":
@@ -186,7 +186,7 @@ def test_store_with_many_chunks_leaves_no_descriptor_or_map_behind(many_chunks: 
 # A file that goes away
 
 
-@pytest.mark.parametrize("io", ["map", "pread"])
+@pytest.mark.parametrize("io", ["map", "pread", "direct"])
 def test_open_reader_survives_the_removal_of_every_file(tmp_path: Path, io: str) -> None:
     write(tmp_path / "a.pen", RECORDS, chunk_records=7)
     with pen.open(tmp_path / "a.pen", io=io) as store:

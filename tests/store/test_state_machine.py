@@ -162,7 +162,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Readers
 
-    @rule(target=readers, io=st.sampled_from(["map", "pread"]))
+    @rule(target=readers, io=st.sampled_from(["map", "pread", "direct"]))
     def look(self, io: str) -> Seen:
         store = pen.open(self.path, io=io, threads=self.threads)
         assert store.generation == max(self.history)

@@ -36,7 +36,6 @@ from penstock.formats.rows_in_files import (
     default_threads,
     reader_of_files,
     reader_of_memory,
-    use_pread,
     version_of,
 )
 from penstock.interrupt import exposed
@@ -44,6 +43,7 @@ from penstock.records import Blocks, Recipe, Sampling, Source
 from penstock.remote.window import RemoteOptions
 from penstock.schema import Field
 from penstock.store.column import as_batch, guess_field, make_column
+from penstock.system import file_access
 
 __all__ = ["ArraySource", "Items", "MapStyle", "NpySource", "open_array", "open_npy"]
 
@@ -236,7 +236,7 @@ class NpySource(RowSource):
         self._swapped = not heads[0].dtype.isnative
         parts = [FileRows.of(f, head.size, head.offset, head.shape[0], head.version) for f, head in zip(files, heads, strict=True)]
         stride = self._field.stride
-        rows = reader_of_files(parts, stride, pread=use_pread(io, files.local), threads=threads, remote=remote)
+        rows = reader_of_files(parts, stride, access=file_access(io, files.local), threads=threads, remote=remote)
         super().__init__(files, [head.shape[0] for head in heads], stride, rows)
 
     @property

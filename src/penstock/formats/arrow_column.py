@@ -16,11 +16,12 @@ from penstock.batch import Outputs, Ragged, empty, fixed_output, masked
 from penstock.errors import BatchTooLargeError, CorruptError, SizeOverflowError, UnsupportedTypeError
 from penstock.formats.arrow_file import ArrowField, is_view, json_type, plain, storage, storage_type, view_lengths
 from penstock.formats.files import MAX_BLOCK_BYTES, check_block
-from penstock.formats.rows_in_files import FileRows, Rows, reader_of_files, reader_of_memory, use_pread, version_of
+from penstock.formats.rows_in_files import FileRows, Rows, reader_of_files, reader_of_memory, version_of
 from penstock.native import _core
 from penstock.process import need
 from penstock.records import Blocks
 from penstock.schema import MAX_RECORD_BYTES, Field
+from penstock.system import file_access
 
 __all__ = [
     "ArrowColumn",
@@ -150,7 +151,7 @@ class FileMemory(Memory):
         return self._base + offset
 
     def seal(self) -> None:
-        self._rows = reader_of_files(self._files, 1, pread=use_pread("auto", self._files[0].path), threads=self._threads)
+        self._rows = reader_of_files(self._files, 1, access=file_access("auto", self._files[0].path), threads=self._threads)
 
     def rows_at(self, addresses: IntArray, counts: IntArray, stride: int) -> Rows:
         bases = np.cumsum([0, *(file.size for file in self._files)])
@@ -160,7 +161,7 @@ class FileMemory(Memory):
             for number in np.unique(numbers).tolist()
             for here in [numbers == number]
         ]
-        return reader_of_files(pieces, stride, pread=use_pread("auto", self._files[0].path), threads=1)
+        return reader_of_files(pieces, stride, access=file_access("auto", self._files[0].path), threads=1)
 
 
 def ranges(starts: IntArray, lengths: IntArray) -> IntArray:

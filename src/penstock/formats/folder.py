@@ -591,7 +591,7 @@ class PrefixSource(FolderSource):
         found, files = _files_of(prefix, options)
         self._files = Files(files)
         self._rows = reader_of_files(
-            [FileRows.whole(file) for file in files], 1, pread=False, threads=options.threads, remote=remote
+            [FileRows.whole(file) for file in files], 1, access="map", threads=options.threads, remote=remote
         )
         self._bounds = np.concatenate([[0], np.cumsum(np.frombuffer(found.sizes, np.int64))]).astype(np.int64)
         try:

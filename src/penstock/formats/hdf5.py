@@ -40,10 +40,11 @@ from penstock.errors import (
 from penstock.formats import hdf5_child
 from penstock.formats.arrow_column import ranges
 from penstock.formats.files import MAX_BLOCK_BYTES, Files, FileSource, check_block, expand, file_size, one_line
-from penstock.formats.rows_in_files import FileRows, Rows, default_threads, extents_of_all, reader_of_files, use_pread, version_of
+from penstock.formats.rows_in_files import FileRows, Rows, default_threads, extents_of_all, reader_of_files, version_of
 from penstock.process import Recent, need
 from penstock.records import Blocks, Extents, Recipe
 from penstock.schema import Field
+from penstock.system import file_access
 
 __all__ = ["Hdf5Source", "open_hdf5", "shared_process"]
 
@@ -399,7 +400,7 @@ class Hdf5Source(FileSource):
         self._paths, self._fields, self._threads, self._io = list(paths), fields, threads, io
         self._files = Files.on_disk(paths)
         self._max_block_bytes, self._closed = max_block_bytes, False
-        pread = use_pread(io, Path(paths[0]))
+        access = file_access(io, Path(paths[0]))
         real = [Path(os.path.realpath(path)) for path in paths]  # links are followed, once and for all
         versions = [version_of(path) for path in real]
         self._sizes = [file_size(Path(path)) for path in paths]
@@ -411,7 +412,7 @@ class Hdf5Source(FileSource):
         self._ends = np.cumsum(self._counts, dtype=np.int64)
         files = [FileRows(path, size, 0, 0, known) for path, size, known in zip(real, self._sizes, versions, strict=True)]
         self._plain = {
-            name: _plain_rows(files, parts, pread=pread, threads=threads)
+            name: _plain_rows(files, parts, access=access, threads=threads)
             for name, parts in self._parts.items()
             if all(part.layout == "plain" and part.dtype == parts[0].dtype for part in parts)
         }
@@ -470,6 +471,10 @@ class Hdf5Source(FileSource):
     def paths(self) -> Sequence[str]:
         return [path for rows in self._plain.values() for path in rows.paths]
 
+    @property
+    def is_direct(self) -> bool:
+        return any(rows.is_direct for rows in self._plain.values())
+
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
         """Of data sets that are in the files as they are."""
         return extents_of_all(list(self._plain.values()), starts, stops)
@@ -527,11 +532,11 @@ class Hdf5Source(FileSource):
         return (Hdf5Source, (self._paths, self._fields, self._threads, self._io, self._max_block_bytes))
 
 
-def _plain_rows(files: Sequence[FileRows], parts: Sequence[DataSetLayout], *, pread: bool, threads: int) -> Rows:
+def _plain_rows(files: Sequence[FileRows], parts: Sequence[DataSetLayout], *, access: str, threads: int) -> Rows:
     """The reader of rows that are in files as they are, in chunks or as a whole. Chunks that follow each other are one piece."""
     stride = parts[0].field.stride
     pieces = [FileRows(file.path, file.size, *_joined(part, stride), file.version) for file, part in zip(files, parts, strict=True)]
-    return reader_of_files(pieces, stride, pread=pread, threads=threads)
+    return reader_of_files(pieces, stride, access=access, threads=threads)
 
 
 def _joined(part: DataSetLayout, stride: int) -> tuple[IntArray, IntArray]:

@@ -560,6 +560,10 @@ class CompressedLines(FileSource, GroupSource):
     def paths(self) -> Sequence[str]:
         return self._stored.paths
 
+    @property
+    def is_direct(self) -> bool:
+        return self._stored.is_direct
+
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
         """Where the blocks of records are."""
         some = stops > starts

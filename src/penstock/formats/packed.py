@@ -40,13 +40,13 @@ from penstock.formats.rows_in_files import (
     Version,
     reader_of_files,
     reader_of_memory,
-    use_pread,
 )
 from penstock.native import _core
 from penstock.process import Recent, map_at_once, need
 from penstock.records import NOWHERE, Blocks, Extents, Recipe
 from penstock.remote.window import RemoteOptions
 from penstock.schema import Field, Schema
+from penstock.system import file_access
 
 __all__ = [
     "CODECS",
@@ -242,7 +242,7 @@ class PackedSource(RowSource):
         rows = reader_of_files(
             [FileRows.of(one.file, one.size, 0, one.size, one.version) for one in parts],
             1,
-            pread=use_pread(io, files.local),
+            access=file_access(io, files.local),
             threads=threads,
             remote=remote,
         )
@@ -369,7 +369,7 @@ class PackedBlocks(RowSource):
         rows = reader_of_files(
             [FileRows.of(one.file, one.stored_bytes, 0, one.stored_bytes, one.version) for one in parts],
             1,
-            pread=use_pread(io, files.local),
+            access=file_access(io, files.local),
             threads=threads,
             remote=remote,
         )

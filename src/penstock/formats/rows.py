@@ -32,13 +32,13 @@ from penstock.errors import (
 )
 from penstock.formats.files import File, Files, Names, find_files
 from penstock.formats.publish import NewFile, Staging, refuse_existing
-from penstock.formats.rows_in_files import FileRows, RowSource, Version, default_threads, reader_of_files, use_pread, version_of
+from penstock.formats.rows_in_files import FileRows, RowSource, Version, default_threads, reader_of_files, version_of
 from penstock.progress import Progress
 from penstock.records import Recipe, Source
 from penstock.remote.window import RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
+from penstock.system import file_access, names_in, status
 from penstock.system import is_file as is_regular
-from penstock.system import names_in, status
 
 __all__ = ["RowBatches", "RowShards", "default_batch_rows", "encode_rows", "open_rows", "write_rows"]
 
@@ -82,7 +82,7 @@ class RowShards(RowSource):
             raise EmptySourceError(f"expected at least one row, found none in {len(files)} files ({names})")
         self._stored, self._field = Field(STORED, (self._width,)), Field(dtype, (self._width,))
         stride = self._stored.stride
-        rows = reader_of_files(parts, stride, pread=use_pread(io, files.local), threads=threads, remote=remote)
+        rows = reader_of_files(parts, stride, access=file_access(io, files.local), threads=threads, remote=remote)
         super().__init__(files, [int(part.rows) for part in parts], stride, rows)
 
     @property

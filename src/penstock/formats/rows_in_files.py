@@ -26,7 +26,6 @@ __all__ = [
     "default_threads",
     "reader_of_files",
     "reader_of_memory",
-    "use_pread",
     "version_of",
     "window_on",
 ]
@@ -78,17 +77,12 @@ def default_threads(threads: int | None) -> int:
     return threads or min(8, os.cpu_count() or 1)
 
 
-def use_pread(io: str, path: Path | RemoteFile | None) -> bool:
-    """Whether files are read by pread, as ``io`` says or, for "auto", where maps are unsafe. It says nothing of files at URLs."""
-    if io not in ("auto", "map", "pread"):
-        raise ValueError(f"io must be 'auto', 'map' or 'pread', got {io!r}")
-    return io == "pread" or (io == "auto" and isinstance(path, Path) and _core.is_network_filesystem(str(path)))
-
-
 class Rows:
     """A native reader of rows, and the threads that read with it. Rows of no bytes need no reader."""
 
     remote: RemoteFiles | None = None
+    is_direct = False
+    """Whether they are read past the page cache."""
 
     def __init__(
         self,
@@ -271,7 +265,7 @@ def _open_window(objects: Sequence[RemoteFile], remote: RemoteOptions | None) ->
 
 
 def reader_of_files(
-    files: Sequence[FileRows], stride: int, *, pread: bool, threads: int, remote: RemoteOptions | RemoteFiles | None = None
+    files: Sequence[FileRows], stride: int, *, access: str, threads: int, remote: RemoteOptions | RemoteFiles | None = None
 ) -> Rows:
     """Rows in files, one after the other. Nothing is opened before the first read. ``remote`` says how files at URLs are read, or
     is a window on these files, one for each of ``files``, which is closed with the rows.
@@ -287,9 +281,11 @@ def reader_of_files(
     places = _Places.of(files, stride)
 
     def widen(run: int) -> _core.RowReader:
-        return _core.RowReader(places.names, _facts(files, run), run * stride, pread)
+        return _core.RowReader(places.names, _facts(files, run), run * stride, access)
 
-    return Rows(widen(1), threads, places, widen)
+    rows = Rows(widen(1), threads, places, widen)
+    rows.is_direct = access == "direct"
+    return rows
 
 
 def reader_of_memory(arrays: Sequence[npt.NDArray[np.generic]], *, threads: int) -> Rows:
@@ -340,6 +336,11 @@ class RowSource(FileSource):
     def paths(self) -> Sequence[str]:
         """The files on a disk of this machine."""
         return self._rows.paths
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether those are read past the page cache."""
+        return self._rows.is_direct
 
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
         """Where records are in the files."""

@@ -36,13 +36,13 @@ from penstock.formats.rows_in_files import (
     Version,
     default_threads,
     reader_of_files,
-    use_pread,
     version_of,
     window_on,
 )
 from penstock.records import NOWHERE, Extents, Recipe
 from penstock.remote.window import RemoteOptions
 from penstock.schema import MAX_NDIM, Field, Schema
+from penstock.system import file_access
 
 __all__ = ["Safetensors", "open_safetensors"]
 
@@ -119,7 +119,7 @@ class Safetensors(RowSource):
         counts = [next(iter(tensors.values())).shape[0] for tensors in chosen]
         if sum(counts) >= MOST_RECORDS:
             raise SizeOverflowError(f"{files[0]}: expected fewer than {MOST_RECORDS} records, found {sum(counts)}")
-        window, pread = window_on(files, remote), use_pread(io, files.local)
+        window, access = window_on(files, remote), file_access(io, files.local)
         self._window = window
         self._readers: dict[str, Rows] = {}
         for name, field in self._schema.items():
@@ -127,7 +127,7 @@ class Safetensors(RowSource):
                 FileRows.of(file, head.size, tensors[name].offset, count, head.version)
                 for file, head, tensors, count in zip(files, heads, chosen, counts, strict=True)
             ]
-            self._readers[name] = reader_of_files(parts, field.stride, pread=pread, threads=threads, remote=window)
+            self._readers[name] = reader_of_files(parts, field.stride, access=access, threads=threads, remote=window)
         some = next((self._readers[name] for name, field in self._schema.items() if field.stride), Rows(None, threads))
         super().__init__(files, counts, sum(field.stride for field in self._schema.values()), some)
 

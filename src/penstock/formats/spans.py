@@ -27,13 +27,14 @@ from penstock.argument import IntArray, as_ids
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output, masked
 from penstock.errors import CorruptError, SchemaMismatchError
 from penstock.formats.files import MAX_BATCH_BYTES, Files, check_batch
-from penstock.formats.rows_in_files import FileRows, Rows, RowSource, reader_of_files, use_pread
+from penstock.formats.rows_in_files import FileRows, Rows, RowSource, reader_of_files
 from penstock.formats.sidecar import PAGE_BYTES, Sidecar, SidecarWriter, Subject, obtain_each
 from penstock.native import _core
 from penstock.progress import Progress, reporting
 from penstock.records import NOWHERE, Extents, Sampling
 from penstock.remote.window import RemoteOptions
 from penstock.schema import Field
+from penstock.system import file_access
 
 __all__ = ["FileSpans", "ScannedFile", "SpanField", "SpanIndex", "SpanOptions", "SpanSource"]
 
@@ -215,8 +216,8 @@ class SpanIndex:
     def __init__(self, kind: str, files: Files, scan: Scan, how: SpanOptions, options: tuple[object, ...] = ()) -> None:
         self.files, self._kind, self._options, self._threads = files, kind, options, how.threads
         self.parts: list[FileRows] = files.once("whole files", lambda: files.each(FileRows.whole))
-        pread = use_pread(how.io, files.local)
-        self.rows = reader_of_files(self.parts, 1, pread=pread, threads=how.threads, remote=how.remote)
+        access = file_access(how.io, files.local)
+        self.rows = reader_of_files(self.parts, 1, access=access, threads=how.threads, remote=how.remote)
         try:
             sidecars = self._sidecars(scan)
             self._tables = [_FileTable.of(part.path, one) for part, one in zip(self.parts, sidecars, strict=True)]

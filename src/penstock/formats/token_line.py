@@ -21,7 +21,7 @@ from penstock.argument import IntArray, as_ids, check_positions, shown, whole_nu
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output
 from penstock.errors import CorruptError, SchemaMismatchError
 from penstock.formats.files import MAX_BATCH_BYTES, Files, check_batch
-from penstock.formats.rows_in_files import BLOCK_BYTES, FileRows, Rows, RowSource, reader_of_files, use_pread
+from penstock.formats.rows_in_files import BLOCK_BYTES, FileRows, Rows, RowSource, reader_of_files
 from penstock.formats.sidecar import SidecarWriter, Subject, obtain
 from penstock.native import _core
 from penstock.process import map_at_once
@@ -29,6 +29,7 @@ from penstock.records import NOWHERE, Blocks, Extents, Recipe
 from penstock.remote.window import RemoteFiles, RemoteOptions
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.store.column import make_column
+from penstock.system import file_access
 
 __all__ = [
     "LOSS_MASK",
@@ -229,8 +230,8 @@ class TokenSource(RowSource):
         size, item = pieces.one_size, how.dtype.itemsize
         is_even = size is not None and size * item <= MAX_RECORD_BYTES
         self._field = Field(how.dtype, (size or 0,)) if is_even else Field.ragged(how.dtype)
-        pread = use_pread(how.io, files.local)
-        elements = reader_of_files(parts, item, pread=pread, threads=how.threads, remote=how.remote)
+        access = file_access(how.io, files.local)
+        elements = reader_of_files(parts, item, access=access, threads=how.threads, remote=how.remote)
         super().__init__(files, counts, self.block_size * item, elements)
 
     @property
@@ -540,6 +541,11 @@ class TokenLeaf:
     def paths(self) -> Sequence[str]:
         """The files on a disk of this machine."""
         return self.rows.paths
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether those are read past the page cache."""
+        return self.rows.is_direct
 
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
         """Where tokens are in the files."""

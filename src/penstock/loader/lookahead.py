@@ -31,6 +31,7 @@ from penstock.errors import PenstockError
 from penstock.loader.make_batch import Work
 from penstock.loader.schedule import Schedule
 from penstock.loader.stats import Network
+from penstock.native import _core
 from penstock.order import BlockShuffle, Sequential
 from penstock.records import Blocks, Extents, Leaf
 from penstock.remote.plan import KEPT, Need, Plan
@@ -61,8 +62,11 @@ KEPT_PART = 0.75
 """The part of a window that data may fill to be kept."""
 
 AHEAD_BYTES = 128 << 20
+DIRECT_AHEAD_BYTES = 64 << 20
 MOST_AHEAD_BYTES = 1 << 30
-"""Bytes that a disk reads ahead: a whole group of a block shuffle if that is more than the first figure, up to the second."""
+"""Bytes that a disk reads ahead: a whole group of a block shuffle if that is more than the first figure (past the page cache: the
+second), up to the third.
+"""
 
 MOST_AHEAD_STEPS = 4096
 """The most steps that a disk reads ahead: looking ahead takes time too."""
@@ -120,6 +124,11 @@ class StreamReads:
         self.length = int(getattr(self.order, "n", len(self.order)))
         self.block, self.group = _blocks_of(self.order)
         """Units of a block, and of the blocks that are shuffled together; 0 if the order does not read blocks."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether any of its files is read past the page cache."""
+        return any(leaf.is_direct for leaf in self.leaves)
 
     @property
     def is_blockwise(self) -> bool:
@@ -729,15 +738,19 @@ def _advise(uses: "Iterator[DiskUse]", passed: _Passed, files: Any, owner: "weak
         for step, reads, units in uses:
             if not passed.wait_for(step):
                 return
-            for path, start, stop in () if reads is None else disk_extents(reads, units):
+            for leaf, path, start, stop in () if reads is None else _extents_on_disk(reads, units):
                 for low in range(start, stop, PIECE_BYTES):
                     if passed.is_closed:
                         return
-                    files.advise(path, low, min(stop, low + PIECE_BYTES))
+                    (files.fetch if leaf.is_direct else files.advise)(path, low, min(stop, low + PIECE_BYTES))
 
 
 def disk_extents(reads: StreamReads, units: range) -> Iterator[tuple[str, int, int]]:
     """Files, and the bytes from and to in them, of units on a disk."""
+    return ((path, low, high) for _, path, low, high in _extents_on_disk(reads, units))
+
+
+def _extents_on_disk(reads: StreamReads, units: range) -> Iterator[tuple[Leaf, str, int, int]]:
     for leaf, starts, stops in reads.rows_of(units):
         if not leaf.paths:
             continue
@@ -748,7 +761,7 @@ def disk_extents(reads: StreamReads, units: range) -> Iterator[tuple[str, int, i
             starts, stops = np.array([low]), np.array([high])
         names = leaf.paths
         for number, low, high in zip(*(column.tolist() for column in leaf.extents(starts, stops)), strict=True):
-            yield names[number], low, high
+            yield leaf, names[number], low, high
 
 
 DiskUse = tuple[int, "StreamReads | None", range]
@@ -761,7 +774,7 @@ def disk_uses(walk: Walk) -> Iterator[DiskUse]:
     """
     begin, left = walk.steps.start - 1, float(MOST_AHEAD_BYTES)
     on_disk = [reads for reads in walk.reads if _is_on_disk(reads)]
-    for reads in (one for one in on_disk if not one.is_blockwise):
+    for reads in (one for one in on_disk if not one.is_blockwise and not one.is_direct):
         unit_bytes = _unit_bytes(reads)
         left -= unit_bytes * reads.length
         if left >= 0:
@@ -795,7 +808,8 @@ class _DiskUse:
         unit_bytes = _unit_bytes(reads)
         is_shuffled = reads.group != reads.block
         self.blocks = Blocks(reads.length, reads.block if is_shuffled else max(1, int(PIECE_BYTES / unit_bytes)))
-        units = min(max(AHEAD_BYTES / unit_bytes, reads.group if is_shuffled else 0), MOST_AHEAD_BYTES / unit_bytes)
+        least = DIRECT_AHEAD_BYTES if reads.is_direct else AHEAD_BYTES
+        units = min(max(least / unit_bytes, reads.group if is_shuffled else 0), MOST_AHEAD_BYTES / unit_bytes)
         self.steps = min(MOST_AHEAD_STEPS, max(1, int(units / per_step)) if per_step else 1)
         self._epochs = np.zeros(min(1 << 26, len(self.blocks)), np.int32)  # in which each block was advised last, plus 1
 
@@ -816,11 +830,20 @@ class _DiskUse:
 
 
 class AdvisedFiles:
-    """A few open files whose bytes the system is told to read. For one thread."""
+    """A few open files whose bytes the system is told to read; bytes that are read past the page cache are fetched. For one
+    thread.
+    """
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
         self._byte = [bytearray(1)]
+        self._ahead: _core.ReadAhead | None = None
+
+    def fetch(self, path: str, start: int, stop: int) -> None:
+        """Begin to read bytes into memory of ours, until they were used."""
+        if self._ahead is None:
+            self._ahead = _core.ReadAhead(2 * MOST_AHEAD_BYTES)
+        self._ahead.fetch(path, start, stop)
 
     def advise(self, path: str, start: int, stop: int) -> None:
         """Tell the system that bytes are going to be read, unless it seems to have them."""
@@ -846,5 +869,7 @@ class AdvisedFiles:
 
     def close(self) -> None:
         """Close all files. Idempotent."""
+        if self._ahead is not None:
+            self._ahead.close()
         while self._open:
             os.close(self._open.popitem()[1])

@@ -32,7 +32,8 @@ class Stats:
 
     ``wait_s`` is the time the trainer waited for batches, ``busy_s`` the time it did something else, ``make_s`` the time that
     threads spent on making batches (not known where they are read natively), ``skipped`` the records that could not be read and
-    were replaced (not known where an executor makes the batches). ``network`` is what was read of data at URLs.
+    were replaced (not known where an executor makes the batches). ``network`` is what was read of data at URLs. ``longest_wait_s``
+    is the longest wait for a batch after the first one, which also waits for files to be opened and threads to start.
     """
 
     batches: int
@@ -44,6 +45,7 @@ class Stats:
     skipped: int
     advice: str
     network: Network = Network()
+    longest_wait_s: float = 0.0
 
     @property
     def samples_per_s(self) -> float:
@@ -58,7 +60,7 @@ class Meter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.batches = self.samples = self.bytes = 0
-        self.wait_s = self.busy_s = self.make_s = 0.0
+        self.wait_s = self.busy_s = self.make_s = self.longest_wait_s = 0.0
         self._left: float | None = None
         _meters.add(self)
 
@@ -81,7 +83,13 @@ class Meter:
         """Time the trainer waits."""
         began = time.perf_counter()
         yield
-        self.wait_s += time.perf_counter() - began
+        self.waited(time.perf_counter() - began)
+
+    def waited(self, seconds: float) -> None:
+        """The trainer waited for a batch."""
+        self.wait_s += seconds
+        if self.batches and seconds > self.longest_wait_s:
+            self.longest_wait_s = seconds
 
     def made(self, size: int) -> None:
         """A batch is about to be given out."""
@@ -102,7 +110,8 @@ class Meter:
     def read(self, threads: int, skipped: int, network: Network) -> Stats:
         """The figures so far."""
         advice = self._advice(threads)
-        return Stats(self.batches, self.samples, self.bytes, self.wait_s, self.busy_s, self.make_s, skipped, advice, network)
+        spent = self.wait_s, self.busy_s, self.make_s
+        return Stats(self.batches, self.samples, self.bytes, *spent, skipped, advice, network, self.longest_wait_s)
 
     def _advice(self, threads: int) -> str:
         total = self.wait_s + self.busy_s

@@ -38,7 +38,7 @@ from penstock.store.generation import generations, load_manifest, load_redirects
 from penstock.store.manifest import ChunkEntry, Manifest, decode_metadata, values_of
 from penstock.store.row_map import as_rows, places_of
 from penstock.store.storage import Location, as_location
-from penstock.system import file_versions
+from penstock.system import file_access, file_versions
 
 __all__ = ["ChunkReader", "FixedRecords", "Reading", "RemoteChunks", "Store", "ZeroCopy", "open_store"]
 
@@ -112,7 +112,7 @@ class ChunkReader:
                 values_of(segments, "first_row"),
             ),
             bytes.fromhex(manifest.dataset),
-            how.io == "pread",
+            how.io,
             how.verify,
             how.max_batch_bytes,
             None if self.remote is None else self.remote.files.landings,
@@ -571,6 +571,10 @@ class Store(Source):
     def paths(self) -> Sequence[str]:
         return () if self.chunks.remote is not None else [f"{self._path}/{chunk.file}" for chunk in self.manifest.chunks]
 
+    @property
+    def is_direct(self) -> bool:
+        return self.chunks.how.io == "direct"
+
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
         """On a disk the pages of all fields of records; the indices of their chunks are read. (Fields that were changed later, and
         are in other chunks, are left out.) At a URL the chunks of which records are more than half, whole.
@@ -620,7 +624,7 @@ class ZeroCopy:
 
     def __init__(self, store: Store, name: str) -> None:
         field = store.schema[name]
-        if not field.is_fixed or field.codec.number != 0 or store.chunks.how.io == "pread" or store.remote is not None:
+        if not field.is_fixed or field.codec.number != 0 or store.chunks.how.io != "map" or store.remote is not None:
             raise ValueError(f"field {name!r} ({field!r}) cannot be viewed: only fixed, uncompressed fields of mapped files can")
         self._store, self._field, self._number = store, field, store.manifest.numbers[name]
 
@@ -648,17 +652,15 @@ def open_store(
 ) -> Store:
     """Open a store for reading, at its newest ``generation`` unless one is given.
 
-    ``io`` is "map" (memory-mapped, for local disks), "pread" (for network filesystems) or "auto". ``verify=False`` skips the
+    ``io`` is "map" (memory-mapped, for local disks), "pread" (for network filesystems), "direct" (past the page cache, for data
+    that does not fit into memory) or "auto". ``verify=False`` skips the
     checksum of each page when it is first touched. A batch that would need more than ``max_batch_bytes`` is refused before it is
     read: in a store from a stranger, a few bytes can stand for very many. For the same reason a compressed record of more than
     ``max_record_bytes`` is refused, unless it is stored in a 64th of its bytes or more. ``remote`` says how a store at a URL is
     read.
     """
-    if io not in ("auto", "map", "pread"):
-        raise ValueError(f"io must be 'auto', 'map' or 'pread', got {io!r}")
     location = as_location(path)
-    if io == "auto":
-        io = "pread" if isinstance(location, Path) and _core.is_network_filesystem(str(location)) else "map"
+    io = file_access(io, location)
     most = byte_size("max_batch_bytes", max_batch_bytes)
     largest = byte_size("max_record_bytes", max_record_bytes)
     how = Reading(threads or min(8, os.cpu_count() or 1), io, verify, most, remote or RemoteOptions(), largest)

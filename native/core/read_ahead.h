@@ -1,0 +1,85 @@
+// Extents of files that are read directly, brought into memory before they are needed, and dropped when they were used.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "core/buffer_pool.h"
+#include "core/disk_queue.h"
+#include "core/file.h"
+#include "core/fork_local.h"
+
+namespace penstock {
+
+// What of one version of a file is in memory, or on its way. Safe to use from several threads.
+class AheadFile {
+ public:
+  enum class State : int { pending, ready, failed };
+  struct Extent {
+    std::uint64_t start;  // in the file
+    std::uint64_t stop;
+    std::int64_t left;  // bytes that are still to be used, as far as known; with the lock of the file held
+    Buffer memory = {};
+    const std::byte* data = nullptr;  // of `start`
+    std::atomic<State> state{State::pending};
+
+    bool holds(std::uint64_t offset, std::uint64_t bytes) const { return offset >= start && offset + bytes <= stop; }
+  };
+
+  // That of a version, the same for all who ask in this process.
+  static std::shared_ptr<AheadFile> of(const FileVersion& version);
+
+  bool is_empty() const { return count_.load(std::memory_order_acquire) == 0; }
+  // The extent that holds these bytes, after a wait if they are on their way; null if there is none.
+  std::shared_ptr<const Extent> find(std::uint64_t offset, std::uint64_t bytes) const;
+  // Bytes of an extent were used. When all were it is dropped, and its memory is gone with its last user.
+  void use(const Extent& extent, std::uint64_t bytes);
+
+  // A new extent that is pending; null if there is one with that start already, which is then to be used once more.
+  std::shared_ptr<Extent> add(std::uint64_t start, std::uint64_t stop);
+  void drop(const Extent& extent);
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, std::shared_ptr<Extent>> extents_;  // by their starts
+  std::atomic<std::size_t> count_{0};
+  std::shared_ptr<DiskQueue> queue_ = DiskQueue::shared();  // rings stay as long as any file is open that is read directly
+};
+
+// Threads that read extents, in the order in which they were asked for. Extents that were not used are dropped, the oldest first,
+// when there are more bytes than allowed. For one thread at a time, but close may be called by another. In a forked child it does
+// nothing.
+class ReadAhead {
+ public:
+  explicit ReadAhead(std::uint64_t most_bytes);
+  ~ReadAhead();
+  ReadAhead(const ReadAhead&) = delete;
+  ReadAhead& operator=(const ReadAhead&) = delete;
+
+  // Begins to read bytes [start, stop) of a file. What cannot be read is left to those who need it, and who tell.
+  void fetch(const std::string& path, std::uint64_t start, std::uint64_t stop);
+  // Waits until all that was asked for is there.
+  void wait();
+  // Bytes in memory or on their way.
+  std::uint64_t size() const;
+  // Ends the threads and drops everything. Idempotent.
+  void close();
+
+ private:
+  struct Crew;
+
+  std::uint32_t forks_ = fork_count();
+  std::unique_ptr<Crew> crew_;
+};
+
+}  // namespace penstock
