@@ -40,6 +40,36 @@ std::shared_ptr<AheadFile> AheadFile::of(const FileVersion& version) {
   return found;
 }
 
+Buffer AheadFile::Spare::take(std::size_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto fits = [=](const Buffer& one) {
+      const std::size_t capacity = one.get_deleter().capacity;
+      return capacity >= bytes && capacity / 2 <= bytes;
+    };
+    const auto found = std::find_if(buffers_.begin(), buffers_.end(), fits);
+    if (found != buffers_.end()) {
+      std::swap(*found, buffers_.back());
+      Buffer taken = std::move(buffers_.back());
+      buffers_.pop_back();
+      return taken;
+    }
+  }
+  return take_buffer(bytes);
+}
+
+void AheadFile::Spare::put(Buffer memory) {
+  constexpr std::size_t kMost = 32;
+  const std::lock_guard lock(mutex_);
+  if (!is_closed_ && buffers_.size() < kMost) buffers_.push_back(std::move(memory));
+}
+
+void AheadFile::Spare::close() {
+  const std::lock_guard lock(mutex_);
+  is_closed_ = true;
+  buffers_.clear();
+}
+
 std::shared_ptr<const AheadFile::Extent> AheadFile::find(std::uint64_t offset, std::uint64_t bytes) const {
   std::shared_ptr<Extent> found;
   {
@@ -137,7 +167,8 @@ struct ReadAhead::Crew {
       const std::uint64_t low = job.extent->start / unit * unit;
       const std::uint64_t high = (job.extent->stop + unit - 1) / unit * unit;
       try {
-        job.extent->memory = take_buffer(high - low + unit);
+        job.extent->memory = spare->take(high - low + unit);
+        job.extent->spare = spare;
       } catch (const std::bad_alloc&) {
         ends.push_back(reads.size());
         continue;
@@ -196,6 +227,7 @@ struct ReadAhead::Crew {
 
   std::uint64_t most_bytes;
   std::shared_ptr<DiskQueue> queue = DiskQueue::shared();
+  std::shared_ptr<AheadFile::Spare> spare = std::make_shared<AheadFile::Spare>();
   std::list<std::shared_ptr<const DirectFile>> files;  // the last used first; of the thread that asks
   std::mutex mutex;
   std::condition_variable work;
@@ -267,6 +299,7 @@ void ReadAhead::close() {
   crew_->work.notify_all();
   crew_->idle.notify_all();
   for (std::thread& thread : threads) thread.join();
+  crew_->spare->close();
 }
 
 }  // namespace penstock

@@ -24,6 +24,19 @@ namespace penstock {
 // What of one version of a file is in memory, or on its way. Safe to use from several threads.
 class AheadFile {
  public:
+  // Memory of extents that are gone, for the next ones: fresh memory costs as much as reading into it.
+  class Spare {
+   public:
+    Buffer take(std::size_t bytes);
+    void put(Buffer memory);
+    void close();
+
+   private:
+    std::mutex mutex_;
+    std::vector<Buffer> buffers_;
+    bool is_closed_ = false;
+  };
+
   enum class State : int { pending, ready, failed };
   struct Extent {
     std::uint64_t start;  // in the file
@@ -32,7 +45,11 @@ class AheadFile {
     Buffer memory = {};
     const std::byte* data = nullptr;  // of `start`
     std::atomic<State> state{State::pending};
+    std::shared_ptr<Spare> spare = {};
 
+    ~Extent() {
+      if (spare != nullptr && memory != nullptr) spare->put(std::move(memory));
+    }
     bool holds(std::uint64_t offset, std::uint64_t bytes) const { return offset >= start && offset + bytes <= stop; }
   };
 

@@ -68,7 +68,7 @@ def chunks(encoded: list[tuple[bytes, int]]) -> Chunks:
     segments = np.array([[i * ROWS, ROWS, i, 0] for i in range(3)], np.uint64)
     names = [f"s3://bucket/{i}" for i in range(3)]
     reader = _core.StoreReader(
-        "s3://bucket", 3 * ROWS, names, facts, segments, bytes.fromhex(DATASET), False, True, 2**30, landings
+        "s3://bucket", 3 * ROWS, names, facts, segments, bytes.fromhex(DATASET), "map", True, 2**30, landings
     )
     return Chunks([image for image, _ in encoded], landings, reader)
 
@@ -196,7 +196,7 @@ def test_a_landing_of_another_size_and_another_number_of_them_are_refused(encode
 
     def make(landings: list[_core.Landing]) -> _core.StoreReader:
         facts, segments = np.array([[len(image), ROWS, crc]], np.uint64), np.array([[0, ROWS, 0, 0]], np.uint64)
-        return _core.StoreReader("s", ROWS, ["c"], facts, segments, bytes.fromhex(DATASET), True, True, 2**30, landings)
+        return _core.StoreReader("s", ROWS, ["c"], facts, segments, bytes.fromhex(DATASET), "pread", True, 2**30, landings)
 
     with pytest.raises(ValueError, match="a landing per chunk"):
         make([])
