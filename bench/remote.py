@@ -1,17 +1,24 @@
 """What reading from an object store costs: block-shuffled epochs from SeaweedFS on this machine, beside bare range requests for the
-same bytes, as many at a time.
+same bytes, as many at a time. And how often the bytes leave the bucket where two ranks share a cache, or four are peers.
+
+Server and client share the cores: next to the ratio of the rates are the seconds of CPU that the client takes for a gigabyte. The
+server's are not among them; it uses one core at most.
 
 ::
 
-    python bench/remote.py [--json FILE] [--quick]
+    python bench/remote.py [--json FILE] [--quick] [--connections]
 """
 
 import argparse
+import io
+import resource
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +29,22 @@ from obstore.store import S3Store
 import penstock as pen
 from loader_report import finish, judged, rates
 from measure import Spread, interleave, machine, seconds, versions
+from penstock.remote.fetch import Pace
 from penstock.remote.residency import PIECE_BYTES
 from penstock.remote.url import url_path
-from penstock.remote.window import CONNECTIONS
 from penstock.report.doctor import Others
 from penstock.source import write_rows, write_tokens
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.remote.double import Double
+from tests.remote.ranks import ranks
+from tests.remote.ranks import records as rank_records
 from tests.remote.seaweed import serving
 
 OUT = Path(__file__).parent.parent / "out"
 BARE = "LIMIT: bare range requests"
 OURS = "penstock Loader"
-GOAL = 0.9
+GOAL = 0.85
 BATCH = 4096
 WIDTH = 512
 """Values of a record: 2 KiB of float32, or of 4-byte tokens."""
@@ -45,7 +55,9 @@ class Case:
 
     def __init__(self, name: str, data: Any, field: str, store: S3Store, block: int) -> None:
         self.name, self._data, self._field, self._store, self._block = name, data, field, store, block
+        self.pace = data.remote.files[0][0].objects.pace
         self._epochs = 0
+        self.cpu_s: dict[str, list[float]] = {BARE: [], OURS: []}
 
     def epoch(self) -> float:
         """Seconds of an epoch; every record is checked to have come, and its id to be its own."""
@@ -58,7 +70,7 @@ class Case:
             for batch in loader:
                 seen[batch["id"]] += batch[self._field][:, 0].view(np.int32) == batch["id"].astype(np.int32)
 
-        took = seconds(read)
+        took = self._timed(OURS, read)
         assert np.all(seen == 1), "a record is missing, came twice, or is wrong"
         return took
 
@@ -70,16 +82,29 @@ class Case:
         ]
 
         def read() -> None:
-            with ThreadPoolExecutor(CONNECTIONS) as pool:
+            with ThreadPoolExecutor(Pace.FIRST) as pool:
                 got = sum(pool.map(lambda job: len(obstore.get_range(self._store, job[0], start=job[1], end=job[2])), jobs))
             assert got == sum(info.size for info in files)
 
-        return seconds(read)
+        return self._timed(BARE, read)
+
+    def _timed(self, name: str, work: Callable[[], object]) -> float:
+        """Seconds of some work; those of CPU are noted."""
+        before = cpu_s()
+        took = seconds(work)
+        self.cpu_s[name].append(cpu_s() - before)
+        return took
 
     def check(self) -> None:
         """Compares every byte of an epoch with what was written."""
         for batch in pen.Loader(self._data.shuffle(seed=0, block=self._block, window=4), BATCH, ids="id"):
             assert np.array_equal(batch[self._field].view(np.int32), records(batch["id"])), "wrong bytes"
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process, all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 def records(ids: Any) -> Any:
@@ -106,14 +131,47 @@ def measure(case: Case, rounds: int) -> dict[str, Spread]:
     return interleave(turns, rounds=rounds, label=case.name)
 
 
+def by_connections(case: Case, rounds: int) -> dict[str, Spread]:
+    """Epochs with a fixed number of requests at a time."""
+
+    def epoch(limit: int) -> float:
+        grown, Pace.MOST = Pace.MOST, limit
+        case.pace.limit = limit
+        try:
+            return case.epoch()
+        finally:
+            Pace.MOST = grown
+
+    return interleave({f"{n} at a time": partial(epoch, n) for n in (4, 8, 16, 32, 64)}, rounds=rounds, label=case.name)
+
+
+def times_fetched(world: int, count: int, directory: Path, *, are_peers: bool) -> float:
+    """How often each byte leaves the bucket in an epoch of several ranks with a cache in common, or with one each and as peers."""
+    with Double() as bucket:
+        keys = [f"x-{number}.npy" for number in range(8)]
+        for key, ids in zip(keys, np.split(np.arange(count), len(keys)), strict=True):
+            file = io.BytesIO()
+            np.save(file, rank_records(ids))
+            bucket.put(key, file.getvalue())
+        urls = [f"{bucket.http_base}/{key}" for key in keys]
+        with ranks(urls, world, are_peers=are_peers, block=1024, cache=str(directory), window_bytes="32MB") as group:
+            bucket.clear()
+            group.tell("read", *range(world))
+            assert group.heard(world) == [f"{rank} read {count // world} of {count // world}" for rank in range(world)]
+        sent = sum(one.range[1] - one.range[0] for one in bucket.requests("GET") if one.range is not None)
+        return sent / sum(len(bucket.get(key) or b"") for key in keys)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Block-shuffled epochs from an object store on this machine.")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
     parser.add_argument("--quick", action="store_true", help="less data, fewer turns")
+    parser.add_argument("--connections", action="store_true", help="epochs with 4 to 64 requests at a time, too")
     options = parser.parse_args(arguments)
     OUT.mkdir(parents=True, exist_ok=True)
     began, others = time.perf_counter(), Others()
     count = 65_536 if options.quick else 262_144
+    size = count * WIDTH * 4 / 1e6
     goals, report = [], {"machine": machine(), "versions": versions("penstock", "numpy", "obstore"), "epochs": {}}
     with tempfile.TemporaryDirectory(prefix="remote-", dir=OUT) as place, serving(Path(place) / "server") as server:
         (Path(place) / "data/rows").mkdir(parents=True)
@@ -128,10 +186,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 case = Case(name, data, field, store, 8192)
                 case.check()
                 spreads = measure(case, 5 if options.quick else 9)
-            size = count * WIDTH * 4 / 1e6
-            print(f"\n{name}, {size:,.0f} MB\n\n{rates(spreads, BARE, 'MB/s', size)}")
-            report["epochs"][name] = {n: s.to_json() for n, s in spreads.items()}
+                cpu = {n: statistics.median(used) / size * 1e3 for n, used in case.cpu_s.items()}
+                more = by_connections(case, 3) if options.connections else {}
+            print(f"\n{name}, {size:,.0f} MB\n\n{rates(spreads | more, BARE, 'MB/s', size)}")
+            print("\nclient: " + ", ".join(f"{n} {s:.2f} CPU s/GB" for n, s in cpu.items()))
+            report["epochs"][name] = {n: s.to_json() for n, s in (spreads | more).items()} | {"cpu_s_per_gb": cpu}
             goals.append(judged(f"{name}: of LIMIT", spreads[BARE].median / spreads[OURS].median, GOAL, at_least=True))
+        for title, world, are_peers in (("2 ranks, one cache", 2, False), ("4 peers", 4, True)):
+            found = times_fetched(world, 32_768, Path(place) / title, are_peers=are_peers)
+            goals.append(judged(f"{title}: bytes sent by the bucket, of the data", round(found, 3), 1.001, at_least=False))
     finish(report, goals, others, began, options.json, " (the server among them)")
     return 0
 

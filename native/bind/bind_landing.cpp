@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "bind/array.h"
@@ -33,6 +35,16 @@ void write(const BoundLanding& self, std::uint64_t offset, nb::handle data) {
   self.landing->write(offset, from.bytes());
 }
 
+nb::tuple receive(const BoundLanding& self, int socket, std::uint64_t start, std::uint64_t stop, double seconds) {
+  const auto most = std::chrono::milliseconds(static_cast<std::int64_t>(std::clamp(seconds, 0.0, 3600.0) * 1000));
+  Received received{};
+  {
+    const nb::gil_scoped_release free;
+    received = self.landing->receive(socket, start, stop, most);
+  }
+  return nb::make_tuple(received.bytes, received.is_open);
+}
+
 nb::bytes read(const BoundLanding& self, std::uint64_t start, std::uint64_t stop) {
   const Landing& landing = *self.landing;
   const std::byte* const at = landing.data();
@@ -64,6 +76,10 @@ void bind_landing(nb::module_& m) {
           },
           "start"_a, "stop"_a, "Say that all of a range is going to be written, which then costs less.")
       .def("write", &write, "offset"_a, "data"_a, "Copy the bytes of a contiguous buffer to where they lie in the object.")
+      .def("receive", &receive, "socket"_a, "start"_a, "stop"_a, "seconds"_a,
+           nb::sig("def receive(self, socket: int, start: int, stop: int, seconds: float) -> tuple[int, bool]"),
+           "Receive bytes of a connected stream socket straight to [start, stop), until all came, the stream ends or breaks, or "
+           "the time is over: how many came, and whether the stream goes on.")
       .def(
           "release",
           [](const BoundLanding& self, std::uint64_t start, std::uint64_t stop) {

@@ -1,6 +1,8 @@
 #include "core/landing.h"
 
+#include <poll.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +24,22 @@ std::uint64_t page_bytes() {
   return bytes;
 }
 
+// A smaller one wakes the thread more often, a larger one lets the sender wait for room.
+constexpr std::uint64_t kLowWater = std::uint64_t{256} << 10;
+
+// Bytes that must have come before a wait for a socket ends. Advice only: a failure changes nothing.
+void set_low_water(int socket, std::uint64_t bytes) {
+  const int value = static_cast<int>(bytes);
+  setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &value, sizeof value);
+}
+
+void check_range(std::uint64_t start, std::uint64_t stop, std::uint64_t bytes) {
+  if (start > stop || stop > bytes) {
+    throw std::invalid_argument("expected a range within [0, " + std::to_string(bytes) + "), got [" + std::to_string(start) +
+                                ", " + std::to_string(stop) + ")");
+  }
+}
+
 [[noreturn]] void refused(std::uint64_t bytes, const char* what) {
   throw SystemError(errno, "memory", std::string(what) + " of an object of " + std::to_string(bytes) + " bytes");
 }
@@ -40,10 +58,7 @@ std::byte* Landing::map() {
 }
 
 void Landing::expect(std::uint64_t start, std::uint64_t stop) {
-  if (start > stop || stop > bytes_) {
-    throw std::invalid_argument("expected a range within [0, " + std::to_string(bytes_) + "), got [" + std::to_string(start) +
-                                ", " + std::to_string(stop) + ")");
-  }
+  check_range(start, stop, bytes_);
   if (stop - start < kFrameBytes) return;
   std::byte* const base = map();
   const auto origin = reinterpret_cast<std::uintptr_t>(base);
@@ -77,6 +92,32 @@ void Landing::write(std::uint64_t offset, std::span<const std::byte> bytes) {
                                 " from " + std::to_string(offset));
   }
   if (!bytes.empty()) std::memcpy(map() + offset, bytes.data(), bytes.size());
+}
+
+Received Landing::receive(int socket, std::uint64_t start, std::uint64_t stop, std::chrono::milliseconds most) {
+  check_range(start, stop, bytes_);
+  if (start == stop) return {0, true};
+  std::byte* const base = map();
+  const auto until = std::chrono::steady_clock::now() + most;
+  std::uint64_t at = start;
+  bool is_open = true;
+  while (at < stop && is_open) {
+    const ssize_t count = recv(socket, base + at, stop - at, MSG_DONTWAIT);
+    if (count >= 0) {
+      at += static_cast<std::uint64_t>(count);
+      is_open = count > 0;
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+      if (left.count() <= 0) break;
+      set_low_water(socket, std::min(kLowWater, stop - at));
+      pollfd waited{socket, POLLIN, 0};
+      if (poll(&waited, 1, static_cast<int>(left.count())) < 0 && errno != EINTR) is_open = false;
+    } else {
+      is_open = errno == EINTR;
+    }
+  }
+  set_low_water(socket, 1);
+  return {at - start, is_open};
 }
 
 void Landing::release(std::uint64_t start, std::uint64_t stop) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -10,6 +11,12 @@
 #include <span>
 
 namespace penstock {
+
+// What a connection gave: bytes, and whether it has not ended.
+struct Received {
+  std::uint64_t bytes;
+  bool is_open;
+};
 
 // Costs nothing before the first write. Safe to use from several threads for different ranges; a range is released, and all is
 // dropped, only when no thread reads or writes there. A forked child has a copy of its own.
@@ -29,6 +36,9 @@ class Landing {
   void expect(std::uint64_t start, std::uint64_t stop);
   // Copies bytes to [offset, offset + bytes.size()) of the object.
   void write(std::uint64_t offset, std::span<const std::byte> bytes);
+  // Receives bytes of a connected stream socket to [start, stop) of the object, until all came, the stream ends or breaks, or the
+  // time is over. The thread is woken for many bytes at a time, not for every packet.
+  Received receive(int socket, std::uint64_t start, std::uint64_t stop, std::chrono::milliseconds most);
   // Gives the pages of [start, stop) back to the system. Both must be multiples of the page size, or stop the object's end.
   void release(std::uint64_t start, std::uint64_t stop);
   // Gives everything back, the address space too.

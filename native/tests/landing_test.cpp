@@ -1,5 +1,6 @@
 #include "core/landing.h"
 
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -165,6 +166,36 @@ void expected_ranges_hold_what_is_written_and_nothing_else_takes_memory() {
   check_throws<std::invalid_argument>([&] { small.expect(5, 4); });
 }
 
+void bytes_of_a_socket_land_in_their_place() {
+  using std::chrono::milliseconds;
+  constexpr std::uint64_t kBytes = 3'000'000;  // more than a socket holds: the thread waits in between
+  std::array<int, 2> pair{};
+  check(socketpair(AF_UNIX, SOCK_STREAM, 0, pair.data()) == 0, "sockets");
+  Landing landing(2 * kBytes);
+  check_throws<std::invalid_argument>([&] { landing.receive(pair[0], 1, 2 * kBytes + 1, milliseconds(0)); });
+  check_throws<std::invalid_argument>([&] { landing.receive(pair[0], 2, 1, milliseconds(0)); });
+  Received got = landing.receive(pair[0], 5, 5, milliseconds(0));
+  check(got.bytes == 0 && got.is_open && landing.data() == nullptr, "an empty range maps nothing");
+  got = landing.receive(pair[0], 5, 9, milliseconds(1));
+  check(got.bytes == 0 && got.is_open, "nothing came in time");
+  std::thread sender([&] {
+    const std::vector<std::byte> sent = filled(kBytes + 7, 9);
+    for (std::size_t at = 0; at < sent.size();)
+      at += static_cast<std::size_t>(std::max<ssize_t>(0, write(pair[1], &sent[at], sent.size() - at)));
+    close(pair[1]);
+  });
+  std::uint64_t at = 11;
+  while (at < 11 + kBytes) at += landing.receive(pair[0], at, 11 + kBytes, milliseconds(5)).bytes;
+  check(holds(landing, 11, 11 + kBytes, 9) && holds(landing, 0, 11, 0), "all of it, and nothing before");
+  check(holds(landing, 11 + kBytes, 2 * kBytes, 0), "and nothing behind");
+  got = landing.receive(pair[0], 0, 100, milliseconds(10'000));
+  check(got.bytes == 7 && !got.is_open && holds(landing, 0, 7, 9), "the end of the stream");
+  sender.join();
+  close(pair[0]);
+  got = landing.receive(pair[0], 0, 100, milliseconds(10'000));
+  check(got.bytes == 0 && !got.is_open, "a socket that is no more");
+}
+
 void threads_pass_frames_on() {
   constexpr std::uint64_t kBytes = 6 * kFrameBytes;
   std::vector<std::thread> threads;
@@ -183,6 +214,7 @@ void threads_pass_frames_on() {
 
 int main() {
   expected_ranges_hold_what_is_written_and_nothing_else_takes_memory();
+  bytes_of_a_socket_land_in_their_place();
   threads_pass_frames_on();
   many_large_ones_cost_nothing();
   what_was_written_is_there_and_nothing_else_takes_memory();

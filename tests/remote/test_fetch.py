@@ -4,6 +4,7 @@ import re
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
@@ -21,8 +22,9 @@ from penstock.errors import (
     StoreUnavailableError,
     TruncatedError,
 )
+from penstock.native import _core
 from penstock.remote import fetch
-from penstock.remote.fetch import Account, Clock, Failure, Policy, Tries
+from penstock.remote.fetch import Account, Clock, Failure, Pace, Policy, Tries
 from penstock.remote.objects import ObjectInfo, Objects
 from penstock.remote.url import url_path
 
@@ -31,14 +33,24 @@ DATA = bytes(range(100, 140))
 START, STOP = 5, 35
 
 
-@pytest.fixture(params=["s3", "http"])
+@pytest.fixture(params=["s3", "signed", "http"])
 def objects(request: pytest.FixtureRequest, double: Double, fast: Policy) -> Objects:
-    """The double, seen as S3 and as a plain web server."""
-    s3 = request.param == "s3"
-    path = url_path(double.base, double.storage_options) if s3 else url_path(double.endpoint)
+    """The double, seen as S3 by obstore, as S3 at signed URLs, and as a plain web server."""
+    path = url_path(double.endpoint) if request.param == "http" else url_path(double.base, double.storage_options)
     path.objects.policy = fast
     path.objects.clock = Clock()
+    if request.param == "signed":
+        sign(path.objects, double)
     return path.objects
+
+
+def sign(objects: Objects, double: Double, *, times: int = 2) -> None:
+    """Let the next ranges be read at signed URLs: obstore reads the first, and the second shows that they are accepted."""
+    double.put("first", b"1")
+    for _ in range(times):
+        objects.read(objects.head("first"), 0, 1)
+    double.clear()
+    objects.account = Account()
 
 
 @pytest.fixture
@@ -489,3 +501,192 @@ def test_a_body_below_the_least_rate_is_given_up_but_not_one_that_waits_for_this
     clock.time += 10
     with pytest.raises(StoreUnavailableError, match="fewer than 4096 a second"):
         tries.progress(1)
+
+
+# Straight to its place
+
+
+LARGE = bytes(range(251)) * 4_000  # a million bytes, of which most are still in the socket when the head was read
+
+
+@pytest.fixture(params=["signed", "http"])
+def direct(request: pytest.FixtureRequest, double: Double, fast: Policy) -> tuple[Objects, ObjectInfo]:
+    path = url_path(double.endpoint) if request.param == "http" else url_path(double.base, double.storage_options)
+    path.objects.policy, path.objects.clock = fast, Clock()
+    if request.param == "signed":
+        sign(path.objects, double)
+    double.put(KEY, LARGE)
+    return path.objects, path.objects.head(KEY if request.param == "signed" else f"{double.bucket}/{KEY}")
+
+
+class Place:
+    """Memory of an object, and how many bytes came to it in which way."""
+
+    def __init__(self, size: int) -> None:
+        self.landing, self.copied, self.received = _core.Landing(size), 0, 0
+
+    def write(self, offset: int, data: memoryview) -> None:
+        self.landing.write(offset, data)
+        self.copied += len(data)
+
+    def receive(self, socket: int, start: int, stop: int, seconds: float) -> tuple[int, bool]:
+        count, is_open = self.landing.receive(socket, start, stop, seconds)
+        self.received += count
+        return count, is_open
+
+
+def landed(objects: Objects, info: ObjectInfo, start: int, stop: int) -> Place:
+    place = Place(info.size)
+    objects.read_into(info, start, stop, place.write, place.receive)
+    assert place.landing.read(start, stop) == LARGE[start:stop]
+    assert place.copied + place.received == stop - start
+    return place
+
+
+def test_most_of_a_body_is_received_without_a_copy(double: Double, direct: tuple[Objects, ObjectInfo]) -> None:
+    objects, info = direct
+    for _ in range(2):  # the second time over the same connection
+        place = landed(objects, info, 12_345, 987_654)
+        assert place.copied <= 1 << 16
+    assert [request.range for request in double.requests("GET")] == [(12_345, 987_654)] * 2
+    assert not any("authorization" in name.lower() for request in double.requests("GET") for name in request.headers)
+
+
+@pytest.mark.parametrize("at", [0, 1, 70_000, 500_000, 899_999])
+@pytest.mark.parametrize("how", ["reset_at", "short_at", "stall_at"])
+def test_a_body_that_breaks_off_is_continued_in_its_place(
+    double: Double, direct: tuple[Objects, ObjectInfo], at: int, how: str
+) -> None:
+    objects, info = direct
+    double.plan("GET", KEY, Fault(**{how: at}))
+    landed(objects, info, 100, 900_100)
+    first, second = (request.range for request in double.requests("GET"))
+    assert first == (100, 900_100)
+    assert second is not None
+    assert second[1] == 900_100
+    # What the system had received when the connection was reset may be lost.
+    assert second[0] == 100 + at or (how == "reset_at" and 100 <= (second[0] or 0) <= 100 + at)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Fault(extra=b"more"), CorruptError),
+        (Fault(shift=7), CorruptError),
+        (Fault(gzipped=True), CorruptError),
+        (Fault(etag='"another"', ignore_condition=True), ObjectChangedError),
+        (Fault(size=2_000_000), ObjectChangedError),
+        (Fault(status=412), ObjectChangedError),
+        (Fault(status=404), MissingError),
+    ],
+)
+def test_nothing_of_a_wrong_answer_lands(
+    double: Double, direct: tuple[Objects, ObjectInfo], fault: Fault, kind: type[Exception]
+) -> None:
+    objects, info = direct
+    double.plan("GET", KEY, fault, times=10)
+    place = Place(info.size)
+    with pytest.raises(kind):
+        objects.read_into(info, 100, 900_100, place.write, place.receive)
+    assert place.received == 0
+
+
+def test_a_place_that_is_not_wanted_any_more_ends_the_fetch(double: Double, direct: tuple[Objects, ObjectInfo]) -> None:
+    objects, info = direct
+    double.plan("GET", KEY, Fault(stall_at=500_000))
+
+    def closed(socket: int, start: int, stop: int, seconds: float) -> tuple[int, bool]:
+        raise ReadError("closed")
+
+    with pytest.raises(ReadError, match=r"^closed$"):
+        objects.read_into(info, 100, 900_100, lambda offset, data: None, closed)
+
+
+def test_a_server_that_refuses_signed_urls_is_read_by_obstore(double: Double, fast: Policy) -> None:
+    objects = url_path(double.base, double.storage_options).objects
+    objects.policy = fast
+    sign(objects, double, times=1)
+    double.put(KEY, LARGE)
+    info = objects.head(KEY)
+    double.plan("GET", KEY, Fault(status=403))
+    for _ in range(2):
+        assert objects.read(info, 0, 1000) == LARGE[:1000]
+    assert ["authorization" in {name.lower() for name in request.headers} for request in double.requests("GET", KEY)] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_a_refusal_counts_once_signed_urls_were_accepted(double: Double, fast: Policy) -> None:
+    objects = url_path(double.base, double.storage_options).objects
+    objects.policy = fast
+    sign(objects, double)
+    double.put(KEY, LARGE)
+    info = objects.head(KEY)
+    assert objects.read(info, 0, 1000) == LARGE[:1000]
+    double.plan("GET", KEY, Fault(status=403))
+    with pytest.raises(AccessDeniedError) as caught:
+        objects.read(info, 0, 1000)
+    assert "Signature" not in f"{caught.value!r}{caught.value.__cause__!r}{caught.value.__context__!r}"
+    assert len(double.requests("GET", KEY)) == 2
+
+
+# How many requests at a time
+
+
+def rounds(pace: Pace, clock: VirtualClock, rate: Callable[[int], float], count: int) -> list[int]:
+    """The limit after each round of ranges of 1 MB that come at a rate which depends on it, in MB/s."""
+    found = []
+    for _ in range(count):
+        limit = pace.limit
+        for _ in range(limit):
+            clock.time += 1 / rate(limit)
+            pace.done(1_000_000, others_wait=True)
+        found.append(pace.limit)
+    return found
+
+
+def test_requests_at_a_time_grow_while_that_is_faster(clock: VirtualClock) -> None:
+    assert rounds(Pace(clock.now), clock, lambda limit: 10.0 * limit, 6) == [24, 36, 54, 64, 64, 64]
+
+
+def test_requests_at_a_time_stay_where_more_are_not_faster(clock: VirtualClock) -> None:
+    found = rounds(Pace(clock.now), clock, lambda limit: 10.0 * min(limit, 30), 6 + Pace.REST)
+    assert found == [24, 36, 54, *[36] * (1 + Pace.REST), 54, 36]  # now and then it is tried again
+
+
+def test_a_congested_store_gets_fewer_requests_once_in_a_round(clock: VirtualClock) -> None:
+    pace = Pace(clock.now)
+    for _ in range(5):
+        pace.congested()
+    assert pace.limit == 8
+    rounds(pace, clock, lambda limit: 1.0, 1)
+    pace.congested()
+    rounds(pace, clock, lambda limit: 1.0, 1)
+    pace.congested()
+    assert pace.limit == Pace.LEAST
+
+
+def test_a_slow_reader_says_nothing_about_the_store(clock: VirtualClock) -> None:
+    pace = Pace(clock.now)
+    for _ in range(1000):
+        clock.time += 0.001
+        pace.done(1_000_000, others_wait=False)
+    assert pace.limit == Pace.FIRST
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_refusals_of_a_busy_store_lower_the_pace(double: Double, objects: Objects, info: ObjectInfo, status: int) -> None:
+    double.plan("GET", KEY, Fault(status=status), times=3)
+    objects.pace = Pace()
+    check_exact(pieces_of(objects, info))
+    assert objects.pace.limit == Pace.FIRST // 2
+
+
+def test_a_missing_object_does_not_lower_the_pace(double: Double, objects: Objects, info: ObjectInfo) -> None:
+    double.plan("GET", KEY, Fault(status=404))
+    objects.pace = Pace()
+    with pytest.raises(MissingError):
+        pieces_of(objects, info)
+    assert objects.pace.limit == Pace.FIRST

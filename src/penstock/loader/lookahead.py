@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 MOST_STEPS = 64
-"""Steps that are looked at together."""
+"""The most steps that are looked at together; few at first, so that the first requests are soon under way."""
 
 KEPT_PART = 0.75
 """The part of a window that data may fill to be kept."""
@@ -216,16 +216,16 @@ class Walk:
 
     def stretches(self) -> "Iterator[tuple[range, list[_Part]]]":
         """Steps, and what they read. Samples that only fill a batch up are left out, and read as they come."""
-        step = self.steps.start
+        step, most = self.steps.start, 1
         while step < self.steps.stop:
-            count, parts = self._stretch(step)
+            count, parts = self._stretch(step, most)
             yield range(step, step + count), parts
-            step += count
+            step, most = step + count, min(MOST_STEPS, 2 * most)
 
-    def _stretch(self, step: int) -> "tuple[int, list[_Part]]":
+    def _stretch(self, step: int, most: int) -> "tuple[int, list[_Part]]":
         place = self.schedule.place(step)
         stream = self._work.stream_for(place)
-        count = min(MOST_STEPS, self.steps.stop - step, self.schedule.stretch(step))
+        count = min(most, self.steps.stop - step, self.schedule.stretch(step))
         if count > 1 and place.whole is None and stream.parts == (stream,) and len(place.spans) == 1:
             span = place.spans[0]
             run = range(span.run.start, span.run.start + (count * len(span.run) - 1) * span.run.step + 1, span.run.step)

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain, islice
+from typing import Protocol
 
 from penstock.errors import (
     AccessDeniedError,
@@ -38,7 +39,10 @@ __all__ = [
     "FirstBytes",
     "LoggedRequest",
     "Means",
+    "Pace",
     "Policy",
+    "Receive",
+    "Rest",
     "Submit",
     "Tries",
     "Wanted",
@@ -52,6 +56,11 @@ __all__ = [
 
 Write = Callable[[int, memoryview], None]
 """Takes an offset in an object and the bytes there. Called without bytes while none arrive. What it raises ends the fetch."""
+
+Receive = Callable[[int, int, int, float], tuple[int, bool]]
+"""Takes a socket, start and stop in an object, and seconds: receives bytes of the socket straight to where they belong. How many
+came, and whether the stream goes on. What it raises ends the fetch.
+"""
 
 WHOLE_MOST_BYTES = 64 << 20
 """The size up to which an object is read as a whole where a server ignores ranges."""
@@ -206,6 +215,69 @@ class Account:
         self._lock = threading.Lock()
 
 
+class Pace:
+    """How many requests to a store are made at a time: as many as make it faster, fewer where it refuses or does not answer.
+    Safe to use from several threads.
+
+    The rate is measured in rounds of as many ranges as there are requests at a time, while more ranges wait than that. A round
+    that is faster than the one before by ``GAIN`` is followed by one with half as many requests more; after one that is not, the
+    number is what it was, for ``REST`` rounds. A store that is congested (429, 503, a timeout) halves it, once in a round.
+    """
+
+    FIRST, LEAST, MOST = 16, 4, 64
+    GAIN, REST = 1.05, 32
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self.limit = self.FIRST
+        self._slower: tuple[int, float] | None = None  # the limit before it grew, and its rate
+        self._rest = 0  # rounds until it may grow
+        self._is_halved = False
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        self._since, self._bytes, self._ranges = self._clock(), 0, 0
+
+    def done(self, num_bytes: int, *, others_wait: bool) -> None:
+        """A range came; ``others_wait``: further ones were not requested because of the limit."""
+        with self._lock:
+            if not others_wait:  # the reader is slower than the store, which says nothing about the limit
+                self._begin_round()
+                return
+            self._bytes, self._ranges = self._bytes + num_bytes, self._ranges + 1
+            if self._ranges < self.limit:
+                return
+            rate = self._bytes / max(1e-9, self._clock() - self._since)
+            self._decide(rate)
+            self._is_halved = False
+            self._begin_round()
+
+    def _decide(self, rate: float) -> None:
+        if self._rest > 0:
+            self._rest -= 1
+        elif self._slower is not None and rate < self.GAIN * self._slower[1]:
+            self.limit, self._slower, self._rest = self._slower[0], None, self.REST
+        elif self.limit < self.MOST:
+            self._slower = self.limit, rate
+            self.limit = min(self.MOST, self.limit + self.limit // 2)
+
+    def congested(self) -> None:
+        """The store refuses requests, or does not answer in time."""
+        with self._lock:
+            if not self._is_halved:
+                self.limit = max(self.LEAST, self.limit // 2)
+                self._is_halved, self._slower, self._rest = True, None, self.REST
+                self._begin_round()
+
+    def after_fork(self) -> None:
+        """A lock that no thread of the parent holds."""
+        self._lock = threading.Lock()
+
+
+def _is_congestion(failure: Failure) -> bool:
+    return failure.status in (429, 503) or (failure.kind == "again" and failure.status is None and failure.sent)
+
+
 class Tries:
     """The tries of one operation.
 
@@ -272,9 +344,22 @@ class Wanted:
         return f"{self.url}, bytes {self.start} to {self.stop}"
 
 
+class Rest(Protocol):
+    """The part of a body that is still in the socket, without any encoding."""
+
+    @property
+    def left(self) -> int:
+        """Its bytes."""
+
+    def receive(self, into: Receive, start: int) -> int:
+        """Receive some of it to ``start`` in the object: how many bytes, none if none came for a moment; FailedError."""
+
+
 @dataclass(frozen=True)
 class Answer:
-    """The head of an answer, and its body piece by piece."""
+    """The head of an answer, and its body piece by piece; all but the first piece of it can be received from ``rest`` instead, if
+    there is one.
+    """
 
     etag: str | None
     modified: float
@@ -283,6 +368,7 @@ class Answer:
     stop: int
     encoding: str | None
     pieces: Iterator[memoryview]
+    rest: Rest | None = None
 
 
 class FirstBytes:
@@ -360,16 +446,19 @@ class Means:
     account: Account
     first_bytes: FirstBytes
     submit: Submit | None
+    pace: Pace
 
 
-def fetch(means: Means, wanted: Wanted, write: Write) -> None:
-    """Call ``write(offset, bytes)`` for consecutive pieces that cover the range exactly once."""
-    _Fetch(means, wanted, write).run()
+def fetch(means: Means, wanted: Wanted, write: Write, receive: Receive | None = None) -> None:
+    """Call ``write(offset, bytes)`` for consecutive pieces that cover the range exactly once; or ``receive``, where it is given and
+    the store lets bytes be received without a copy.
+    """
+    _Fetch(means, wanted, write, receive).run()
 
 
 class _Fetch:
-    def __init__(self, means: Means, wanted: Wanted, write: Write) -> None:
-        self._means, self._wanted, self._write = means, wanted, write
+    def __init__(self, means: Means, wanted: Wanted, write: Write, receive: Receive | None) -> None:
+        self._means, self._wanted, self._write, self._receive = means, wanted, write, receive
         self._position = wanted.start
         self._whole = False
         self._tries = Tries(means.policy, means.clock, means.account, partial(given_up, wanted))
@@ -388,6 +477,8 @@ class _Fetch:
         if failure.kind == "whole" and not self._whole and self._wanted.size <= WHOLE_MOST_BYTES:
             self._whole = True
             return
+        if _is_congestion(failure):
+            self._means.pace.congested()
         fatal = read_error(str(self._wanted), failure)
         if fatal is not None:
             self._means.account.add(errors=1)
@@ -414,12 +505,25 @@ class _Fetch:
                     fresh = fresh[: self._wanted.stop - self._position]
                 if len(fresh):
                     self._take(fresh, answer.pieces)
-                if self._position == self._wanted.stop:
+                if self._position == self._wanted.stop or self._is_landed(answer.rest):
                     return
         finally:
             self._means.account.add(bytes=self._position - begin)
         ended = f"the body ended after {self._position - begin} of {self._wanted.stop - begin} bytes"
         raise FailedError(Failure("again" if self._position > begin else "short", ended))
+
+    def _is_landed(self, rest: Rest | None) -> bool:
+        """Receive all that is left straight to its place, if that can be done and the body ends where it should."""
+        if self._receive is None or rest is None or self._whole or rest.left != self._wanted.stop - self._position:
+            return False
+        while self._position < self._wanted.stop:
+            count = rest.receive(self._receive, self._position)
+            if count:
+                self._position += count
+                self._tries.progress(count)
+            else:
+                self._ask()
+        return True
 
     def _take(self, data: memoryview, rest: Iterator[memoryview]) -> None:
         stop = self._position + len(data)

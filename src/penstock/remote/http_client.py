@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from penstock.remote.fetch import FailedError, Failure, Policy, status_failure
+from penstock.interrupt import HEARD_S
+from penstock.remote.fetch import FailedError, Failure, Policy, Receive, status_failure
 
-__all__ = ["Connection", "HttpClient", "Origin", "Pool"]
+__all__ = ["Body", "Connection", "HttpClient", "Origin", "Pool", "is_proxied"]
 
 T = TypeVar("T")
 
@@ -247,6 +248,11 @@ def _proxy(origin: Origin, options: Mapping[str, Any]) -> str | None:
     return known.get(origin.scheme) or known.get("all")
 
 
+def is_proxied(origin: Origin, options: Mapping[str, Any]) -> bool:
+    """Whether requests to an origin go through a proxy."""
+    return _proxy(origin, options) is not None
+
+
 def _proxy_login(proxy: urllib.parse.SplitResult) -> str:
     """The header with the name and password in the URL of a proxy, if it has them."""
     if proxy.username is None:
@@ -273,10 +279,10 @@ class HttpClient:
         """Do something that may wait for the server. An interrupt ends the wait."""
         return action()
 
-    def call(self, name: str, key: str, *, options: Mapping[str, Any] | None = None) -> Any:
-        """``get`` or ``head``."""
-        asked = dict(options or {})
-        exchange = self._guarded(lambda: self._exchange("HEAD" if name == "head" else "GET", key, asked))
+    def call(self, name: str, key: str, *, options: Mapping[str, Any] | None = None, target: str | None = None) -> Any:
+        """``get`` or ``head``, at the path and query ``target`` if they are not those of the key."""
+        asked, method, path = dict(options or {}), "HEAD" if name == "head" else "GET", key if target is None else target
+        exchange = self._guarded(lambda: self._exchange(method, path, asked, is_quoted=target is not None))
         try:
             return _head(exchange, key) if name == "head" else _got(exchange, key, asked.get("range"))
         except BaseException:
@@ -302,21 +308,14 @@ class HttpClient:
         return self._guarded(whole)
 
     def items(self, stream: "Iterator[bytes]") -> Iterator[bytes]:
-        while (piece := self._guarded(lambda: next(stream, None))) is not None:
-            yield piece
+        """The pieces of a body."""
+        return stream
 
     def close(self) -> None:
         self._pool.close()
 
     def _guarded(self, action: Callable[[], T]) -> T:
-        """Errors of the connection become a FailedError, without any text of the server."""
-        try:
-            return action()
-        except TimeoutError:
-            failure = Failure("again", f"{self._origin}: the answer was not complete in time")
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            failure = Failure("again", f"{self._origin}: the answer broke off or is no HTTP ({type(error).__name__})")
-        raise FailedError(failure)
+        return _guarded(self._origin, action)
 
     def _exchange(self, method: str, key: str, asked: Mapping[str, Any], *, is_quoted: bool = False) -> "_Exchange":
         """The answer to a request, after its redirects."""
@@ -373,6 +372,17 @@ class HttpClient:
         return target
 
 
+def _guarded(origin: Origin, action: Callable[[], T]) -> T:
+    """Errors of the connection become a FailedError, without any text of the server."""
+    try:
+        return action()
+    except TimeoutError:
+        failure = Failure("again", f"{origin}: the answer was not complete in time")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        failure = Failure("again", f"{origin}: the answer broke off or is no HTTP ({type(error).__name__})")
+    raise FailedError(failure)
+
+
 def _is_same(ours: Origin, other: Origin) -> bool:
     """Whether headers for one place may be sent to the other: the same server, or the same host with encryption."""
     secured = Origin("https", ours.host, 443) if ours == Origin("http", ours.host, 80) else ours
@@ -408,8 +418,9 @@ class _Exchange:
     """An answer and the connection it comes through, which is kept if the answer is read to its end."""
 
     def __init__(self, pool: Pool, origin: Origin, connection: Connection, response: http.client.HTTPResponse) -> None:
-        self._pool, self._origin, self._connection, self.response = pool, origin, connection, response
+        self._pool, self.origin, self._connection, self.response = pool, origin, connection, response
         self._is_done = False
+        self._heard = 0.0
 
     def read(self, least: int) -> bytes:
         """The next bytes, as many as there are if ``least`` is 1; none at the end."""
@@ -423,6 +434,30 @@ class _Exchange:
             self.finish()
         return data
 
+    @property
+    def left(self) -> int:
+        """Bytes that can be received from the socket as they are, if the first piece of the body was read; 0 if they cannot."""
+        response = self.response
+        is_plain = not (response.chunked or self._is_done or self.origin.scheme != "http")
+        return response.length or 0 if is_plain else 0
+
+    def receive(self, into: Receive, start: int) -> int:
+        """The next bytes, straight to where they belong; none if none came for a moment. FailedError."""
+        connection, response, now = self._connection, self.response, time.monotonic()
+        wanted, left = response.length or 0, connection.deadline - now
+        self._heard = self._heard or now
+        count, is_open = into(connection.stream.fileno(), start, start + wanted, min(HEARD_S, left)) if left > 0 else (0, True)
+        response.length = wanted - count
+        if count == wanted:
+            self.finish()
+        elif count:
+            self._heard = time.monotonic()
+        elif not is_open or left <= 0 or time.monotonic() - self._heard > connection.idle_s:
+            self.close()
+            how = "was not complete in time" if is_open else "broke off"
+            raise FailedError(Failure("again", f"{self.origin}: the answer {how}"))
+        return count
+
     def finish(self) -> None:
         """Return the connection to the pool if the answer was read to its end; otherwise end it."""
         response = self.response
@@ -431,7 +466,7 @@ class _Exchange:
             return self.close()
         self._is_done = True
         response.close()
-        self._pool.give_back(self._origin, self._connection)
+        self._pool.give_back(self.origin, self._connection)
 
     def close(self) -> None:
         """End the connection, unless it was given back. Idempotent."""
@@ -453,8 +488,27 @@ class _Result:
     attributes: Mapping[str, str]
     exchange: _Exchange
 
-    def stream(self, min_chunk_size: int) -> Iterator[bytes]:
-        return iter(lambda: self.exchange.read(min_chunk_size), b"")
+    def stream(self, min_chunk_size: int) -> "Body":
+        return Body(self.exchange, min_chunk_size)
+
+    @property
+    def rest(self) -> _Exchange:
+        """The body without its first piece, from the socket: see ``fetch.Rest``."""
+        return self.exchange
+
+
+class Body(Iterator[bytes]):
+    """A body, piece by piece. The first is what came with the head, or soon after it, so that the rest is in the socket."""
+
+    def __init__(self, exchange: _Exchange, least: int) -> None:
+        self._exchange, self._least, self._is_begun = exchange, least, False
+
+    def __next__(self) -> bytes:
+        data = _guarded(self._exchange.origin, lambda: self._exchange.read(self._least if self._is_begun else 1))
+        self._is_begun = True
+        if not data:
+            raise StopIteration
+        return data
 
 
 def _head(exchange: _Exchange, key: str) -> Mapping[str, Any]:

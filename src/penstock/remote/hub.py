@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.remote.backend import ObjectFacts, as_meta
-from penstock.remote.fetch import FailedError, Failure, Policy
+from penstock.remote.fetch import FailedError, Failure, Policy, Rest
 from penstock.remote.http_client import HttpClient
 
 __all__ = ["OPTIONS", "HubClient"]
@@ -163,6 +163,11 @@ class _Pinned:
     def stream(self, min_chunk_size: int) -> Iterator[bytes]:
         """The body."""
         found: Iterator[bytes] = self.answer.stream(min_chunk_size)
+        return found
+
+    @property
+    def rest(self) -> Rest:
+        found: Rest = self.answer.rest
         return found
 
 

@@ -31,7 +31,9 @@ from penstock.remote.fetch import (
     Failure,
     FirstBytes,
     Means,
+    Pace,
     Policy,
+    Receive,
     Tries,
     Wanted,
     Write,
@@ -218,6 +220,7 @@ class Objects:
         self.scheme, self.host, self.options = scheme, host, self._clients.options
         self.url = f"{scheme}://{host}"
         self.account, self.policy, self.clock = Account(), Policy(), Clock()
+        self.pace = Pace()
         self._first_bytes = FirstBytes()
         self._can_put_new: bool | None = None
         self._client()  # so that bad options are refused at once
@@ -313,16 +316,18 @@ class Objects:
         self.read_into(info, start, stop, lambda _, data: pieces.append(bytes(data)))
         return b"".join(pieces)
 
-    def read_into(self, info: ObjectInfo, start: int, stop: int, write: Write) -> None:
-        """Call ``write(offset, bytes)`` for consecutive pieces that cover [start, stop) exactly once; see ``fetch.Write``."""
+    def read_into(self, info: ObjectInfo, start: int, stop: int, write: Write, receive: Receive | None = None) -> None:
+        """Call ``write(offset, bytes)`` for consecutive pieces that cover [start, stop) exactly once, or ``receive`` where
+        bytes can be received without a copy; see ``fetch.Write`` and ``fetch.Receive``.
+        """
         url = self.url_of(info.key)
         if not 0 <= start <= stop:
             raise ValueError(f"expected 0 <= start <= stop, got start={start}, stop={stop}")
         if stop > info.size:
             raise TruncatedError(f"{url}: expected at least {stop} bytes, found {info.size}")
         submit = None if self.scheme == "memory" else in_thread
-        means = Means(partial(self._open, info), self.policy, self.clock, self.account, self._first_bytes, submit)
-        fetch(means, Wanted(url, info.etag, info.modified, info.size, start, stop), write)
+        means = Means(partial(self._open, info), self.policy, self.clock, self.account, self._first_bytes, submit, self.pace)
+        fetch(means, Wanted(url, info.etag, info.modified, info.size, start, stop), write, receive)
 
     def _open(self, info: ObjectInfo, start: int, stop: int | None, least: int) -> Answer:
         options: dict[str, Any] = {} if stop is None else {"range": (start, stop)}
@@ -336,7 +341,16 @@ class Objects:
         result = client.call("get", info.key, options=options)
         found, encoding = _info(result.meta), result.attributes.get("Content-Encoding")
         begin, end = result.range
-        return Answer(found.etag, found.modified, found.size, begin, end, encoding, _pieces(client, result, least))
+        return Answer(
+            found.etag,
+            found.modified,
+            found.size,
+            begin,
+            end,
+            encoding,
+            _pieces(client, result, least),
+            getattr(result, "rest", None),
+        )
 
     @property
     def can_list(self) -> bool:
@@ -507,6 +521,7 @@ class Objects:
         """Forget what only the parent has: its threads, and locks that they may hold."""
         self._clients.after_fork()
         self._first_bytes = FirstBytes()
+        self.pace.after_fork()
         self.account.after_fork()
 
 

@@ -20,18 +20,24 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import ReadError
 from penstock.process import in_thread, interruptible
 from penstock.remote.fetch import FailedError, Failure, Policy, status_failure
 
-__all__ = ["ObstoreClient", "first_line", "open_obstore"]
+if TYPE_CHECKING:
+    from penstock.remote.http_client import HttpClient
+
+__all__ = ["ObstoreClient", "SignedClient", "first_line", "open_obstore"]
 
 T = TypeVar("T")
 
 _NATIVE = "obstore._obstore"
 _WEB = ("http", "https")
+
+_VALID = datetime.timedelta(minutes=15)
+"""How long a signed URL is: as long as servers allow clocks to differ, as they do for signed headers."""
 
 _home = os.getpid()
 _lock = threading.Lock()
@@ -158,6 +164,81 @@ class ObstoreClient:
         return failure
 
 
+class SignedClient(ObstoreClient):
+    """Asks obstore to sign the URLs of ranges, which takes no request, and reads them over connections of its own, from which bytes
+    go straight to their place in memory. Everything else is done by obstore; all of it where the server wants encryption (its TLS
+    is as fast as Python's), a proxy or another kind of login.
+    """
+
+    def __init__(self, native: Any, store: Any, options: Mapping[str, Any], policy: Policy) -> None:
+        super().__init__(native, store)
+        self._options, self._policy = options, policy
+        self._direct: HttpClient | None = None
+        self._is_direct = True
+        self._has_read = False
+        """Whether obstore has read a range: what it cannot read is told in its words."""
+        self._is_accepted = False
+        """Whether the server has accepted a signed URL."""
+        self._opening = threading.Lock()
+
+    def call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        asked = options.get("options") or {}
+        if name != "get" or not self._is_direct or not isinstance(asked.get("range"), tuple):
+            return super().call(name, *arguments, **options)
+        target = self._target(arguments[0]) if self._has_read else None
+        if target is not None:
+            return self._get(arguments[0], asked, target)
+        found = super().call(name, *arguments, **options)
+        self._has_read = True
+        return found
+
+    def _target(self, key: str) -> str | None:
+        """Path and query of a signed URL; None if obstore cannot sign, or is the one to read from that server."""
+        try:
+            url = urllib.parse.urlsplit(super().call("sign", "GET", key, _VALID))
+        except FailedError:
+            self._is_direct = False
+            return None
+        return f"{url.path}?{url.query}".removeprefix("/") if self._has_client(f"{url.scheme}://{url.netloc}") else None
+
+    def _get(self, key: str, asked: Mapping[str, Any], target: str) -> Any:
+        assert self._direct is not None
+        try:
+            found = self._direct.call("get", key, options=asked, target=target)
+            self._is_accepted = True
+            return found
+        except FailedError as error:
+            failure = error.failure
+        self.expired = self.expired or failure.kind == "expired"
+        if self._is_accepted or failure.kind not in ("denied", "refused"):
+            raise FailedError(failure)
+        # The server may refuse signed URLs, or want headers that only obstore sends: what it says to obstore counts.
+        found = super().call("get", key, options=asked)
+        self._is_direct = False
+        return found
+
+    def _has_client(self, url: str) -> bool:
+        """Whether bytes are read from a server over connections of this client's own."""
+        from penstock.remote.http_client import HttpClient, Origin, is_proxied
+
+        with self._opening:
+            if self._direct is None and self._is_direct:
+                self._is_direct = url.startswith("http://") and not is_proxied(Origin.of(url), self._options)
+                self._direct = HttpClient(url, self._options, self._policy) if self._is_direct else None
+            return self._direct is not None
+
+    def items(self, stream: Any) -> Iterator[Any]:
+        from penstock.remote.http_client import Body
+
+        return stream if isinstance(stream, Body) else super().items(stream)
+
+    def close(self) -> None:
+        """End the connections that are this client's own."""
+        with self._opening:
+            if self._direct is not None:
+                self._direct.close()
+
+
 def _next_in_time(stream: Any, seconds: float) -> Any:
     with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(_next(stream, seconds))
@@ -196,7 +277,14 @@ def open_obstore(
         "timeout": datetime.timedelta(seconds=seconds),  # what was read until then counts: the rest is requested again
     }
     common: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
-    return ObstoreClient(native, _store(native, scheme, host, dict(config), common), is_quick=scheme == "memory")
+    store = _store(native, scheme, host, dict(config), common)
+    if scheme == "s3" and not write and set(client_options) <= _DIRECT_OPTIONS:
+        return SignedClient(native, store, client_options, policy)
+    return ObstoreClient(native, store, is_quick=scheme == "memory")
+
+
+_DIRECT_OPTIONS = frozenset({"allow_http", "default_content_type", "default_headers", "user_agent"})
+"""Options of the HTTP client with which a SignedClient can do without obstore."""
 
 
 def _store(native: Any, scheme: str, host: str, config: dict[str, Any], common: dict[str, Any]) -> Any:

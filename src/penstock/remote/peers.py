@@ -94,7 +94,7 @@ Count = Callable[[str, int], None]
 
 
 class Sink(Protocol):
-    """Where bytes go, and can be read back."""
+    """Where bytes go, and can be read back. One that has ``receive`` (``fetch.Receive``) takes them from a socket, too."""
 
     def write(self, offset: int, data: Any) -> None: ...
     def read(self, start: int, stop: int) -> bytes | memoryview: ...
@@ -193,7 +193,7 @@ class Supply:
 
     def _fetch(self, start: int, stop: int, sink: Sink, count: Count) -> None:
         """From the object store."""
-        self.url.objects.read_into(self.info, start, stop, sink.write)
+        self.url.objects.read_into(self.info, start, stop, sink.write, getattr(sink, "receive", None))
         count("fetched", stop - start)
         if self.cache is not None:
             self.cache.add(*self._key, start, sink.read(start, stop))

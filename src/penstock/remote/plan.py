@@ -174,7 +174,7 @@ class Plan:
         window = self._window
         with window.lock:
             if self in window.prefetchers:
-                window.prefetchers.remove(self)
+                window.remove_prefetcher(self)
                 self._next.clear()
                 self._needs = iter(())
                 for kept in self._kept:
@@ -252,8 +252,7 @@ class Plan:
         kept.is_over = True
         if self._blocks.get(kept.need.block) is kept:
             del self._blocks[kept.need.block]
-        for one in kept.ranges:
-            self._window.give_back(one, evict=kept.need.last != KEPT)
+        self._window.give_back(kept.ranges, evict=kept.need.last != KEPT)
 
     def give_up(self) -> bool:
         """Release what is needed last of that which can be evicted now: a reader needs the memory. It is fetched again in time."""

@@ -48,6 +48,9 @@ FEW = 64
 Extents = tuple[IntArray, IntArray, IntArray]
 """Byte ranges: files, starts and stops; sorted, none overlapping another."""
 
+_Pages = tuple[int, int, int]
+"""A file, and where pages of it begin and end."""
+
 NOTHING: Extents = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -269,19 +272,32 @@ class Residency:
 
     def evict_idle(self, ranges: Iterable[Range]) -> bool:
         """Evict those of the ranges that are idle; whether there were any."""
+        freed: list[_Pages] = []
         found = False
         for one in ranges:
             unit = self._unit(one)
             if unit in self._idle:
-                self._evict(unit)
+                self._evict(unit, freed)
                 found = True
+        self._release(freed)
         return found
 
-    def _evict(self, unit: Range | int) -> None:
+    def _evict(self, unit: Range | int, freed: list[_Pages] | None = None) -> None:
         if isinstance(unit, int):
             self.drop(unit)
         else:
-            self.remove(unit)
+            self.remove(unit, freed)
+
+    def _release(self, freed: list[_Pages]) -> None:
+        """Free pages; those that touch at once, so that a large page under two ranges is reused and not split."""
+        freed.sort()
+        while freed:
+            number, low, high = freed.pop()
+            while freed and (freed[-1][0], freed[-1][2]) == (number, low):
+                low = freed.pop()[1]
+            if number in self._files:  # all memory of a file without ranges was freed
+                memory = self._memory[number]
+                memory.landing.release(low, min(high, memory.size))
 
     # Changes
 
@@ -313,8 +329,8 @@ class Residency:
         self._forget_idle(one)
         self._note_idle(one)
 
-    def remove(self, one: Range) -> None:
-        """Remove a range, kept or not."""
+    def remove(self, one: Range, freed: list[_Pages] | None = None) -> None:
+        """Remove a range, kept or not. Its pages are added to ``freed``, if that is given, for the caller to free."""
         if not self.has(one):
             return
         there = self._files[one.number]
@@ -331,7 +347,10 @@ class Residency:
         if not there.ranges:
             self.drop(one.number)
         elif low < high:
-            memory.landing.release(low, min(high, memory.size))
+            if freed is None:
+                self._release([(one.number, low, high)])
+            else:
+                freed.append((one.number, low, high))
         if there.ranges and memory.is_whole:
             self._note_idle(one)  # it may have been the last that kept the others in memory
 
@@ -349,9 +368,9 @@ class Residency:
         self.announce_release(number)
         self._memory[number].landing.drop()
 
-    def drop_unheld(self, numbers: range) -> None:
+    def drop_unheld(self, numbers: Iterable[int]) -> None:
         """Remove those of the files that no reader holds."""
-        for number in [number for number, there in self._files.items() if there.holds == 0 and number in numbers]:
+        for number in [number for number in numbers if number in self._files and self._files[number].holds == 0]:
             self.drop(number)
 
     def announce_release(self, number: int) -> None:

@@ -49,8 +49,8 @@ __all__ = ["ROOM_S", "Hold", "Prefetcher", "RemoteFiles", "RemoteOptions", "Shar
 ROOM_S = 600.0
 """The longest wait of a reader for memory that others hold."""
 
-CONNECTIONS = 16
-"""The most requests of a window at a time."""
+IDLE_S = 5.0
+"""A thread that fetches ends after this long without work, and at once when no plan is left."""
 
 CLOSE_S = 30.0
 """The longest wait for the end of requests when files are closed."""
@@ -183,6 +183,11 @@ class _Download:
             raise ReadError(f"{self.url}: closed while it was read")
         self.landing.write(offset, data)
 
+    def receive(self, socket: int, start: int, stop: int, seconds: float) -> tuple[int, bool]:
+        """From a socket straight into memory; see ``fetch.Receive``."""
+        self._ask()
+        return self.landing.receive(socket, start, stop, seconds)
+
     def read(self, start: int, stop: int) -> bytes:
         return self.landing.read(start, stop)
 
@@ -206,10 +211,13 @@ class Window:
         _open[self.number] = self
 
     def _begin(self) -> None:
-        self.lock = threading.Condition()
+        guard = threading.RLock()
+        self.lock = threading.Condition(guard)
         """Guards everything that changes; notified when memory or bytes may have come."""
+        self._work = threading.Condition(guard)  # the same lock; notified when there are ranges to fetch
         self.residency = Residency(self.limit, self._memory)
         self._queue: deque[Range] = deque()
+        self._num_idle = 0
         self._threads: dict[threading.Thread, int] = {}  # and the number of the file that each fetches, or -1
         self.prefetchers: list[Prefetcher] = []
         """The plans, that prefetch when memory may be free."""
@@ -248,6 +256,7 @@ class Window:
                 self._cancel([one])
                 one.is_ready, one.error = True, ValueError("the source is closed")
             self.lock.notify_all()
+            self._work.notify_all()
             self._join(numbers, time.monotonic() + CLOSE_S)
             threads = list(self._threads) if self.is_closed else []
         for thread in threads:
@@ -257,11 +266,12 @@ class Window:
             self._drop_closed(numbers)
 
     def _drop_closed(self, numbers: range) -> None:
-        """Free the memory of files that are closed and not held. Of such a file only the number is left."""
-        self.residency.drop_unheld(numbers)
+        """Free the memory of files that are closed, and that no thread reads or writes. Of such a file only the number is left."""
         busy = set(self._threads.values())
-        for number in numbers:
-            if number not in busy and not self.residency.ranges_of(number):
+        still = [number for number in numbers if number not in busy]
+        self.residency.drop_unheld(still)
+        for number in still:
+            if not self.residency.ranges_of(number):
                 self._downloads[number], self._memory[number] = None, CLOSED_FILE
                 self.residency.forget(number)
 
@@ -390,21 +400,29 @@ class Window:
 
     # For plans, with the lock held; ``spent`` without it
 
-    def give_back(self, one: Range, *, evict: bool) -> None:
-        """A plan does not need a range any more: its fetch is canceled if not begun, unless others keep it."""
-        self.residency.change(one, plans=-1)
-        if one.holds or one.plans:
-            return
-        if one.is_ready:
-            self.residency.evict_idle([one] if evict else [])
-        elif not one.is_begun and self.residency.has(one):
-            self._cancel([one])
+    def give_back(self, ranges: Sequence[Range], *, evict: bool) -> None:
+        """A plan does not need ranges any more: their fetch is canceled if not begun, unless others keep them."""
+        unused = []
+        for one in ranges:
+            self.residency.change(one, plans=-1)
+            if one.holds or one.plans:
+                continue
+            if one.is_ready:
+                unused.append(one)
+            elif not one.is_begun and self.residency.has(one):
+                self._cancel([one])
+        self.residency.evict_idle(unused if evict else [])
 
     def hold_kept(self, ranges: Sequence[Range]) -> "Hold":
         """A hold on ranges that a plan keeps, begun."""
         self._keep(ranges, 1, 0)
         self._holders[threading.current_thread()] += 1
         return Hold(self, NOTHING, ranges)
+
+    def remove_prefetcher(self, one: Prefetcher) -> None:
+        """A plan is over: nothing more is fetched for it."""
+        self.prefetchers.remove(one)
+        self._work.notify_all()
 
     def prefetch(self) -> None:
         """Let plans use the memory that may be free."""
@@ -470,11 +488,20 @@ class Window:
                 self._queue.remove(one)
             self.residency.remove(one)
 
-    # The threads that fetch. A thread ends when the queue is empty
+    # The threads that fetch. They last as long as there is a plan: it is going to need more
 
     def _send(self, ranges: Sequence[Range]) -> None:
         self._queue.extend(ranges)
-        for _ in range(min(len(ranges), CONNECTIONS - len(self._threads))):
+        self._work.notify(len(ranges))
+        self._start_threads()
+
+    def _limit(self) -> int:
+        """The most requests at a time."""
+        found = (self._downloads[one.number] for one in itertools.islice(self._queue, 1))
+        return max((one.url.objects.pace.limit for one in found if one is not None), default=0)
+
+    def _start_threads(self) -> None:
+        for _ in range(min(len(self._queue) - self._num_idle, self._limit() - len(self._threads))):
             thread = threading.Thread(target=self._serve, name="penstock-fetch", daemon=True)
             try:
                 thread.start()
@@ -484,14 +511,27 @@ class Window:
                 return
             self._threads[thread] = -1
 
+    def _next_range(self) -> Range | None:
+        """What a thread fetches next; None if it is to end."""
+        while not self._queue:
+            if not self.prefetchers or self.is_closed:
+                return None
+            self._num_idle += 1
+            try:
+                if not self._work.wait(IDLE_S) and not self._queue:
+                    return None
+            finally:
+                self._num_idle -= 1
+        return None if len(self._threads) > self._limit() else self._queue.popleft()
+
     def _serve(self) -> None:
         me = threading.current_thread()
         while True:
             with self.lock:
-                if not self._queue:
+                one = self._next_range()
+                if one is None:
                     self._threads.pop(me, None)
                     return
-                one = self._queue.popleft()
                 one.is_begun = True
                 self._threads[me] = one.number
                 download = self._downloads[one.number]
@@ -503,7 +543,10 @@ class Window:
                 error = failure
             with self.lock:
                 self._threads[me] = -1
+                if error is None:
+                    download.url.objects.pace.done(one.stop - one.start, others_wait=len(self._queue) > 0)
                 self._arrived(one, error)
+                self._start_threads()
                 self.lock.notify_all()
             del one, error, download
 
@@ -513,6 +556,8 @@ class Window:
             self.residency.remove(one)
         self.residency.change(one, is_ready=True)
         one.error = error
+        if self._is_stopped(one.number):  # closed meanwhile, when its memory was still written to
+            self._drop_closed(range(one.number, one.number + 1))
         self.prefetch()
 
 
