@@ -270,6 +270,11 @@ class Landing:
     def write(self, offset: int, data: object) -> None:
         """Copy the bytes of a contiguous buffer to where they lie in the object."""
 
+    def receive(self, socket: int, start: int, stop: int, seconds: float) -> tuple[int, bool]:
+        """
+        Receive bytes of a connected stream socket straight to [start, stop), until all came, the stream ends or breaks, or the time is over: how many came, and whether the stream goes on.
+        """
+
     def release(self, start: int, stop: int) -> None:
         """
         Give whole pages back to the system; no thread may read them meanwhile, and they are zeros then.

@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 from tests.remote.double import Double, Fault
 
 from penstock.errors import MissingError, WindowTooSmallError
+from penstock.remote import window as window_module
 from penstock.remote.objects import ObjectInfo
+from penstock.remote.peers import Supply
 from penstock.remote.plan import KEPT, Need, Plan
 from penstock.remote.url import UrlPath, url_path
 from penstock.remote.window import RemoteFiles, RemoteOptions, Window
@@ -585,3 +588,53 @@ def test_a_plan_does_not_look_ahead_for_nothing(window: RemoteFiles) -> None:
         plan.passed(step)
         assert step < seen < step + 200
     plan.close()
+
+
+def test_memory_that_a_request_writes_to_outlives_a_close(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_module, "CLOSE_S", 0.01)
+    begun, gate = threading.Event(), threading.Event()
+    bring = Supply.bring
+
+    def late(self: Supply, *arguments: Any) -> None:
+        begun.set()
+        assert gate.wait(60)
+        bring(self, *arguments)
+
+    monkeypatch.setattr(Supply, "bring", late)
+    files = RemoteFiles(data.files, window_bytes=200_000)
+    hold = files.hold(*arrays([(0, 0, 50_000)]))
+    hold.begin()
+    assert begun.wait(60)
+    (thread,) = (one for one in threading.enumerate() if one.name == "penstock-fetch" and one.is_alive())
+    hold.end()
+    files.close()
+    assert files.used_bytes > 0
+    gate.set()
+    thread.join(60)
+    assert files.used_bytes == 0
+    assert not files.landings[0].is_mapped
+
+
+def test_threads_that_fetch_last_as_long_as_a_plan(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_module, "IDLE_S", 600)
+    used: set[threading.Thread] = set()
+    bring = Supply.bring
+
+    def noted(self: Supply, *arguments: Any) -> None:
+        used.add(threading.current_thread())
+        bring(self, *arguments)
+
+    monkeypatch.setattr(Supply, "bring", noted)
+    files = RemoteFiles(data.files, window_bytes=80_000)
+    plan = Plan(files.window, (Need(step, *arrays([(2, 40_000 * step, 40_000 * (step + 1))]), last=step) for step in range(20)))
+    for step in range(20):
+        plan.wait(step)
+        check(files, data, [(2, 40_000 * step, 40_000 * (step + 1))])
+        plan.passed(step)
+    assert len(used) <= 3  # as many as ranges at a time, of which two fit
+    assert all(thread.is_alive() for thread in used)
+    plan.close()
+    for thread in used:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in used)
+    files.close()

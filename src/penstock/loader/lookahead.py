@@ -225,6 +225,8 @@ class Walk:
     def _stretch(self, step: int, most: int) -> "tuple[int, list[_Part]]":
         place = self.schedule.place(step)
         stream = self._work.stream_for(place)
+        # A few at first only where it is known from the beginning when a block is needed last.
+        most = most if stream.parts == (stream,) and stream.parts[0].counts_units else MOST_STEPS
         count = min(most, self.steps.stop - step, self.schedule.stretch(step))
         if count > 1 and place.whole is None and stream.parts == (stream,) and len(place.spans) == 1:
             span = place.spans[0]

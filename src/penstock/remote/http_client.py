@@ -446,7 +446,11 @@ class _Exchange:
         connection, response, now = self._connection, self.response, time.monotonic()
         wanted, left = response.length or 0, connection.deadline - now
         self._heard = self._heard or now
-        count, is_open = into(connection.stream.fileno(), start, start + wanted, min(HEARD_S, left)) if left > 0 else (0, True)
+        try:
+            count, is_open = into(connection.stream.fileno(), start, start + wanted, min(HEARD_S, left)) if left > 0 else (0, True)
+        except BaseException:
+            self.close()
+            raise
         response.length = wanted - count
         if count == wanted:
             self.finish()

@@ -1,5 +1,6 @@
 """The objects of one bucket or host: list, read, write and delete, with retries, and without ever passing on wrong bytes."""
 
+import atexit
 import datetime
 import hashlib
 import os
@@ -515,6 +516,10 @@ class Objects:
     def close(self) -> None:
         """End threads and connections; the next request makes new ones. Objects in memory stay."""
         end_threads()
+        self.end_connections()
+
+    def end_connections(self) -> None:
+        """End those that are idle, and the others after their requests."""
         self._clients.close()
 
     def after_fork(self) -> None:
@@ -575,6 +580,12 @@ def shared_objects(scheme: str, host: str, options: Mapping[str, Any]) -> Object
         if identity not in _shared:
             _shared[identity] = Objects(scheme, host, options)
         return _shared[identity]
+
+
+@atexit.register
+def _end_connections() -> None:
+    for objects in list(_shared.values()):
+        objects.end_connections()
 
 
 def close_all() -> None:

@@ -93,7 +93,10 @@ class Plan:
             self._look()
             self._passed = self._next[0].first - 1 if self._next else -1
             window.prefetchers.append(self)
-            self.prefetch()
+        for _ in range(MOST_NEEDS):  # one by one, so that the first is requested while the next are looked at
+            with window.lock:
+                if self.prefetch(most=1) is not Progress.MOVED:
+                    break
 
     def _look(self) -> None:
         """Peek at the next need."""
@@ -183,13 +186,13 @@ class Plan:
 
     # With the window's lock held
 
-    def prefetch(self, *, urgent: bool = False) -> Progress:
+    def prefetch(self, *, urgent: bool = False, most: int = MOST_NEEDS) -> Progress:
         """Reserve the next needs, as long as there is memory and they are not too far ahead."""
         window = self._window
         if not urgent and (self._tried == window.residency.changes or window.num_waiting):
             return Progress.FULL
         moved = Progress.DONE
-        for _ in range(MOST_NEEDS):
+        for _ in range(most):
             self._look()
             if not self._next or window.is_closed or self._next[0].first > self._passed + MOST_AHEAD:
                 return moved
