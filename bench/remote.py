@@ -29,7 +29,7 @@ from obstore.store import S3Store
 import penstock as pen
 from loader_report import finish, judged, rates
 from measure import Spread, interleave, machine, seconds, versions
-from penstock.remote.fetch import Pace
+from penstock.remote import fetch
 from penstock.remote.residency import PIECE_BYTES
 from penstock.remote.url import url_path
 from penstock.report.doctor import Others
@@ -82,7 +82,7 @@ class Case:
         ]
 
         def read() -> None:
-            with ThreadPoolExecutor(Pace.FIRST) as pool:
+            with ThreadPoolExecutor(fetch.CONNECTIONS) as pool:
                 got = sum(pool.map(lambda job: len(obstore.get_range(self._store, job[0], start=job[1], end=job[2])), jobs))
             assert got == sum(info.size for info in files)
 
@@ -135,12 +135,12 @@ def by_connections(case: Case, rounds: int) -> dict[str, Spread]:
     """Epochs with a fixed number of requests at a time."""
 
     def epoch(limit: int) -> float:
-        grown, Pace.MOST = Pace.MOST, limit
+        grown, fetch.MOST_CONNECTIONS = fetch.MOST_CONNECTIONS, limit
         case.pace.limit = limit
         try:
             return case.epoch()
         finally:
-            Pace.MOST = grown
+            fetch.MOST_CONNECTIONS = grown
 
     return interleave({f"{n} at a time": partial(epoch, n) for n in (4, 8, 16, 32, 64)}, rounds=rounds, label=case.name)
 

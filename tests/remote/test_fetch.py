@@ -665,7 +665,7 @@ def test_a_congested_store_gets_fewer_requests_once_in_a_round(clock: VirtualClo
     pace.congested()
     rounds(pace, clock, lambda limit: 1.0, 1)
     pace.congested()
-    assert pace.limit == Pace.LEAST
+    assert pace.limit == fetch.LEAST_CONNECTIONS
 
 
 def test_a_slow_reader_says_nothing_about_the_store(clock: VirtualClock) -> None:
@@ -673,20 +673,20 @@ def test_a_slow_reader_says_nothing_about_the_store(clock: VirtualClock) -> None
     for _ in range(1000):
         clock.time += 0.001
         pace.done(1_000_000, others_wait=False)
-    assert pace.limit == Pace.FIRST
+    assert pace.limit == fetch.CONNECTIONS
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_refusals_of_a_busy_store_lower_the_pace(double: Double, objects: Objects, info: ObjectInfo, status: int) -> None:
     double.plan("GET", KEY, Fault(status=status), times=3)
-    objects.pace = Pace()
+    objects.pace = Pace(objects.clock.now)
     check_exact(pieces_of(objects, info))
-    assert objects.pace.limit == Pace.FIRST // 2
+    assert objects.pace.limit == fetch.CONNECTIONS // 2
 
 
 def test_a_missing_object_does_not_lower_the_pace(double: Double, objects: Objects, info: ObjectInfo) -> None:
     double.plan("GET", KEY, Fault(status=404))
-    objects.pace = Pace()
+    objects.pace = Pace(objects.clock.now)
     with pytest.raises(MissingError):
         pieces_of(objects, info)
-    assert objects.pace.limit == Pace.FIRST
+    assert objects.pace.limit == fetch.CONNECTIONS

@@ -217,7 +217,7 @@ class Case:
 SIZES: dict[str, tuple[float, ...]] = {
     "residency.PIECE_BYTES": (1000, PAGE, 5000, 8 << 20),
     "residency.GAP_BYTES": (0, 300, 5000, 64 << 10),
-    "window.CONNECTIONS": (1, 2, 4, 16),
+    "fetch.CONNECTIONS": (1, 2, 4, 16),
     "process.HEARD_S": (0.1, 1.0, 1.0, 1.0),
     "plan.MOST_AHEAD": (1, 3, 8),
     "plan.MOST_NEEDS": (1, 4),

@@ -14,7 +14,7 @@ from obstore.exceptions import GenericError, PreconditionError
 from tests.simulate import thread
 
 from penstock.remote.backend import ObjectFacts, as_meta
-from penstock.remote.fetch import Account, FirstBytes, Policy
+from penstock.remote.fetch import Account, FirstBytes, Pace, Policy
 from penstock.remote.objects import Objects
 from penstock.remote.obstore_client import ObstoreClient
 from penstock.remote.url import UrlPath
@@ -228,6 +228,6 @@ def place_in(bucket: Bucket) -> UrlPath:
         _objects.append(Objects("s3", "simulated", {"skip_signature": True, "region": "none"}))
     objects = _objects[0]
     objects.policy, objects.clock = bucket.policy, thread.VirtualClock()
-    objects.account, objects._first_bytes = Account(), FirstBytes()
+    objects.account, objects._first_bytes, objects.pace = Account(), FirstBytes(), Pace(objects.clock.now)
     objects._clients._clients[False] = os.getpid(), bucket.policy, Client(bucket, None)  # there is no other way to bring one along
     return UrlPath(objects, "")

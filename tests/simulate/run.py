@@ -94,12 +94,12 @@ def watched() -> Iterator[None]:
             _ledger.request(sink.landing, start, stop)
         return first(self, start, stop, least)
 
-    def watched_remove(self: Residency, one: Range) -> None:
+    def watched_remove(self: Residency, one: Range, freed: Any = None) -> None:
         if self.has(one):
             _ledger.clear(self._memory[one.number].landing, one.start, one.stop)
             if one.holds and one.error is None and one.is_ready:
                 _ledger.wrong.append(f"a range that is held was evicted: {one}")
-        remove(self, one)
+        remove(self, one, freed)
 
     def watched_drop(self: Residency, number: int) -> None:
         _ledger.written.pop(self._memory[number].landing, None)

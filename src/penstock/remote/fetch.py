@@ -62,6 +62,12 @@ Receive = Callable[[int, int, int, float], tuple[int, bool]]
 came, and whether the stream goes on. What it raises ends the fetch.
 """
 
+CONNECTIONS = 16
+"""The requests to a store that are made at a time, at first."""
+
+LEAST_CONNECTIONS, MOST_CONNECTIONS = 4, 64
+"""The bounds of that number, which follows what is observed."""
+
 WHOLE_MOST_BYTES = 64 << 20
 """The size up to which an object is read as a whole where a server ignores ranges."""
 
@@ -224,19 +230,18 @@ class Pace:
     number is what it was, for ``REST`` rounds. A store that is congested (429, 503, a timeout) halves it, once in a round.
     """
 
-    FIRST, LEAST, MOST = 16, 4, 64
     GAIN, REST = 1.05, 32
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
-        self.limit = self.FIRST
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now, self._lock = now, threading.Lock()
+        self.limit = CONNECTIONS
         self._slower: tuple[int, float] | None = None  # the limit before it grew, and its rate
         self._rest = 0  # rounds until it may grow
         self._is_halved = False
         self._begin_round()
 
     def _begin_round(self) -> None:
-        self._since, self._bytes, self._ranges = self._clock(), 0, 0
+        self._since, self._bytes, self._ranges = self._now(), 0, 0
 
     def done(self, num_bytes: int, *, others_wait: bool) -> None:
         """A range came; ``others_wait``: further ones were not requested because of the limit."""
@@ -247,7 +252,7 @@ class Pace:
             self._bytes, self._ranges = self._bytes + num_bytes, self._ranges + 1
             if self._ranges < self.limit:
                 return
-            rate = self._bytes / max(1e-9, self._clock() - self._since)
+            rate = self._bytes / max(1e-9, self._now() - self._since)
             self._decide(rate)
             self._is_halved = False
             self._begin_round()
@@ -257,15 +262,15 @@ class Pace:
             self._rest -= 1
         elif self._slower is not None and rate < self.GAIN * self._slower[1]:
             self.limit, self._slower, self._rest = self._slower[0], None, self.REST
-        elif self.limit < self.MOST:
+        elif self.limit < MOST_CONNECTIONS:
             self._slower = self.limit, rate
-            self.limit = min(self.MOST, self.limit + self.limit // 2)
+            self.limit = min(MOST_CONNECTIONS, self.limit + max(1, self.limit // 2))
 
     def congested(self) -> None:
         """The store refuses requests, or does not answer in time."""
         with self._lock:
             if not self._is_halved:
-                self.limit = max(self.LEAST, self.limit // 2)
+                self.limit = max(min(LEAST_CONNECTIONS, self.limit), self.limit // 2)
                 self._is_halved, self._slower, self._rest = True, None, self.REST
                 self._begin_round()
 

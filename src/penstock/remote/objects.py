@@ -221,7 +221,7 @@ class Objects:
         self.scheme, self.host, self.options = scheme, host, self._clients.options
         self.url = f"{scheme}://{host}"
         self.account, self.policy, self.clock = Account(), Policy(), Clock()
-        self.pace = Pace()
+        self.pace = Pace(lambda: self.clock.now())
         self._first_bytes = FirstBytes()
         self._can_put_new: bool | None = None
         self._client()  # so that bad options are refused at once

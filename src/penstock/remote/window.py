@@ -545,8 +545,8 @@ class Window:
                 self._threads[me] = -1
                 if error is None:
                     download.url.objects.pace.done(one.stop - one.start, others_wait=len(self._queue) > 0)
+                self._start_threads()  # the limit may have grown
                 self._arrived(one, error)
-                self._start_threads()
                 self.lock.notify_all()
             del one, error, download
 
