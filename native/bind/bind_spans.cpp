@@ -16,6 +16,7 @@
 #include "bind/rows.h"
 #include "bind/spans.h"
 #include "bind/varying.h"
+#include "core/arrow_runs.h"
 #include "core/example.h"
 #include "core/pieces.h"
 #include "core/span_scan.h"
@@ -68,6 +69,28 @@ std::unique_ptr<BoundSpans> column_of(nb::handle_t<BoundTable> self, nb::handle_
   auto column = std::make_shared<const SpanColumn>(table, words_of(words), words_of(crc_words), in_memory);
   auto reader = std::make_shared<const RunReader>(line, *column, RunChecks{batch_bytes, item_bytes, is_text});
   return std::unique_ptr<BoundSpans>(new BoundSpans{nb::borrow(self), nb::borrow(rows), std::move(column), std::move(reader)});
+}
+
+using Chunks = nb::ndarray<const std::int64_t, nb::shape<-1, 4>, nb::c_contig, nb::device::cpu>;
+using Bits = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+std::unique_ptr<BoundSpans> arrow_field(nb::handle_t<BoundRows> rows, const Chunks& chunks, const Bits& bits,
+                                        std::uint32_t offset_bytes, std::uint64_t item_bytes, bool is_text,
+                                        std::uint64_t batch_bytes) {
+  const RowReader& line = nb::cast<const BoundRows&>(rows).reader;
+  need_same_length(chunks.shape(0), bits.shape(0));
+  std::vector<ArrowChunk> made;
+  for (std::size_t i = 0; i < chunks.shape(0); ++i) {
+    const std::int64_t* const row = chunks.data() + 4 * i;
+    if (std::any_of(row, row + 4, [](std::int64_t one) { return one < 0; })) throw std::invalid_argument("expected places");
+    made.push_back({static_cast<std::uint64_t>(row[0]), static_cast<std::uint64_t>(row[1]), static_cast<std::uint64_t>(row[2]),
+                    static_cast<std::uint64_t>(row[3])});
+  }
+  auto table =
+      std::make_shared<const ArrowRuns>(line, std::move(made), std::vector<std::int64_t>(bits.data(), bits.data() + bits.size()),
+                                        ArrowLayout{offset_bytes, item_bytes});
+  auto reader = std::make_shared<const RunReader>(line, *table, RunChecks{batch_bytes, 1, is_text});
+  return std::unique_ptr<BoundSpans>(new BoundSpans{nb::none(), nb::borrow(rows), std::move(table), std::move(reader)});
 }
 
 using Extents = std::tuple<OwnArray<std::int64_t>, OwnArray<std::int64_t>, OwnArray<std::int64_t>>;
@@ -350,6 +373,12 @@ void bind_spans(nb::module_& m) {
         const auto& spans = nb::cast<const BoundSpans&>(self);
         return BoundVarying{spans.reader, nb::borrow(self), spans.column->length()};
       });
+  m.def("arrow_field", &arrow_field, "rows"_a, "chunks"_a.noconvert(), "bits"_a.noconvert(), "offset_bytes"_a, "item_bytes"_a,
+        "is_text"_a, "batch_bytes"_a,
+        "A column of Arrow arrays on a line of bytes. Of each array: records, and where on the line its offsets are (or its "
+        "records, "
+        "if offset_bytes is 0), where its values are, and how many; and the bits, from the first record's on, that say which are "
+        "there (-1: all), of every level of structs.");
   bind_examples(m);
   m.def("map_file", &map_file, "descriptor"_a, "bytes"_a, "The first bytes of an open file, mapped; it may be closed then.");
   m.def("advise", &advise, "map"_a.noconvert(), "start"_a, "stop"_a, "Tell the system that a range of a map will be read.");

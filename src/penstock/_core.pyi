@@ -505,6 +505,11 @@ class SpanReader:
     @property
     def varying(self) -> VaryingReader: ...
 
+def arrow_field(rows: RowReader, chunks: Annotated[NDArray[numpy.int64], dict(shape=(None, 4), order='C', device='cpu', writable=False)], bits: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)], offset_bytes: int, item_bytes: int, is_text: bool, batch_bytes: int) -> SpanReader:
+    """
+    A column of Arrow arrays on a line of bytes. Of each array: records, and where on the line its offsets are (or its records, if offset_bytes is 0), where its values are, and how many; and the bits, from the first record's on, that say which are there (-1: all), of every level of structs.
+    """
+
 class ExampleParser:
     """
     tf.Example messages as columns. Immutable; safe to use from several threads.

@@ -25,12 +25,10 @@ NOT_NATIVE: Holes = {
     ("ArrayRecord", "*"): COMPRESSED,
     ("JSON lines", "*"): "parsed by another library",
     ("Arrow, nested", "*"): "values are nested",
-    ("Arrow, texts", "*"): "no native reader of offsets of Arrow yet",
 }
 
 NOT_PREFETCHED: Holes = {
     ("HDF5, compressed", "*"): NO_PLACES,
-    ("Arrow, texts", "*"): NO_PLACES,
     ("Arrow, nested", "*"): NO_PLACES,
     ("Arrow, compressed", "*"): NO_PLACES,
     ("Parquet", "*"): NO_PLACES,

@@ -25,10 +25,10 @@ All streams are block shuffles.
 ON_DISK = """
 ## On a disk
 
-*native*: C++ threads read the records. *threads*: Python threads read them, because another library decompresses them, values are
-nested, a function runs, or there is no native reader yet (texts of Arrow files). With a transform, every loader uses Python
-threads. *+ prefetch*: the operating system prefetches the next blocks while the trainer works. Sequences are cut from texts, byte
-strings, ragged arrays and tokens, and images are decoded from byte strings; for other records they do not apply (—).
+*native*: C++ threads read the records. *threads*: Python threads read them, because another library decompresses or parses them,
+values are nested, or a function runs. With a transform, every loader uses Python threads. *+ prefetch*: the operating system
+prefetches the next blocks while the trainer works. Sequences are cut from texts, byte strings, ragged arrays and tokens, and images
+are decoded from byte strings; for other records they do not apply (—).
 """
 
 AT_URLS = """

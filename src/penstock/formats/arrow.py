@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.argument import IntArray, byte_size
+from penstock.argument import IntArray, as_ids, byte_size
 from penstock.batch import Batch, Outputs, Ragged, fixed_output
 from penstock.errors import CorruptError, SizeOverflowError
 from penstock.fingerprint import (
@@ -28,7 +28,7 @@ from penstock.formats.arrow_column import (
     FileMemory,
     Memory,
     NotInFileError,
-    NumberColumn,
+    OffsetColumn,
     gather_spans,
     make_column,
 )
@@ -56,9 +56,9 @@ from penstock.formats.arrow_file import (
     with_nullable,
 )
 from penstock.formats.files import MAX_BLOCK_BYTES, Files, FileSource, Versions, check_block
-from penstock.formats.rows_in_files import Rows, default_threads, extents_of_all, reader_of_memory
+from penstock.formats.rows_in_files import default_threads, reader_of_memory
 from penstock.process import Recent, need
-from penstock.records import Blocks, Extents, Recipe, Sampling, Source
+from penstock.records import NOWHERE, Blocks, Extents, Recipe, Sampling, Source
 from penstock.schema import Field
 
 __all__ = [
@@ -344,7 +344,7 @@ class ArrowSource(Source):
             column.field = column.field.with_nullable(column.has_nulls)
         memory.seal()
         self._columns, self._memory, self._blocks = dict(columns), memory, blocks
-        self._native: dict[str, Rows | None] = {}
+        self._native: dict[str, tuple[Any, int] | None] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -368,29 +368,27 @@ class ArrowSource(Source):
         return {name: self._columns[name].read(ids, out) for name in fields}
 
     def native_reader(self, field: str) -> tuple[Any, int] | None:
-        """Of numbers and fixed lists of them, none of which is missing."""
-        rows = self._plain_rows(field)
-        return None if rows is None else rows.native()
-
-    def _plain_rows(self, field: str) -> Rows | None:
-        column = self._columns.get(field)
-        if self._closed or not isinstance(column, NumberColumn):
+        """Of numbers, lists of them, texts and byte strings; not of bits, dictionaries and nested values."""
+        if self._closed or field not in self._columns:
             return None
         if field not in self._native:
-            self._native[field] = column.rows()
+            self._native[field] = self._columns[field].native()
         return self._native[field]
 
-    @property
-    def _all_rows(self) -> list[Rows]:
-        return [rows for name in self._columns if (rows := self._plain_rows(name)) is not None and rows.paths]
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        """Of texts, byte strings and lists without a look at their values."""
+        column = self._columns.get(field)
+        return column.lengths(as_ids(ids, len(self))) if isinstance(column, OffsetColumn) else super().lengths(field, ids)
 
     @property
     def paths(self) -> Sequence[str]:
-        return [path for rows in self._all_rows for path in rows.paths]
+        return () if self._closed else self._memory.paths
 
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
-        """Of the columns that a native reader has."""
-        return extents_of_all(self._all_rows, starts, stops)
+        """Of the columns that are in the files as they are; where texts and lists are in a record batch, about."""
+        found = [self._memory.extents(column.places(starts, stops)) for column in self._columns.values()]
+        numbers, low, high = (np.concatenate(column) for column in zip(NOWHERE, *found, strict=True))
+        return numbers, low, high
 
     def close(self) -> None:
         self._memory.close()

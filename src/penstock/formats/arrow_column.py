@@ -19,7 +19,7 @@ from penstock.formats.files import MAX_BLOCK_BYTES, check_block
 from penstock.formats.rows_in_files import FileRows, Rows, reader_of_files, reader_of_memory, version_of
 from penstock.native import _core
 from penstock.process import need
-from penstock.records import Blocks
+from penstock.records import Blocks, Extents
 from penstock.schema import MAX_RECORD_BYTES, Field
 from penstock.system import file_access
 
@@ -30,7 +30,7 @@ __all__ = [
     "FileMemory",
     "Memory",
     "NotInFileError",
-    "NumberColumn",
+    "OffsetColumn",
     "gather_spans",
     "make_column",
     "ranges",
@@ -41,6 +41,8 @@ MAX_BATCH_BYTES = 16 << 30
 Bytes = npt.NDArray[np.uint8]
 Present = npt.NDArray[np.bool_] | None
 Describe = Callable[[int], str]
+Places = tuple[IntArray, IntArray]
+"""Addresses from and to."""
 
 
 # The memory of buffers
@@ -92,6 +94,24 @@ class Memory(ABC):
     def spans(self, addresses: IntArray, sizes: IntArray) -> Bytes:
         """``sizes`` bytes from every address on, one after the other."""
         return gather_spans(self._rows, addresses, sizes)
+
+    def native_field(
+        self, chunks: IntArray, bits: IntArray, offset_bytes: int, item_bytes: int, *, is_text: bool
+    ) -> _core.SpanReader | None:
+        """A native reader of a column; see ``_core.arrow_field``."""
+        line = self._rows.native()
+        return (
+            None if line is None else _core.arrow_field(line[0], chunks, bits, offset_bytes, item_bytes, is_text, MAX_BATCH_BYTES)
+        )
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The files on a disk of this machine; none if buffers are in memory."""
+        return self._rows.paths
+
+    def extents(self, places: Places) -> Extents:
+        """In which bytes of which files addresses are."""
+        return self._rows.extents(*places)
 
     def close(self) -> None:
         """Nothing can be read any more. Idempotent."""
@@ -214,6 +234,7 @@ class ArrowColumn(ABC):
         """No more arrays will come."""
         self._arrays = Blocks.of_counts(self._lengths)
         self._firsts = np.concatenate([[0], np.cumsum(self._lengths[:-1])]).astype(np.int64)
+        self._sizes: IntArray = np.array(self._lengths, np.int64)
         levels = np.array([level for level, _ in self._added], np.int64)
         self._levels = [level for level in levels.T.copy() if np.any(level >= 0)]
         self._facts = np.array([facts for _, facts in self._added], np.int64).T.copy()
@@ -232,6 +253,36 @@ class ArrowColumn(ABC):
     @abstractmethod
     def read(self, ids: IntArray, out: Outputs) -> Any:
         """The records as a batch has them."""
+
+    def native(self) -> tuple[Any, int] | None:
+        """A native reader for the loader, as :meth:`penstock.Source.native_reader` gives it."""
+        return None
+
+    def places(self, starts: IntArray, stops: IntArray) -> Places:
+        """Addresses between which the bytes of records [start, stop) are, about: offsets are not read to find them."""
+        if not len(self):
+            return NOTHING, NOTHING
+        starts, stops = starts[stops > starts], stops[stops > starts]
+        first = self._arrays.of(starts)
+        counts = self._arrays.of(stops - 1) - first + 1
+        run, which = np.repeat(np.arange(starts.size), counts), ranges(first, counts)
+        low = np.maximum(starts[run] - self._firsts[which], 0)
+        high = np.minimum(stops[run] - self._firsts[which], self._sizes[which])
+        found = self._places_in(which, low, high)
+        for level in self._levels:
+            there = level[which] >= 0
+            begin, low_bit, high_bit = level[which][there], low[there], high[there]
+            found.append(((begin + low_bit) >> 3, (begin + high_bit + 7) >> 3))
+        return _joined(found)
+
+    def _places_in(self, which: IntArray, low: IntArray, high: IntArray) -> list[Places]:
+        """Those of records [low, high) of arrays, without the bits that say which are there."""
+        return []
+
+    def _native_field(self, address: IntArray, values: IntArray, limits: IntArray, widths: tuple[int, int]) -> Any:
+        bits = np.stack(self._levels, axis=1) if self._levels else np.empty((address.size, 0), np.int64)
+        chunks = np.stack([self._sizes, address, values, limits], axis=1)
+        return self._memory.native_field(chunks, bits, *widths, is_text=self.field.kind == "text")
 
     def _present(self, ids: IntArray, which: IntArray) -> Present:
         present: Present = None
@@ -358,12 +409,20 @@ class NumberColumn(FixedColumn):
     def _copy(self, places: IntArray, out: npt.NDArray[Any]) -> None:
         self._memory.fill(places, out, self.field.stride)
 
-    def rows(self) -> Rows | None:
-        """A reader of the records alone; None if something may be missing in them, or they are not in the arrays as they are."""
+    def native(self) -> tuple[Any, int] | None:
+        """Of the records alone where none is missing."""
         stride = self.field.stride
-        if self._levels or self._nulls or not len(self) or not stride:
+        if self._nulls or not len(self) or not stride:
             return None
-        return self._memory.rows_at(self._facts[0] + self._firsts * stride, self._ends - self._firsts, stride)
+        address = self._facts[0] + self._firsts * stride
+        if not self._levels:
+            return self._memory.rows_at(address, self._sizes, stride).native()
+        reader = self._native_field(address, np.zeros_like(address), np.zeros_like(address), (0, stride))
+        return None if reader is None else (reader, -1)
+
+    def _places_in(self, which: IntArray, low: IntArray, high: IntArray) -> list[Places]:
+        begin = self._facts[0][which] + self._firsts[which] * self.field.stride
+        return [(begin + low * self.field.stride, begin + high * self.field.stride)]
 
 
 class BitColumn(NumberColumn):
@@ -372,8 +431,11 @@ class BitColumn(NumberColumn):
     def _address(self, address: int, number: int, kind: Any) -> int:
         return 8 * address + number
 
-    def rows(self) -> None:
+    def native(self) -> None:
         """Bits are no rows of bytes."""
+
+    def _places_in(self, which: IntArray, low: IntArray, high: IntArray) -> list[Places]:
+        return [(begin >> 3, (end + 7) >> 3) for begin, end in super()._places_in(which, low, high)]
 
     def _copy(self, places: IntArray, out: npt.NDArray[Any]) -> None:
         out.reshape(-1)[:] = self._memory.bits((places[:, None] + np.arange(self.field.stride)).reshape(-1))
@@ -400,20 +462,50 @@ class OffsetColumn(SpanColumn):
     def _packed(self) -> bool:
         return self.field.element == "bool"
 
-    def spans(self, ids: IntArray) -> tuple[npt.NDArray[Any], IntArray, Present]:
-        """Copy the values."""
-        dtype = self.field.dtype
+    def native(self) -> tuple[Any, int] | None:
+        """Unless elements may be null, or are bits."""
+        if not len(self) or self._packed or np.any(self._facts[1] >= 0):
+            return None
+        offsets, _, first, limit = self._facts
+        reader = self._native_field(offsets, first, limit, (self._width, self.field.dtype.itemsize))
+        return None if reader is None else (reader.varying, -1)
+
+    def _places_in(self, which: IntArray, low: IntArray, high: IntArray) -> list[Places]:
+        offsets, _, first, limit = (fact[which] for fact in self._facts)
+        sizes = self._sizes[which]
+        begin = first + np.floor(limit * (low / sizes)).astype(np.int64) * self.field.dtype.itemsize
+        end = first + np.ceil(limit * (high / sizes)).astype(np.int64) * self.field.dtype.itemsize
+        values = (begin >> 3, (end + 7) >> 3) if self._packed else (begin, end)
+        return [(offsets + low * self._width, offsets + (high + 1) * self._width), values]
+
+    def lengths(self, ids: IntArray) -> IntArray:
+        """Elements of records, 0 for those that are missing. The values are not read."""
+        _, _, starts, ends = self._edges(ids)
+        return ends - starts
+
+    def _edges(self, ids: IntArray) -> tuple[IntArray, Present, IntArray, IntArray]:
+        """Arrays of records, which of these are there, and the first and the last offset of each."""
         if ids.size == 0:
-            return np.empty(0, dtype), np.empty(0, np.int64), None
+            return NOTHING, None, NOTHING, NOTHING
         which = self._arrays.of(ids)
         present = self._present(ids, which)
-        offsets, inner, first, limit = (fact[which] for fact in self._facts)
+        offsets, _, _, limit = (fact[which] for fact in self._facts)
         edges = self._memory.read(offsets + (ids - self._firsts[which]) * self._width, 2 * self._width)
         starts, ends = edges.view(f"<i{self._width}").astype(np.int64).T
         if present is not None:
             starts, ends = np.where(present, starts, 0), np.where(present, ends, 0)
-        lengths = ends - starts
         self._check_edges(ids, starts, ends, limit)
+        return which, present, starts, ends
+
+    def spans(self, ids: IntArray) -> tuple[npt.NDArray[Any], IntArray, Present]:
+        """Copy the values."""
+        dtype = self.field.dtype
+        which, present, starts, ends = self._edges(ids)
+        if ids.size == 0:
+            return np.empty(0, dtype), np.empty(0, np.int64), None
+        lengths = ends - starts
+        self._check_batch(ids, lengths * dtype.itemsize)
+        _, inner, first, _ = (fact[which] for fact in self._facts)
         self._check_elements(ids, inner, starts, lengths)
         if self._packed:
             return self._memory.bits(ranges(first + starts, lengths)), lengths, present
@@ -421,7 +513,7 @@ class OffsetColumn(SpanColumn):
         return values.view(dtype), lengths, present
 
     def _check_edges(self, ids: IntArray, starts: IntArray, ends: IntArray, limit: IntArray) -> None:
-        """Every record must be within the values of its array, and the batch not larger than the limit."""
+        """Every record must be within the values of its array."""
         bad = np.flatnonzero((starts < 0) | (ends < starts) | (ends > limit))
         if bad.size:
             one = bad[0]
@@ -429,7 +521,9 @@ class OffsetColumn(SpanColumn):
                 f"{self._describe(int(ids[one]))}: field {self._name!r}: expected offsets that rise within [0, {limit[one]}], "
                 f"found {starts[one]} and {ends[one]}"
             )
-        sizes = (ends - starts) * self.field.dtype.itemsize
+
+    def _check_batch(self, ids: IntArray, sizes: IntArray) -> None:
+        """No record, and not the batch, may be larger than the limit."""
         if sizes.max() > MAX_RECORD_BYTES:
             where = self._describe(int(ids[np.argmax(sizes)]))
             raise SizeOverflowError(f"{where}: field {self._name!r} has {sizes.max()} bytes, expected {MAX_RECORD_BYTES} at most")
@@ -442,6 +536,14 @@ class OffsetColumn(SpanColumn):
 
 def _none_if_all(present: Present) -> Present:
     return None if present is None or present.all() else present
+
+
+NOTHING: IntArray = np.empty(0, np.int64)
+
+
+def _joined(found: Sequence[Places]) -> Places:
+    starts, stops = (np.concatenate(edges) for edges in zip((NOTHING, NOTHING), *found, strict=True))
+    return starts, stops
 
 
 VALUE_BYTES = 32.0
@@ -499,6 +601,10 @@ class DictionaryColumn(ArrowColumn, Generic[Values]):
             self._num_values += len(values)
         self._num_records += len(array)
         return [self._known[key], len(values)]
+
+    def places(self, starts: IntArray, stops: IntArray) -> Places:
+        """Of the numbers; the dictionaries are small."""
+        return _joined([super().places(starts, stops), self._codes.places(starts, stops)])
 
     def _describe_value(self, value: int) -> str:
         """Where the first record is that has the dictionary of a value."""
