@@ -40,19 +40,17 @@ NOT_NATIVE_AT_URLS: Holes = {
     ("*", "map"): "a function runs",
     ("Parquet", "*"): COMPRESSED,
     ("JSON lines", "*"): "parsed by another library",
-    ("store", "sequences"): "the native reader of documents is for files on a disk",
-    ("TFRecord", "sequences"): "the native reader of documents is for files on a disk",
 }
 
 REFUSED_IN_SMALL_WINDOWS: Holes = {
-    ("store", "sequences"): "the lengths of all documents are read at once",
+    ("store", "sequences"): "the blocks of many steps are planned together: where one of documents ends is not known before",
+    ("JSON lines", "sequences"): "the same",
+    ("TFRecord", "sequences"): "the same",
     ("Parquet", "sequences"): "documents of a sequence may be in many row groups",
-    ("TFRecord", "sequences"): "documents of a batch of sequences may be in many blocks",
     **{
         ("WebDataset", use): "records of 128 bytes take a kilobyte in an archive: more than two blocks do not fit"
         for use in ("select a range", "mix", "mix in mix")
     },
-    ("JSON lines", "sequences"): "the lengths of all documents are read at once",
 }
 
 FORECAST_TOO_LOW: Holes = {}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.effort import every
+from tests.formats.shards import tfrecord
 from tests.remote.double import Double, Fault
 
 import penstock as pen
@@ -144,6 +145,70 @@ def test_sequences_of_tokens_are_the_same(local: Path, remote: Callable[..., Sou
     there, here = remote("tokens"), pen.open(local / "tokens")
     loaders = [pen.Loader(SEQUENCES[kind](data), 16, threads=threads) for data in (there, here)]
     assert compare(*loaders) > 5
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Documents in a store, with loss masks, and as TFRecord, here and in memory."""
+    directory, chance = tmp_path_factory.mktemp("documents"), np.random.default_rng(8)
+    tokens = [chance.integers(0, 250, size).astype("u1") for size in chance.integers(0, 200, 1200)]
+    fields = {"tokens": pen.Field.ragged("u1", codec=pen.LZ4()), "loss_mask": pen.Field.ragged("u1"), "number": pen.Field("i4")}
+    with pen.create(directory / "store", fields, chunk_records=60) as out:
+        out.extend({"tokens": tokens, "loss_mask": [one % 2 for one in tokens], "number": np.arange(1200)})
+    (directory / "all.tfrecord").write_bytes(tfrecord([one.tobytes() for one in tokens]))
+    upload(directory, "memory://remote-documents", {})
+    return directory
+
+
+BLOCKS: Any = {"seed": 5, "block": 60, "window": 2}
+DOCUMENTS: dict[str, Callable[[Source, str], Stream]] = {
+    "sequences": lambda data, field: data.shuffle(**BLOCKS).sequences(100, field=field),
+    "in order": lambda data, field: data.in_order().sequences(333, field=field, separator=[7, 8]),
+    "selected": lambda data, field: data.select(np.arange(len(data))[::-3].copy()).shuffle(**BLOCKS).sequences(64, field=field),
+    "packs": lambda data, field: data.shuffle(**BLOCKS).pack(128, field=field),
+    "without": lambda data, field: data.shuffle(**BLOCKS).without(range(50, 90)).sequences(100, field=field),
+}
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+@pytest.mark.parametrize("name", ["store", "all.tfrecord"])
+def test_sequences_of_documents_are_read_natively_and_the_same(documents: Path, name: str, kind: str) -> None:
+    window, field = 8 << 20, "tokens" if name == "store" else "data"
+    with pen.open(f"memory://remote-documents/{name}", window_bytes=window) as there, pen.open(documents / name) as here:
+        loaders = [pen.Loader(DOCUMENTS[kind](data, field), 16) for data in (there, here)]
+        assert [loader.engine for loader in loaders] == ["native", "native"]
+        assert compare(*loaders) > 5
+        assert there.remote is not None
+        assert there.remote.most_bytes <= window
+        assert not any(
+            one.holds for number in range(len(there.remote.files)) for one in there.remote.window.residency.ranges_of(number)
+        )
+
+
+@pytest.mark.parametrize("masks", ["of the same records", "of another source"])
+def test_loss_masks_of_documents_are_held_with_their_tokens(documents: Path, masks: str) -> None:
+    def make(base: str, **options: Any) -> Stream:
+        data = pen.open(f"{base}/store", **options)
+        if masks == "of another source":
+            data = pen.open({"tokens": data.pick("tokens"), "loss_mask": pen.open(f"{base}/store", **options).pick("loss_mask")})
+        return data.shuffle(**BLOCKS).sequences(100, field="tokens", fields=("tokens", "loss_mask"))
+
+    streams = make("memory://remote-documents", window_bytes=8 << 20), make(str(documents))
+    with pen.Loader(streams[0], 16) as there, pen.Loader(streams[1], 16) as here:
+        assert there.engine == "native"
+        assert sum(same(one, other) for one, other in zip(there, here, strict=True)) == len(here)
+
+
+def test_documents_of_two_windows_are_mixed(documents: Path) -> None:
+    def make(base: str, **options: Any) -> Stream:
+        parts = {name: pen.open(f"{base}/{name}", **options) for name in ("store", "all.tfrecord")}
+        fields = {"store": "tokens", "all.tfrecord": "data"}
+        return pen.mix({name: one.shuffle(**BLOCKS).sequences(100, field=fields[name]) for name, one in parts.items()}, seed=2)
+
+    streams = make("memory://remote-documents", window_bytes=8 << 20), make(str(documents))
+    with pen.Loader(streams[0], 16) as there, pen.Loader(streams[1], 16) as here:
+        assert there.engine == "native"
+        assert sum(same(one, other) for one, other in zip(there, here, strict=True)) == len(here)
 
 
 def test_mixtures_are_the_same(local: Path, remote: Callable[..., Source]) -> None:

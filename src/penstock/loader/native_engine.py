@@ -149,7 +149,8 @@ class NativeGroup:
         for number in (0,) if which is None else np.unique(which).tolist():
             here = slice(None) if which is None else which == number
             for leaf in self._leaves[number] if starts.size else ():
-                yield leaf, starts[here], stops[here]
+                held = getattr(leaf, "held_rows", None)  # of tokens in documents: the rows of these
+                yield from ((leaf, starts[here], stops[here]),) if held is None else held(starts[here], stops[here])
 
     @property
     def fields(self) -> list[NativeField]:

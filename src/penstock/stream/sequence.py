@@ -16,13 +16,14 @@ import numpy.typing as npt
 
 from penstock.argument import IntArray, as_ids, shown, whole_number
 from penstock.batch import Batch, Outputs, fixed_output
-from penstock.errors import SchemaMismatchError
+from penstock.errors import SchemaMismatchError, WindowTooSmallError
 from penstock.formats.token_line import LOSS_MASK, DocumentBounds, as_elements
 from penstock.native import _core
 from penstock.order import BlockShuffle, InvertibleOrder, Order, Random, Sequential, Shuffle, Sliding, Weighted
 from penstock.order.permutation import Purpose, derive_root
-from penstock.records import Source
-from penstock.row_table import OwnRows, RowTable
+from penstock.records import Leaf, Source
+from penstock.remote.window import RemoteFiles
+from penstock.row_table import OwnRows, RowTable, runs_of
 from penstock.schema import Field
 from penstock.stream.ban_file import with_bans
 from penstock.stream.documents import DocumentTable, are_records, find_bounds
@@ -65,7 +66,7 @@ MARK = 1024
 """The place of every MARKth document of an epoch is kept; those between are added up when they are needed."""
 
 AT_ONCE = 1 << 16
-"""Documents whose lengths are read at a time."""
+"""Documents whose lengths are read at a time; fewer where a window does not hold what says so of them."""
 
 MOST_DRAWN = 16
 """Banned documents whose replacements are kept."""
@@ -646,9 +647,6 @@ class DocumentLine:
     Keeps 8 bytes for every document: where it ends; 12 more where native threads read documents of selections and lists.
     """
 
-    remote = None
-    """What native threads read of it is on this machine."""
-
     _rows: tuple[npt.NDArray[np.int32] | None, IntArray] | None = None
 
     def __init__(self, source: Source, field: str | None, separator: Any) -> None:
@@ -679,9 +677,17 @@ class DocumentLine:
 
     def _bounds(self) -> IntArray:
         bounds = np.zeros(len(self._source) + 1, np.int64)
-        for low in range(0, len(self._source), AT_ONCE):
-            high = min(low + AT_ONCE, len(self._source))
-            bounds[low + 1 : high + 1] = self._source.lengths(self.field, np.arange(low, high)) + self._separator.size
+        low, count = 0, AT_ONCE
+        while low < len(self._source):
+            high = min(low + count, len(self._source))
+            try:
+                bounds[low + 1 : high + 1] = self._source.lengths(self.field, np.arange(low, high)) + self._separator.size
+            except WindowTooSmallError:
+                if high - low == 1:
+                    raise
+                count = (high - low) // 2
+            else:
+                low = high
         return np.cumsum(bounds, out=bounds)
 
     @property
@@ -708,18 +714,29 @@ class DocumentLine:
         return self.bounds[ids], self.bounds[ids + 1] - self.bounds[ids]
 
     def native_reader(self, field: str) -> tuple[Any, int] | None:
-        """The native reader of the line, as that of a leaf whose rows are tokens: where all documents are in files of this machine
-        that are read natively.
-        """
+        """The native reader of the line, as that of a leaf whose rows are tokens: where all documents are read natively."""
         table, name = self._source.row_tables()[self.field]
-        if any(leaf.remote is not None for leaf in table.leaves):
-            return None
         readers: list[Any] = [(leaf.native_reader(name) or (None, -1))[0] for leaf in table.leaves]
         if not readers or not all(isinstance(reader, _core.VaryingReader) for reader in readers):
             return None
         which, rows = self._rows_in(table)
         separator = np.ascontiguousarray(self._separator).view(np.uint8)
         return _core.DocumentLine(readers, self.bounds, which, rows, self._dtype.itemsize, separator), -1
+
+    @property
+    def remote(self) -> RemoteFiles | None:
+        """Of the documents at URLs, those in the smallest window; None if all are on this machine."""
+        found = [leaf.remote for leaf in self._source.row_tables()[self.field][0].leaves if leaf.remote is not None]
+        return min(found, key=lambda one: one.window_bytes, default=None)
+
+    def held_rows(self, starts: IntArray, stops: IntArray) -> Iterator[tuple[Leaf, IntArray, IntArray]]:
+        """What must be in memory for native threads to read tokens [start, stop): rows of the leaves that are at URLs."""
+        low = np.searchsorted(self.bounds, starts, side="right") - 1
+        high = np.maximum(low, np.searchsorted(self.bounds, stops, side="left"))
+        documents = np.unique(expanded(low, high - low)[1])
+        for leaf, begin, end in self._source.row_tables()[self.field][0].runs(*runs_of(documents)):
+            if leaf.remote is not None and begin.size:
+                yield leaf, begin, end
 
     def _rows_in(self, table: RowTable) -> tuple[npt.NDArray[np.int32] | None, IntArray | None]:
         """The leaf and the row of every document, kept unless they are the rows of one leaf in their order."""
@@ -777,6 +794,12 @@ class MaskLine(DocumentLine):
             )
         super().__init__(source, tokens.mask_field, None)
         self._dtype, self._separator, self._tokens = np.dtype("u1"), np.ones(tokens.separator.size, np.uint8), tokens
+
+    def held_rows(self, starts: IntArray, stops: IntArray) -> Iterator[tuple[Leaf, IntArray, IntArray]]:
+        """Nothing more than the tokens need, if both are in the same rows."""
+        tables = self._source.row_tables()
+        is_held = tables[self.field][0] is tables[self._tokens.field][0]
+        return iter(()) if is_held else super().held_rows(starts, stops)
 
     def _bounds(self) -> IntArray:
         found, expected = super()._bounds(), self._tokens.bounds
