@@ -95,7 +95,7 @@ def measure(modules: Sequence[Module]) -> dict[str, tuple[int, int]]:
 
     return {
         "modules": (len(modules), 179),
-        "lines of what version 1 had": (total(lambda module: module.lines * (module.feature is None)), 44_500),
+        "lines of what version 1 had": (total(lambda module: module.lines * (module.feature is None)), 44_700),
         f"modules under {SMALL_LINES} lines": (total(lambda module: module.lines < SMALL_LINES), 30),
         "isinstance in loader/": (total(lambda module: module.isinstance_calls, "loader/"), 20),
         "private attributes of other objects": (total(lambda module: module.private_accesses), 25),
