@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,32 @@ def test_blocks_are_brought_into_memory_before_they_are_read(tmp_path: Path, mon
         rows = np.concatenate([batch["data"][:, 0] for batch in loader])
     assert np.array_equal(np.sort(rows), np.arange(0, 3000 * 512, 512))
     assert sum(stop - start for start, stop in fetched) == 3000 * 2048
+
+
+def test_what_is_read_in_vain_does_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pen.create(tmp_path / "a.pen", {"large": pen.Field("u1", (4000,)), "y": pen.Field("i8", ())}, chunk_records=1000) as out:
+        out.extend({"large": np.ones((5000, 4000), np.uint8), "y": np.arange(5000)})
+    held: list[int] = []
+    fetched: list[int] = []
+    real = AdvisedFiles.fetch
+
+    def fetch(self: AdvisedFiles, name: str, start: int, stop: int) -> None:
+        real(self, name, start, stop)
+        assert self._ahead is not None
+        held.append(self._ahead.size)
+        fetched.append(stop - start)
+
+    monkeypatch.setattr(AdvisedFiles, "fetch", fetch)
+    monkeypatch.setattr("penstock.loader.lookahead.DIRECT_AHEAD_BYTES", 1 << 20)
+    order = {"seed": 1, "block": 50, "window": 2}
+    with pen.open(tmp_path / "a.pen", io="direct") as data, pen.Loader(data.pick("y").shuffle(**order), 50, threads=2) as loader:
+        batches = iter(loader)
+        seen = [next(batches)["y"] for _ in range(99)]
+        while sum(fetched) < 5000 * 4000:
+            time.sleep(0.01)
+        seen.append(next(batches)["y"])
+    assert np.array_equal(np.sort(np.concatenate(seen)), np.arange(5000))
+    assert max(held) <= 4 << 20
 
 
 def read_the_rest(batches: Iterator[Batch]) -> None:

@@ -17,7 +17,7 @@ import os
 import threading
 import weakref
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -695,8 +695,9 @@ class DiskAdvice:
 
     def __init__(self, work: Work, schedule: Schedule, steps: range, files: Any = None) -> None:
         self._passed = _Passed(steps.start - 1)
-        uses = disk_uses(Walk(work, schedule, steps))
-        arguments = uses, self._passed, AdvisedFiles() if files is None else files, weakref.ref(self, self._passed.told.put)
+        walk = Walk(work, schedule, steps)
+        files = AdvisedFiles(lambda: direct_room(walk)) if files is None else files
+        arguments = disk_uses(walk), self._passed, files, weakref.ref(self, self._passed.told.put)
         self._thread = threading.Thread(target=_advise, args=arguments, name="penstock-disk-advice", daemon=True)
         self._thread.start()
 
@@ -801,6 +802,19 @@ def _blocks_of_steps(walk: "Walk") -> Iterator[DiskUse]:
                 yield from use.fresh(part, steps)
 
 
+def _ahead_bytes(reads: StreamReads, unit_bytes: float) -> float:
+    group = reads.group if reads.group != reads.block else 0
+    return min(max(DIRECT_AHEAD_BYTES if reads.is_direct else AHEAD_BYTES, group * unit_bytes), MOST_AHEAD_BYTES)
+
+
+def direct_room(walk: Walk) -> int:
+    """The most bytes that may be in memory past the page cache: what is read ahead, and as much again for groups that are under
+    way, twice, because files are read in pieces. What is more was read in vain: fields that no batch has, holes between records.
+    """
+    direct = [reads for reads in walk.reads if reads.is_direct and reads.is_blockwise and _is_on_disk(reads)]
+    return int(min(4 * sum(_ahead_bytes(reads, _unit_bytes(reads)) for reads in direct), 2 * MOST_AHEAD_BYTES))
+
+
 class _DiskUse:
     """Which blocks of a stream were advised, and how many steps ahead."""
 
@@ -808,10 +822,8 @@ class _DiskUse:
         self._reads = reads
         per_step = samples * reads.stream.stride / reads.unit if reads.stream.counts_units else samples
         unit_bytes = _unit_bytes(reads)
-        is_shuffled = reads.group != reads.block
-        self.blocks = Blocks(reads.length, reads.block if is_shuffled else max(1, int(PIECE_BYTES / unit_bytes)))
-        least = DIRECT_AHEAD_BYTES if reads.is_direct else AHEAD_BYTES
-        units = min(max(least / unit_bytes, reads.group if is_shuffled else 0), MOST_AHEAD_BYTES / unit_bytes)
+        self.blocks = Blocks(reads.length, reads.block if reads.group != reads.block else max(1, int(PIECE_BYTES / unit_bytes)))
+        units = _ahead_bytes(reads, unit_bytes) / unit_bytes
         self.steps = min(MOST_AHEAD_STEPS, max(1, int(units / per_step)) if per_step else 1)
         self._epochs = np.zeros(min(1 << 26, len(self.blocks)), np.int32)  # in which each block was advised last, plus 1
 
@@ -836,7 +848,8 @@ class AdvisedFiles:
     thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: Callable[[], int] = lambda: 2 * MOST_AHEAD_BYTES) -> None:
+        self._room = room
         self._open: OrderedDict[str, int] = OrderedDict()
         self._byte = [bytearray(1)]
         self._ahead: _core.ReadAhead | None = None
@@ -844,7 +857,7 @@ class AdvisedFiles:
     def fetch(self, path: str, start: int, stop: int) -> None:
         """Begin to read bytes into memory of ours, until they were used."""
         if self._ahead is None:
-            self._ahead = _core.ReadAhead(2 * MOST_AHEAD_BYTES)
+            self._ahead = _core.ReadAhead(self._room())
         self._ahead.fetch(path, start, stop)
 
     def advise(self, path: str, start: int, stop: int) -> None:
