@@ -456,7 +456,7 @@ class Source(ABC):
         (array([1, 2], dtype=int32), np.int32(2))
         >>> data.cast({"x": "i4"})[2]
         Traceback (most recent call last):
-        penstock.errors.CastError: field 'x': record 2 has 2.5, which is no i4: cast with allow='round', or to another type
+        penstock.errors.CastError: field 'x': record 2 has 2.5, which does not fit i4: cast with allow='round', or to another type
         """
         cast: Source = _provided["cast"](self, types, allow)
         return cast

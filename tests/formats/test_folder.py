@@ -213,7 +213,7 @@ def test_arguments_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         ({"decode": "video"}, "function or 'image'"),
         ({"decode": "image", "schema": {"data": Field("u1")}}, "needs no schema"),
         ({"schema": {"data": Field("u1")}}, "give both or neither"),
-        ({"decode": lambda data: {"x": None}}, "cannot be found out"),
+        ({"decode": lambda data: {"x": None}}, "cannot be inferred"),
     ):
         with pytest.raises(ValueError, match=words):
             open_directory(tmp_path, **wrong)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """ArrayRecord files: thousands of shards as one source of byte strings, read through the array_record package."""
 
+import ctypes
 import mmap
 import os
 import re
@@ -39,6 +40,7 @@ MAGIC = bytes.fromhex(
 MIN_BYTES = BLOCK_BYTES = 1 << 16
 SIGNATURE_BYTES, BLOCK_HEADER_BYTES, HEADER_BYTES = 64, 24, 40
 MAX_READERS = 1024
+STACK_STEP = 1 << 16
 OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 BUFFER_BYTES = 1 << 15
 """For random access."""
@@ -200,7 +202,8 @@ class _Gate:
 
     def __init__(self) -> None:
         self._changed, self._readers, self._forking = threading.Condition(threading.Lock()), 0, False
-        os.register_at_fork(before=self._before, after_in_parent=self._after, after_in_child=self._after)
+        self._stacks = _Stacks()
+        os.register_at_fork(before=self._before, after_in_parent=self._after, after_in_child=self._after_in_child)
 
     def __enter__(self) -> None:
         with self._changed:
@@ -223,6 +226,30 @@ class _Gate:
         self._forking = False
         self._changed.notify_all()
         self._changed.release()
+
+    def _after_in_child(self) -> None:
+        self._stacks.enlarge()
+        self._after()
+
+
+class _Stacks:
+    """Keeps the stacks of threads that a fork has ended from being used again.
+
+    Where the package has decompressed something, it has a thread that waits on a lock of its own; in a child there is only what this
+    thread has left on its stack, which the lock still points to. The C library gives such a stack to the next thread that asks for
+    as much or less, and the next read crashes. So threads of a child get more, from the system.
+    """
+
+    def __init__(self) -> None:
+        self._library, self._attributes, self._size = ctypes.CDLL(None), ctypes.create_string_buffer(64), ctypes.c_size_t()
+        self._is_known = hasattr(self._library, "pthread_setattr_default_np")  # glibc
+
+    def enlarge(self) -> None:
+        """In a child: all stacks from now on are larger than those that were there at the fork."""
+        if self._is_known and self._library.pthread_getattr_default_np(self._attributes) == 0:
+            self._library.pthread_attr_getstacksize(self._attributes, ctypes.byref(self._size))
+            self._library.pthread_attr_setstacksize(self._attributes, ctypes.c_size_t(self._size.value + STACK_STEP))
+            self._library.pthread_setattr_default_np(self._attributes)
 
 
 @cache
