@@ -221,7 +221,7 @@ def test_a_fork_in_the_middle_of_other_reads_leaves_a_child_that_reads(tmp_path:
 def test_threads_of_a_child_do_not_get_the_stacks_of_threads_that_a_fork_has_ended(tmp_path: Path) -> None:
     """The package leaves a thread behind that waits; a child whose threads wrote over its stack crashed, two of five."""
     paths = [tmp_path / f"{number}.ar" for number in range(6)]
-    write_array_records({path: ITEMS for path in paths})
+    write_array_records(dict.fromkeys(paths, ITEMS))
     with open_array_record(paths) as source:
         assert all(_child_reads(source, np.arange(len(source))) for _ in range(count(10, 100)))
 

@@ -235,9 +235,9 @@ class _Gate:
 class _Stacks:
     """Keeps the stacks of threads that a fork has ended from being used again.
 
-    Where the package has decompressed something, it has a thread that waits on a lock of its own; in a child there is only what this
-    thread has left on its stack, which the lock still points to. The C library gives such a stack to the next thread that asks for
-    as much or less, and the next read crashes. So threads of a child get more, from the system.
+    Once the package has decompressed something, a thread of it waits on a lock. In a child this thread is gone, but the lock still
+    points into its stack, which the C library gives to the next thread that needs as much or less; then a read crashes. So threads
+    of a child get larger stacks.
     """
 
     def __init__(self) -> None:

@@ -734,11 +734,6 @@ class DocumentLine:
         found = [leaf.remote for leaf in self._source.row_tables()[self.field][0].leaves if leaf.remote is not None]
         return min(found, key=lambda one: one.window_bytes, default=None)
 
-    @property
-    def is_direct(self) -> bool:
-        """Whether documents are read past the page cache."""
-        return any(leaf.is_direct for leaf in self._source.row_tables()[self.field][0].leaves)
-
     def held_rows(self, starts: IntArray, stops: IntArray) -> Iterator[tuple[Leaf, IntArray, IntArray]]:
         """What must be in memory for native threads to read tokens [start, stop): rows of the leaves that are at URLs."""
         low = np.searchsorted(self.bounds, starts, side="right") - 1
