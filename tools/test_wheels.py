@@ -18,17 +18,25 @@ SECONDS = 5
 NEED_PROGRAMS = ("tests/cluster/", "tests/hostile/test_mutate_notes.py")
 """Start programs that import what is not installed here."""
 NEEDS_MORE = re.compile(
-    r"\b(torch|jax|ray|dask|lightning|accelerate|datasets|array_record|mypy|nanobind|mkdocs|seaweed|src)\b|importlib.metadata"
+    r"\b(torch|torchft|jax|ray|dask|lightning|accelerate|datasets|array_record|mypy|nanobind|mkdocs|seaweed|src)\b|importlib.metadata"
 )
 PACKAGES = (
-    "pytest>=9",
-    "hypothesis>=6.100",
-    "scipy>=1.11",
-    "pyarrow>=15",
+    "fsspec",
     "h5py>=3.10",
-    "pillow>=10",
+    "hypothesis>=6.100",
+    "jinja2>=3.1",
     "matplotlib>=3.8",
     "ml_dtypes",
+    "pillow>=10",
+    "pyarrow>=15",
+    "pylance>=1",
+    "pytest>=9",
+    "pyyaml>=6",
+    "safetensors>=0.4",
+    "scipy>=1.11",
+    "tensorstore>=0.1.60",
+    "tokenizers>=0.20",
+    "zarr>=3.1",
 )
 
 
