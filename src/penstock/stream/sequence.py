@@ -724,6 +724,11 @@ class DocumentLine:
         return _core.DocumentLine(readers, self.bounds, which, rows, self._dtype.itemsize, separator), -1
 
     @property
+    def is_direct(self) -> bool:
+        """Whether documents are read past the page cache."""
+        return any(leaf.is_direct for leaf in self._source.row_tables()[self.field][0].leaves)
+
+    @property
     def remote(self) -> RemoteFiles | None:
         """Of the documents at URLs, those in the smallest window; None if all are on this machine."""
         found = [leaf.remote for leaf in self._source.row_tables()[self.field][0].leaves if leaf.remote is not None]
