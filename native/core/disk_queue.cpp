@@ -70,6 +70,7 @@ class DiskQueue::Ring {
   // False if the ring is of no more use: nothing is under way then, and what is not done is to be read in another way.
   bool read(std::span<DiskRead> reads) {
     std::vector<std::uint32_t> again;
+    again.reserve(reads.size());  // nothing may throw while the kernel writes into our memory
     std::size_t next = 0;
     std::uint32_t under_way = 0;
     const auto take = [&] {
@@ -263,11 +264,15 @@ DiskQueue::DiskQueue(DiskWay way) : way_(way) {}
 DiskQueue::~DiskQueue() = default;
 
 std::shared_ptr<DiskQueue> DiskQueue::shared() {
-  static std::mutex mutex;
-  static std::weak_ptr<DiskQueue> last;
-  const std::lock_guard lock(mutex);
-  std::shared_ptr<DiskQueue> found = last.lock();
-  if (found == nullptr) last = found = std::make_shared<DiskQueue>();
+  struct Known {
+    std::mutex mutex;
+    std::weak_ptr<DiskQueue> last;
+  };
+  static auto* const own = new ForkLocal<Known>;  // threads may outlive what is destroyed at the end of a process
+  Known& known = own->get();
+  const std::lock_guard lock(known.mutex);
+  std::shared_ptr<DiskQueue> found = known.last.lock();
+  if (found == nullptr) known.last = found = std::make_shared<DiskQueue>();
   return found;
 }
 

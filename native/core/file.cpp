@@ -284,7 +284,7 @@ void File::read_past_cache() {
 #ifdef O_DIRECT
   // This also leaves nonblocking mode, in which a queue would give up instead of waiting.
   if (alignment_ != 0 && fcntl(descriptor_, F_SETFL, O_DIRECT) == 0) {
-    ahead_ = AheadFile::of(version_);
+    ahead_ = AheadFile::of(version_, descriptor_);
     return;
   }
   if (alignment_ != 0 && errno != EINVAL) throw SystemError(errno, path_, "the file could not be opened for direct reads");
@@ -470,7 +470,8 @@ void Stage::bring(std::span<Want> wants) {
     want.at = nullptr;
     if (want.bytes == 0 || find_ahead(want)) continue;
     const std::uint64_t unit = want.file->alignment_;
-    largest = std::max(largest, unit);
+    const std::uint64_t apart = direct_memory_unit(unit);
+    largest = std::max(largest, apart);
     const std::uint64_t stop = want.offset + want.bytes;
     const std::uint64_t first = want.offset / unit * unit;
     const std::uint64_t last = (stop + unit - 1) / unit * unit;
@@ -481,13 +482,13 @@ void Stage::bring(std::span<Want> wants) {
       before->needed = std::max(before->needed, stop);
       continue;
     }
-    end = (end + unit - 1) / unit * unit;
+    end = (end + apart - 1) / apart * apart;
     extents_.push_back({want.file, first, last, stop, end});
     end += last - first;
   }
   for (const Held& held : held_) held.file->ahead_->use(*held.extent, held.used);
   if (extents_.empty()) return;
-  end += largest;
+  end = (end + largest - 1) / largest * largest + largest;
   if (buffer_ == nullptr || buffer_.get_deleter().capacity < end) buffer_ = take_buffer(end);
   std::byte* const memory = buffer_.get() + (largest - reinterpret_cast<std::uintptr_t>(buffer_.get()) % largest) % largest;
   for (const Extent& extent : extents_) {

@@ -18,20 +18,38 @@ constexpr std::size_t kOpenFiles = 16;
 
 struct Registry {
   std::mutex mutex;
-  std::map<std::array<std::uint64_t, 3>, std::weak_ptr<AheadFile>> files;
+  std::map<std::array<std::uint64_t, 4>, std::weak_ptr<AheadFile>> files;
 };
 
 Registry& registry() {
-  static ForkLocal<Registry> own;
-  return own.get();
+  static auto* const own = new ForkLocal<Registry>;  // threads may outlive what is destroyed at the end of a process
+  return own->get();
+}
+
+// When anything about a file was changed last, which nobody can set; 0 if that is not known.
+std::uint64_t changed_ns_of(int descriptor) {
+  struct stat info = {};
+  if (fstat(descriptor, &info) != 0) return 0;
+#ifdef __APPLE__
+  const timespec& time = info.st_ctimespec;
+#else
+  const timespec& time = info.st_ctim;
+#endif
+  return static_cast<std::uint64_t>(std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec);
 }
 
 }  // namespace
 
-std::shared_ptr<AheadFile> AheadFile::of(const FileVersion& version) {
+std::uint64_t direct_memory_unit(std::uint64_t alignment) {
+  static const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return std::max(alignment, page);
+}
+
+std::shared_ptr<AheadFile> AheadFile::of(const FileVersion& version, int descriptor) {
+  const std::uint64_t changed_ns = changed_ns_of(descriptor);
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  std::weak_ptr<AheadFile>& known = all.files[{version.device, version.inode, version.written_ns}];
+  std::weak_ptr<AheadFile>& known = all.files[{version.device, version.inode, version.written_ns, changed_ns}];
   std::shared_ptr<AheadFile> found = known.lock();
   if (found == nullptr) {
     known = found = std::make_shared<AheadFile>();
@@ -151,7 +169,11 @@ struct ReadAhead::Crew {
       }
       ++num_reading;
       lock.unlock();
-      read(mine);
+      try {
+        read(mine);
+      } catch (const std::bad_alloc&) {  // those who wait read for themselves
+        for (const Job& job : mine) finish(job, AheadFile::State::failed);
+      }
       mine.clear();
       lock.lock();
       --num_reading;
@@ -159,22 +181,29 @@ struct ReadAhead::Crew {
     }
   }
 
+  static void finish(const Job& job, AheadFile::State state) {
+    if (state == AheadFile::State::failed) job.ahead->drop(*job.extent);
+    job.extent->state.store(state);
+    job.extent->state.notify_all();
+  }
+
   void read(std::vector<Job>& mine) const {
     std::vector<DiskRead> reads;
     std::vector<std::size_t> ends;
     for (Job& job : mine) {
       const std::uint64_t unit = job.file->alignment;
+      const std::uint64_t apart = direct_memory_unit(unit);
       const std::uint64_t low = job.extent->start / unit * unit;
       const std::uint64_t high = (job.extent->stop + unit - 1) / unit * unit;
       try {
-        job.extent->memory = spare->take(high - low + unit);
+        job.extent->memory = spare->take((high - low + apart - 1) / apart * apart + apart);
         job.extent->spare = spare;
       } catch (const std::bad_alloc&) {
         ends.push_back(reads.size());
         continue;
       }
       std::byte* const memory = job.extent->memory.get();
-      std::byte* const to = memory + (unit - reinterpret_cast<std::uintptr_t>(memory) % unit) % unit;
+      std::byte* const to = memory + (apart - reinterpret_cast<std::uintptr_t>(memory) % apart) % apart;
       job.extent->data = to + (job.extent->start - low);
       for (std::uint64_t at = low; at < high; at += kPieceBytes) {
         reads.push_back({job.file->descriptor, at, to + (at - low), std::min(kPieceBytes, high - at), unit});
@@ -183,15 +212,13 @@ struct ReadAhead::Crew {
     }
     queue->read(reads);
     for (std::size_t i = 0, next = 0; i < mine.size(); ++i) {
-      Extent& extent = *mine[i].extent;
+      const Extent& extent = *mine[i].extent;
       bool is_good = next < ends[i];
       for (; next < ends[i]; ++next) {
         const DiskRead& one = reads[next];
         is_good &= one.error == 0 && one.offset + one.got >= std::min(extent.stop, one.offset + one.bytes);
       }
-      if (!is_good) mine[i].ahead->drop(extent);
-      extent.state.store(is_good ? AheadFile::State::ready : AheadFile::State::failed);
-      extent.state.notify_all();
+      finish(mine[i], is_good ? AheadFile::State::ready : AheadFile::State::failed);
     }
   }
 
@@ -254,7 +281,7 @@ void ReadAhead::fetch(const std::string& path, std::uint64_t start, std::uint64_
   if (forks_ != fork_count() || stop <= start) return;
   const std::shared_ptr<const DirectFile> file = crew_->open(path);
   if (file == nullptr || stop > file->bytes) return;
-  std::shared_ptr<AheadFile> ahead = AheadFile::of(file->version);
+  std::shared_ptr<AheadFile> ahead = AheadFile::of(file->version, file->descriptor);
   {
     const std::lock_guard lock(crew_->mutex);
     if (crew_->is_closing) return;

@@ -53,8 +53,9 @@ class AheadFile {
     bool holds(std::uint64_t offset, std::uint64_t bytes) const { return offset >= start && offset + bytes <= stop; }
   };
 
-  // That of a version, the same for all who ask in this process.
-  static std::shared_ptr<AheadFile> of(const FileVersion& version);
+  // That of a version of an open file, the same for all who ask in this process. A file that was written to and got its old time
+  // back is another one.
+  static std::shared_ptr<AheadFile> of(const FileVersion& version, int descriptor);
 
   bool is_empty() const { return count_.load(std::memory_order_acquire) == 0; }
   // The extent that holds these bytes, after a wait if they are on their way; null if there is none.
@@ -72,6 +73,11 @@ class AheadFile {
   std::atomic<std::size_t> count_{0};
   std::shared_ptr<DiskQueue> queue_ = DiskQueue::shared();  // rings stay as long as any file is open that is read directly
 };
+
+// What memory of direct reads begins and ends at, for files of an alignment: whole pages, so that no two reads share one. Where a
+// process is forked while the disk writes into a page, and then something else is written into it, older systems give this
+// process a copy that misses what the disk wrote.
+std::uint64_t direct_memory_unit(std::uint64_t alignment);
 
 // Threads that read extents, in the order in which they were asked for. Extents that were not used are dropped, the oldest first,
 // when there are more bytes than allowed. For one thread at a time, but close may be called by another. In a forked child it does

@@ -145,6 +145,51 @@ void a_file_that_was_cut_or_changed_is_an_error_although_its_bytes_are_here() {
   }
 }
 
+void a_file_that_got_its_old_time_back_is_read_again() {
+  const ScratchFile scratch("ahead-time");
+  const Image data = pattern(kBytes);
+  scratch.fill(data);
+  const auto before = File::open(scratch.path(), kBytes, FileAccess::direct);  // keeps what was read ahead of it
+  ReadAhead ahead(1 << 30);
+  ahead.fetch(scratch.path(), 0, kBytes);
+  ahead.wait();
+  Image other = data;
+  for (std::byte& byte : other) byte ^= std::byte{1};
+  struct stat info = {};
+  const int descriptor = open(scratch.path().c_str(), O_WRONLY);
+  check_equal(fstat(descriptor, &info), 0);
+  usleep(20'000);  // times of files are as exact as the clock of the system
+  check_equal(pwrite(descriptor, other.data(), other.size(), 0), static_cast<ssize_t>(other.size()));
+  const timespec times[2] = {info.st_atim, info.st_mtim};
+  check_equal(futimens(descriptor, times), 0);
+  close(descriptor);
+  const auto file = File::open(scratch.path(), kBytes, FileAccess::direct);
+  Image out(100'000);
+  file->read(5000, out);
+  check(std::equal(out.begin(), out.end(), other.begin() + 5000), "the bytes of now");
+}
+
+void no_two_reads_share_a_page_of_memory() {
+  const ScratchFile scratch("ahead-pages");
+  const Image data = pattern(kBytes);
+  scratch.fill(data);
+  const auto file = File::open(scratch.path(), kBytes, FileAccess::direct);
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  std::vector<Stage::Want> wants;
+  for (std::uint64_t i = 0; i < 100; ++i) wants.push_back({file.get(), 20'000 * ((i * 37) % 100), 512});
+  Stage stage;
+  stage.bring(wants);
+  std::vector<std::uint64_t> pages;
+  for (const Stage::Want& want : wants) {
+    check(is_right(want, data), say("offset ", want.offset));
+    const auto first = reinterpret_cast<std::uint64_t>(want.at) / page;
+    const auto last = (reinterpret_cast<std::uint64_t>(want.at) + want.bytes - 1) / page;
+    for (std::uint64_t one = first; one <= last; ++one) pages.push_back(one);
+  }
+  std::sort(pages.begin(), pages.end());
+  check(std::adjacent_find(pages.begin(), pages.end()) == pages.end(), "each has its own");
+}
+
 void a_forked_child_reads_by_itself() {
   const ScratchFile scratch("ahead-fork");
   const Image data = pattern(kBytes);
@@ -175,6 +220,8 @@ int main() {
   the_oldest_are_dropped_when_there_are_too_many();
   what_cannot_be_read_is_left_to_those_who_need_it();
   a_file_that_was_cut_or_changed_is_an_error_although_its_bytes_are_here();
+  a_file_that_got_its_old_time_back_is_read_again();
+  no_two_reads_share_a_page_of_memory();
   a_forked_child_reads_by_itself();
   return finish();
 }
