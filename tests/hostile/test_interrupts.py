@@ -16,6 +16,7 @@ from tests.effort import count, every
 from tests.hostile.interrupts import KINDS, Case, draw, fault, nursery
 
 import penstock as pen
+from penstock import interrupt
 from penstock.errors import WorkerDiedError
 from penstock.loader.engine import PlainEngine
 
@@ -54,6 +55,13 @@ def loader(**options: Any) -> pen.Loader:
 
 
 # The handler of SIGINT
+
+
+@pytest.fixture(autouse=True)
+def no_handler_is_left_by_other_tests() -> None:
+    """An engine whose last reference another thread gives up leaves the handler in place, until the main thread closes one."""
+    interrupt.shield(no_handler_is_left_by_other_tests)
+    interrupt.lower(no_handler_is_left_by_other_tests)
 
 
 def test_the_handler_is_that_of_the_program_again_when_no_iterator_is_open() -> None:

@@ -359,6 +359,9 @@ class Rest(Protocol):
     def receive(self, into: Receive, start: int) -> int:
         """Receive some of it to ``start`` in the object: how many bytes, none if none came for a moment; FailedError."""
 
+    def close(self) -> None:
+        """End the connection, unless all of the body was received. Idempotent."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -500,9 +503,9 @@ class _Fetch:
         least = self._means.policy.piece_bytes if self._tries.failures == 0 else 1
         start, stop = (0, None) if self._whole else (self._position, self._wanted.stop)
         answer, first = self._begin(start, stop, least)
-        self._check(answer, start, self._wanted.size if stop is None else stop)
         begin, at = self._position, start
         try:
+            self._check(answer, start, self._wanted.size if stop is None else stop)
             for view in chain(first, answer.pieces):
                 fresh = view[max(0, self._position - at) :]
                 at += len(view)
@@ -514,6 +517,8 @@ class _Fetch:
                     return
         finally:
             self._means.account.add(bytes=self._position - begin)
+            if answer.rest is not None:  # a body that is not wanted any more must not keep its connection
+                answer.rest.close()
         ended = f"the body ended after {self._position - begin} of {self._wanted.stop - begin} bytes"
         raise FailedError(Failure("again" if self._position > begin else "short", ended))
 
