@@ -404,7 +404,7 @@ struct Stage::Extent {
   std::uint64_t place;
 };
 
-std::shared_ptr<const DirectFile> DirectFile::open(const std::string& path) {
+std::shared_ptr<const DirectFile> DirectFile::open([[maybe_unused]] const std::string& path) {
 #ifdef O_DIRECT
   auto made = std::make_shared<DirectFile>();
   made->path = path;
