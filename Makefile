@@ -137,9 +137,11 @@ interleave: setup build  # schedules of writers, gc, rebalance and readers on on
 	$(PY) -m tests.interleave.campaign --schedules 1000000
 
 FIRST ?= 0
-simulate: setup build  # the remote loader in virtual time, a million seeds (FIRST=n goes on with seed n); mutants
+FIRST_LOADER ?= $(FIRST)
+simulate: setup build  # the remote window, a million seeds, and loaders, 20,000, in virtual time (FIRST=n FIRST_LOADER=m go on); mutants
 	$(PY) -m tests.simulate.campaign --mutants
-	$(PY) -m tests.simulate.campaign --first $(FIRST) --count 1000000 --processes 2
+	$(PY) -m tests.simulate.campaign --kind window --first $(FIRST) --count 1000000 --processes 2
+	$(PY) -m tests.simulate.campaign --kind loader --first $(FIRST_LOADER) --count 20000 --processes 2
 
 explore: test-native  # schedules of the thread pool and the batch ring, and mutants of both
 	build/native/explore_test 500000

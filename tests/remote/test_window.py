@@ -5,7 +5,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,14 @@ def check(window: RemoteFiles, data: Data, ranges: Sequence[tuple[int, int, int]
         for number, start, stop in ranges:
             if stop > start:
                 assert window.landings[number].read(start, stop) == data.bytes[number][start:stop]
+
+
+def wait_until(predicate: Callable[[], bool]) -> None:
+    """For less than the longest wait for a notification."""
+    deadline = time.monotonic() + 30
+    while not predicate():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_held_ranges_are_there_and_right(window: RemoteFiles, data: Data) -> None:
@@ -141,6 +149,43 @@ def test_the_rest_of_a_file_can_be_evicted_after_a_part_of_it_could_not_be_fetch
     assert idle(window)
     check(window, data, [(0, 0, 250_000)])
     window.close()
+
+
+def test_what_is_idle_in_a_hole_does_not_keep_a_read_from_its_room(data: Data) -> None:
+    files = RemoteFiles(data.files, window_bytes=2 * PAGE)
+    check(files, data, [(0, 3454, 3455)])
+    check(files, data, [(0, 2372, 2672), (0, 4117, 4380)])  # two pages, or three if the byte between them stays
+    files.close()
+
+
+def test_what_a_plan_gives_up_in_a_hole_is_not_counted_any_more(data: Data) -> None:
+    files = RemoteFiles(data.files, window_bytes=PAGE)
+    plan = Plan(files.window, iter([Need(0, *arrays([(0, 42, 1600)]), last=5)]))
+    check(files, data, [(0, 42, 1600)])
+    check(files, data, [(0, 0, 1), (0, 1840, 2007)])
+    plan.close()
+    files.close()
+
+
+def test_a_read_that_waits_for_room_is_told_if_its_files_are_closed(data: Data) -> None:
+    shared = Window(PAGE)
+    one, other = (RemoteFiles(data.files, window_bytes=PAGE, window=shared) for _ in range(2))
+    errors: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            check(one, data, [(0, 100, 200)])
+        except ValueError as error:
+            errors.append(error)
+
+    with other.hold(*arrays([(0, 0, 10)])):
+        reader = threading.Thread(target=read)
+        reader.start()
+        wait_until(lambda: shared.num_waiting > 0)
+        one.close()
+        reader.join(60)
+        assert [str(error) for error in errors] == ["the source is closed"]
+    other.close()
 
 
 def test_threads_that_need_more_than_fits_together_take_turns(data: Data) -> None:
@@ -310,6 +355,40 @@ def test_a_read_beside_a_plan_that_fills_the_window_gets_its_room(window: Remote
         plan.passed(step)
     plan.close()
     assert window.most_bytes <= 200_000
+
+
+def test_a_read_across_the_end_of_what_a_plan_keeps_gets_its_room(window: RemoteFiles, data: Data) -> None:
+    plan = Plan(window.window, iter([Need(0, *arrays([(2, 0, 150_000)]), last=5, block="first")]))
+    plan.wait(0)
+    check(window, data, [(2, 100_000, 250_000)])  # with all of what the plan keeps, it would be too much
+    plan.wait(0)
+    hold = plan.hold(["first"])
+    assert hold is not None
+    with hold:
+        assert window.landings[2].read(0, 150_000) == data.bytes[2][:150_000]
+    plan.close()
+    assert window.most_bytes <= 200_000
+
+
+def test_a_plan_that_waits_is_told_that_it_gave_something_up(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.remote.window.CONNECTIONS", 0)  # nothing comes: all is on its way
+    files = RemoteFiles(data.files, window_bytes=2 * PAGE)
+    needs = [Need(0, *arrays([(0, 0, 10)]), last=1), Need(0, *arrays([(2, 0, 2 * PAGE)]), last=1)]
+    plan = Plan(files.window, iter(needs))
+
+    def follow() -> None:
+        with pytest.raises(ValueError, match="closed"):
+            plan.wait(0)
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    wait_until(lambda: files.window.num_waiting > 0)
+    with pytest.raises(WindowTooSmallError), files.hold(*arrays([(2, 20 * PAGE, 30 * PAGE)])):
+        pass
+    wait_until(lambda: files.used_bytes == PAGE)  # the first need again
+    files.close()
+    follower.join(60)
+    assert not follower.is_alive()
 
 
 def test_two_plans_share_a_window(window: RemoteFiles, data: Data) -> None:

@@ -227,6 +227,29 @@ SIZES: dict[str, tuple[float, ...]] = {
 ENGINES = ("caller", "native", "threads")
 
 
+def draw_weather(draw: random.Random) -> Weather:
+    """A network; every other one without faults."""
+    choice, uniform = draw.choice, draw.random
+    faults, chance, most, final = (), 0.0, 0, None
+    if uniform() < 0.5:
+        faults = tuple(draw.sample(RETRIED + WRONG, choice((1, 2, 8))))
+        chance, most = choice((0.05, 0.2, 0.6, 1.0)), choice((1, 2, 5, 40))
+    if uniform() < 0.2:
+        final = choice(FINAL)
+    return Weather(
+        latency_s=choice((0.001, 0.02, 0.3)),
+        spread=choice((0.0, 1.0, 1.0, 2.0)),
+        bytes_per_s=choice((2e4, 1e6, 1e8)),
+        packet_bytes=choice((700, 3000, 100_000)),
+        faults=faults,
+        chance=chance,
+        most=most,
+        final=final,
+        final_s=choice((0.0, 0.1, 1.0)),
+        ignores_conditions=uniform() < 0.5,
+    )
+
+
 def draw_case(seed: int) -> Case:
     """The case of a seed; the same in every process."""
     draw = random.Random(seed)
@@ -249,24 +272,7 @@ def draw_case(seed: int) -> Case:
         other = choice((Order("in order", order.data[:1], (0, 0)), Order("shuffle", order.data[:1], (1, 0))))
         second = (other, choice((1, 3, 8)), choice((1, 2)), uniform() < 0.5)
     pages = sum(all_data()[name].pages for name in order.data)
-    faults, chance, most, final = (), 0.0, 0, None
-    if uniform() < 0.5:
-        faults = tuple(draw.sample(RETRIED + WRONG, choice((1, 2, 8))))
-        chance, most = choice((0.05, 0.2, 0.6, 1.0)), choice((1, 2, 5, 40))
-    if uniform() < 0.2:
-        final = choice(FINAL)
-    weather = Weather(
-        latency_s=choice((0.001, 0.02, 0.3)),
-        spread=choice((0.0, 1.0, 1.0, 2.0)),
-        bytes_per_s=choice((2e4, 1e6, 1e8)),
-        packet_bytes=choice((700, 3000, 100_000)),
-        faults=faults,
-        chance=chance,
-        most=most,
-        final=final,
-        final_s=choice((0.0, 0.1, 1.0)),
-        ignores_conditions=uniform() < 0.5,
-    )
+    weather = draw_weather(draw)
     return Case(
         seed=seed,
         order=order,

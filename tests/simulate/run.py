@@ -9,13 +9,14 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, Protocol
 from unittest import mock
 
 import numpy as np
 from tests.simulate import thread
-from tests.simulate.case import SIZES, Case, Leg, Order, all_data, draw_case, expected
-from tests.simulate.network import RETRIED, WRONG, Bucket, place_in
+from tests.simulate.case import Case, Leg, Order, all_data, expected
+from tests.simulate.network import RETRIED, WRONG, Bucket, Version, Weather, place_in
 
 import penstock as pen
 from penstock import process
@@ -32,6 +33,7 @@ from penstock.errors import (
 from penstock.loader import loader as loading
 from penstock.records import Source
 from penstock.remote import fetch, window
+from penstock.remote.fetch import Policy
 from penstock.remote.residency import PAGE, Range, Residency
 from penstock.remote.window import SharedWindow, Window
 
@@ -179,22 +181,45 @@ def transform(batch: Any) -> Any:
     return batch
 
 
-class Run:
-    """One case."""
+class Circumstances(Protocol):
+    """What every kind of case says."""
 
-    def __init__(self, case: Case, say: Callable[[str], None] | None = None) -> None:
-        self.case = case
-        self._right = expected(case.order, case.batch_size)  # now: in the middle, it would be a part of the run
-        self._right_second = [] if case.second is None else expected(*case.second[:2])
+    @property
+    def seed(self) -> int: ...
+    @property
+    def sizes(self) -> tuple[tuple[str, float], ...]:
+        """Constants of the product by name, smaller than they are: the data is, too."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether the thread that the run begins with is the main one."""
+
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def weather(self) -> Weather: ...
+    @property
+    def preempt(self) -> float: ...
+    @property
+    def late(self) -> float: ...
+
+
+class Run:
+    """One case of any kind. ``_tell`` is what happens, ``_explains`` which errors are right."""
+
+    case: Circumstances
+
+    def __init__(self, case: Circumstances, objects: dict[str, Version], say: Callable[[str], None] | None = None) -> None:
         self.scheduler = thread.Scheduler(random.Random(case.seed + 1), preempt=case.preempt, late=case.late, say=say)
         thread.begin(self.scheduler)
-        objects = {key: version for name in case.order.data for key, version in all_data()[name].objects}
         self.bucket = Bucket(objects, case.weather, random.Random(case.seed + 2), case.policy)
         self.failures: list[BaseException] = []
-        self.batches = 0
+        self.compared = 0
+        """Batches, or ranges, that were read and compared."""
         self._is_closing = self._is_healed = False
-        self._done = 0
-        self._state: tuple[bytes, dict[str, Any] | None] | None = None
+
+    def _tell(self) -> None:
+        raise NotImplementedError
 
     def run(self) -> None:
         """WrongError or HangError unless all is well."""
@@ -229,9 +254,10 @@ class Run:
     @contextlib.contextmanager
     def _sized(self) -> Iterator[None]:
         """Requests and gaps of the sizes of the case."""
-        before = [(module, name, getattr(module, name)) for places in _SIZES.values() for module, name in places]
+        before = []
         for key, value in self.case.sizes:
-            for module, name in _SIZES[key]:
+            for module, name in _places(key):
+                before.append((module, name, getattr(module, name)))
                 setattr(module, name, value)
         try:
             yield
@@ -250,6 +276,58 @@ class Run:
             self._justify(error)
         finally:
             process.end_threads()
+
+    def _heal(self) -> None:
+        """From now on the network works; the run goes on with the same sources when nothing is left of what failed."""
+        self.bucket.weather = replace(self.case.weather, faults=())
+        thread._sleep(QUIET_S)
+        self._is_healed = True
+
+    # Errors
+
+    def _justify(self, error: BaseException) -> None:
+        """WrongError unless what was injected explains an error."""
+        while isinstance(error, BatchError) and error.__cause__ is not None:
+            error = error.__cause__
+        self.failures.append(error)
+        self.scheduler.say(f"error: {type(error).__name__}: {error}")
+        happened, policy = self.bucket.happened, self.case.policy
+        retried, wrong = sum(happened[kind] for kind in RETRIED), sum(happened[kind] for kind in WRONG)
+        if isinstance(error, ObjectChangedError):
+            is_right = happened["replaced"] + happened["other etag"] > 0
+        elif isinstance(error, MissingError):
+            is_right = happened["gone"] > 0
+        elif isinstance(error, StoreUnavailableError):
+            is_right = retried + wrong >= policy.tries
+        elif isinstance(error, TruncatedError | CorruptError):
+            # The chunks of a store are known by their size and checksums only, until the first answer.
+            wrong += happened["cut"]
+            is_right = wrong >= policy.wrong_tries or (wrong > 0 and retried + wrong >= policy.tries) or happened["replaced"] > 0
+        else:
+            is_right = self._explains(error)
+        if self._is_healed and thread.current_thread() is self._consumer:
+            is_right = is_right and (self.bucket.struck is not None or isinstance(error, WindowTooSmallError))
+        if not is_right:
+            raise WrongError(f"{type(error).__name__}: {error}; there was no reason: {dict(happened)}") from error
+
+    def _explains(self, error: BaseException) -> bool:
+        """Whether the case, and not the network, explains an error."""
+        raise NotImplementedError
+
+
+class LoaderRun(Run):
+    """Loaders of sources that are opened at a URL."""
+
+    case: Case
+
+    def __init__(self, case: Case, say: Callable[[str], None] | None = None) -> None:
+        self.case = case
+        self._right = expected(case.order, case.batch_size)  # now: in the middle, it would be a part of the run
+        self._right_second = [] if case.second is None else expected(*case.second[:2])
+        objects = {key: version for name in case.order.data for key, version in all_data()[name].objects}
+        super().__init__(case, objects, say)
+        self._done = 0
+        self._state: tuple[bytes, dict[str, Any] | None] | None = None
 
     def _tell(self) -> None:
         case = self.case
@@ -295,12 +373,6 @@ class Run:
                 self._state = loader.get_state(), None
             if leg.uses_state_dict:
                 self._state = loader.get_state(), loader.state_dict()
-
-    def _heal(self) -> None:
-        """From now on the network works; the run goes on with the same sources when nothing is left of what failed."""
-        self.bucket.weather = replace(self.case.weather, faults=())
-        thread._sleep(QUIET_S)
-        self._is_healed = True
 
     def _open(self, stack: contextlib.ExitStack) -> list[Source]:
         case, root = self.case, place_in(self.bucket)
@@ -351,7 +423,7 @@ class Run:
         loader.close()
 
     def _compare(self, batch: Any, right: Any, where: str) -> None:
-        self.batches += 1
+        self.compared += 1
         self.scheduler.say(f"batch: {where}")
         if batch.keys() != right.keys() or not all(_same(batch[name], right[name]) for name in right):
             raise WrongError(f"{where}: the batch differs")
@@ -386,36 +458,10 @@ class Run:
                 self._compare(next(batches), right[step], f"step {step} of the second loader")
                 yield
 
-    # Errors
-
-    def _justify(self, error: BaseException) -> None:
-        """WrongError unless what was injected explains an error."""
-        while isinstance(error, BatchError) and error.__cause__ is not None:
-            error = error.__cause__
-        self.failures.append(error)
-        self.scheduler.say(f"error: {type(error).__name__}: {error}")
-        happened, policy = self.bucket.happened, self.case.policy
-        retried, wrong = sum(happened[kind] for kind in RETRIED), sum(happened[kind] for kind in WRONG)
+    def _explains(self, error: BaseException) -> bool:
         if isinstance(error, WindowTooSmallError):
-            is_right = self.case.may_be_too_small
-        elif isinstance(error, ObjectChangedError):
-            is_right = happened["replaced"] + happened["other etag"] > 0
-        elif isinstance(error, MissingError):
-            is_right = happened["gone"] > 0
-        elif isinstance(error, StoreUnavailableError):
-            is_right = retried + wrong >= policy.tries
-        elif isinstance(error, TruncatedError | CorruptError):
-            # The chunks of a store are known by their size and checksums only, until the first answer.
-            wrong += happened["cut"]
-            is_right = wrong >= policy.wrong_tries or (wrong > 0 and retried + wrong >= policy.tries) or happened["replaced"] > 0
-        elif isinstance(error, ValueError) and "closed" in str(error):
-            is_right = self._is_closing
-        else:
-            is_right = False
-        if self._is_healed and thread.current_thread() is self._consumer:
-            is_right = is_right and (self.bucket.struck is not None or isinstance(error, WindowTooSmallError))
-        if not is_right:
-            raise WrongError(f"{type(error).__name__}: {error}; there was no reason: {dict(happened)}") from error
+            return self.case.may_be_too_small
+        return isinstance(error, ValueError) and "closed" in str(error) and self._is_closing
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -428,17 +474,16 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-_SIZES: dict[str, list[tuple[Any, str]]] = {}
-"""Where the constants are that a case changes."""
-
-
-def _find_sizes() -> None:
+@cache
+def _places(key: str) -> list[tuple[Any, str]]:
+    """Where a constant is that a case changes: in the module that defines it, and in those that import it. (Not by ``hasattr``:
+    modules of old names import new ones then, and torch with them.)
+    """
     modules = {name: module for name, module in sys.modules.items() if name.startswith("penstock.")}
-    for key in SIZES:
-        owner, name = key.split(".")
-        (home,) = (module for path, module in modules.items() if path.endswith(f".{owner}") and hasattr(module, name))
-        shared = isinstance(getattr(home, name), int) and name in ("PIECE_BYTES", "GAP_BYTES")
-        _SIZES[key] = [(module, name) for module in modules.values() if module is home or (shared and hasattr(module, name))]
+    owner, name = key.split(".")
+    (home,) = (module for path, module in modules.items() if path.endswith(f".{owner}") and name in vars(module))
+    shared = isinstance(getattr(home, name), int) and name in ("PIECE_BYTES", "GAP_BYTES")
+    return [(module, name) for module in modules.values() if module is home or (shared and name in vars(module))]
 
 
 @contextlib.contextmanager
@@ -446,7 +491,6 @@ def installed() -> Iterator[None]:
     """Inside, runs are possible."""
     all_data()
     with thread.installed(), watched():
-        _find_sizes()
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -455,11 +499,3 @@ def installed() -> Iterator[None]:
         finally:
             gc.enable()
             gc.unfreeze()
-
-
-def run_seed(seed: int, say: Callable[[str], None] | None = None) -> Run:
-    """Run the case of a seed. WrongError, HangError, or what the product raised, if it is wrong."""
-    case = draw_case(seed)
-    run = Run(case, say)
-    run.run()
-    return run

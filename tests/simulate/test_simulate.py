@@ -5,28 +5,36 @@ import random
 import pytest
 from tests.effort import count, every
 from tests.simulate import thread
-from tests.simulate.mutant import MUTANTS, find
-from tests.simulate.run import installed, run_seed
+from tests.simulate.mutant import MUTANTS, SEEDS, find
+from tests.simulate.run import installed
+from tests.simulate.window import KINDS, run_seed
 
 
 def test_batches_are_those_of_local_files_or_an_error_that_a_fault_explains() -> None:
     with installed():
-        batches = sum(run_seed(seed).batches for seed in range(count(60, 3000)))
-    assert batches > 60
+        batches = sum(run_seed("loader", seed).compared for seed in range(count(20, 3000)))
+    assert batches > 20
 
 
-@pytest.mark.parametrize("name", every(5, list(MUTANTS)))
-def test_broken_remote_code_is_found(name: str) -> None:
-    mutant = MUTANTS[name]
-    assert find(mutant, mutant.seed, most=1) is not None, "run campaign --mutants for a seed that shows it"
+def test_ranges_are_those_of_the_objects_or_an_error_that_a_fault_explains() -> None:
     with installed():
-        run_seed(mutant.seed)
+        ranges = sum(run_seed("window", seed).compared for seed in range(count(150, 30_000)))
+    assert ranges > 150
 
 
-def test_a_seed_is_the_same_run_every_time() -> None:
+@pytest.mark.parametrize(("kind", "name"), every(8, [(kind, name) for kind in KINDS for name in SEEDS[kind]]))
+def test_broken_remote_code_is_found(kind: str, name: str) -> None:
+    seed = SEEDS[kind][name]
+    assert find(MUTANTS[name], kind, seed, most=1) is not None, "run campaign --mutants for a seed that shows it"
+    with installed():
+        run_seed(kind, seed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_is_the_same_run_every_time(kind: str) -> None:
     def trace(seed: int) -> tuple[int, float, int]:
-        run = run_seed(seed)
-        return run.scheduler.digest, run.scheduler.now, run.batches
+        run = run_seed(kind, seed)
+        return run.scheduler.digest, run.scheduler.now, run.compared
 
     with installed():
         first = [trace(seed) for seed in range(100, 106)]

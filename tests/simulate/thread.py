@@ -149,7 +149,9 @@ class Scheduler:
         """End all threads, wherever they are."""
         self.preempt = 0.0
         for _ in range(10):
-            for thread in self.alive():
+            if not (alive := self.alive()):
+                break
+            for thread in alive:
                 self.current = thread
                 with contextlib.suppress(BaseException):
                     thread.greenlet.throw(GreenletExit)
@@ -253,7 +255,11 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         scheduler = _scheduler
-        scheduler.pause()
+        if scheduler.preempt:
+            scheduler.pause()
+        if self._owner is None:
+            self._owner = scheduler.current or _outside
+            return True
         until = scheduler.now + timeout
         while self._owner is not None:
             if not blocking:
@@ -299,17 +305,17 @@ class RLock(Lock):
         return self._owner is (_scheduler.current or _outside)
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if not self.is_owned() and not super().acquire(blocking, timeout):
+        if self._owner is not (_scheduler.current or _outside) and not Lock.acquire(self, blocking, timeout):
             return False
         self._count += 1
         return True
 
     def release(self) -> None:
-        if not self.is_owned():
+        if self._owner is not (_scheduler.current or _outside):
             raise RuntimeError("cannot release un-acquired lock")
         self._count -= 1
         if self._count == 0:
-            super().release()
+            Lock.release(self)
 
     def release_all(self) -> int:
         count, self._count = self._count, 1
@@ -330,10 +336,10 @@ class Condition:
         self.acquire, self.release = self._lock.acquire, self._lock.release
 
     def __enter__(self) -> bool:
-        return bool(self._lock.acquire())
+        return bool(self.acquire())
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.release()
 
     def _is_owned(self) -> bool:
         return self._lock.is_owned() if isinstance(self._lock, RLock) else self._lock.locked()

@@ -412,6 +412,9 @@ def _merged(parts: Sequence[tuple[int, int, int]], gap: int) -> Extents:
 def _by_file(wanted: Extents) -> Iterator[tuple[int, IntArray, IntArray]]:
     """The ranges, file by file."""
     numbers, starts, stops = wanted
+    if numbers.size and numbers[0] == numbers[-1]:
+        yield int(numbers[0]), starts, stops
+        return
     edges = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
     for low, high in pairwise(edges):
         if low < high:
@@ -431,9 +434,10 @@ def merge(numbers: IntArray, starts: IntArray, stops: IntArray, gap: int, most: 
     numbers, starts, stops = _sorted(numbers, starts, stops)
     if numbers.size == 0:
         return numbers, starts, stops
-    numbers, starts, stops = _unite(numbers, starts, stops, 0)
-    if gap > 0:
-        numbers, starts, stops = _bridge(numbers, starts, stops, gap, most)
+    if numbers.size > 1:  # a single range, which most reads are, has nothing to be merged with
+        numbers, starts, stops = _unite(numbers, starts, stops, 0)
+        if gap > 0:
+            numbers, starts, stops = _bridge(numbers, starts, stops, gap, most)
     return _cut(numbers, starts, stops, most)
 
 

@@ -339,6 +339,7 @@ class Window:
         may_wait = not any(window.is_holder() for window in _windows() if window.number >= self.number)
         can_come = self.residency.fetching > 0 or (may_wait and bool(self._holders.total()))
         if not can_come or time.monotonic() > until or page_bytes(wanted) > self.limit:
+            self.lock.notify_all()  # plans may have given up in vain what other threads wait for
             return False
         self._wait()
         return True
@@ -347,13 +348,15 @@ class Window:
 
     def acquire(self, wanted: Extents) -> list[Range]:
         """Keep the wanted ranges until ``release``; waits only for memory, and fails if none can come."""
-        if not self.is_open(wanted[0]):
-            raise ValueError("the source is closed")
         until = time.monotonic() + ROOM_S
+        self._check_wanted(wanted)
         while self._must_wait_for_refetch(wanted) and time.monotonic() < until:
             self._wait()
+            self._check_wanted(wanted)
         while (held := self.admit(wanted, holds=1, urgent=True)) is None:
-            if not self.wait_for_room(wanted, until):
+            if self.wait_for_room(wanted, until):
+                self._check_wanted(wanted)
+            elif not self._free_more(wanted):
                 size = self.missing_bytes(wanted)
                 raise WindowTooSmallError(
                     f"{self.name_of(wanted)}: {size} bytes are needed at once, more than window_bytes={self.limit} can hold "
@@ -361,6 +364,21 @@ class Window:
                 )
         self._holders[threading.current_thread()] += 1
         return held
+
+    def _check_wanted(self, wanted: Extents) -> None:
+        """ValueError if a file is closed: also after a wait, for others of a shared window may be open."""
+        if not self.is_open(wanted[0]):
+            raise ValueError("the source is closed")
+
+    def _free_more(self, wanted: Extents) -> bool:
+        """Free what makes the wanted ranges take more memory than they have to; whether there was anything.
+
+        Idle ranges in holes between them cut them in pieces. A plan may keep more than the part that is wanted.
+        """
+        if page_bytes(wanted) > self.limit:
+            return False
+        near = [one for number in set(wanted[0].tolist()) for one in self.residency.ranges_of(number)]
+        return self.residency.evict_idle(near) or any(prefetcher.give_up() for prefetcher in self.prefetchers)
 
     def name_of(self, wanted: Extents) -> str:
         """A file to name in a message."""
@@ -470,6 +488,7 @@ class Window:
         for prefetcher in self.prefetchers if urgent else ():
             while prefetcher is not spare and not self.residency.would_fit(cost) and prefetcher.give_up():
                 pass
+        cost = self.missing_bytes(wanted)  # less than before, if what a plan gave up was in a hole
         return self.residency.missing(wanted, PAGE_GAP) if self.residency.make_room(cost) else None
 
     def _begin_fetch(self, new: Sequence[Range]) -> None:
