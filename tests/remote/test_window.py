@@ -371,7 +371,7 @@ def test_a_read_across_the_end_of_what_a_plan_keeps_gets_its_room(window: Remote
 
 
 def test_a_plan_that_waits_is_told_that_it_gave_something_up(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.remote.window.CONNECTIONS", 0)  # nothing comes: all is on its way
+    monkeypatch.setattr(Window, "_limit", lambda self: 0)  # nothing comes: all is on its way
     files = RemoteFiles(data.files, window_bytes=2 * PAGE)
     needs = [Need(0, *arrays([(0, 0, 10)]), last=1), Need(0, *arrays([(2, 0, 2 * PAGE)]), last=1)]
     plan = Plan(files.window, iter(needs))

@@ -91,7 +91,7 @@ SIZES: dict[str, tuple[float, ...]] = {
     "residency.PIECE_BYTES": (1500, PAGE, 5000, 8 << 20, 8 << 20, 8 << 20),
     "residency.GAP_BYTES": (0, 300, 5000, 64 << 10),
     "residency.FEW": (1, 2, 64),
-    "window.CONNECTIONS": (1, 2, 4, 16),
+    "fetch.CONNECTIONS": (1, 2, 4, 16),
     "process.HEARD_S": (5.0, 20.0),
     "plan.MOST_AHEAD": (1, 3, 8),
     "plan.MOST_NEEDS": (1, 4),
@@ -282,9 +282,7 @@ class WindowRun(Run):
                     if low - at > most:
                         break
                     at = high
-            if stop - at > most or (
-                at == start and not any(low < stop and start < high for low, high in self._wanted.get(key, ()))
-            ):
+            if stop - at > most:
                 raise WrongError(f"{key}: bytes {start} to {stop} were requested, which nobody wanted")
 
     # In threads that read
