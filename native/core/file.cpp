@@ -22,6 +22,10 @@
 
 #include "core/read_ahead.h"
 
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+
 namespace penstock {
 namespace {
 
@@ -155,9 +159,11 @@ constexpr clockid_t kCoarseClock = CLOCK_MONOTONIC;
 // What direct reads of a file must be multiples of; 0 if it has none.
 std::uint64_t direct_alignment([[maybe_unused]] int descriptor) {
   [[maybe_unused]] constexpr std::uint64_t kAnyDisk = 4096;
-#if defined(STATX_DIOALIGN)
+#if defined(STATX_DIOALIGN) && defined(SYS_statx)
   struct statx info = {};
-  if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 && (info.stx_mask & STATX_DIOALIGN) != 0) {
+  // By its number: C libraries older than glibc 2.28 have no function for it.
+  const long failed = syscall(SYS_statx, descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info);
+  if (failed == 0 && (info.stx_mask & STATX_DIOALIGN) != 0) {
     if (info.stx_dio_offset_align == 0) return 0;
     return std::max<std::uint64_t>(info.stx_dio_offset_align, info.stx_dio_mem_align);
   }

@@ -22,6 +22,11 @@ def test_ranges_are_those_of_the_objects_or_an_error_that_a_fault_explains() -> 
     assert ranges > 120
 
 
+def test_two_plans_whose_steps_do_not_fit_together_take_turns() -> None:
+    with installed():
+        run_seed("window", 6432)
+
+
 @pytest.mark.parametrize(("kind", "name"), every(8, [(kind, name) for kind in KINDS for name in SEEDS[kind]]))
 def test_broken_remote_code_is_found(kind: str, name: str) -> None:
     seed = SEEDS[kind][name]

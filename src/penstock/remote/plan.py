@@ -133,12 +133,19 @@ class Plan:
         window = self._window
         with window.lock:
             window.check_open()
-            until = time.monotonic() + ROOM_S
-            while not self._is_at(step):
-                has_moved = self.prefetch(urgent=True) is Progress.MOVED or self._skip_optional()
-                has_moved = has_moved or self._give_up_kept() or self._skip_kept()
-                if has_moved or window.wait_for_room(self._next[0].extents(), until) or self._skip_single():
-                    continue
+            window.turns.append(self)
+            try:
+                self._wait(step, time.monotonic() + ROOM_S)
+            finally:
+                window.turns.remove(self)
+                if window.turns:
+                    window.lock.notify_all()
+
+    def _wait(self, step: int, until: float) -> None:
+        while not self._is_at(step):
+            has_moved = self.prefetch(urgent=True, most=1) is Progress.MOVED or self._skip_optional()
+            has_moved = has_moved or self._give_up_kept() or self._skip_kept()
+            if not (has_moved or self._window.wait_for_room(self._next[0].extents(), until, self) or self._skip_single()):
                 self._refuse(step)
 
     def _refuse(self, step: int) -> None:

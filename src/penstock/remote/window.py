@@ -223,6 +223,9 @@ class Window:
         """The plans, that prefetch when memory may be free."""
         self.num_waiting = 0
         """Threads that wait for memory: nothing is prefetched meanwhile."""
+        self.turns: list[Prefetcher] = []
+        """The plans that wait for a step, in the order in which they came. None takes memory from an earlier one: otherwise two
+        steps that do not fit together evict each other's ranges without end."""
         self._holders: Counter[threading.Thread] = Counter()  # holds by thread, whose ident another may get when it has ended
         self._bad: set[int] = set()  # files that are about to be fetched again: no new hold on them
 
@@ -305,7 +308,7 @@ class Window:
     ) -> list[Range] | None:
         """Keep the wanted ranges, and fetch those that are missing; None, and nothing done, if there is no memory.
 
-        If it is urgent, plans other than ``spare`` give up what they need last.
+        If it is urgent, plans other than ``spare``, and those whose turn is before its, give up what they need last.
         """
         residency = self.residency
         there = residency.overlapping(wanted)
@@ -330,14 +333,15 @@ class Window:
         """The memory that is needed for the part of the wanted ranges that is not there."""
         return sum(one.cost for one in self.residency.missing(wanted, PAGE_GAP))
 
-    def wait_for_room(self, wanted: Extents, until: float) -> bool:
+    def wait_for_room(self, wanted: Extents, until: float, plan: Prefetcher | None = None) -> bool:
         """Wait for a change; False, without waiting, if none can free memory for the ranges or it is later than ``until``.
 
-        Memory comes from a request that ends, which it does by itself, or from other threads that hold something. A thread that
-        holds something never waits for those, unless all of it is in windows that are entered before this one.
+        Memory comes from a request that ends, which it does by itself, or from other threads: those that hold something, and those
+        whose turn is before that of ``plan``. A thread that holds something never waits for others, unless all of it is in windows
+        that are entered before this one.
         """
         may_wait = not any(window.is_holder() for window in _windows() if window.number >= self.number)
-        can_come = self.residency.fetching > 0 or (may_wait and bool(self._holders.total()))
+        can_come = self.residency.fetching > 0 or (may_wait and bool(self._holders.total() or self._earlier(plan)))
         if not can_come or time.monotonic() > until or page_bytes(wanted) > self.limit:
             self.lock.notify_all()  # plans may have given up in vain what other threads wait for
             return False
@@ -485,11 +489,16 @@ class Window:
             cost = sum(one.cost for one in new)
             if self.residency.make_room(cost):
                 return new
+        earlier = self._earlier(spare)
         for prefetcher in self.prefetchers if urgent else ():
-            while prefetcher is not spare and not self.residency.would_fit(cost) and prefetcher.give_up():
+            while prefetcher not in (*earlier, spare) and not self.residency.would_fit(cost) and prefetcher.give_up():
                 pass
         cost = self.missing_bytes(wanted)  # less than before, if what a plan gave up was in a hole
         return self.residency.missing(wanted, PAGE_GAP) if self.residency.make_room(cost) else None
+
+    def _earlier(self, one: Prefetcher | None) -> list[Prefetcher]:
+        """The plans whose turn is before that of one which has a turn."""
+        return self.turns[: self.turns.index(one)] if one in self.turns else []
 
     def _begin_fetch(self, new: Sequence[Range]) -> None:
         """Send new ranges to be fetched; if that fails, nothing has changed."""
