@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property, lru_cache
-from itertools import count, pairwise
+from itertools import accumulate, count, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from tests.order.reference import (
     Piece,
     Stage,
     alias_choice,
+    alias_shares,
     alias_table,
     bucketed,
     pack_epoch,
@@ -196,12 +197,19 @@ def _derived(table: Table, code: str, tag: str, **changes: Any) -> Table:
 
 
 def substitute(seed: int, epoch: int, position: int, n: int, banned: Collection[int], weights: Weights = ()) -> int:
-    """The first of a row of random records that is not banned."""
+    """The first of a row of random records that is not banned; by weight, the thousandth is drawn among the others alone."""
     key = _core.absorb(derive_root(seed, epoch, Purpose.SUBSTITUTE), position)
-    words = (_core.absorb(key, attempt) for attempt in count())
+    words = (_core.absorb(key, attempt) for attempt in (range(1000) if weights else count()))
     columns = ((word, (word * n) >> 64) for word in words)
     drawn = (alias_choice(_table(weights), column, _core.absorb(word, 0)) if weights else column for word, column in columns)
-    return next(record for record in drawn if record not in banned)
+    found = next((record for record in drawn if record not in banned), None)
+    return _drawn_but(weights, banned, _core.absorb(key, 1000)) if found is None else found
+
+
+def _drawn_but(weights: Weights, banned: Collection[int], word: int) -> int:
+    shares = {record: share for record, share in enumerate(alias_shares(weights)) if record not in banned}
+    place = (word * sum(shares.values())) >> 64
+    return next(record for record, end in zip(shares, accumulate(shares.values()), strict=True) if place < end)
 
 
 @cache
