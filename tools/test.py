@@ -21,6 +21,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
@@ -103,25 +104,29 @@ def run_all(processes: int = PROCESSES) -> int:
         os.close(end)
     pipes = [pipe for pipe, _ in ends]
     began, codes = time.monotonic(), list[int]()
-    lines = [
-        threading.Thread(target=_run_line, args=(number, pipes if number == 0 else pipes[::-1], codes))
-        for number in range(processes)
-    ]
-    for line in lines:
-        line.start()
-    for line in lines:
-        line.join()
+    with tempfile.TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True) as scratch:
+        lines = [
+            threading.Thread(target=_run_line, args=(number, pipes if number == 0 else pipes[::-1], scratch, codes))
+            for number in range(processes)
+        ]
+        for line in lines:
+            line.start()
+        for line in lines:
+            line.join()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"{processes} processes took {time.monotonic() - began:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of CPU time")
     return max(map(abs, codes))
 
 
-def _run_line(number: int, pipes: Sequence[int], codes: list[int]) -> None:
+def _run_line(number: int, pipes: Sequence[int], scratch: str, codes: list[int]) -> None:
     """One process after the other, as long as there are files."""
     # Programs that tests start import penstock: with its bytecode on disk they need half the time.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | ONE_THREAD
     for turn in itertools.count():
         name = f"{number}-{turn}"
+        # Sessions of pytest that share a directory remove those of ended ones, and fail where two remove the same.
+        environment["PYTEST_DEBUG_TEMPROOT"] = scratch + "/" + name
+        Path(environment["PYTEST_DEBUG_TEMPROOT"]).mkdir()
         command = [sys.executable, __file__, "--worker", name, *map(str, pipes)]
         with (OUT / f"tests-{name}.log").open("w") as log:
             codes.append(subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment, pass_fds=pipes).returncode)
