@@ -250,3 +250,18 @@ def test_mixtures_of_unequal_lengths_of_sequences_are_refused(tmp_path: Path) ->
 
     with make_tokens(tmp_path, 500, 16) as source, pytest.raises(SchemaMismatchError):
         pen.mix({"a": source.shuffle(seed=1).sequences(8), "b": source.shuffle(seed=1).sequences(9)}, seed=1)
+
+
+def test_an_amendment_that_ends_a_run_where_a_state_was_saved_is_loaded_and_gives_nothing() -> None:
+    """The state is at position 6 of a line that never ended; with the cap its epoch has 6 positions."""
+    data = pen.open({"x": np.arange(2)})
+    mixed = pen.mix({"a": data.shuffle(seed=1)}, seed=2, stop="forever", period=4)
+    with pen.Loader(mixed, 2, tail="drop") as run:
+        batches = iter(run)
+        for _ in range(3):
+            next(batches)
+        state = run.state_dict()
+    with pen.Loader(mixed.amend(3, weights={"a": 1}, max_epochs={"a": 3}), 2, tail="drop") as run:
+        run.load_state_dict(state)
+        assert list(run) == []
+        assert run.step == 3

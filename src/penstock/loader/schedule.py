@@ -249,6 +249,8 @@ class EpochSchedule:
     def resumed(self, step: int | None, epoch: int, position: int) -> "tuple[EpochSchedule, int]":
         """The schedule of a run that goes on at a position, and the step it is at there; ``step`` is the one that a state has."""
         axis = self.axis_of(epoch)
+        if position and position == axis and self.stream.needs_steps:  # an amendment ends the epoch just here
+            epoch, position, axis = epoch + 1, 0, self.axis_of(epoch + 1)
         if position > axis or (position and position == axis):
             raise StateError(f"damaged state: position {position} of an epoch of {axis}")
         expected = self.first_step(epoch) + -(-position // max(1, self._width))
