@@ -206,6 +206,67 @@ def test_it_stays_a_bounded_number_of_bytes_ahead(tmp_path: Path, monkeypatch: p
         assert asked.records == N
 
 
+def combined(data: Source, kind: str) -> Any:
+    """The same records through one stream, a mixture, or a mixture in a mixture."""
+    how = {"seed": 7, "block": 10, "window": 4}
+    if kind == "plain":
+        return data.shuffle(**how)
+    parts = [data.select(slice(low, high)).shuffle(**how) for low, high in ((0, 250), (250, 500), (500, N))]
+    inner = pen.mix({"a": parts[0], "b": parts[1]}, seed=1, stop="all_exhausted", period=8)
+    return pen.mix({"in": inner, "c": parts[2]}, seed=2, stop="all_exhausted", period=8) if kind == "nested" else inner
+
+
+@pytest.mark.parametrize("kind", ["plain", "mixture", "nested"])
+def test_streams_of_a_mixture_share_what_is_read_ahead(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookahead, "AHEAD_BYTES", 160 * 32)
+    with npy_parts(tmp_path) as data:
+        run = pen.Loader(combined(data, kind), 8)
+        groups = 40 * len(run.stream.parts)
+        asked = 0
+        for step, ids in blocks_of(run, range(0, len(run))):
+            asked += len(ids)
+            assert asked <= 8 * (step + 1) + 160 + groups + 64  # groups begin with all of their blocks; steps are told about
+
+
+@pytest.mark.parametrize("kind", ["plain", "mixture", "nested"])
+def test_blocks_of_a_mixture_are_asked_for_once_an_epoch_before_they_are_needed(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookahead, "AHEAD_BYTES", 160 * 32)
+    with npy_parts(tmp_path) as data:
+        run = pen.Loader(combined(data, kind), 8)
+        steps = range(0, len(run))
+        needed: dict[tuple[Any, ...], int] = {}
+        for at, parts in Walk(run._work, run._schedule, steps).stretches():
+            for number, step in enumerate(at):
+                for part in (one.of_step(number, len(at)) for one in parts):
+                    for block in np.unique(part.reads.stream.units_of(part.picks(step)) // 10).tolist():
+                        needed.setdefault((part.reads.stream.source, part.epoch, block), step)
+        uses = disk_uses(Walk(run._work, run._schedule, steps))
+        asked: dict[tuple[Any, int], list[int]] = {}
+        for step, reads, ids in uses:
+            if reads is not None:
+                asked.setdefault((reads.stream.source, ids.start // 10), []).append(step)
+        assert sum(map(len, asked.values())) == len(needed)
+        for source, block in asked:
+            first_uses = sorted(step for (one, _, number), step in needed.items() if one is source and number == block)
+            assert all(before < used for before, used in zip(asked[source, block], first_uses, strict=True))
+
+
+def test_what_a_file_is_opened_by_is_asked_for_before_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 1 << 20
+    (tmp_path / "a").write_bytes(bytes(size))
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(lookahead.os, "posix_fadvise", lambda _, start, length, advice: asked.append((start, start + length)))
+    monkeypatch.setattr(lookahead.AdvisedFiles, "_has", lambda *_: False)
+    files = lookahead.AdvisedFiles()
+    for low in (500_000, 300_000):
+        files.advise(str(tmp_path / "a"), low, low + 100_000)
+    files.close()
+    end = lookahead.END_BYTES
+    assert asked == [(size - end, size), (0, end), (500_000, 600_000), (300_000, 400_000)]
+
+
 def test_closing_does_not_wait_for_batches_that_never_come(tmp_path: Path) -> None:
     with npy_parts(tmp_path) as data:
         run = pen.Loader(data.shuffle(seed=7, block=10, window=4), 8)

@@ -16,6 +16,7 @@ import contextlib
 import os
 import threading
 import weakref
+from bisect import bisect_left
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -56,7 +57,10 @@ __all__ = [
 ]
 
 MOST_STEPS = 64
-"""The most steps that are looked at together; few at first, so that the first requests are soon under way."""
+MIXED_STEPS = 16
+"""The most steps that are looked at together; few at first, so that the first requests are soon under way. Of a mixture, whose
+samples of a stream come in one step or another, fewer, and only for a disk.
+"""
 
 KEPT_PART = 0.75
 """The part of a window that data may fill to be kept."""
@@ -64,8 +68,8 @@ KEPT_PART = 0.75
 AHEAD_BYTES = 128 << 20
 DIRECT_AHEAD_BYTES = 64 << 20
 MOST_AHEAD_BYTES = 1 << 30
-"""Bytes that a disk reads ahead: a whole group of a block shuffle if that is more than the first figure (past the page cache: the
-second), up to the third.
+"""Bytes that a disk reads ahead for all streams together: a whole group of the block shuffle of each if that is more than the first
+figure (past the page cache: the second), up to the third.
 """
 
 MOST_AHEAD_STEPS = 4096
@@ -75,6 +79,9 @@ MOST_RUNS = 64
 """Runs of rows in a block on a disk; of a block in more pieces nothing is read ahead."""
 
 MOST_OPEN = 32
+
+END_BYTES = 64 << 10
+"""Bytes at the beginning and at the end of a file, which say where the others are: headers, footers, checksums of pages."""
 
 NONE: IntArray = np.empty(0, np.int64)
 
@@ -156,6 +163,12 @@ class StreamReads:
             return range(len(leaf))
         return range(min(rows.start for rows in spans), min(len(leaf), max(rows.stop for rows in spans)))
 
+    @cached_property
+    def unit_bytes(self) -> float:
+        """Bytes of a unit on a disk, about."""
+        some = range(0, min(1024, self.length))
+        return max(1.0, sum(high - low for _, low, high in disk_extents(self, some)) / len(some))
+
     def units(self, epoch: int, positions: IntArray, picks: Picks) -> tuple[IntArray, int]:
         """The units of samples, and the first position of one in the order."""
         units = self.stream.units_of(picks)
@@ -214,33 +227,36 @@ class Walk:
             found = self._reads[key] = same[0] if same else StreamReads(stream)
         return found
 
-    def stretches(self) -> "Iterator[tuple[range, list[_Part]]]":
-        """Steps, and what they read. Samples that only fill a batch up are left out, and read as they come."""
+    def stretches(self, *, mixed: int = 1) -> "Iterator[tuple[range, list[_Part]]]":
+        """Steps, and what they read; ``mixed`` is the most steps of a mixture that are looked at together. Samples that only fill
+        a batch up are left out, and read as they come.
+        """
         step, most = self.steps.start, 1
         while step < self.steps.stop:
-            count, parts = self._stretch(step, most)
+            count, parts = self._stretch(step, most, mixed)
             yield range(step, step + count), parts
             step, most = step + count, min(MOST_STEPS, 2 * most)
 
-    def _stretch(self, step: int, most: int) -> "tuple[int, list[_Part]]":
+    def _stretch(self, step: int, most: int, mixed: int) -> "tuple[int, list[_Part]]":
         place = self.schedule.place(step)
         stream = self._work.stream_for(place)
-        # A few at first only where it is known from the beginning when a block is needed last.
-        most = most if stream.parts == (stream,) and stream.parts[0].counts_units else MOST_STEPS
+        if stream.parts != (stream,):
+            most = min(most, mixed)
+        elif not stream.parts[0].counts_units:
+            most = MOST_STEPS  # a few at first only where it is known from the beginning when a block is needed last
         count = min(most, self.steps.stop - step, self.schedule.stretch(step))
-        if count > 1 and place.whole is None and stream.parts == (stream,) and len(place.spans) == 1:
-            span = place.spans[0]
-            run = range(span.run.start, span.run.start + (count * len(span.run) - 1) * span.run.step + 1, span.run.step)
-            part = stream.parts[0]
-            return count, [_Part(self.reads_of(part), part, span.epoch, as_positions(run))]
-        if place.whole is None:
-            spans = place.spans[:1] if place.padding else place.spans
+        if count > 1 and place.whole is None and len(place.spans) == 1:
+            run = place.spans[0].run
+            run = range(run.start, run.start + (count * len(run) - 1) * run.step + 1, run.step)
+            runs = [(place.spans[0].epoch, as_positions(run))]
+        elif place.whole is None:
+            count, spans = 1, place.spans[:1] if place.padding else place.spans
             runs = [(span.epoch, as_positions(span.run)) for span in spans]
         else:
             epochs, positions = (cells[: place.num_samples - place.padding] for cells in self._work.own(place))
-            runs = [(epoch, positions[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
+            count, runs = 1, [(epoch, positions[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
         found = (leaf for epoch, positions in runs for leaf in stream.leaves(epoch, positions))
-        return 1, [_Part(self.reads_of(leaf), leaf, epoch, positions) for leaf, epoch, positions in found]
+        return count, [_Part(self.reads_of(leaf), leaf, epoch, positions) for leaf, epoch, positions in found]
 
 
 @dataclass(frozen=True, eq=False)
@@ -682,12 +698,6 @@ def _is_on_disk(reads: StreamReads) -> bool:
     return any(leaf.paths and leaf.extents(low, high)[0].size for leaf, low, high in reads.rows_of(range(0, 1)))
 
 
-def _unit_bytes(reads: StreamReads) -> float:
-    """Bytes of a unit on a disk, about."""
-    some = range(0, min(1024, reads.length))
-    return max(1.0, sum(high - low for _, low, high in disk_extents(reads, some)) / len(some))
-
-
 class DiskAdvice:
     """A thread that tells the system which bytes are going to be read, a bounded number of bytes ahead of the batches. It ends when
     it is told to, or when this is gone. (Block shuffle of 2 KiB records from a cold disk: about 20 times faster.)
@@ -778,10 +788,9 @@ def disk_uses(walk: Walk) -> Iterator[DiskUse]:
     begin, left = walk.steps.start - 1, float(MOST_AHEAD_BYTES)
     on_disk = [reads for reads in walk.reads if _is_on_disk(reads)]
     for reads in (one for one in on_disk if not one.is_blockwise and not one.is_direct):
-        unit_bytes = _unit_bytes(reads)
-        left -= unit_bytes * reads.length
+        left -= reads.unit_bytes * reads.length
         if left >= 0:
-            pieces = Blocks(reads.length, max(1, int(PIECE_BYTES / unit_bytes)))
+            pieces = Blocks(reads.length, max(1, int(PIECE_BYTES / reads.unit_bytes)))
             yield from ((begin, reads, pieces[number]) for number in range(len(pieces)))
     if any(reads.is_blockwise for reads in on_disk):
         yield from _blocks_of_steps(walk)
@@ -789,22 +798,31 @@ def disk_uses(walk: Walk) -> Iterator[DiskUse]:
 
 def _blocks_of_steps(walk: "Walk") -> Iterator[DiskUse]:
     uses: dict[int, _DiskUse | None] = {}
-    for steps, parts in walk.stretches():
-        ahead = max((use.steps for use in uses.values() if use is not None), default=0)
-        yield steps.start - 1 - ahead - MOST_STEPS, None, range(0)
+    distance, ahead_bytes = _Distance(walk.steps.start), 0.0
+    for steps, parts in walk.stretches(mixed=MIXED_STEPS):
+        yield distance.back(steps.start, ahead_bytes) - 1 - MOST_STEPS, None, range(0)
+        found: list[tuple[int, StreamReads, range]] = []
+        read_bytes = 0.0
         for part in parts:
-            key = id(part.reads)
-            if key not in uses:
-                is_walked = part.reads.is_blockwise and _is_on_disk(part.reads)
-                uses[key] = _DiskUse(part.reads, part.positions.size / len(steps)) if is_walked else None
-            use = uses[key]
+            reads = part.reads
+            if id(reads) not in uses:
+                uses[id(reads)] = _DiskUse(reads) if reads.is_blockwise and _is_on_disk(reads) else None
+                ahead_bytes = _ahead_bytes([use.reads for use in uses.values() if use is not None])
+            use = uses[id(reads)]
             if use is not None and part.positions.size:
-                yield from use.fresh(part, steps)
+                read_bytes += reads.unit_bytes * use.units(part)
+                found += ((step, reads, units) for step, units in use.fresh(part, steps))
+        distance.add(steps.stop, read_bytes)
+        for step, reads, units in sorted(found, key=lambda one: one[0]):
+            yield distance.back(step, ahead_bytes) - 1, reads, units
 
 
-def _ahead_bytes(reads: StreamReads, unit_bytes: float) -> float:
-    group = reads.group if reads.group != reads.block else 0
-    return min(max(DIRECT_AHEAD_BYTES if reads.is_direct else AHEAD_BYTES, group * unit_bytes), MOST_AHEAD_BYTES)
+def _ahead_bytes(streams: Sequence[StreamReads]) -> float:
+    """What is read ahead for streams together: a group of a block shuffle begins with all of its blocks at once."""
+    if not streams:
+        return 0.0
+    groups = sum(reads.group * reads.unit_bytes for reads in streams if reads.group != reads.block)
+    return min(max(DIRECT_AHEAD_BYTES if any(reads.is_direct for reads in streams) else AHEAD_BYTES, groups), MOST_AHEAD_BYTES)
 
 
 def direct_room(walk: Walk) -> int:
@@ -812,25 +830,55 @@ def direct_room(walk: Walk) -> int:
     way, twice, because files are read in pieces. What is more was read in vain: fields that no batch has, holes between records.
     """
     direct = [reads for reads in walk.reads if reads.is_direct and reads.is_blockwise and _is_on_disk(reads)]
-    return int(min(4 * sum(_ahead_bytes(reads, _unit_bytes(reads)) for reads in direct), 2 * MOST_AHEAD_BYTES))
+    return int(min(4 * _ahead_bytes(direct), 2 * MOST_AHEAD_BYTES))
+
+
+class _Distance:
+    """How many bytes of a disk are between steps, of all streams together: the disk has to read them one after the other."""
+
+    def __init__(self, step: int) -> None:
+        self._steps, self._totals = [step], [0.0]  # bytes that are read before these steps; between two, evenly
+
+    def add(self, stop: int, read_bytes: float) -> None:
+        """What is read from the last step on, up to ``stop``."""
+        self._steps.append(stop)
+        self._totals.append(self._totals[-1] + read_bytes)
+        if len(self._steps) > 4 * MOST_AHEAD_STEPS:
+            del self._steps[: 2 * MOST_AHEAD_STEPS], self._totals[: 2 * MOST_AHEAD_STEPS]
+
+    def back(self, step: int, most: float) -> int:
+        """The first step, at most ``MOST_AHEAD_STEPS`` before ``step``, from which on no more than ``most`` bytes are before it."""
+        first = _between(_between(step, self._steps, self._totals) - most, self._totals, self._steps)
+        return max(step - MOST_AHEAD_STEPS, int(first))
+
+
+def _between(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
+    """Linear interpolation; behind the ends what is there."""
+    number = bisect_left(xs, x)
+    if number in (0, len(xs)):
+        return ys[min(number, len(xs) - 1)]
+    return ys[number - 1] + (x - xs[number - 1]) / (xs[number] - xs[number - 1]) * (ys[number] - ys[number - 1])
 
 
 class _DiskUse:
-    """Which blocks of a stream were advised, and how many steps ahead."""
+    """Which blocks of a stream were advised."""
 
-    def __init__(self, reads: StreamReads, samples: float) -> None:
-        self._reads = reads
-        per_step = samples * reads.stream.stride / reads.unit if reads.stream.counts_units else samples
-        unit_bytes = _unit_bytes(reads)
-        self.blocks = Blocks(reads.length, reads.block if reads.group != reads.block else max(1, int(PIECE_BYTES / unit_bytes)))
-        units = _ahead_bytes(reads, unit_bytes) / unit_bytes
-        self.steps = min(MOST_AHEAD_STEPS, max(1, int(units / per_step)) if per_step else 1)
+    def __init__(self, reads: StreamReads) -> None:
+        self.reads = reads
+        self.blocks = Blocks(
+            reads.length, reads.block if reads.group != reads.block else max(1, int(PIECE_BYTES / reads.unit_bytes))
+        )
         self._epochs = np.zeros(min(1 << 26, len(self.blocks)), np.int32)  # in which each block was advised last, plus 1
 
-    def fresh(self, part: _Part, steps: range) -> Iterator[DiskUse]:
-        """The blocks that are read for the first time in an epoch."""
+    def units(self, part: _Part) -> float:
+        """The units that samples have, about."""
+        stream = self.reads.stream
+        return part.positions.size * (stream.stride / self.reads.unit if stream.counts_units else 1)
+
+    def fresh(self, part: _Part, steps: range) -> Iterator[tuple[int, range]]:
+        """The blocks that are read for the first time in an epoch, and the steps of that, as if all took as many samples."""
         epoch = (part.epoch + 1) % (1 << 31)
-        units = self._reads.stream.units_of(part.picks(steps.start))
+        units = self.reads.stream.units_of(part.picks(steps.start))
         numbers = np.minimum(self.blocks.of(units), len(self._epochs) - 1)
         first_seen = np.flatnonzero(self._epochs[numbers] != epoch)
         if first_seen.size == 0:
@@ -839,8 +887,7 @@ class _DiskUse:
         self._epochs[found] = epoch
         per_step = len(numbers) / len(steps)
         for place in np.argsort(first).tolist():
-            step = steps.start + int(first_seen[first[place]] / per_step)
-            yield step - 1 - self.steps, self._reads, self.blocks[int(found[place])]
+            yield steps.start + int(first_seen[first[place]] / per_step), self.blocks[int(found[place])]
 
 
 class AdvisedFiles:
@@ -866,6 +913,14 @@ class AdvisedFiles:
         if not all(self._has(file, place) for place in (start, (start + stop) // 2, stop - 1)):
             os.posix_fadvise(file, start, stop - start, os.POSIX_FADV_WILLNEED)
 
+    def _advise_ends(self, file: int) -> None:
+        """What a file is opened by is wanted before any other byte, a page after the other, each of which would wait for all that
+        the disk was told to read before it.
+        """
+        size = os.fstat(file).st_size
+        os.posix_fadvise(file, max(0, size - END_BYTES), END_BYTES, os.POSIX_FADV_WILLNEED)
+        os.posix_fadvise(file, 0, min(size, END_BYTES), os.POSIX_FADV_WILLNEED)
+
     def _has(self, file: int, place: int) -> bool:
         try:
             return os.preadv(file, self._byte, place, os.RWF_NOWAIT) >= 0
@@ -876,6 +931,7 @@ class AdvisedFiles:
         file = self._open.get(path)
         if file is None:
             file = self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._advise_ends(file)
             if len(self._open) > MOST_OPEN:
                 os.close(self._open.popitem(last=False)[1])
         else:
