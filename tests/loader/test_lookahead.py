@@ -253,20 +253,6 @@ def test_blocks_of_a_mixture_are_asked_for_once_an_epoch_before_they_are_needed(
             assert all(before < used for before, used in zip(asked[source, block], first_uses, strict=True))
 
 
-def test_what_a_file_is_opened_by_is_asked_for_before_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = 1 << 20
-    (tmp_path / "a").write_bytes(bytes(size))
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(lookahead.os, "posix_fadvise", lambda _, start, length, advice: asked.append((start, start + length)))
-    monkeypatch.setattr(lookahead.AdvisedFiles, "_has", lambda *_: False)
-    files = lookahead.AdvisedFiles()
-    for low in (500_000, 300_000):
-        files.advise(str(tmp_path / "a"), low, low + 100_000)
-    files.close()
-    end = lookahead.END_BYTES
-    assert asked == [(size - end, size), (0, end), (500_000, 600_000), (300_000, 400_000)]
-
-
 def test_closing_does_not_wait_for_batches_that_never_come(tmp_path: Path) -> None:
     with npy_parts(tmp_path) as data:
         run = pen.Loader(data.shuffle(seed=7, block=10, window=4), 8)

@@ -80,9 +80,6 @@ MOST_RUNS = 64
 
 MOST_OPEN = 32
 
-END_BYTES = 64 << 10
-"""Bytes at the beginning and at the end of a file, which say where the others are: headers, footers, checksums of pages."""
-
 NONE: IntArray = np.empty(0, np.int64)
 
 Rows = tuple[Leaf, IntArray, IntArray]
@@ -913,14 +910,6 @@ class AdvisedFiles:
         if not all(self._has(file, place) for place in (start, (start + stop) // 2, stop - 1)):
             os.posix_fadvise(file, start, stop - start, os.POSIX_FADV_WILLNEED)
 
-    def _advise_ends(self, file: int) -> None:
-        """What a file is opened by is wanted before any other byte, a page after the other, each of which would wait for all that
-        the disk was told to read before it.
-        """
-        size = os.fstat(file).st_size
-        os.posix_fadvise(file, max(0, size - END_BYTES), END_BYTES, os.POSIX_FADV_WILLNEED)
-        os.posix_fadvise(file, 0, min(size, END_BYTES), os.POSIX_FADV_WILLNEED)
-
     def _has(self, file: int, place: int) -> bool:
         try:
             return os.preadv(file, self._byte, place, os.RWF_NOWAIT) >= 0
@@ -931,7 +920,6 @@ class AdvisedFiles:
         file = self._open.get(path)
         if file is None:
             file = self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._advise_ends(file)
             if len(self._open) > MOST_OPEN:
                 os.close(self._open.popitem(last=False)[1])
         else:
