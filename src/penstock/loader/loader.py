@@ -164,7 +164,7 @@ class Loader:
     @property
     def engine(self) -> str:
         """What makes the batches: "native" threads, Python "threads", an "executor", or the "caller" with ``threads=0``."""
-        return _choose_engine(self._work, self._schedule, self._threads, self._executor)[0]
+        return self._choose_engine()[0]
 
     @property
     def restart(self) -> bool:
@@ -283,20 +283,38 @@ class Loader:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _start(self, first: int, end: int | None) -> Engine:
-        return make_engine(
-            self._work,
-            self._schedule,
-            first,
-            end,
-            budget=self._budget,
-            threads=self._threads,
-            executor=self._executor,
-            meter=self._meter,
-        )
+    def _choose_engine(self) -> tuple[str, list[NativeGroup] | None]:
+        """The name of the engine that fits, and what native threads read."""
+        work, schedule = self._work, self._schedule
+        if self._executor is not None:
+            return "executor", None
+        if self._threads == 0 or len(work.out) == 1:
+            return "caller", None
+        groups = native_groups(work.stream) if work.transform is None and not work.out else None
+        sizes = [(count // schedule.shard.world, length) for count, length in schedule.shapes]
+        if groups is not None and not all(group.allows(*size) for group in groups for size in sizes):
+            groups = None
+        return ("threads" if groups is None else "native"), groups
 
-    def _delivered(self, place: Place) -> None:
-        self._at = (place.step + 1, place.next_epoch, place.next_position)
+    def _start(self, first: int, end: int | None) -> Engine:
+        """The engine that fits, for steps from ``first`` on; until ``end``, if there is one."""
+        work, schedule, budget, threads, meter = self._work, self._schedule, self._budget, self._threads, self._meter
+        work.prepare()
+        steps = range(first, MAX_LENGTH if end is None else end)
+        places = map(schedule.place, steps)
+        name, groups = self._choose_engine()
+        if self._executor is not None:
+            return ExecutorEngine(work, places, budget, self._executor, Lookahead(work, schedule, range(0)), meter)
+        if name == "caller":
+            return PlainEngine(work, places, Lookahead(work, schedule, steps, disk=False), meter)
+        ahead = Lookahead(work, schedule, steps, part=1.0 if groups is None else PINNED_PART)
+        try:
+            if groups is not None:
+                return NativeEngine(work, groups, schedule, steps, budget, threads, ahead, meter)
+            return ThreadEngine(work, places, budget, threads, ahead, meter)
+        except BaseException:  # such as no more threads
+            ahead.close()
+            raise
 
     # State
 
@@ -549,49 +567,6 @@ def _checked_out(out: Sequence[Outputs], stream: Stream, count: int) -> tuple[Ou
     return tuple(out)
 
 
-def make_engine(
-    work: Work,
-    schedule: Schedule,
-    first: int,
-    end: int | None,
-    *,
-    budget: int | None,
-    threads: int,
-    executor: Lent | None,
-    meter: Meter,
-) -> Engine:
-    """The engine that fits, for steps from ``first`` on; until ``end``, if there is one."""
-    work.prepare()
-    steps = range(first, MAX_LENGTH if end is None else end)
-    places = map(schedule.place, steps)
-    name, groups = _choose_engine(work, schedule, threads, executor)
-    if executor is not None:
-        return ExecutorEngine(work, places, budget, executor, Lookahead(work, schedule, range(0)), meter)
-    if name == "caller":
-        return PlainEngine(work, places, Lookahead(work, schedule, steps, disk=False), meter)
-    ahead = Lookahead(work, schedule, steps, part=1.0 if groups is None else PINNED_PART)
-    try:
-        if groups is not None:
-            return NativeEngine(work, groups, schedule, steps, budget, threads, ahead, meter)
-        return ThreadEngine(work, places, budget, threads, ahead, meter)
-    except BaseException:  # such as no more threads
-        ahead.close()
-        raise
-
-
-def _choose_engine(work: Work, schedule: Schedule, threads: int, executor: Lent | None) -> tuple[str, list[NativeGroup] | None]:
-    """The name of the engine that fits, and what native threads read."""
-    if executor is not None:
-        return "executor", None
-    if threads == 0 or len(work.out) == 1:
-        return "caller", None
-    groups = native_groups(work.stream) if work.transform is None and not work.out else None
-    sizes = [(count // schedule.shard.world, length) for count, length in schedule.shapes]
-    if groups is not None and not all(group.allows(*size) for group in groups for size in sizes):
-        groups = None
-    return ("threads" if groups is None else "native"), groups
-
-
 # Iterators
 
 
@@ -693,7 +668,7 @@ class Batches:
             self._check_restart()
             loader._moves += 1
             return self._next()
-        loader._delivered(place)
+        loader._at = (place.step + 1, place.next_epoch, place.next_position)
         loader._meter.leave(place.num_samples)
         return batch
 

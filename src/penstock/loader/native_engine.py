@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -110,12 +110,15 @@ class NativeGroup:
     def __init__(self, fields: list[NativeField], tables: Sequence[Sequence[RowTable]]) -> None:
         self.fixed = [field for field in fields if isinstance(field, FixedField)]
         self.varying = [field for field in fields if isinstance(field, VaryingField)]
+        self.fields: list[NativeField] = [*self.fixed, *self.varying]
+        """In the order in which the ring gives them."""
         self._tables = tables[0]
         self._are_own = all(table.line == (0, 1) for table in self._tables)
         self._lookup = None if self._are_own else make_lookup(self._tables)
         self._bases = np.cumsum([0, *(len(table.leaves) for table in self._tables)], dtype=np.int32)
         columns = [[leaf for table in own for leaf in table.leaves] for own in tables]
-        limits = [min(map(_limit, leaves), default=math.inf) for leaves in columns]
+        most = [[getattr(leaf, "max_batch_bytes", None) for leaf in leaves] for leaves in columns]  # that a leaf gives at once
+        limits = [min((limit for limit in column if limit is not None), default=math.inf) for column in most]
         by_name = {field.name: limit for field, limit in zip(fields, limits, strict=True)}
         self._is_direct = any(leaf.is_direct for leaves in columns for leaf in leaves)
         self._limits = [(field, by_name[field.name]) for field in self.fixed if not field.is_made]
@@ -123,26 +126,15 @@ class NativeGroup:
             list({id(leaf): leaf for leaf in leaves if leaf.remote is not None}.values()) for leaves in zip(*columns, strict=True)
         ]
         """Of each number of a leaf: those at URLs, of all fields."""
+        self.pins_of_row = max(map(len, self._leaves), default=0)
+        """The leaves at URLs of a row, each of which has a page pinned at least. The rows must be in memory while a ring reads."""
+        windows = [leaf.remote.window for leaves in self._leaves for leaf in leaves if leaf.remote is not None]
+        self.window_bytes = min((window.limit for window in windows), default=math.inf)
+        """The smallest window that rows are pinned in."""
 
     def allows(self, num_samples: int, seq_len: int | None) -> bool:
         """Whether the sources give batches of that size: a read that is refused tells why."""
         return all(num_samples * field.sample_bytes(seq_len) <= limit for field, limit in self._limits)
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether any rows are at URLs, and must be kept in memory while a ring reads them."""
-        return any(self._leaves)
-
-    @property
-    def window_bytes(self) -> float:
-        """The smallest window that rows are pinned in."""
-        files = (leaf.remote for leaves in self._leaves for leaf in leaves)
-        return min((one.window_bytes for one in files if one is not None), default=math.inf)
-
-    @property
-    def pins_of_row(self) -> int:
-        """The leaves at URLs of a row, each of which has a page pinned at least."""
-        return max(map(len, self._leaves), default=0)
 
     def remote_rows(self, which: Which | None, starts: IntArray, stops: IntArray) -> Iterator[tuple[Leaf, IntArray, IntArray]]:
         """Those of the runs [start, stop) of rows that are at URLs, leaf by leaf."""
@@ -151,11 +143,6 @@ class NativeGroup:
             for leaf in self._leaves[number] if starts.size else ():
                 held = getattr(leaf, "held_rows", None)  # of tokens in documents: the rows of these
                 yield from ((leaf, starts[here], stops[here]),) if held is None else held(starts[here], stops[here])
-
-    @property
-    def fields(self) -> list[NativeField]:
-        """In the order in which the ring gives them."""
-        return [*self.fixed, *self.varying]
 
     def make_ring(self, threads: int, room: tuple[int, int]) -> _core.BatchRing:
         """A ring that reads them; ``room`` is for the batches of varying fields: how many at least, and how many bytes."""
@@ -180,12 +167,6 @@ class NativeGroup:
                 own, rows[here] = table.find(ids[here])
                 which[here] = self._bases[number] + (0 if own is None else own)
         return which, rows
-
-
-def _limit(leaf: Leaf) -> float:
-    """The most bytes of a field that it gives at once."""
-    limit = getattr(leaf, "max_batch_bytes", None)
-    return math.inf if limit is None else limit
 
 
 def native_groups(stream: Stream) -> list[NativeGroup] | None:
@@ -297,7 +278,8 @@ class NativeEngine(Engine):
     ) -> None:
         self._work, self._groups, self._schedule, self._steps = work, groups, schedule, steps
         self._fields = [field for group in groups for field in group.fields]
-        self._order = list(native_leaves(work.stream)[0].read_schema)  # of the fields of a batch
+        self._stream, self._leaves = work.stream, native_leaves(work.stream)
+        self._order = list(self._leaves[0].read_schema)  # of the fields of a batch
         self._ahead, self._meter = ahead, meter
         self._threads = threads
         self._turn, self._taking, self._closed = threading.RLock(), False, False  # a signal handler may close
@@ -307,17 +289,16 @@ class NativeEngine(Engine):
         self._has_varying = any(group.varying for group in groups)
         self._most_pinned = PINNED_PART * min(group.window_bytes for group in groups)
         most_rows = max(count for count, _ in schedule.shapes) // schedule.shard.world
-        self._page_bytes = PAGE * most_rows * sum(group.pins_of_row for group in groups)
+        pins_of_row = sum(group.pins_of_row for group in groups)
+        self._is_remote, self._page_bytes = pins_of_row > 0, PAGE * most_rows * pins_of_row
         self._plain_depth = 0 if self._has_varying else self._depth()
         self._rings = self._make_rings()
         self._asked = steps.start
         self._found: _Found | None = None  # where the next samples are
         self._tree: tuple[int, _core.OrderNode] | None = None  # an epoch of a mixture
         self._stretches: deque[_Stretch] = deque()
-        self._stream, self._leaves = work.stream, native_leaves(work.stream)
         self._adds = work.finishes or any(leaf.has_weights for leaf in self._leaves)
         self._completes = self._leaves[0].completes
-        self._is_remote = any(group.is_remote for group in groups)
         self._is_plain = work.dealing is None and not any(leaf.has_bans or leaf.has_weights for leaf in self._leaves)
 
     def _make_rings(self) -> list[_core.BatchRing]:
@@ -359,20 +340,34 @@ class NativeEngine(Engine):
             count //= 2
         if count <= 1:
             return self._ask_one(first)
-        size = len(first.spans[0].run)
-
-        def plan() -> tuple[_Asked, ExitStack]:
-            asked = self._next_found(first, count)
-            return asked, self._hold(asked)
-
         try:
-            asked, hold = _heard(plan)
+            asked, hold = self._plan(first, count)
         except Exception:
             return self._ask_one(first)  # which knows what to do about errors
-        flat = self._put(asked, size)
-        self._stretches.append(_Stretch(first, count, flat, hold, first.next_position - first.position, runs=asked.runs))
+        self._put(asked, len(first.spans[0].run))
+        self._stretches.append(_Stretch(first, count, asked.picks, hold, first.next_position - first.position, runs=asked.runs))
         self._asked += count
         return True
+
+    def _plan(self, first: Place, count: int) -> "tuple[_Asked, ExitStack]":
+        """:meth:`_found_and_held`. An error of the data comes again, and is raised at its step; one that does not was raised by a
+        signal handler of the user's, and is raised now. Errors of files and object stores may have passed.
+        """
+        try:
+            return self._found_and_held(first, count)
+        except BatchError as error:
+            stray = error.__cause__ or error
+        except (PenstockError, OSError):
+            raise
+        except Exception as error:
+            stray = error
+        with self._found_and_held(first, count)[1]:
+            raise _Stray(stray)
+
+    def _found_and_held(self, first: Place, count: int) -> "tuple[_Asked, ExitStack]":
+        """Where the samples of the next batches are, and a hold on their bytes."""
+        asked = self._next_found(first, count) if count > 1 else self._find(self._work.picks(first))
+        return asked, self._hold(asked)
 
     def _next_found(self, first: Place, count: int) -> "_Asked":
         """Where the samples of the next batches are; those of more batches than are asked for now are located, and kept."""
@@ -403,12 +398,8 @@ class NativeEngine(Engine):
         return RecordPicks(ids, sources=leaves)
 
     def _ask_one(self, place: Place) -> bool:
-        def plan() -> tuple[_Asked, ExitStack]:
-            asked = self._find(self._work.picks(place))
-            return asked, self._hold(asked)
-
         try:
-            asked, hold = _heard(plan)
+            asked, hold = self._plan(place, 1)
         except WindowTooSmallError:
             if self._stretches:
                 return False  # batches under way fill the window
@@ -416,8 +407,8 @@ class NativeEngine(Engine):
         except Exception:
             self._put_nothing(place)
         else:
-            flat = self._put(asked, len(asked.picks))
-            self._stretches.append(_Stretch(place, 1, flat, hold, runs=asked.runs))
+            self._put(asked, len(asked.picks))
+            self._stretches.append(_Stretch(place, 1, asked.picks, hold, runs=asked.runs))
         self._asked += 1
         return True
 
@@ -439,14 +430,13 @@ class NativeEngine(Engine):
                 return _Asked(found, [], flat)
         return _Asked(found, [group.find(found.ids, streams) for group in self._groups])
 
-    def _put(self, asked: "_Asked", size: int) -> RecordPicks:
-        """Ask the rings for batches of ``size`` of those samples; the record, or first token, of each in its own source."""
+    def _put(self, asked: "_Asked", size: int) -> None:
+        """Ask the rings for batches of ``size`` of those samples."""
         for ring, (which, rows) in zip(self._rings, asked.rows, strict=False):
             ring.put(rows, size, which, asked.picks.seeds)
         if (runs := asked.runs) is not None:
             offsets, cuts = np.concatenate([[0], np.cumsum(runs.counts)]), np.ascontiguousarray(runs.first[::size])
             self._rings[0].put_runs(runs.starts, offsets, cuts, asked.streams_of_runs)  # tokens are one field
-        return asked.picks
 
     def _hold(self, asked: "_Asked") -> ExitStack:
         """Keeps the bytes of samples in memory until it is closed, where they are not in files of this machine."""
@@ -564,22 +554,6 @@ class _Stray(BaseException):
     def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.error = error
-
-
-def _heard(plan: "Callable[[], tuple[_Asked, ExitStack]]") -> "tuple[_Asked, ExitStack]":
-    """What ``plan`` gives. An error of the data comes again, and is raised at its step; one that does not was raised by a signal
-    handler of the user's, and is raised now. Errors of files and object stores may have passed.
-    """
-    try:
-        return plan()
-    except BatchError as error:
-        stray = error.__cause__ or error
-    except (PenstockError, OSError):
-        raise
-    except Exception as error:
-        stray = error
-    with plan()[1]:
-        raise _Stray(stray)
 
 
 def _work_out(order: _core.OrderNode, run: range, leaves: Which, ids: IntArray) -> bool:
