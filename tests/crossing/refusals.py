@@ -675,11 +675,12 @@ ROWS = (
     Row("balance by numbers below 0", _odd_costs, ValueError, "at least 0", sure=False, by_leg=True),
     Row(
         "balance in lanes",
-        lambda case: (
-            bool(_balance_of(case))
-            and any(
-                dict(stream.ordered.options).get("lanes", 1) > 1 for stream in leaves(case.stream) if isinstance(stream, Records)
-            )
+        lambda case: any(
+            dict(stream.ordered.options).get("lanes", 1) > 1
+            for leg in case.legs
+            if leg.balance is not None
+            for stream in leaves(case.stream_of(leg))
+            if isinstance(stream, Records)
         ),
         ValueError,
         "lanes",
