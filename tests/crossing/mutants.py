@@ -198,7 +198,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "a transform may give None", edit("loader.make_batch:Work.finish", "if made is None:", "if False:")
     yield (
         "the epoch after a resume that drops the rest",
-        edit("loader.schedule:EpochSchedule.epoch_at", "epoch + 1 if is_over and self.is_endless else epoch", "epoch"),
+        edit("loader.schedule:EpochSchedule.epoch_at", "return self.place(step).epoch", "return epoch"),
     )
     yield (
         "epochs shorter than a batch are dropped in silence",

@@ -265,3 +265,16 @@ def test_an_amendment_that_ends_a_run_where_a_state_was_saved_is_loaded_and_give
         run.load_state_dict(state)
         assert list(run) == []
         assert run.step == 3
+
+
+def test_epochs_that_drop_everything_are_passed_over_where_caps_make_later_ones_longer() -> None:
+    """Record 100 ends the first two epochs after one sample each; behind its cap, epochs have 12 samples."""
+    sources = {"a": pen.open({"x": np.arange(12)}), "b": pen.open({"x": np.arange(100, 101)})}
+    streams = {name: source.shuffle(seed=1) for name, source in sources.items()}
+    caps = {"a": 4, "b": 2}
+    mixed = pen.mix(streams, seed=3, stop="first_exhausted", weights={"a": 1, "b": 2}, period=4, max_epochs=caps)
+    with pen.Loader(mixed, 4, tail="drop") as loader:
+        epochs = [(loader.epoch, len(loader), sum(1 for _ in loader)) for _ in range(4)]
+        assert epochs == [(2, 3, 3), (3, 3, 3), (4, 3, 3), (5, 3, 3)]
+        assert loader.step == 12
+        assert list(loader) == []

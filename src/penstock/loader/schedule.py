@@ -159,9 +159,10 @@ class EpochSchedule:
         return self.start + self._first_steps + self._counts.before(epoch) - self._counts.before(self.epoch + 1)
 
     def epoch_at(self, step: int, epoch: int) -> int:
-        """The epoch of the batch of a step, where the run stands in ``epoch``: the next one, if too little is left of that."""
-        is_over = step == self.start and epoch == self.epoch and self._first_steps == 0 and self.tail != "wrap"
-        return epoch + 1 if is_over and self.is_endless else epoch
+        """The epoch of the batch of a step, where the run stands in ``epoch``: a later one, if no batch is left of that."""
+        if self.tail == "wrap" or step < self.first_step(epoch + 1) or (self.total is not None and step >= self.total):
+            return epoch
+        return self.place(step).epoch
 
     def steps_in(self, epoch: int) -> int:
         """Batches of an epoch."""
