@@ -241,6 +241,10 @@ def _amendment_fails(case: Case, words: str) -> bool:
     return isinstance(case.stream, Mix) and any(words == found for leg in case.legs for found in _amendment_errors(case, leg))
 
 
+def _is_amended(case: Case) -> bool:
+    return isinstance(case.stream, Mix) and bool(case.stream.amendments)
+
+
 def _amendment_errors(case: Case, leg: Leg) -> Iterator[str]:
     stream = case.stream_of(leg)
     assert isinstance(stream, Mix)
@@ -515,7 +519,7 @@ ROWS = (
     ),
     Row(
         "amendments within sequences",
-        lambda case: _amendment_fails(case, "leaves pieces"),
+        lambda case: _amendment_fails(case, "leaves pieces") or (_wrapped_batches(case) and _is_amended(case)),
         ValueError,
         "leaves pieces",
         sure=False,
