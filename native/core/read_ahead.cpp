@@ -58,36 +58,6 @@ std::shared_ptr<AheadFile> AheadFile::of(const FileVersion& version, int descrip
   return found;
 }
 
-Buffer AheadFile::Spare::take(std::size_t bytes) {
-  {
-    const std::lock_guard lock(mutex_);
-    const auto fits = [=](const Buffer& one) {
-      const std::size_t capacity = one.get_deleter().capacity;
-      return capacity >= bytes && capacity / 2 <= bytes;
-    };
-    const auto found = std::find_if(buffers_.begin(), buffers_.end(), fits);
-    if (found != buffers_.end()) {
-      std::swap(*found, buffers_.back());
-      Buffer taken = std::move(buffers_.back());
-      buffers_.pop_back();
-      return taken;
-    }
-  }
-  return take_buffer(bytes);
-}
-
-void AheadFile::Spare::put(Buffer memory) {
-  constexpr std::size_t kMost = 32;
-  const std::lock_guard lock(mutex_);
-  if (!is_closed_ && buffers_.size() < kMost) buffers_.push_back(std::move(memory));
-}
-
-void AheadFile::Spare::close() {
-  const std::lock_guard lock(mutex_);
-  is_closed_ = true;
-  buffers_.clear();
-}
-
 std::shared_ptr<const AheadFile::Extent> AheadFile::find(std::uint64_t offset, std::uint64_t bytes) const {
   std::shared_ptr<Extent> found;
   {
@@ -192,18 +162,15 @@ struct ReadAhead::Crew {
     std::vector<std::size_t> ends;
     for (Job& job : mine) {
       const std::uint64_t unit = job.file->alignment;
-      const std::uint64_t apart = direct_memory_unit(unit);
       const std::uint64_t low = job.extent->start / unit * unit;
       const std::uint64_t high = (job.extent->stop + unit - 1) / unit * unit;
       try {
-        job.extent->memory = spare->take((high - low + apart - 1) / apart * apart + apart);
-        job.extent->spare = spare;
+        job.extent->memory = take_disk_memory(high - low);
       } catch (const std::bad_alloc&) {
         ends.push_back(reads.size());
         continue;
       }
-      std::byte* const memory = job.extent->memory.get();
-      std::byte* const to = memory + (apart - reinterpret_cast<std::uintptr_t>(memory) % apart) % apart;
+      std::byte* const to = job.extent->memory.get();
       job.extent->data = to + (job.extent->start - low);
       for (std::uint64_t at = low; at < high; at += kPieceBytes) {
         reads.push_back({job.file->descriptor, at, to + (at - low), std::min(kPieceBytes, high - at), unit});
@@ -254,7 +221,6 @@ struct ReadAhead::Crew {
 
   std::uint64_t most_bytes;
   std::shared_ptr<DiskQueue> queue = DiskQueue::shared();
-  std::shared_ptr<AheadFile::Spare> spare = std::make_shared<AheadFile::Spare>();
   std::list<std::shared_ptr<const DirectFile>> files;  // the last used first; of the thread that asks
   std::mutex mutex;
   std::condition_variable work;
@@ -326,7 +292,6 @@ void ReadAhead::close() {
   crew_->work.notify_all();
   crew_->idle.notify_all();
   for (std::thread& thread : threads) thread.join();
-  crew_->spare->close();
 }
 
 }  // namespace penstock
