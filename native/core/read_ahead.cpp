@@ -112,6 +112,12 @@ struct ReadAhead::Crew {
     std::shared_ptr<AheadFile> ahead;
     std::shared_ptr<Extent> extent;
   };
+  struct Plan {
+    std::int64_t step;
+    std::string path;
+    std::uint64_t start;
+    std::uint64_t stop;
+  };
   struct Fetched {
     std::shared_ptr<AheadFile> ahead;
     std::weak_ptr<Extent> extent;
@@ -219,10 +225,35 @@ struct ReadAhead::Crew {
     return found;
   }
 
+  // Those whose step has come; with the lock of plans held.
+  void begin_due() {
+    for (; !planned.empty() && planned.front().step <= last_passed; planned.pop_front()) begin(planned.front());
+  }
+
+  void begin(const Plan& plan) {
+    const std::shared_ptr<const DirectFile> file = open(plan.path);
+    if (file == nullptr || plan.stop > file->bytes) return;
+    std::shared_ptr<AheadFile> ahead = AheadFile::of(file->version, file->descriptor);
+    {
+      const std::lock_guard lock(mutex);
+      if (is_closing) return;
+      std::shared_ptr<Extent> extent = ahead->add(plan.start, plan.stop);
+      if (extent == nullptr) return;
+      held += plan.stop - plan.start;
+      fetched.push_back({ahead, extent, plan.stop - plan.start});
+      jobs.push_back({file, std::move(ahead), std::move(extent)});
+      make_room();
+    }
+    work.notify_one();
+  }
+
   std::uint64_t most_bytes;
   std::shared_ptr<DiskQueue> queue = DiskQueue::shared();
-  std::list<std::shared_ptr<const DirectFile>> files;  // the last used first; of the thread that asks
-  std::mutex mutex;
+  std::mutex planning;
+  std::deque<Plan> planned;  // with that lock held, as the next two
+  std::int64_t last_passed = kNow;
+  std::list<std::shared_ptr<const DirectFile>> files;  // the last used first
+  std::mutex mutex;                                    // of all that follows
   std::condition_variable work;
   std::condition_variable idle;
   std::deque<Job> jobs;
@@ -243,22 +274,18 @@ ReadAhead::~ReadAhead() {
   close();
 }
 
-void ReadAhead::fetch(const std::string& path, std::uint64_t start, std::uint64_t stop) {
+void ReadAhead::fetch(const std::string& path, std::uint64_t start, std::uint64_t stop, std::int64_t step) {
   if (forks_ != fork_count() || stop <= start) return;
-  const std::shared_ptr<const DirectFile> file = crew_->open(path);
-  if (file == nullptr || stop > file->bytes) return;
-  std::shared_ptr<AheadFile> ahead = AheadFile::of(file->version, file->descriptor);
-  {
-    const std::lock_guard lock(crew_->mutex);
-    if (crew_->is_closing) return;
-    std::shared_ptr<AheadFile::Extent> extent = ahead->add(start, stop);
-    if (extent == nullptr) return;
-    crew_->held += stop - start;
-    crew_->fetched.push_back({ahead, extent, stop - start});
-    crew_->jobs.push_back({file, std::move(ahead), std::move(extent)});
-    crew_->make_room();
-  }
-  crew_->work.notify_one();
+  const std::lock_guard turn(crew_->planning);
+  crew_->planned.push_back({step, path, start, stop});
+  crew_->begin_due();
+}
+
+void ReadAhead::passed(std::int64_t step) {
+  if (forks_ != fork_count()) return;
+  const std::lock_guard turn(crew_->planning);
+  crew_->last_passed = std::max(crew_->last_passed, step);
+  crew_->begin_due();
 }
 
 void ReadAhead::wait() {

@@ -64,9 +64,9 @@ class AheadFile {
 // process a copy that misses what the disk wrote.
 std::uint64_t direct_memory_unit(std::uint64_t alignment);
 
-// Threads that read extents, in the order in which they were asked for. Extents that were not used are dropped, the oldest first,
-// when there are more bytes than allowed. For one thread at a time, but close may be called by another. In a forked child it does
-// nothing.
+// Threads that read extents, in the order in which they were asked for, each when its step has come: so that they can be asked
+// for long before. Extents that were not used are dropped, the oldest first, when there are more bytes than allowed. Safe to use
+// from several threads. In a forked child it does nothing.
 class ReadAhead {
  public:
   explicit ReadAhead(std::uint64_t most_bytes);
@@ -74,9 +74,13 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // Begins to read bytes [start, stop) of a file. What cannot be read is left to those who need it, and who tell.
-  void fetch(const std::string& path, std::uint64_t start, std::uint64_t stop);
-  // Waits until all that was asked for is there.
+  static constexpr std::int64_t kNow = INT64_MIN;
+
+  // Reads bytes [start, stop) of a file as soon as steps up to `step` have passed; in order of steps. What cannot be read is left
+  // to those who need it, and who tell.
+  void fetch(const std::string& path, std::uint64_t start, std::uint64_t stop, std::int64_t step = kNow);
+  void passed(std::int64_t step);
+  // Waits until all is there of which the step has come.
   void wait();
   // Bytes in memory or on their way.
   std::uint64_t size() const;

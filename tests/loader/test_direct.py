@@ -122,9 +122,9 @@ def test_blocks_are_brought_into_memory_before_they_are_read(tmp_path: Path, mon
     fetched: list[tuple[int, int]] = []
     real = AdvisedFiles.fetch
 
-    def fetch(self: AdvisedFiles, name: str, start: int, stop: int) -> None:
+    def fetch(self: AdvisedFiles, name: str, start: int, stop: int, step: int) -> None:
         fetched.append((start, stop))
-        real(self, name, start, stop)
+        real(self, name, start, stop, step)
 
     monkeypatch.setattr(AdvisedFiles, "fetch", fetch)
     monkeypatch.setattr(AdvisedFiles, "advise", None)  # would be an error
@@ -141,8 +141,8 @@ def test_what_is_read_in_vain_does_not_pile_up(tmp_path: Path, monkeypatch: pyte
     fetched: list[int] = []
     real = AdvisedFiles.fetch
 
-    def fetch(self: AdvisedFiles, name: str, start: int, stop: int) -> None:
-        real(self, name, start, stop)
+    def fetch(self: AdvisedFiles, name: str, start: int, stop: int, step: int) -> None:
+        real(self, name, start, stop, step)
         assert self._ahead is not None
         held.append(self._ahead.size)
         fetched.append(stop - start)
