@@ -96,6 +96,26 @@ void the_oldest_are_dropped_when_there_are_too_many() {
   check_equal(ahead.size(), std::uint64_t{0});
 }
 
+void extents_wait_for_their_step() {
+  const ScratchFile scratch("ahead-step");
+  scratch.fill(pattern(kBytes));
+  ReadAhead ahead(1 << 30);
+  ahead.fetch(scratch.path(), 0, 1000, 3);
+  ahead.fetch(scratch.path(), 1000, 3000, 3);
+  ahead.fetch(scratch.path(), 3000, 7000, 8);
+  check_equal(ahead.size(), std::uint64_t{0});
+  ahead.passed(2);
+  check_equal(ahead.size(), std::uint64_t{0});
+  ahead.passed(7);
+  check_equal(ahead.size(), std::uint64_t{3000});
+  ahead.fetch(scratch.path(), 7000, 7001, 5);  // behind the one of step 8
+  ahead.passed(4);                             // told late
+  check_equal(ahead.size(), std::uint64_t{3000});
+  ahead.passed(8);
+  ahead.wait();
+  check_equal(ahead.size(), std::uint64_t{7001});
+}
+
 void what_cannot_be_read_is_left_to_those_who_need_it() {
   const ScratchFile scratch("ahead-bad");
   scratch.fill(pattern(kBytes));
@@ -222,6 +242,7 @@ int main() {
   bytes_are_the_same_with_and_without_reading_ahead();
   extents_are_dropped_when_all_of_them_was_used();
   the_oldest_are_dropped_when_there_are_too_many();
+  extents_wait_for_their_step();
   what_cannot_be_read_is_left_to_those_who_need_it();
   a_file_that_was_cut_or_changed_is_an_error_although_its_bytes_are_here();
   a_file_that_got_its_old_time_back_is_read_again();
