@@ -181,6 +181,9 @@ class Asked:
             self.records += (stop - start) // 32
             self.change.notify()
 
+    def passed(self, step: int) -> None:
+        """Nothing was asked for ahead of its turn."""
+
     def close(self) -> None:
         """Nothing is open."""
 

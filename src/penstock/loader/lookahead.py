@@ -13,7 +13,9 @@ How the bytes of a stream at URLs are planned, in this order of preference:
 """
 
 import contextlib
+import itertools
 import os
+import sys
 import threading
 import weakref
 from bisect import bisect_left
@@ -74,6 +76,9 @@ figure (past the page cache: the second), up to the third.
 
 MOST_AHEAD_STEPS = 4096
 """The most steps that a disk reads ahead: looking ahead takes time too."""
+
+PLANNED_STEPS = 256
+"""How many steps before its turn a disk is told what to read past the page cache; it begins when its turn comes, without Python."""
 
 MOST_RUNS = 64
 """Runs of rows in a block on a disk; of a block in more pieces nothing is read ahead."""
@@ -703,13 +708,24 @@ class DiskAdvice:
     def __init__(self, work: Work, schedule: Schedule, steps: range, files: Any = None) -> None:
         self._passed = _Passed(steps.start - 1)
         walk = Walk(work, schedule, steps)
-        files = AdvisedFiles(lambda: direct_room(walk)) if files is None else files
-        arguments = disk_uses(walk), self._passed, files, weakref.ref(self, self._passed.told.put)
+        self._files = files = AdvisedFiles(lambda: direct_room(walk)) if files is None else files
+        uses = disk_uses(walk)
+        lead = PLANNED_STEPS if any(reads.is_direct for reads in walk.reads) else 0
+        if lead:
+            # What the first batches read is asked for here: a thread might come too late.
+            files.passed(steps.start - 1)
+            for use in uses:
+                if use[0] >= steps.start:
+                    uses = itertools.chain([use], uses)
+                    break
+                _ask_for(use, self._passed, files)
+        arguments = uses, lead, self._passed, files, weakref.ref(self, self._passed.told.put)
         self._thread = threading.Thread(target=_advise, args=arguments, name="penstock-disk-advice", daemon=True)
         self._thread.start()
 
     def passed(self, step: int) -> None:
         """Batches up to a step were made."""
+        self._files.passed(step)
         self._passed.told.put(step)
 
     def close(self) -> None:
@@ -742,17 +758,25 @@ class _Passed:
         return not self.is_closed
 
 
-def _advise(uses: "Iterator[DiskUse]", passed: _Passed, files: Any, owner: "weakref.ref[DiskAdvice]") -> None:
+def _advise(uses: "Iterator[DiskUse]", lead: int, passed: _Passed, files: Any, owner: "weakref.ref[DiskAdvice]") -> None:
     # What cannot be read is found again, and told, when the batch is made.
     with contextlib.suppress(PenstockError, OSError, ValueError), contextlib.closing(files):
-        for step, reads, units in uses:
-            if not passed.wait_for(step):
+        for use in uses:
+            step, reads, _ = use
+            if not passed.wait_for(step - (lead if reads is None or reads.is_direct else 0)):
                 return
-            for leaf, path, start, stop in () if reads is None else _extents_on_disk(reads, units):
-                for low in range(start, stop, PIECE_BYTES):
-                    if passed.is_closed:
-                        return
-                    (files.fetch if leaf.is_direct else files.advise)(path, low, min(stop, low + PIECE_BYTES))
+            _ask_for(use, passed, files)
+        passed.wait_for(sys.maxsize)  # what was read is needed until the end
+
+
+def _ask_for(use: "DiskUse", passed: _Passed, files: Any) -> None:
+    step, reads, units = use
+    for leaf, path, start, stop in () if reads is None else _extents_on_disk(reads, units):
+        for low in range(start, stop, PIECE_BYTES):
+            if passed.is_closed:
+                return
+            high = min(stop, low + PIECE_BYTES)
+            files.fetch(path, low, high, step) if leaf.is_direct else files.advise(path, low, high)
 
 
 def disk_extents(reads: StreamReads, units: range) -> Iterator[tuple[str, int, int]]:
@@ -897,12 +921,21 @@ class AdvisedFiles:
         self._open: OrderedDict[str, int] = OrderedDict()
         self._byte = [bytearray(1)]
         self._ahead: _core.ReadAhead | None = None
+        self._step: int | None = None
 
-    def fetch(self, path: str, start: int, stop: int) -> None:
-        """Begin to read bytes into memory of ours, until they were used."""
+    def fetch(self, path: str, start: int, stop: int, step: int) -> None:
+        """Read bytes into memory of ours when a step was passed, until they were used."""
         if self._ahead is None:
             self._ahead = _core.ReadAhead(self._room())
-        self._ahead.fetch(path, start, stop)
+            if self._step is not None:
+                self._ahead.passed(self._step)
+        self._ahead.fetch(path, start, stop, step)
+
+    def passed(self, step: int) -> None:
+        """Batches up to a step were made. From another thread."""
+        self._step = step
+        if self._ahead is not None:
+            self._ahead.passed(step)
 
     def advise(self, path: str, start: int, stop: int) -> None:
         """Tell the system that bytes are going to be read, unless it seems to have them."""
