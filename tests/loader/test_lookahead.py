@@ -271,6 +271,26 @@ def test_blocks_of_a_stream_that_rarely_comes_are_asked_for_before_they_are_need
             assert reads is None or step < needed[reads.stream.source, ids.start // 2]
 
 
+def test_what_is_read_directly_has_room_until_it_is_used_next_to_a_large_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group of the mapped stream decides how far ahead both are read; nearly all of that is read directly."""
+    monkeypatch.setattr(lookahead, "AHEAD_BYTES", 20 * 32)
+    monkeypatch.setattr(lookahead, "DIRECT_AHEAD_BYTES", 10 * 32)
+    names = [tmp_path / "mapped.npy", tmp_path / "direct.npy"]
+    for name in names:
+        np.save(name, ROWS)
+    with pen.open(names[0], io="map") as mapped, pen.open(names[1], io="direct") as direct:
+        parts = {"mapped": mapped.shuffle(seed=1, block=100, window=9), "direct": direct.shuffle(seed=2, block=5, window=2)}
+        run = pen.Loader(pen.mix(parts, weights={"mapped": 1, "direct": 19}, seed=3, stop="forever"), 8)
+        walk = Walk(run._work, run._schedule, range(100))
+        asked = [
+            (step, len(units) * 32) for step, reads, units in disk_uses(walk) if reads is not None and reads.stream.source is direct
+        ]
+        ahead = max(sum(size for at, size in asked if at <= step) - 8 * (step + 1) * 32 for step in range(100))
+        assert ahead <= lookahead.direct_room(walk)
+
+
 def test_closing_does_not_wait_for_batches_that_never_come(tmp_path: Path) -> None:
     with npy_parts(tmp_path) as data:
         run = pen.Loader(data.shuffle(seed=7, block=10, window=4), 8)

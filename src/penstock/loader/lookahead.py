@@ -826,8 +826,8 @@ def direct_room(walk: Walk) -> int:
     """The most bytes that may be in memory past the page cache: what is read ahead, and as much again for groups that are under
     way, twice, because files are read in pieces. What is more was read in vain: fields that no batch has, holes between records.
     """
-    direct = [reads for reads in walk.reads if reads.is_direct and reads.is_blockwise and _is_on_disk(reads)]
-    return int(min(4 * _ahead_bytes(direct), 2 * MOST_AHEAD_BYTES))
+    on_disk = [reads for reads in walk.reads if reads.is_blockwise and _is_on_disk(reads)]  # nearly all may be read directly
+    return int(min(4 * _ahead_bytes(on_disk), 2 * MOST_AHEAD_BYTES))
 
 
 class _Distance:
