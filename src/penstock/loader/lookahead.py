@@ -61,7 +61,7 @@ __all__ = [
 MOST_STEPS = 64
 MIXED_STEPS = 16
 """The most steps that are looked at together; few at first, so that the first requests are soon under way. Of a mixture, whose
-samples of a stream come in one step or another, fewer, and only for a disk.
+samples of a stream come in one step or another, fewer, and only for a disk: no more than read a quarter of what is read ahead.
 """
 
 KEPT_PART = 0.75
@@ -229,13 +229,13 @@ class Walk:
             found = self._reads[key] = same[0] if same else StreamReads(stream)
         return found
 
-    def stretches(self, *, mixed: int = 1) -> "Iterator[tuple[range, list[_Part]]]":
-        """Steps, and what they read; ``mixed`` is the most steps of a mixture that are looked at together. Samples that only fill
-        a batch up are left out, and read as they come.
+    def stretches(self, mixed: Callable[[], int] = lambda: 1) -> "Iterator[tuple[range, list[_Part]]]":
+        """Steps, and what they read; ``mixed`` tells the most steps of a mixture that are looked at together next. Samples that
+        only fill a batch up are left out, and read as they come.
         """
         step, most = self.steps.start, 1
         while step < self.steps.stop:
-            count, parts = self._stretch(step, most, mixed)
+            count, parts = self._stretch(step, most, mixed())
             yield range(step, step + count), parts
             step, most = step + count, min(MOST_STEPS, 2 * most)
 
@@ -819,23 +819,23 @@ def disk_uses(walk: Walk) -> Iterator[DiskUse]:
 
 def _blocks_of_steps(walk: "Walk") -> Iterator[DiskUse]:
     uses: dict[int, _DiskUse | None] = {}
-    distance, ahead_bytes = _Distance(walk.steps.start), 0.0
-    for steps, parts in walk.stretches(mixed=MIXED_STEPS):
-        yield distance.back(steps.start, ahead_bytes) - 1 - MOST_STEPS, None, range(0)
+    distance = _Distance(walk.steps.start)
+    for steps, parts in walk.stretches(distance.next_steps):
+        yield distance.back(steps.start) - 1 - MOST_STEPS, None, range(0)
         found: list[tuple[int, StreamReads, range]] = []
         read_bytes = 0.0
         for part in parts:
             reads = part.reads
             if id(reads) not in uses:
                 uses[id(reads)] = _DiskUse(reads) if reads.is_blockwise and _is_on_disk(reads) else None
-                ahead_bytes = _ahead_bytes([use.reads for use in uses.values() if use is not None])
+                distance.most = _ahead_bytes([use.reads for use in uses.values() if use is not None])
             use = uses[id(reads)]
             if use is not None and part.positions.size:
                 read_bytes += reads.unit_bytes * use.units(part)
                 found += ((step, reads, units) for step, units in use.fresh(part, steps))
         distance.add(steps.stop, read_bytes)
         for step, reads, units in sorted(found, key=lambda one: one[0]):
-            yield distance.back(step, ahead_bytes) - 1, reads, units
+            yield distance.back(step) - 1, reads, units
 
 
 def _ahead_bytes(streams: Sequence[StreamReads]) -> float:
@@ -850,8 +850,8 @@ def direct_room(walk: Walk) -> int:
     """The most bytes that may be in memory past the page cache: what is read ahead, and as much again for groups that are under
     way, twice, because files are read in pieces. What is more was read in vain: fields that no batch has, holes between records.
     """
-    direct = [reads for reads in walk.reads if reads.is_direct and reads.is_blockwise and _is_on_disk(reads)]
-    return int(min(4 * _ahead_bytes(direct), 2 * MOST_AHEAD_BYTES))
+    on_disk = [reads for reads in walk.reads if reads.is_blockwise and _is_on_disk(reads)]  # nearly all may be read directly
+    return int(min(4 * _ahead_bytes(on_disk), 2 * MOST_AHEAD_BYTES))
 
 
 class _Distance:
@@ -859,6 +859,8 @@ class _Distance:
 
     def __init__(self, step: int) -> None:
         self._steps, self._totals = [step], [0.0]  # bytes that are read before these steps; between two, evenly
+        self.most = 0.0
+        """Bytes that are read ahead."""
 
     def add(self, stop: int, read_bytes: float) -> None:
         """What is read from the last step on, up to ``stop``."""
@@ -867,9 +869,16 @@ class _Distance:
         if len(self._steps) > 4 * MOST_AHEAD_STEPS:
             del self._steps[: 2 * MOST_AHEAD_STEPS], self._totals[: 2 * MOST_AHEAD_STEPS]
 
-    def back(self, step: int, most: float) -> int:
-        """The first step, at most ``MOST_AHEAD_STEPS`` before ``step``, from which on no more than ``most`` bytes are before it."""
-        first = _between(_between(step, self._steps, self._totals) - most, self._totals, self._steps)
+    def next_steps(self) -> int:
+        """The steps, at most ``MIXED_STEPS``, that read a quarter of ``most`` if they go on like the last ones."""
+        if len(self._steps) == 1:
+            return 1
+        count, read_bytes = self._steps[-1] - self._steps[-2], self._totals[-1] - self._totals[-2]
+        return max(1, int(min(MIXED_STEPS, self.most / 4 * count / max(1.0, read_bytes))))
+
+    def back(self, step: int) -> int:
+        """The first step, at most ``MOST_AHEAD_STEPS`` before ``step``, from which on at most ``most`` bytes are before it."""
+        first = _between(_between(step, self._steps, self._totals) - self.most, self._totals, self._steps)
         return max(step - MOST_AHEAD_STEPS, int(first))
 
 
