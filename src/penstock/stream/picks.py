@@ -36,8 +36,8 @@ class RecordPicks:
         return self.take(slice(low, high))
 
     def take(self, places: slice | IntArray) -> "RecordPicks":
-        others = (self.weights, self.sources, self.seeds)
-        return RecordPicks(self.ids[places], *(None if one is None else one[places] for one in others))
+        others: list[Any] = [None if one is None else one[places] for one in (self.weights, self.sources, self.seeds)]
+        return RecordPicks(self.ids[places], *others)
 
     def with_seeds(self, seeds: npt.NDArray[np.uint64]) -> "RecordPicks":
         return RecordPicks(self.ids, self.weights, self.sources, seeds)
