@@ -58,13 +58,19 @@ def _native() -> ModuleType:
     with _lock:
         if _loaded is None or _loaded[0] != os.getpid():
             inherited = _NATIVE in sys.modules and (os.getpid() != _home or not _has_threads())
-            _loaded = os.getpid(), _load_copy() if inherited else importlib.import_module(_NATIVE)
+            _loaded = os.getpid(), _load_copy() if inherited else _load()
         return _loaded[1]
 
 
 def _has_threads() -> bool:
     """Whether the threads of some obstore run in this process: penstock may be imported only after a fork."""
     return any("tokio" in Path(f"/proc/self/task/{task}/comm").read_text() for task in os.listdir("/proc/self/task"))
+
+
+def _load() -> ModuleType:
+    import obstore._obstore
+
+    return obstore._obstore
 
 
 def _load_copy() -> ModuleType:
