@@ -322,18 +322,17 @@ void bind_loader(nb::module_& m) {
            "Document i has the tokens [bounds[i], bounds[i + 1]), of which the last are the separator; it is row rows[i] of "
            "reader "
            "which[i] (row i of the first).");
-  nb::class_<ReadAhead>(
-      m, "ReadAhead",
-      "Extents of files that are read directly, brought into memory before they are needed. For one thread; close "
-      "may be called by others.")
+  nb::class_<ReadAhead>(m, "ReadAhead", "Extents of files that are read directly, brought into memory before they are needed.")
       .def(nb::init<std::uint64_t>(), "most_bytes"_a, "The oldest that were not used are dropped when there are more bytes.")
       .def(
           "fetch",
-          [](ReadAhead& self, const PathName& path, std::uint64_t start, std::uint64_t stop) {
+          [](ReadAhead& self, const PathName& path, std::uint64_t start, std::uint64_t stop, std::int64_t step) {
             const nb::gil_scoped_release free;
-            self.fetch(path.bytes, start, stop);
+            self.fetch(path.bytes, start, stop, step);
           },
-          "path"_a, "start"_a, "stop"_a, "Begin to read bytes of a file; what cannot be read is left to those who need it.")
+          "path"_a, "start"_a, "stop"_a, "step"_a = ReadAhead::kNow,
+          "Read bytes of a file as soon as steps up to that one have passed; what cannot be read is left to those who need it.")
+      .def("passed", &ReadAhead::passed, "step"_a, nb::call_guard<nb::gil_scoped_release>(), "Steps up to this one have passed.")
       .def("wait", &ReadAhead::wait, nb::call_guard<nb::gil_scoped_release>(), "Wait until all that was asked for is there.")
       .def("close", &ReadAhead::close, nb::call_guard<nb::gil_scoped_release>(), "Drop everything. Idempotent.")
       .def_prop_ro("size", &ReadAhead::size, "Bytes in memory or on their way.");

@@ -471,13 +471,11 @@ void Stage::bring(std::span<Want> wants) {
     if (want.bytes > 0 && std::find(files_.begin(), files_.end(), want.file) == files_.end()) files_.push_back(want.file);
   }
   std::uint64_t end = 0;
-  std::uint64_t largest = 1;
   for (Want& want : wants) {
     want.at = nullptr;
     if (want.bytes == 0 || find_ahead(want)) continue;
     const std::uint64_t unit = want.file->alignment_;
     const std::uint64_t apart = direct_memory_unit(unit);
-    largest = std::max(largest, apart);
     const std::uint64_t stop = want.offset + want.bytes;
     const std::uint64_t first = want.offset / unit * unit;
     const std::uint64_t last = (stop + unit - 1) / unit * unit;
@@ -494,9 +492,11 @@ void Stage::bring(std::span<Want> wants) {
   }
   for (const Held& held : held_) held.file->ahead_->use(*held.extent, held.used);
   if (extents_.empty()) return;
-  end = (end + largest - 1) / largest * largest + largest;
-  if (buffer_ == nullptr || buffer_.get_deleter().capacity < end) buffer_ = take_buffer(end);
-  std::byte* const memory = buffer_.get() + (largest - reinterpret_cast<std::uintptr_t>(buffer_.get()) % largest) % largest;
+  if (buffer_ == nullptr || buffer_.get_deleter().bytes < end) {
+    buffer_.reset();
+    buffer_ = take_disk_memory(end);
+  }
+  std::byte* const memory = buffer_.get();
   for (const Extent& extent : extents_) {
     for (std::uint64_t at = extent.start; at < extent.stop; at += kMostAtOnce) {
       reads_.push_back({extent.file->descriptor_, at, memory + extent.place + (at - extent.start),

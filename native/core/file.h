@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/buffer_pool.h"
+#include "core/disk_memory.h"
 #include "core/disk_queue.h"
 #include "core/error.h"
 #include "core/landing.h"
@@ -148,7 +148,7 @@ class Stage {
   std::vector<const File*> files_;  // each once
   std::vector<Extent> extents_;
   std::vector<DiskRead> reads_;
-  Buffer buffer_;
+  DiskMemory buffer_;
 };
 
 // Reads bytes [offset, offset + out.size()) of a file that was listed before with that size and version (which may not be known),

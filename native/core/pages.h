@@ -20,6 +20,13 @@ inline void prefer_small_pages([[maybe_unused]] void* start, [[maybe_unused]] st
 #endif
 }
 
+// Not even to read. Advice only.
+inline void keep_from_children([[maybe_unused]] void* start, [[maybe_unused]] std::size_t bytes) {
+#ifdef MADV_DONTFORK
+  madvise(start, bytes, MADV_DONTFORK);
+#endif
+}
+
 // Gives memory back to the system; it reads as zeros afterwards. False with errno where that failed.
 inline bool discard_pages(void* start, std::size_t bytes) {
 #ifdef __linux__

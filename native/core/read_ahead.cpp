@@ -58,36 +58,6 @@ std::shared_ptr<AheadFile> AheadFile::of(const FileVersion& version, int descrip
   return found;
 }
 
-Buffer AheadFile::Spare::take(std::size_t bytes) {
-  {
-    const std::lock_guard lock(mutex_);
-    const auto fits = [=](const Buffer& one) {
-      const std::size_t capacity = one.get_deleter().capacity;
-      return capacity >= bytes && capacity / 2 <= bytes;
-    };
-    const auto found = std::find_if(buffers_.begin(), buffers_.end(), fits);
-    if (found != buffers_.end()) {
-      std::swap(*found, buffers_.back());
-      Buffer taken = std::move(buffers_.back());
-      buffers_.pop_back();
-      return taken;
-    }
-  }
-  return take_buffer(bytes);
-}
-
-void AheadFile::Spare::put(Buffer memory) {
-  constexpr std::size_t kMost = 32;
-  const std::lock_guard lock(mutex_);
-  if (!is_closed_ && buffers_.size() < kMost) buffers_.push_back(std::move(memory));
-}
-
-void AheadFile::Spare::close() {
-  const std::lock_guard lock(mutex_);
-  is_closed_ = true;
-  buffers_.clear();
-}
-
 std::shared_ptr<const AheadFile::Extent> AheadFile::find(std::uint64_t offset, std::uint64_t bytes) const {
   std::shared_ptr<Extent> found;
   {
@@ -142,6 +112,12 @@ struct ReadAhead::Crew {
     std::shared_ptr<AheadFile> ahead;
     std::shared_ptr<Extent> extent;
   };
+  struct Plan {
+    std::int64_t step;
+    std::string path;
+    std::uint64_t start;
+    std::uint64_t stop;
+  };
   struct Fetched {
     std::shared_ptr<AheadFile> ahead;
     std::weak_ptr<Extent> extent;
@@ -192,18 +168,15 @@ struct ReadAhead::Crew {
     std::vector<std::size_t> ends;
     for (Job& job : mine) {
       const std::uint64_t unit = job.file->alignment;
-      const std::uint64_t apart = direct_memory_unit(unit);
       const std::uint64_t low = job.extent->start / unit * unit;
       const std::uint64_t high = (job.extent->stop + unit - 1) / unit * unit;
       try {
-        job.extent->memory = spare->take((high - low + apart - 1) / apart * apart + apart);
-        job.extent->spare = spare;
+        job.extent->memory = take_disk_memory(high - low);
       } catch (const std::bad_alloc&) {
         ends.push_back(reads.size());
         continue;
       }
-      std::byte* const memory = job.extent->memory.get();
-      std::byte* const to = memory + (apart - reinterpret_cast<std::uintptr_t>(memory) % apart) % apart;
+      std::byte* const to = job.extent->memory.get();
       job.extent->data = to + (job.extent->start - low);
       for (std::uint64_t at = low; at < high; at += kPieceBytes) {
         reads.push_back({job.file->descriptor, at, to + (at - low), std::min(kPieceBytes, high - at), unit});
@@ -252,11 +225,35 @@ struct ReadAhead::Crew {
     return found;
   }
 
+  // Those whose step has come; with the lock of plans held.
+  void begin_due() {
+    for (; !planned.empty() && planned.front().step <= last_passed; planned.pop_front()) begin(planned.front());
+  }
+
+  void begin(const Plan& plan) {
+    const std::shared_ptr<const DirectFile> file = open(plan.path);
+    if (file == nullptr || plan.stop > file->bytes) return;
+    std::shared_ptr<AheadFile> ahead = AheadFile::of(file->version, file->descriptor);
+    {
+      const std::lock_guard lock(mutex);
+      if (is_closing) return;
+      std::shared_ptr<Extent> extent = ahead->add(plan.start, plan.stop);
+      if (extent == nullptr) return;
+      held += plan.stop - plan.start;
+      fetched.push_back({ahead, extent, plan.stop - plan.start});
+      jobs.push_back({file, std::move(ahead), std::move(extent)});
+      make_room();
+    }
+    work.notify_one();
+  }
+
   std::uint64_t most_bytes;
   std::shared_ptr<DiskQueue> queue = DiskQueue::shared();
-  std::shared_ptr<AheadFile::Spare> spare = std::make_shared<AheadFile::Spare>();
-  std::list<std::shared_ptr<const DirectFile>> files;  // the last used first; of the thread that asks
-  std::mutex mutex;
+  std::mutex planning;
+  std::deque<Plan> planned;  // with that lock held, as the next two
+  std::int64_t last_passed = kNow;
+  std::list<std::shared_ptr<const DirectFile>> files;  // the last used first
+  std::mutex mutex;                                    // of all that follows
   std::condition_variable work;
   std::condition_variable idle;
   std::deque<Job> jobs;
@@ -277,22 +274,18 @@ ReadAhead::~ReadAhead() {
   close();
 }
 
-void ReadAhead::fetch(const std::string& path, std::uint64_t start, std::uint64_t stop) {
+void ReadAhead::fetch(const std::string& path, std::uint64_t start, std::uint64_t stop, std::int64_t step) {
   if (forks_ != fork_count() || stop <= start) return;
-  const std::shared_ptr<const DirectFile> file = crew_->open(path);
-  if (file == nullptr || stop > file->bytes) return;
-  std::shared_ptr<AheadFile> ahead = AheadFile::of(file->version, file->descriptor);
-  {
-    const std::lock_guard lock(crew_->mutex);
-    if (crew_->is_closing) return;
-    std::shared_ptr<AheadFile::Extent> extent = ahead->add(start, stop);
-    if (extent == nullptr) return;
-    crew_->held += stop - start;
-    crew_->fetched.push_back({ahead, extent, stop - start});
-    crew_->jobs.push_back({file, std::move(ahead), std::move(extent)});
-    crew_->make_room();
-  }
-  crew_->work.notify_one();
+  const std::lock_guard turn(crew_->planning);
+  crew_->planned.push_back({step, path, start, stop});
+  crew_->begin_due();
+}
+
+void ReadAhead::passed(std::int64_t step) {
+  if (forks_ != fork_count()) return;
+  const std::lock_guard turn(crew_->planning);
+  crew_->last_passed = std::max(crew_->last_passed, step);
+  crew_->begin_due();
 }
 
 void ReadAhead::wait() {
@@ -326,7 +319,6 @@ void ReadAhead::close() {
   crew_->work.notify_all();
   crew_->idle.notify_all();
   for (std::thread& thread : threads) thread.join();
-  crew_->spare->close();
 }
 
 }  // namespace penstock

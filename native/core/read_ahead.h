@@ -14,7 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/buffer_pool.h"
+#include "core/disk_memory.h"
 #include "core/disk_queue.h"
 #include "core/file.h"
 #include "core/fork_local.h"
@@ -24,32 +24,15 @@ namespace penstock {
 // What of one version of a file is in memory, or on its way. Safe to use from several threads.
 class AheadFile {
  public:
-  // Memory of extents that are gone, for the next ones: fresh memory costs as much as reading into it.
-  class Spare {
-   public:
-    Buffer take(std::size_t bytes);
-    void put(Buffer memory);
-    void close();
-
-   private:
-    std::mutex mutex_;
-    std::vector<Buffer> buffers_;
-    bool is_closed_ = false;
-  };
-
   enum class State : int { pending, ready, failed };
   struct Extent {
     std::uint64_t start;  // in the file
     std::uint64_t stop;
     std::int64_t left;  // bytes that are still to be used, as far as known; with the lock of the file held
-    Buffer memory = {};
+    DiskMemory memory = {};
     const std::byte* data = nullptr;  // of `start`
     std::atomic<State> state{State::pending};
-    std::shared_ptr<Spare> spare = {};
 
-    ~Extent() {
-      if (spare != nullptr && memory != nullptr) spare->put(std::move(memory));
-    }
     bool holds(std::uint64_t offset, std::uint64_t bytes) const { return offset >= start && offset + bytes <= stop; }
   };
 
@@ -57,7 +40,8 @@ class AheadFile {
   // back is another one.
   static std::shared_ptr<AheadFile> of(const FileVersion& version, int descriptor);
 
-  bool is_empty() const { return count_.load(std::memory_order_acquire) == 0; }
+  // A forked child has none of them.
+  bool is_empty() const { return count_.load(std::memory_order_acquire) == 0 || forks_ != fork_count(); }
   // The extent that holds these bytes, after a wait if they are on their way; null if there is none.
   std::shared_ptr<const Extent> find(std::uint64_t offset, std::uint64_t bytes) const;
   // Bytes of an extent were used. When all were it is dropped, and its memory is gone with its last user.
@@ -71,6 +55,7 @@ class AheadFile {
   mutable std::mutex mutex_;
   std::map<std::uint64_t, std::shared_ptr<Extent>> extents_;  // by their starts
   std::atomic<std::size_t> count_{0};
+  const std::uint32_t forks_ = fork_count();
   std::shared_ptr<DiskQueue> queue_ = DiskQueue::shared();  // rings stay as long as any file is open that is read directly
 };
 
@@ -79,9 +64,9 @@ class AheadFile {
 // process a copy that misses what the disk wrote.
 std::uint64_t direct_memory_unit(std::uint64_t alignment);
 
-// Threads that read extents, in the order in which they were asked for. Extents that were not used are dropped, the oldest first,
-// when there are more bytes than allowed. For one thread at a time, but close may be called by another. In a forked child it does
-// nothing.
+// Threads that read extents, in the order in which they were asked for, each when its step has come: so that they can be asked
+// for long before. Extents that were not used are dropped, the oldest first, when there are more bytes than allowed. Safe to use
+// from several threads. In a forked child it does nothing.
 class ReadAhead {
  public:
   explicit ReadAhead(std::uint64_t most_bytes);
@@ -89,9 +74,13 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // Begins to read bytes [start, stop) of a file. What cannot be read is left to those who need it, and who tell.
-  void fetch(const std::string& path, std::uint64_t start, std::uint64_t stop);
-  // Waits until all that was asked for is there.
+  static constexpr std::int64_t kNow = INT64_MIN;
+
+  // Reads bytes [start, stop) of a file as soon as steps up to `step` have passed; in order of steps. What cannot be read is left
+  // to those who need it, and who tell.
+  void fetch(const std::string& path, std::uint64_t start, std::uint64_t stop, std::int64_t step = kNow);
+  void passed(std::int64_t step);
+  // Waits until all is there of which the step has come.
   void wait();
   // Bytes in memory or on their way.
   std::uint64_t size() const;

@@ -467,7 +467,7 @@ void StoreReader::page_extents(std::uint32_t field, std::span<const std::int64_t
   in_slices(all_ids.size(), [&](std::size_t first, std::size_t count) {
     const std::span<const std::int64_t> ids = all_ids.subspan(first, count);
     const Session session(*this, field);
-    session.for_each(ids, 0, count, [&](std::size_t i, const Source& source) {
+    session.for_each_placed(ids, 0, count, [&](std::size_t i, const Source& source) {
       std::uint64_t* const out = all_out + 3 * (first + i);
       out[0] = place(field, static_cast<std::uint64_t>(ids[i])).chunk;
       out[1] = out[2] = 0;

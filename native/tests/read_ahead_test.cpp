@@ -96,6 +96,26 @@ void the_oldest_are_dropped_when_there_are_too_many() {
   check_equal(ahead.size(), std::uint64_t{0});
 }
 
+void extents_wait_for_their_step() {
+  const ScratchFile scratch("ahead-step");
+  scratch.fill(pattern(kBytes));
+  ReadAhead ahead(1 << 30);
+  ahead.fetch(scratch.path(), 0, 1000, 3);
+  ahead.fetch(scratch.path(), 1000, 3000, 3);
+  ahead.fetch(scratch.path(), 3000, 7000, 8);
+  check_equal(ahead.size(), std::uint64_t{0});
+  ahead.passed(2);
+  check_equal(ahead.size(), std::uint64_t{0});
+  ahead.passed(7);
+  check_equal(ahead.size(), std::uint64_t{3000});
+  ahead.fetch(scratch.path(), 7000, 7001, 5);  // behind the one of step 8
+  ahead.passed(4);                             // told late
+  check_equal(ahead.size(), std::uint64_t{3000});
+  ahead.passed(8);
+  ahead.wait();
+  check_equal(ahead.size(), std::uint64_t{7001});
+}
+
 void what_cannot_be_read_is_left_to_those_who_need_it() {
   const ScratchFile scratch("ahead-bad");
   scratch.fill(pattern(kBytes));
@@ -195,6 +215,7 @@ void a_forked_child_reads_by_itself() {
   const Image data = pattern(kBytes);
   scratch.fill(data);
   ReadAhead ahead(1 << 30);
+  const auto opened = File::open(scratch.path(), kBytes, FileAccess::direct);
   ahead.fetch(scratch.path(), 0, kBytes);
   const pid_t child = fork();
   if (child == 0) {
@@ -205,7 +226,10 @@ void a_forked_child_reads_by_itself() {
     Stage stage;
     Stage::Want want{file.get(), 5, 100'000};
     stage.bring({&want, 1});
-    _exit(is_right(want, data) ? 0 : 1);
+    const bool is_same = is_right(want, data);
+    Stage::Want of_parent{opened.get(), 5, 100'000};  // which the parent has in memory, or waits for
+    stage.bring({&of_parent, 1});
+    _exit(is_same && is_right(of_parent, data) ? 0 : 1);
   }
   int status = 0;
   waitpid(child, &status, 0);
@@ -218,6 +242,7 @@ int main() {
   bytes_are_the_same_with_and_without_reading_ahead();
   extents_are_dropped_when_all_of_them_was_used();
   the_oldest_are_dropped_when_there_are_too_many();
+  extents_wait_for_their_step();
   what_cannot_be_read_is_left_to_those_who_need_it();
   a_file_that_was_cut_or_changed_is_an_error_although_its_bytes_are_here();
   a_file_that_got_its_old_time_back_is_read_again();

@@ -763,16 +763,19 @@ class DocumentLine:
 
 class ReadAhead:
     """
-    Extents of files that are read directly, brought into memory before they are needed. For one thread; close may be called by others.
+    Extents of files that are read directly, brought into memory before they are needed.
     """
 
     def __init__(self, most_bytes: int) -> None:
         """The oldest that were not used are dropped when there are more bytes."""
 
-    def fetch(self, path: str | bytes, start: int, stop: int) -> None:
+    def fetch(self, path: str | bytes, start: int, stop: int, step: int = -9223372036854775808) -> None:
         """
-        Begin to read bytes of a file; what cannot be read is left to those who need it.
+        Read bytes of a file as soon as steps up to that one have passed; what cannot be read is left to those who need it.
         """
+
+    def passed(self, step: int) -> None:
+        """Steps up to this one have passed."""
 
     def wait(self) -> None:
         """Wait until all that was asked for is there."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from operator import methodcaller
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,18 @@ from penstock.errors import CastError, SchemaMismatchError, SourceChangedError
 from penstock.fingerprint import digest_arrays, fingerprint_arrays, fingerprint_of
 from penstock.interrupt import exposed
 from penstock.process import FewOpen, map_at_once
-from penstock.records import DENSE, SAMPLINGS, Blocks, Recipe, Sampling, Source, common_metadata, is_same_data, provide
+from penstock.records import (
+    DENSE,
+    SAMPLINGS,
+    Blocks,
+    Recipe,
+    Sampling,
+    Source,
+    by_number,
+    common_metadata,
+    is_same_data,
+    provide,
+)
 from penstock.row_table import ChosenRows, JoinedRows, RowTable
 from penstock.schema import Field
 from penstock.store.column import as_batch, guess_field, make_column, try_cast
@@ -61,6 +72,9 @@ class View(Source):
     @property
     def reads_blocks(self) -> bool:
         return self._source.reads_blocks
+
+    def has_documents(self, field: str) -> bool:
+        return self._source.has_documents(field)
 
     def close(self) -> None:
         self._source.close()
@@ -123,9 +137,6 @@ class Selection(View):
         chosen = {id(table): ChosenRows(table, self._ids) for table, _ in inner.values()}
         return {name: (chosen[id(table)], own) for name, (table, own) in inner.items()}
 
-    def has_documents(self, field: str) -> bool:
-        return self._source.has_documents(field)
-
     def lengths(self, field: str, ids: Any) -> IntArray:
         return self._source.lengths(field, self._chosen(as_ids(ids, len(self))))
 
@@ -174,9 +185,6 @@ class Picked(View):
 
     def lengths(self, field: str, ids: Any) -> IntArray:
         return self._source.lengths(field, ids)
-
-    def has_documents(self, field: str) -> bool:
-        return self._source.has_documents(field)
 
     def _recipe(self) -> Recipe:
         return (Picked, (self._source, list(self._schema)))
@@ -254,9 +262,6 @@ class Cast(View):
         remedy = "cast with allow='round', or to another type" if could_round else "cast to a wider type"
         return CastError(f"field {name!r}: record {record} has {shown(value.item())}, which does not fit {element}: {remedy}")
 
-    def has_documents(self, field: str) -> bool:
-        return self._source.has_documents(field)
-
     def lengths(self, field: str, ids: Any) -> IntArray:
         return self._source.lengths(field, ids)
 
@@ -276,6 +281,7 @@ def _cast_field(name: str, field: Field, dtype: npt.DTypeLike) -> Field:
 
 
 Record = dict[str, Any]
+T = TypeVar("T")
 
 
 class Mapped(View):
@@ -589,12 +595,13 @@ class Concat(Source):
 
     def file_versions(self) -> Hashable | None:
         """Of all parts, which are opened for it."""
-        found = tuple(map(self._versions_of, range(len(self._listed))))
+        found = tuple(self._ask_part(number, methodcaller("file_versions")) for number in range(len(self._listed)))
         return None if None in found else found
 
-    def _versions_of(self, number: int) -> Hashable | None:
+    def _ask_part(self, number: int, ask: Callable[[Source], T]) -> T:
+        """What a part says."""
         with self._parts.use(number) as source:
-            return source.file_versions()
+            return ask(source)
 
     def sampled(self) -> list[Part]:
         """The parts with all sample digests that are known of them."""
@@ -614,8 +621,7 @@ class Concat(Source):
         part = self._listed[number]
         if part.samples is not None:
             return part.samples.get(name)
-        with self._parts.use(number) as source:
-            return self._share(source, _SHARED[name])
+        return self._ask_part(number, lambda source: self._share(source, _SHARED[name]))
 
     def _share(self, source: Source, sampling: Sampling) -> str | None:
         """What a part gives, as one of many."""
@@ -634,8 +640,7 @@ class Concat(Source):
     @cached_property
     def _block_size(self) -> int:
         first = next(number for number, part in enumerate(self._listed) if part.length)
-        with self._parts.use(first) as source:
-            return source.blocks.size
+        return int(self._ask_part(first, lambda source: source.blocks.size))
 
     @property
     def reads_blocks(self) -> bool:
@@ -660,10 +665,7 @@ class Concat(Source):
         numbers = np.searchsorted(self._ends, ids, side="right")
         if ids.size and numbers[0] == numbers[-1] and np.all(numbers == numbers[0]):
             return self._read_part(int(numbers[0]), ids, fields, out)
-        order = np.argsort(numbers, kind="stable")
-        edges = np.flatnonzero(np.diff(numbers[order])) + 1
-        runs = [run for run in np.split(order, edges) if run.size]
-        parts = [(run, self._read_part(int(numbers[run[0]]), ids[run], fields, {})) for run in runs]
+        parts = [(run, self._read_part(number, ids[run], fields, {})) for number, run in by_number(numbers)]
         return {
             name: scatter(name, self._given[name], [(run, batch[name]) for run, batch in parts], ids.size, out) for name in fields
         }
@@ -679,7 +681,7 @@ class Concat(Source):
             return super().row_tables()
         if self._num_remote > 0:
             self._open_all()
-        inner = [self._tables_of(number) for number in range(len(self._listed))]
+        inner = [self._ask_part(number, methodcaller("row_tables")) for number in range(len(self._listed))]
         lengths, joined = [part.length for part in self._listed], dict[tuple[int, ...], RowTable]()
         found: dict[str, tuple[RowTable, str]] = {}
         for name in self._given:
@@ -698,24 +700,15 @@ class Concat(Source):
             for number, source in zip(missing, opened, strict=True):
                 self._parts.add({number: source})
 
-    def _tables_of(self, number: int) -> Mapping[str, tuple[RowTable, str]]:
-        with self._parts.use(number) as source:
-            return source.row_tables()
-
     def has_documents(self, field: str) -> bool:
         """Whether all parts that have records have."""
-        return all(self._has_documents(number, field) for number, part in enumerate(self._listed) if part.length)
-
-    def _has_documents(self, number: int, field: str) -> bool:
-        with self._parts.use(number) as source:
-            return source.has_documents(field)
+        asked = methodcaller("has_documents", field)
+        return all(self._ask_part(number, asked) for number, part in enumerate(self._listed) if part.length)
 
     def lengths(self, field: str, ids: Any) -> IntArray:
         wanted = as_ids(ids, len(self))
-        numbers = np.searchsorted(self._ends, wanted, side="right")
         found = np.empty(wanted.size, np.int64)
-        for number in np.unique(numbers).tolist():
-            here = numbers == number
+        for number, here in by_number(np.searchsorted(self._ends, wanted, side="right")):
             with self._parts.use(number) as source:
                 found[here] = source.lengths(field, wanted[here] - (self._ends[number] - self._listed[number].length))
         return found

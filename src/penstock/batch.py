@@ -325,10 +325,8 @@ def _present(column: np.ma.MaskedArray[Any, Any]) -> npt.NDArray[np.bool_]:
 
 def batch_bytes(batch: Any) -> int:
     """Bytes of the arrays of a batch."""
-    if isinstance(batch, Mapping):
-        return sum(batch_bytes(value) for value in batch.values())
-    if isinstance(batch, list | tuple):
-        return sum(batch_bytes(value) for value in batch)
+    if isinstance(batch, Mapping | list | tuple):
+        return sum(map(batch_bytes, batch.values() if isinstance(batch, Mapping) else batch))
     if isinstance(batch, Ragged):
         return int(batch.values.nbytes + batch.offsets.nbytes)
     return int(getattr(batch, "nbytes", 64))

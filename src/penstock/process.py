@@ -19,7 +19,18 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from penstock.interrupt import HEARD_S, check, exposed, shielded
 
-__all__ = ["FewOpen", "ForkAware", "Recent", "end_threads", "first_of", "in_thread", "interruptible", "map_at_once", "need"]
+__all__ = [
+    "FewOpen",
+    "ForkAware",
+    "Recent",
+    "end_threads",
+    "first_of",
+    "in_thread",
+    "interruptible",
+    "map_at_once",
+    "need",
+    "need_unforked",
+]
 
 AT_ONCE = 32
 PACKAGES = {"PIL": "pillow", "lance": "pylance"}
@@ -331,3 +342,17 @@ def need(module: str, extra: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0]
         raise ImportError(f"this needs {PACKAGES.get(package, package)}: pip install 'penstock[{extra}]'") from error
+
+
+_users: dict[str, int] = {}
+"""The process that uses a library whose threads do not come along when it forks."""
+
+
+def need_unforked(module: str, extra: str, name: str, why: str) -> Any:
+    """The same of a library that cannot be used in a child of the process that uses it: RuntimeError there, with the remedy."""
+    if _users.setdefault(module, os.getpid()) != os.getpid():
+        raise RuntimeError(
+            f"{name} cannot be read in a forked process after its parent has read {name}, {why}: start processes with the method "
+            "'spawn' (multiprocessing_context='spawn' of a torch DataLoader), or read in threads"
+        )
+    return need(module, extra)

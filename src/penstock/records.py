@@ -6,7 +6,7 @@ A class of your own gives ``schema``, ``fingerprint``, ``__len__``, ``_read`` an
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,8 +43,10 @@ __all__ = [
     "Recipe",
     "Sampling",
     "Source",
+    "by_number",
     "common_metadata",
     "is_same_data",
+    "joined_extents",
     "provide",
 ]
 
@@ -55,6 +57,13 @@ Extents = tuple[IntArray, IntArray, IntArray]
 """Numbers of files, and the bytes from and to in them."""
 
 NOWHERE: Extents = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def joined_extents(found: Iterable[Extents]) -> Extents:
+    """All of them as one."""
+    numbers, low, high = (np.concatenate(column) for column in zip(NOWHERE, *found, strict=True))
+    return numbers, low, high
+
 
 Recipe = tuple[Callable[..., "Source"], tuple[Any, ...]]
 """A function and the arguments with which it opens an equal source in another process."""
@@ -101,6 +110,13 @@ class Blocks:
     def of(self, ids: IntArray) -> IntArray:
         """The block of each id."""
         return ids // self.size if self.ends is None else np.searchsorted(self.ends, ids, side="right").astype(np.int64)
+
+
+def by_number(numbers: IntArray) -> list[tuple[int, IntArray]]:
+    """Every number once, the smallest first, with the places that have it, in their order."""
+    order = np.argsort(numbers, kind="stable")
+    found, heads = np.unique(numbers[order], return_index=True)
+    return list(zip(found.tolist(), np.split(order, heads[1:]), strict=True)) if found.size else []
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def _of_one(loader: Loader, steps: int, times: int) -> StreamPlan:
             end = samples + missing.size
             repeated = _repeated(stream, length, end, missing, times)
         seen = _Seen(samples, samples, None if mean is None else float(mean) * samples, repeated)
-        last = _step_with(schedule, length - 1, steps) if length else None
+        last = _step_at(schedule, 0, (length - 1) * stream.stride, steps) if length else None
         return _described("data", stream, seen, (samples, seen.tokens), [last, None], length)
     cut = [(count, stream.sized(size)) for count, size in _by_phase(schedule, steps)]
     if stream.counts_samples:  # packs: other sequences in every phase
@@ -386,8 +386,3 @@ def _last_of(schedule: Schedule, step: int) -> tuple[int, int]:
     if place.next_epoch > place.epoch and place.next_position == 0:
         return place.next_epoch - 1, 1 << 63
     return place.next_epoch, place.next_position - 1
-
-
-def _step_with(schedule: Schedule, sample: int, steps: int) -> int | None:
-    """The step with a sample of the first epoch of a stream that is no mixture."""
-    return _step_at(schedule, 0, sample * schedule.stream.stride, steps)

@@ -1,6 +1,7 @@
 """Field and codec: the type of one named part of a record, how it is compressed, and the form of both in the manifest."""
 
 import base64
+import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -261,10 +262,7 @@ class Field:
     @cached_property
     def stride(self) -> int:
         """Bytes of a decoded record of a fixed field."""
-        size = self.dtype.itemsize
-        for length in self.shape:
-            size *= length
-        return size
+        return self.dtype.itemsize * math.prod(self.shape)
 
     def __repr__(self) -> str:
         options = [] if isinstance(self.codec, Raw) else [f"codec={self.codec!r}"]
@@ -296,19 +294,21 @@ def is_plain_name(name: str) -> bool:
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
-def _name_fault(name: object) -> str | None:
-    """What is wrong with a field name; None if nothing is."""
+def _check_name(name: object) -> None:
+    """ValueError, with what is wrong, unless this can be the name of a field."""
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
-        return f"expected a text of 1 to {MAX_NAME} characters"
-    if is_plain_name(name):
-        return None
-    if any(unicodedata.category(char) in _HIDDEN or (char.isspace() and char != " ") for char in name):
-        return "expected visible characters and spaces only"
-    if name != name.strip():
-        return "expected no space at the beginning or the end"
-    if not unicodedata.is_normalized("NFC", name):
-        return "expected the normal form NFC, as unicodedata.normalize('NFC', name) gives it"
-    return None
+        fault = f"expected a text of 1 to {MAX_NAME} characters"
+    elif is_plain_name(name):
+        return
+    elif any(unicodedata.category(char) in _HIDDEN or (char.isspace() and char != " ") for char in name):
+        fault = "expected visible characters and spaces only"
+    elif name != name.strip():
+        fault = "expected no space at the beginning or the end"
+    elif not unicodedata.is_normalized("NFC", name):
+        fault = "expected the normal form NFC, as unicodedata.normalize('NFC', name) gives it"
+    else:
+        return
+    raise ValueError(f"a field name: {fault}, got {ascii(name)[:200]}")
 
 
 @dataclass(frozen=True)
@@ -322,9 +322,7 @@ class Schema:
     def make(cls, fields: Mapping[str, Field]) -> "Schema":
         """Fields numbered in the order given."""
         for name, one in fields.items():
-            fault = _name_fault(name)
-            if fault is not None:
-                raise ValueError(f"a field name: {fault}, got {ascii(name)[:200]}")
+            _check_name(name)
             if not isinstance(one, Field):
                 raise TypeError(f"field {name!r} must be a Field, got {one!r}")
         if not fields:
@@ -358,9 +356,7 @@ def field_from_json(value: object) -> tuple[str, int, Field]:
         raise ValueError(f"expected a field, got {str(value)[:200]}")
     kind, codec = value["kind"], codec_from_json(value["codec"])
     name, number = value["name"], whole_number("number", value["number"], most=4095)
-    fault = _name_fault(name)
-    if fault is not None:
-        raise ValueError(f"a field name: {fault}, got {ascii(name)[:200]}")
+    _check_name(name)
     if kind == "fixed":
         if not isinstance(value["shape"], list) or not isinstance(value["dtype"], str) or len(value["shape"]) > MAX_NDIM:
             raise ValueError(f"expected a shape and a dtype, got {str(value)[:200]}")

@@ -352,7 +352,8 @@ class Checker:
                 self._batch(f"{where}, step {here.step}", leg, job, ranks, here, skipped)
                 following = job.after(here)
                 left -= 1
-                self._compare_place(f"{where} after step {here.step}", ranks, following)
+                behind = None if isinstance(job, PhasedJob) else job.behind(here)
+                self._compare_place(f"{where} after step {here.step}", ranks, following, behind)
             if over and (not leg.forever or isinstance(job, PhasedJob)):
                 for rank in ranks:
                     ended = attempt("run", lambda rank=rank: next(rank.run, "end"))

@@ -1310,18 +1310,21 @@ class Job:
     def settle(self, place: Place) -> Place | None:
         """The place of the next batch: where nothing is left of an epoch, the next one. None: there is no batch at all."""
         for _ in range(20):
-            axis, stride = self.stream.axis(place.epoch), self.stream.stride
             if self.tail == "wrap":
-                if 0 <= place.position < axis:
+                if 0 <= place.position < self.stream.axis(place.epoch):
                     return place if self._is_filled(place) else None
             else:
-                left = (axis - place.position) // stride
-                if left > 0 and not (self.tail == "drop" and left < self.size):
+                if self._has_batch(place):
                     return place
                 if place.position == 0 and not isinstance(self.stream, Mix):
                     return None
             place = Place(place.epoch + 1, 0, place.step)
         return None
+
+    def _has_batch(self, place: Place) -> bool:
+        """Whether what is left of an epoch is one, where batches end with it."""
+        left = (self.stream.axis(place.epoch) - place.position) // self.stream.stride
+        return left >= self.size or (left > 0 and self.tail != "drop")
 
     def cells(self, place: Place) -> list[Cell]:
         """The samples of the batch at a place where one begins."""
@@ -1354,16 +1357,20 @@ class Job:
         return left >= self.size
 
     def after(self, place: Place) -> Place | None:
-        """Where the run stands behind the batch at a place; None where no batch follows."""
+        """The place of the batch behind that at a place; None where no batch follows."""
+        return self.settle(self.behind(place))
+
+    def behind(self, place: Place) -> Place:
+        """Where the run stands behind the batch at a place: at the end of an epoch, at the start of the next one."""
         cells = [cell for cell in self.cells(place) if cell is not None]
         epoch, position, _ = cells[-1]
         position += self.stream.stride
         if self.tail == "wrap":
             while self.stream.axis(epoch) and position >= self.stream.axis(epoch):
                 epoch, position = epoch + 1, position - self.stream.axis(epoch)
-        elif position >= self.stream.axis(epoch):
+        elif not self._has_batch(Place(epoch, position)):
             epoch, position = epoch + 1, 0
-        return self.settle(Place(epoch, position, place.step + 1))
+        return Place(epoch, position, place.step + 1)
 
     def rest(self, place: Place | None) -> Iterator[Place]:
         """The places of the batches of ``for batch in loader``: those that begin in the epoch."""

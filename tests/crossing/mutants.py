@@ -135,7 +135,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "phases have pages of their own",
-        edit("stream.sequence:SequenceStream._layout", 'return {"page": self._page}', "return {}"),
+        edit("stream.sequence:SequenceStream._remade", ', "page": self._page}', "}"),
     )
     yield (
         "bans behind sequences in order keep pages of blocks",
@@ -198,7 +198,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "a transform may give None", edit("loader.make_batch:Work.finish", "if made is None:", "if False:")
     yield (
         "the epoch after a resume that drops the rest",
-        edit("loader.schedule:EpochSchedule.epoch_at", "epoch + 1 if is_over and self.is_endless else epoch", "epoch"),
+        edit("loader.schedule:EpochSchedule.epoch_at", "return self.place(step).epoch", "return epoch"),
     )
     yield (
         "epochs shorter than a batch are dropped in silence",
@@ -321,7 +321,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "a run that caps end is refused as one whose epochs become empty",
-        edit("stream.mixed:MixedStream.is_finite", "and self._mixture.ends", "and False"),
+        edit("stream.mixed:MixedStream.is_finite", "and self.mixture.ends", "and False"),
     )
     yield (
         "what a cut period had not given comes no more",
@@ -329,7 +329,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "what is deferred is forgotten when an epoch ends",
-        edit("order.layout:make_runs", "_deferring(make_plan(now, left, before), deferred)", "make_plan(now, left, before)"),
+        edit("order.layout:make_runs", "if deferred is not None:\n            plan = ", "if False:\n            plan = "),
     )
     yield (
         "an earlier amendment's deferred elements are lost at the next",

@@ -1,6 +1,6 @@
 """What is refused, and how: every row says in which cases, with which exception and which words."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -99,18 +99,20 @@ def _all_banned(case: Case) -> bool:
     """Whether a stream has nothing left at some step."""
     for stream in _with_bans(case.stream):
         bans = stream.bans if isinstance(stream, Records) else (*stream.records.bans, *stream.bans)
-        banned = frozenset[Any]().union(*(ids for _, ids in bans))
+        banned = _ids(bans)
+        if isinstance(stream, Packs) and stream.records.bans and len(_ids(stream.records.bans)) >= stream.table.length:
+            return True
         count = len(stream.texts) if isinstance(stream, Packs) and _has_ragged(stream) else stream.table.length
         if isinstance(stream, Sequences) and not isinstance(stream, Packs) and stream.has_marks:
             banned = stream.banned(max((step for step, _ in bans), default=0))
-            if stream.bans and len(frozenset[int]().union(*(ids for _, ids in stream.bans))) >= len(stream.texts):
+            if stream.bans and len(_ids(stream.bans)) >= len(stream.texts):
                 return True
-            if stream.records.bans and len(frozenset[int]().union(*(ids for _, ids in stream.records.bans))) >= count:
+            if stream.records.bans and len(_ids(stream.records.bans)) >= count:
                 return True
         elif bans and len(banned) >= count:
             return True
         records = stream if isinstance(stream, Records) else stream.records
-        if records.bans and _weightless(records, frozenset[int]().union(*(ids for _, ids in records.bans))):
+        if records.bans and _weightless(records, _ids(records.bans)):
             return True
         if (
             bans
@@ -121,6 +123,11 @@ def _all_banned(case: Case) -> bool:
         ):
             return True
     return False
+
+
+def _ids(bans: Iterable[tuple[int, Iterable[Any]]]) -> frozenset[Any]:
+    """All that are banned at some step."""
+    return frozenset[Any]().union(*(ids for _, ids in bans))
 
 
 def _weightless(records: Records, gone: frozenset[int]) -> bool:
@@ -232,6 +239,10 @@ def _dropped_later(case: Case) -> bool:
 def _amendment_fails(case: Case, words: str) -> bool:
     """Whether an amendment does not fit a leg, or the mixture before its batch size and phases are known."""
     return isinstance(case.stream, Mix) and any(words == found for leg in case.legs for found in _amendment_errors(case, leg))
+
+
+def _is_amended(case: Case) -> bool:
+    return isinstance(case.stream, Mix) and bool(case.stream.amendments)
 
 
 def _amendment_errors(case: Case, leg: Leg) -> Iterator[str]:
@@ -508,7 +519,7 @@ ROWS = (
     ),
     Row(
         "amendments within sequences",
-        lambda case: _amendment_fails(case, "leaves pieces"),
+        lambda case: _amendment_fails(case, "leaves pieces") or (_wrapped_batches(case) and _is_amended(case)),
         ValueError,
         "leaves pieces",
         sure=False,

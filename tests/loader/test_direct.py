@@ -122,9 +122,9 @@ def test_blocks_are_brought_into_memory_before_they_are_read(tmp_path: Path, mon
     fetched: list[tuple[int, int]] = []
     real = AdvisedFiles.fetch
 
-    def fetch(self: AdvisedFiles, name: str, start: int, stop: int) -> None:
+    def fetch(self: AdvisedFiles, name: str, start: int, stop: int, step: int) -> None:
         fetched.append((start, stop))
-        real(self, name, start, stop)
+        real(self, name, start, stop, step)
 
     monkeypatch.setattr(AdvisedFiles, "fetch", fetch)
     monkeypatch.setattr(AdvisedFiles, "advise", None)  # would be an error
@@ -134,6 +134,31 @@ def test_blocks_are_brought_into_memory_before_they_are_read(tmp_path: Path, mon
     assert sum(stop - start for start, stop in fetched) == 3000 * 2048
 
 
+def test_what_was_read_is_kept_until_the_last_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "a.npy", np.arange(3000 * 512, dtype=np.uint32).reshape(3000, 512))
+    closed: list[AdvisedFiles] = []
+    real = AdvisedFiles.close
+    monkeypatch.setattr(AdvisedFiles, "close", lambda self: (closed.append(self), real(self)))
+    with pen.open(tmp_path / "a.npy", io="direct") as data, pen.Loader(data.shuffle(**HOW), 100, threads=2) as loader:
+        batches = iter(loader)
+        for _ in range(len(loader)):
+            next(batches)
+        assert not closed
+        assert next(batches, None) is None
+    assert closed
+
+
+def test_where_records_are_is_found_without_reading_them(store: Path) -> None:
+    chunk = min((path for path in store.rglob("*") if path.is_file() and path.stat().st_size > 100_000), key=lambda path: path.name)
+    with chunk.open("r+b") as file:
+        file.seek(100)
+        file.write(b"damaged")
+    rows = np.array([0]), np.array([200])
+    with pen.open(store, io="map") as mapped, pen.open(store, io="direct") as direct:
+        for expected, found in zip(mapped.extents(*rows), direct.extents(*rows), strict=True):
+            assert np.array_equal(found, expected)
+
+
 def test_what_is_read_in_vain_does_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pen.create(tmp_path / "a.pen", {"large": pen.Field("u1", (4000,)), "y": pen.Field("i8", ())}, chunk_records=1000) as out:
         out.extend({"large": np.ones((5000, 4000), np.uint8), "y": np.arange(5000)})
@@ -141,8 +166,8 @@ def test_what_is_read_in_vain_does_not_pile_up(tmp_path: Path, monkeypatch: pyte
     fetched: list[int] = []
     real = AdvisedFiles.fetch
 
-    def fetch(self: AdvisedFiles, name: str, start: int, stop: int) -> None:
-        real(self, name, start, stop)
+    def fetch(self: AdvisedFiles, name: str, start: int, stop: int, step: int) -> None:
+        real(self, name, start, stop, step)
         assert self._ahead is not None
         held.append(self._ahead.size)
         fetched.append(stop - start)

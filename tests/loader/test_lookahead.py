@@ -181,6 +181,9 @@ class Asked:
             self.records += (stop - start) // 32
             self.change.notify()
 
+    def passed(self, step: int) -> None:
+        """Nothing was asked for ahead of its turn."""
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -251,6 +254,44 @@ def test_blocks_of_a_mixture_are_asked_for_once_an_epoch_before_they_are_needed(
         for source, block in asked:
             first_uses = sorted(step for (one, _, number), step in needed.items() if one is source and number == block)
             assert all(before < used for before, used in zip(asked[source, block], first_uses, strict=True))
+
+
+def test_blocks_of_a_stream_that_rarely_comes_are_asked_for_before_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no more than two batches are read ahead, and the record may be in any of 16."""
+    monkeypatch.setattr(lookahead, "AHEAD_BYTES", 2 * 8 * 32)
+    monkeypatch.setattr(lookahead, "PIECE_BYTES", 2 * 32)
+    with npy_parts(tmp_path) as data:
+        parts = {"often": data.select(slice(0, 900)).in_order(), "rare": data.select(slice(900, N)).in_order()}
+        run = pen.Loader(pen.mix(parts, weights={"often": 30, "rare": 1}, seed=2), 8)
+        needed: dict[tuple[Any, int], int] = {}
+        for step in range(len(run)):
+            for name, part in run.explain(step)["parts"].items():
+                for one in part["ids"].tolist():
+                    needed.setdefault((parts[name].source, one // 2), step)
+        for step, reads, ids in disk_uses(Walk(run._work, run._schedule, range(len(run)))):
+            assert reads is None or step < needed[reads.stream.source, ids.start // 2]
+
+
+def test_what_is_read_directly_has_room_until_it_is_used_next_to_a_large_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group of the mapped stream decides how far ahead both are read; nearly all of that is read directly."""
+    monkeypatch.setattr(lookahead, "AHEAD_BYTES", 20 * 32)
+    monkeypatch.setattr(lookahead, "DIRECT_AHEAD_BYTES", 10 * 32)
+    names = [tmp_path / "mapped.npy", tmp_path / "direct.npy"]
+    for name in names:
+        np.save(name, ROWS)
+    with pen.open(names[0], io="map") as mapped, pen.open(names[1], io="direct") as direct:
+        parts = {"mapped": mapped.shuffle(seed=1, block=100, window=9), "direct": direct.shuffle(seed=2, block=5, window=2)}
+        run = pen.Loader(pen.mix(parts, weights={"mapped": 1, "direct": 19}, seed=3, stop="forever"), 8)
+        walk = Walk(run._work, run._schedule, range(100))
+        asked = [
+            (step, len(units) * 32) for step, reads, units in disk_uses(walk) if reads is not None and reads.stream.source is direct
+        ]
+        ahead = max(sum(size for at, size in asked if at <= step) - 8 * (step + 1) * 32 for step in range(100))
+        assert ahead <= lookahead.direct_room(walk)
 
 
 def test_closing_does_not_wait_for_batches_that_never_come(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.stream.tokens import make_tokens, naive_line
 
 import penstock as pen
 from penstock.batch import fields_of
-from penstock.errors import BatchError
+from penstock.errors import BatchError, StateMismatchError
 from penstock.loader.native_engine import native_groups
 from penstock.loader.resume_check import verify_resume
 from penstock.order import Shard, Shuffle
@@ -265,3 +265,54 @@ def test_an_amendment_that_ends_a_run_where_a_state_was_saved_is_loaded_and_give
         run.load_state_dict(state)
         assert list(run) == []
         assert run.step == 3
+
+
+def test_epochs_that_drop_everything_are_passed_over_where_caps_make_later_ones_longer() -> None:
+    """Record 100 ends the first two epochs after one sample each; behind its cap, epochs have 12 samples."""
+    sources = {"a": pen.open({"x": np.arange(12)}), "b": pen.open({"x": np.arange(100, 101)})}
+    streams = {name: source.shuffle(seed=1) for name, source in sources.items()}
+    caps = {"a": 4, "b": 2}
+    mixed = pen.mix(streams, seed=3, stop="first_exhausted", weights={"a": 1, "b": 2}, period=4, max_epochs=caps)
+    with pen.Loader(mixed, 4, tail="drop") as loader:
+        epochs = [(loader.epoch, len(loader), sum(1 for _ in loader)) for _ in range(4)]
+        assert epochs == [(2, 3, 3), (3, 3, 3), (4, 3, 3), (5, 3, 3)]
+        assert loader.step == 12
+        assert list(loader) == []
+
+
+def test_an_amendment_that_leaves_less_than_a_batch_of_a_run_ends_it_where_a_state_was_saved() -> None:
+    """With the cap there are 7 positions, of which the last fills no batch."""
+    data = pen.open({"x": np.arange(2)})
+    mixed = pen.mix({"a": data.shuffle(seed=1)}, seed=2, stop="forever", period=4)
+    with pen.Loader(mixed, 2, tail="drop") as run:
+        state = run.state_at(3)
+    with pen.Loader(mixed.amend(3, weights={"a": 1}, max_epochs={"a": 3.5}), 2, tail="drop") as run:
+        run.load_state_dict(state)
+        assert list(run) == []
+        assert run.step == 3
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_an_epoch_that_an_amendment_ends_where_a_state_was_saved_is_over(size: int) -> None:
+    """Of the stream that alone goes on there are 2 records left: less than a batch."""
+    parts = {name: pen.open({"x": np.arange(10) + first}).in_order() for name, first in (("a", 0), ("b", 100))}
+    mixed = pen.mix(parts, weights={"a": 1, "b": 1}, seed=2, period=4)
+    amended = mixed.amend(16 // size, weights={"a": 1, "b": 0})
+    with pen.Loader(mixed, size, tail="drop") as run:
+        state = run.state_at(16 // size)
+    with pen.Loader(amended, size, tail="drop") as run:
+        expected = [run.batch(step)["x"].tolist() for step in range(16 // size, 16 // size + 3)]
+        run.load_state_dict(state)
+        assert (run.epoch, run.step, run.state_dict()["cursor"]) == (1, 16 // size, state["cursor"])
+        assert [batch["x"].tolist() for batch in islice(run.forever(), 3)] == expected
+        run.load_state_dict(state)
+        assert next(iter(run))["x"].tolist() == expected[0]
+
+
+def test_a_state_of_another_batch_size_is_refused_where_less_than_a_batch_is_left() -> None:
+    """Position 8 is within the second batch of 6, behind which nothing is left of the epoch of 13 positions."""
+    mixed = pen.mix({"a": pen.open({"x": np.arange(13)}).in_order()}, seed=2, period=4)
+    with pen.Loader(mixed, 4, tail="drop") as run:
+        state = run.state_at(2)
+    with pen.Loader(mixed.amend(2, weights={"a": 1}), 6, tail="drop") as run, pytest.raises(StateMismatchError):
+        run.load_state_dict(state)

@@ -81,7 +81,7 @@ def explain(
     data, step = data_first(data, step, "STEP", example="penstock explain train.pen 1000")
     if not text and (tokenizer is not None or name_field is not None):
         raise typer.BadParameter("expected --text too, which shows texts and names", param_hint="--text")
-    wanted = _step_number(step)
+    wanted = step_number(step)
     made = None if tokenizer is None else load_tokenizer(tokenizer)
     loader = need_loader(make_loader(data, order, world, storage))
     found = loader.explain(wanted, documents=text and has_known_documents(loader.stream))
@@ -110,7 +110,7 @@ def explain(
             out.print(reader.as_table(rank, place, sample))
 
 
-def _step_number(word: str) -> int:
+def step_number(word: str) -> int:
     if not word.isdecimal():
         raise typer.BadParameter(f"expected the number of a batch, from 0, got {word!r}", param_hint="STEP")
     return int(word)

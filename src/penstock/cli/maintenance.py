@@ -143,7 +143,8 @@ def _check_store(location: Location, chosen: Sequence[int | None]) -> Checked:
 
 def _print_checked(checked: Checked, seconds: float, *, as_json: bool) -> None:
     if as_json:
-        print_json(_checked_as_json(checked, seconds))
+        told = {"ok": not checked.findings, "problems": checked.findings, "records": checked.records}
+        print_json({**told, "bytes": checked.meter.num_bytes, "seconds": seconds})
         return
     out = console()
     for finding in checked.findings:
@@ -153,16 +154,6 @@ def _print_checked(checked: Checked, seconds: float, *, as_json: bool) -> None:
     count = len(checked.findings)
     found = f"{number(count)} {noun(count, 'problem')}" if checked.findings else "no problem"
     out.print(text(f"{found} in {what}"))
-
-
-def _checked_as_json(checked: Checked, seconds: float) -> dict[str, Any]:
-    return {
-        "ok": not checked.findings,
-        "problems": checked.findings,
-        "records": checked.records,
-        "bytes": checked.meter.num_bytes,
-        "seconds": seconds,
-    }
 
 
 @examples(

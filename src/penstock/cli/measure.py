@@ -425,13 +425,10 @@ def _show_resume(found: dict[str, Any], as_json: bool) -> None:
         out.print(text(found["difference"]))
         return
     out.print(text("resumes exactly", "bold green"))
+    run, compared = (f"{number(found[name])} {noun(found[name], 'batch', 'batches')}" for name in ("steps", "batches"))
     num_points = len(found["points"])
     times = f"{'killed' if found['killed'] else 'saved and resumed'} at {number(num_points)} {noun(num_points, 'place')}"
-    out.print(text(f"a run of {_num_batches(found['steps'])}, {times}: {_num_batches(found['batches'])} compared, all equal"))
-
-
-def _num_batches(num: int) -> str:
-    return f"{number(num)} {noun(num, 'batch', 'batches')}"
+    out.print(text(f"a run of {run}, {times}: {compared} compared, all equal"))
 
 
 @examples("penstock doctor", "penstock doctor train.pen", "penstock doctor 'part-*.parquet' --json")

@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from penstock.batch import Ragged, only
-from penstock.cli.explain import SampleReader, TokenizerFile, has_known_documents, samples_of
+from penstock.cli.explain import SampleReader, TokenizerFile, has_known_documents, samples_of, step_number
 from penstock.cli.options import (
     AsJson,
     OrderOptions,
@@ -81,7 +81,6 @@ PICTURE_EDGE = 512
 
 
 def is_run(path: str) -> bool:
-    """Whether this is the directory of a run."""
     return is_directory(path) and any(parse_name(name) is not None for name in names_in(path))
 
 
@@ -359,9 +358,7 @@ def replay(
 ) -> None:
     """Make the exact global batch of a step again: read, decoded, transformed; with its losses, if DATA is a run."""
     data, step = data_first(data, step, "STEP", example="penstock replay runs/a 1000")
-    if not step.isdecimal():
-        raise typer.BadParameter(f"expected the number of a batch, from 0, got {step!r}", param_hint="STEP")
-    wanted, made = int(step), None if tokenizer is None else load_tokenizer(tokenizer)
+    wanted, made = step_number(step), None if tokenizer is None else load_tokenizer(tokenizer)
     losses: list[list[float | None]] | None = None
     if len(data) == 1 and is_run(data[0]):
         run = open_run(data[0], of, order, storage, trust)

@@ -29,7 +29,7 @@ from penstock.conversion.record_map import (
     as_shrink,
     as_tokenize,
 )
-from penstock.conversion.tasks import Conversion, Input, Note
+from penstock.conversion.tasks import Conversion, Input, Note, about_conversion, is_committed
 from penstock.errors import EmptySourceError, SchemaMismatchError, StoreError
 from penstock.formats.files import listing
 from penstock.formats.open import has_urls, is_at_url, open_source
@@ -38,11 +38,10 @@ from penstock.formats.rows import write_rows
 from penstock.formats.token_line import as_elements
 from penstock.formats.tokens_writer import check_dtype, files_of, write_documents, write_tokens
 from penstock.progress import Progress, reporting
-from penstock.records import DENSE, Source
+from penstock.records import Source
 from penstock.remote.url import UrlPath
-from penstock.schema import Codec, Field, Schema, field_to_json
+from penstock.schema import Codec, Field
 from penstock.store.fragment import adopt_chunks, keep_chunks
-from penstock.store.generation import generations
 from penstock.store.local import Filesystem
 from penstock.store.maintenance import gc
 from penstock.store.reader import Store
@@ -355,7 +354,7 @@ def _convert_to_file(work: Conversion, path: Path, separator: object, progress: 
     if separator is not None:
         as_elements("separator", separator, form.dtype)  # an error before the work, not behind it
     is_begun = _check_partial(partial, place)
-    if not _is_committed(partial):  # else these may be its own files, of a run that was killed while they got their names
+    if not is_committed(partial):  # else these may be its own files, of a run that was killed while they got their names
         for file in form.files:
             refuse_existing(file, "choose another name")
     work.to_path(partial, fields, progress, Note.of(place, work.about(fields), is_begun=is_begun))
@@ -405,15 +404,8 @@ def _convert(
     progress: Progress | bool | None,
 ) -> None:
     partial, place = _growing(path)
-    about = {
-        "source": source.fingerprint,
-        "samples": source.sample_digest(DENSE),
-        "records": len(source),
-        "options": {"chunk_bytes": layout.size, "chunk_records": layout.chunk_records},
-        "fields": [field_to_json(name, number, schema[name]) for name, number in Schema.make(schema).numbers.items()],
-    }
     was_begun = _check_partial(partial, place)
-    note = Note.of(place, about, is_begun=was_begun)
+    note = Note.of(place, about_conversion(source, layout, schema), is_begun=was_begun)
     if not note.is_finished(partial):
         _fill(source, partial, schema, layout, threads, progress, note)
         if was_begun:
@@ -429,10 +421,6 @@ def _check_partial(partial: Path, note: Path) -> bool:
     if found is not None and not is_there(note):
         raise StoreError(f"{partial}: expected nothing here, for the store to grow in; remove it")
     return found is not None
-
-
-def _is_committed(partial: Path) -> bool:
-    return is_directory(partial / MANIFEST_DIRECTORY) and bool(generations(partial))
 
 
 def _fill(

@@ -108,7 +108,6 @@ class BatchMap:
             set_whole(self, "task_records", least=1)
 
     def __call__(self, batch: Batch) -> Mapping[str, Any]:
-        """The batch that a batch becomes."""
         made = self.function(batch)
         if not isinstance(made, Mapping):
             raise TypeError(f"the map must return a dict of fields, got a {type(made).__name__}")
@@ -116,7 +115,6 @@ class BatchMap:
 
     @property
     def size(self) -> int:
-        """The bytes of a batch as a number."""
         return int(self.batch_bytes)
 
     @property
@@ -126,11 +124,9 @@ class BatchMap:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Nothing is known."""
         return {}
 
     def over(self, batches: Iterator[Batch], first: int) -> Generator[Mapping[str, Any]]:
-        """One batch after the other."""
         return (self(batch) for batch in batches)
 
 
@@ -275,7 +271,6 @@ class ImageMap:
 
     @classmethod
     def of(cls, how: ShrinkImages, schema: Mapping[str, Field]) -> "ImageMap":
-        """For these fields of a source."""
         return cls(how, find_encoded(schema, how.field)[0], dict(schema))
 
     @property
@@ -478,7 +473,6 @@ class TextMap:
             first += given
 
     def _encoded(self, given: _Texts) -> Mapping[str, Any]:
-        """The fields of some records."""
         present = np.array([text is not None for text in given.texts], np.bool_)
         if self.missing is not None and not present.all():
             raise SchemaMismatchError(f"{given.name(int(np.argmin(present)))}: the text is missing, {self.missing}")

@@ -42,7 +42,7 @@ from penstock.store.storage import IDENTITY, MANIFEST_DIRECTORY, new_identity
 from penstock.store.writer import ChunkLimits, begin_store
 from penstock.system import is_directory, is_there, reading, writing
 
-__all__ = ["Conversion", "Input", "Note", "records_noted"]
+__all__ = ["Conversion", "Input", "Note", "about_conversion", "is_committed", "records_noted"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Note:
 
     def is_finished(self, store: Path) -> bool:
         """Whether the store that grows is complete. StoreError if it is that of another conversion, begun at the same time."""
-        if not (is_directory(store / MANIFEST_DIRECTORY) and generations(store)):
+        if not is_committed(store):
             return False
         if load_manifest(store).dataset != self.dataset:
             raise StoreError(f"{store}: another conversion to the same name has written this; remove it and {self.path.name}")
@@ -98,6 +98,22 @@ class Note:
             kept.append(line)
             rows += int(line["rows"])
         replace_file(self.path, "".join(map(_line, kept)).encode())
+
+
+def is_committed(store: Path) -> bool:
+    """Whether a store that grows has its commit."""
+    return is_directory(store / MANIFEST_DIRECTORY) and bool(generations(store))
+
+
+def about_conversion(source: Source, layout: ChunkLimits, schema: Mapping[str, Field]) -> dict[str, object]:
+    """What must be the same for an interrupted conversion to go on."""
+    return {
+        "source": source.fingerprint,
+        "samples": source.sample_digest(DENSE),
+        "records": len(source),
+        "options": {"chunk_bytes": layout.size, "chunk_records": layout.chunk_records},
+        "fields": [field_to_json(name, number, schema[name]) for name, number in Schema.make(schema).numbers.items()],
+    }
 
 
 def _is_of(found: object, about: dict[str, object]) -> bool:
@@ -182,7 +198,6 @@ class Job:
     threads: int
 
     def __call__(self, task: Task) -> Receipt:
-        """Write the fragment of a task."""
         with closing(self.input.batches(task)) as batches:
             return write_fragment(self.target, batches, task=task.number, tasks=task.tasks, threads=self.threads)
 
@@ -255,14 +270,8 @@ class Conversion:
         return self.input.map is not None or receipt.get("rows") == self.tasks[number].high - self.tasks[number].low
 
     def about(self, schema: Mapping[str, Field]) -> dict[str, object]:
-        """What must be the same for an interrupted conversion to go on."""
-        numbers = Schema.make(schema).numbers
-        return {
-            "source": self.input.source.fingerprint,
-            "samples": self.input.source.sample_digest(DENSE),
-            "records": len(self.input.source),
-            "options": {"chunk_bytes": self.layout.size, "chunk_records": self.layout.chunk_records},
-            "fields": [field_to_json(name, number, schema[name]) for name, number in numbers.items()],
+        """The same, of one in tasks."""
+        return about_conversion(self.input.source, self.layout, schema) | {
             "read": list(self.input.names),
             "map": None if self.input.map is None else self.input.map.fingerprint,
             "tasks": fingerprint_of("tasks", [(task.low, task.high) for task in self.tasks]),

@@ -1,6 +1,8 @@
-"""What adapters to trainers share: checks of packages, fields and loaders, and packed batches in the forms that models take."""
+"""What adapters to trainers share: checks of packages, fields and loaders, an engine that sends batches ahead, and packed batches
+in the forms that models take.
+"""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,10 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.loader import Loader
+from penstock.loader.engine import Engine
+from penstock.loader.schedule import Place
 
 __all__ = [
     "IGNORED",
+    "OneAhead",
     "check_fields",
+    "check_loader",
     "document_lengths",
     "for_evaluation",
     "for_training",
@@ -42,6 +48,13 @@ def check_fields(what: str, found: Collection[str], needed: Sequence[str], also:
         raise ValueError(f"the {what} has no field {', '.join(missing)}: use pack(..., fields={tuple(needed)}{also})")
 
 
+def check_loader(loader: Any) -> Loader:
+    """The loader; TypeError if it is something else."""
+    if not isinstance(loader, Loader):
+        raise TypeError(f"expected a penstock Loader, got {type(loader).__name__}")
+    return loader
+
+
 def for_training(loader: Loader) -> Loader:
     """The loader; ValueError if it would give the same batches again."""
     if loader.restart:
@@ -54,6 +67,34 @@ def for_evaluation(loader: Loader) -> Loader:
     if not loader.restart:
         raise ValueError("a loader for evaluation needs restart=True: without it every evaluation would use other records")
     return loader
+
+
+class OneAhead(Engine):
+    """The batches of another engine on devices: ``put`` sends each one there while the one before is used. An error comes at its
+    batch's turn.
+    """
+
+    def __init__(self, engine: Engine, put: Callable[[Any], Any]) -> None:
+        self._engine, self._put = engine, put
+        self._next: tuple[Place, Any] | Exception | None = None
+
+    def take(self) -> tuple[Place, Any]:
+        found = self._send() if self._next is None else self._next
+        if isinstance(found, Exception):
+            raise found
+        self._next = self._send()
+        return found
+
+    def _send(self) -> tuple[Place, Any] | Exception:
+        try:
+            place, batch = self._engine.take()
+            return place, self._put(batch)
+        except Exception as error:  # the end is one, too
+            return error
+
+    def close(self) -> None:
+        self._next = None
+        self._engine.close()
 
 
 IGNORED = -100

@@ -11,24 +11,21 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
-try:
-    import jax
-except ModuleNotFoundError as error:
-    if error.name != "jax":  # it is there, but something it needs is not
-        raise
-    raise ImportError("penstock.deliver.jax needs jax: pip install 'penstock[jax]'") from error
-
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from penstock.batch import Ragged
+from penstock.deliver.adapter import OneAhead, check_loader, importing
 from penstock.interrupt import shielded
 from penstock.loader import Batches, Loader
 from penstock.loader.engine import Engine
-from penstock.loader.schedule import PhaseSchedule, Place
+from penstock.loader.schedule import PhaseSchedule
 from penstock.order import Shard
+
+with importing("penstock.deliver.jax needs jax", "pip install 'penstock[jax]'", "jax"):
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 __all__ = ["Delivery", "deliver", "own_losses", "segment_losses"]
 
@@ -78,8 +75,7 @@ class JaxDelivery:
     """
 
     def __init__(self, loader: Loader, sharding: Shardings, forever: bool) -> None:
-        if not isinstance(loader, Loader):
-            raise TypeError(f"expected a penstock Loader, got {type(loader).__name__}")
+        check_loader(loader)
         if forever:
             loader.forever()  # it refuses a loader that has no batch
         self._loader, self._forever = loader, forever
@@ -170,33 +166,7 @@ class _DeviceBatches(Batches):
 
     def _begin(self) -> Engine:
         self._placing.check()  # again: the loader may have been moved to where batches have another size
-        return _OneAhead(super()._begin(), self._placing)
-
-
-class _OneAhead(Engine):
-    """The batches of another engine on the devices, always one more than was asked for. An error comes at its batch's turn."""
-
-    def __init__(self, engine: Engine, placing: "_Placing") -> None:
-        self._engine, self._placing = engine, placing
-        self._next: tuple[Place, Any] | Exception | None = None
-
-    def take(self) -> tuple[Place, Any]:
-        found = self._send() if self._next is None else self._next
-        if isinstance(found, Exception):
-            raise found
-        self._next = self._send()
-        return found
-
-    def _send(self) -> tuple[Place, Any] | Exception:
-        try:
-            place, batch = self._engine.take()
-            return place, self._placing.put(batch)
-        except Exception as error:
-            return error
-
-    def close(self) -> None:
-        self._next = None
-        self._engine.close()
+        return OneAhead(super()._begin(), self._placing.put)
 
 
 # Placing batches on devices

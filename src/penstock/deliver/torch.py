@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from penstock.argument import whole_number
 from penstock.batch import Batch, Ragged
-from penstock.deliver.adapter import importing
+from penstock.deliver.adapter import OneAhead, check_loader, importing
 from penstock.errors import WorkerDiedError
 from penstock.interrupt import exposed, lower, shield, shielded
 from penstock.loader import Batches, Loader
@@ -175,11 +175,9 @@ class MapDataset(torch.utils.data.Dataset[Any]):
         return len(self.source)
 
     def __getitem__(self, record: int) -> Any:
-        """One record."""
         return self.source[record]
 
     def __getitems__(self, ids: list[int]) -> Batch:
-        """A batch of records."""
         return _WholeBatch(self.source.read(ids))
 
 
@@ -210,7 +208,7 @@ class IterableDataset(Resumable[Any], torch.utils.data.IterableDataset[Any]):
     """
 
     def __init__(self, loader: Loader) -> None:
-        Resumable.__init__(self, copy.copy(_checked(loader)))
+        Resumable.__init__(self, copy.copy(check_loader(loader)))
 
     def __getstate__(self) -> dict[str, Any]:
         """For a spawned worker. It knows neither the ranks nor what divides among them, so they are checked here."""
@@ -254,7 +252,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         decided = {"batch_size", "batch_sampler", "collate_fn", "drop_last", "in_order", "sampler", "shuffle"} & set(options)
         if decided:
             raise TypeError(f"the penstock loader decides about {', '.join(sorted(decided))}: leave that out")
-        self._loader = _checked(loader)
+        self._loader = check_loader(loader)
         self._places = _PlaceSampler(loader)
         self._served = loader.work  # what persistent workers have a copy of
         super().__init__(
@@ -398,12 +396,6 @@ class _PlaceSampler(torch.utils.data.BatchSampler, DistributedSampler[Any]):
             yield loader.schedule.place(step)
 
 
-def _checked(loader: Any) -> Loader:
-    if not isinstance(loader, Loader):
-        raise TypeError(f"expected a penstock Loader, got {type(loader).__name__}")
-    return loader
-
-
 def deliver(
     loader: Loader, *, device: torch.device | str | int | None = None, pin_memory: bool = False, forever: bool = False
 ) -> "TorchDelivery":
@@ -435,8 +427,7 @@ class TorchDelivery:
     """
 
     def __init__(self, loader: Loader, device: torch.device, pin_memory: bool, forever: bool) -> None:
-        if not isinstance(loader, Loader):
-            raise TypeError(f"expected a penstock Loader, got {type(loader).__name__}")
+        check_loader(loader)
         if pin_memory and not torch.cuda.is_available():
             raise ValueError("pin_memory needs a CUDA device, found none: leave it out")
         if forever:
@@ -532,41 +523,25 @@ class _TensorEngine(Engine):
         self._engine.close()
 
 
-class _DeviceEngine(Engine):
-    """The batches of another engine on a device, each sent there while the one before is used."""
+class _DeviceEngine(OneAhead):
+    """The batches of another engine on one device."""
 
     def __init__(self, engine: Engine, device: torch.device) -> None:
-        self._engine, self._device = engine, device
+        super().__init__(engine, self._sent)
+        self._device = device
         self._side = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._ahead: tuple[Place, Any] | Exception | None = None
 
     def take(self) -> tuple[Place, Any]:
-        sent = self._send() if self._ahead is None else self._ahead
-        if isinstance(sent, Exception):
-            raise sent
-        self._ahead = self._send()
-        place, batch = sent
+        place, batch = super().take()
         if self._side is not None:
             stream = torch.cuda.current_stream(self._device)
             stream.wait_stream(self._side)
             replace_leaves(batch, lambda leaf: leaf.record_stream(stream) if torch.is_tensor(leaf) else None)
         return place, batch
 
-    def _send(self) -> tuple[Place, Any] | Exception:
-        """The next batch, on its way; or what went wrong with it, for when it is its turn."""
-        try:
-            place, batch = self._engine.take()
-            with torch.cuda.stream(self._side):  # without a stream this does nothing
-                return place, replace_leaves(batch, self._copy)
-        except Exception as error:  # the end is one, too
-            return error
-
-    def _copy(self, leaf: Any) -> Any:
-        return leaf.to(self._device, non_blocking=True) if torch.is_tensor(leaf) else leaf
-
-    def close(self) -> None:
-        self._ahead = None
-        self._engine.close()
+    def _sent(self, batch: Any) -> Any:
+        with torch.cuda.stream(self._side):  # without a stream this does nothing
+            return replace_leaves(batch, lambda leaf: leaf.to(self._device, non_blocking=True) if torch.is_tensor(leaf) else leaf)
 
 
 def segment_losses(

@@ -8,6 +8,7 @@ import struct
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,14 +21,13 @@ from penstock.errors import (
     FormatError,
     SchemaMismatchError,
     SizeOverflowError,
-    TrailingBytesError,
     TruncatedError,
     UnsafeDataError,
     UnsupportedTypeError,
     UnsupportedVersionError,
 )
 from penstock.fingerprint import digest_arrays, fingerprint_arrays, fingerprint_of
-from penstock.formats.files import File, Files, Names, find_files
+from penstock.formats.files import File, Files, Names, find_files, need_size
 from penstock.formats.rows_in_files import (
     FileRows,
     Rows,
@@ -141,9 +141,6 @@ class ArraySource(Source):
 
     def _recipe(self) -> Recipe:
         return (_rebuild, (self._columns, self._threads))
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def _rebuild(columns: Mapping[str, Any], threads: int) -> ArraySource:
@@ -289,15 +286,10 @@ def _npy_head(path: File) -> _NpyHead:
         raise SchemaMismatchError(f"{path}: expected an array with a record per row, found a single value")
     if value["fortran_order"] is not False and len(shape) > 1:
         raise UnsupportedTypeError(f"{path}: the array is in Fortran order, so its records are scattered; save it in C order")
-    payload = dtype.itemsize
-    for length in shape:
-        payload *= length
+    payload = prod(shape, start=dtype.itemsize)
     if payload >= 2**63:
         raise SizeOverflowError(f"{path}: a {dtype} array of {shape} would have {payload} bytes")
-    if offset + payload > size:
-        raise TruncatedError(f"{path}: expected {offset + payload} bytes for a {dtype} array of {shape}, found {size}")
-    if offset + payload < size:
-        raise TrailingBytesError(f"{path}: expected {offset + payload} bytes for a {dtype} array of {shape}, found {size}")
+    need_size(path, size, offset + payload, f" for a {dtype} array of {shape}")
     return _NpyHead(dtype, shape, offset, size, version)
 
 

@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from penstock.formats.files import MAX_BLOCK_BYTES, Files, FileSource, check_blo
 from penstock.formats.folder import Decode, Decoder, run_each
 from penstock.formats.rows_in_files import default_threads
 from penstock.process import ForkAware, need
-from penstock.records import Blocks, Recipe
+from penstock.records import Blocks, Recipe, by_number
 from penstock.schema import Field
 from penstock.system import reading
 
@@ -124,23 +123,20 @@ class ArrayRecordSource(FileSource):
         """The byte strings, or what they are decoded to. Every file is asked once for all that is wanted of it."""
         if self._readers is None:
             raise ValueError("the source is closed")
-        readers, shards = self._readers, np.searchsorted(self._ends, ids, side="right")
-        order = np.argsort(shards, kind="stable")
-        edges = np.flatnonzero(np.diff(shards[order], prepend=-1, append=-1)).tolist()
+        readers, groups = self._readers, by_number(np.searchsorted(self._ends, ids, side="right"))
 
         def work(part: int) -> list[Any]:
-            places = order[edges[part] : edges[part + 1]]
-            shard = int(shards[places[0]])
+            shard, places = groups[part]
             path, local = self._paths[shard], (ids[places] - (self._ends[shard] - self._counts[shard])).tolist()
             items = _read(path, readers.get(shard), local)
             if self._decoder.is_plain:
                 return items
             return [self._decoder(f"{path}, record {number}", data) for number, data in zip(local, items, strict=True)]
 
-        parts = run_each(work, max(0, len(edges) - 1), self._threads)
         found: list[Any] = [None] * ids.size
-        for place, record in zip(order.tolist(), chain.from_iterable(parts), strict=True):
-            found[place] = record
+        for (_, places), part in zip(groups, run_each(work, len(groups), self._threads), strict=True):
+            for place, record in zip(places.tolist(), part, strict=True):
+                found[place] = record
         return found
 
     def _first(self) -> tuple[str, bytes] | None:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -58,7 +59,7 @@ from penstock.formats.arrow_file import (
 from penstock.formats.files import MAX_BLOCK_BYTES, Files, FileSource, Versions, check_block
 from penstock.formats.rows_in_files import default_threads, reader_of_memory
 from penstock.process import Recent, need
-from penstock.records import NOWHERE, Blocks, Extents, Recipe, Sampling, Source
+from penstock.records import Blocks, Extents, Recipe, Sampling, Source, by_number, joined_extents
 from penstock.schema import Field
 
 __all__ = [
@@ -158,18 +159,15 @@ class GroupSource(Source):
             for name in fields
             if self._leaves[name].field.is_fixed
         }
-        touched = self._blocks.of(ids)
-        numbers = np.unique(touched)
-        if numbers.size == 0:
+        places = dict(by_number(self._blocks.of(ids)))
+        if not places:
             return {name: sealed_column(name, self._leaves[name], [], str, 0).read(ids, arrays) for name in fields}
-        if numbers.size == 1:  # no detour: the group writes into the arrays of the batch
-            local, groups = ids - self._groups[numbers[0]].first, numbers.tolist()
+        if len(places) == 1:  # no detour: the group writes into the arrays of the batch
+            groups = list(places)
+            local = ids - self._groups[groups[0]].first
             self._fetch(groups, fields)
             self._bounded(groups, fields)
             return {name: column.read(local, arrays) for (_, name), column in self._columns(groups, fields).items()}
-        order = np.argsort(touched, kind="stable")
-        edges = np.searchsorted(touched[order], numbers, side="right")
-        places = dict(zip(numbers.tolist(), np.split(order, edges[:-1]), strict=True))
         parts: dict[str, list[tuple[IntArray, Any]]] = {name: [] for name in fields}
         for window in self._windows(list(places), fields):
             self._fetch(window, fields)
@@ -355,11 +353,6 @@ class ArrowSource(Source):
         return {name: column.field for name, column in self._columns.items()}
 
     @property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Of the data."""
-
-    @property
     def blocks(self) -> Blocks:
         """The record batches of files; runs of about 1 MiB in memory."""
         return self._blocks
@@ -386,9 +379,7 @@ class ArrowSource(Source):
 
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
         """Of the columns that are in the files as they are; where texts and lists are in a record batch, about."""
-        found = [self._memory.extents(column.places(starts, stops)) for column in self._columns.values()]
-        numbers, low, high = (np.concatenate(column) for column in zip(NOWHERE, *found, strict=True))
-        return numbers, low, high
+        return joined_extents(self._memory.extents(column.places(starts, stops)) for column in self._columns.values())
 
     def close(self) -> None:
         self._memory.close()
@@ -400,7 +391,6 @@ class ArrowTable(ArrowSource):
 
     def __init__(self, table: Any, fields: Fields | None, threads: int, data: Any = None) -> None:
         self._table, self._fields, self._threads, self._data = table, fields, threads, data
-        self._fingerprint: str | None = None
         with translated("the table"):
             table.validate()
             memory = BufferMemory(threads)
@@ -412,12 +402,10 @@ class ArrowTable(ArrowSource):
         row_bytes = table.nbytes // max(1, len(table))
         super().__init__(columns, memory, Blocks(len(table), max(1, BLOCK_BYTES // max(1, row_bytes))))
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        if self._fingerprint is None:
-            parts = [(name, repr(field.with_nullable(False)), self._sample(name, field)) for name, field in self.schema.items()]
-            self._fingerprint = fingerprint_of("arrow table", len(self), parts)
-        return self._fingerprint
+        parts = [(name, repr(field.with_nullable(False)), self._sample(name, field)) for name, field in self.schema.items()]
+        return fingerprint_of("arrow table", len(self), parts)
 
     def sample_digest(self, sampling: Sampling) -> str:
         share = sampling.shared(len(self.schema)).pages

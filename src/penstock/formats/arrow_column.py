@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from penstock.argument import IntArray
 from penstock.batch import Outputs, Ragged, empty, fixed_output, masked
 from penstock.errors import BatchTooLargeError, CorruptError, SizeOverflowError, UnsupportedTypeError
 from penstock.formats.arrow_file import ArrowField, is_view, json_type, plain, storage, storage_type, view_lengths
-from penstock.formats.files import MAX_BLOCK_BYTES, check_block
+from penstock.formats.files import MAX_BLOCK_BYTES, check_block, check_texts
 from penstock.formats.rows_in_files import FileRows, Rows, reader_of_files, reader_of_memory, version_of
 from penstock.native import _core
 from penstock.process import need
@@ -332,30 +332,13 @@ class SpanColumn(ArrowColumn):
         values, lengths, present = self.spans(ids)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         if self.field.kind == "text":
-            self._check_text(values, offsets, ids)
+            check_texts(values, offsets, lambda one: f"{self._describe(int(ids[one]))}: field {self._name!r} is not UTF-8")
         kind = "array" if self.field.kind == "ragged" else self.field.kind
         return Ragged(values, offsets, kind, None, _none_if_all(present))
 
     @abstractmethod
     def spans(self, ids: IntArray) -> tuple[npt.NDArray[Any], IntArray, Present]:
         """Values and lengths of records, and which are present; those that are not have no values."""
-
-    def _check_text(self, values: Bytes, offsets: IntArray, ids: IntArray) -> None:
-        """Every text must be UTF-8 by itself: the whole is, and none begins in the middle of a character."""
-        if values.size == 0 or int(values.max()) < 0x80:
-            return
-        starts = offsets[:-1][np.diff(offsets) > 0]
-        try:
-            values.tobytes().decode()
-            if not np.any(values[starts] & 0xC0 == 0x80):
-                return
-        except UnicodeDecodeError:
-            pass
-        for record, low, high in zip(ids, offsets[:-1], offsets[1:], strict=True):
-            try:
-                values[low:high].tobytes().decode()
-            except UnicodeDecodeError as error:
-                raise CorruptError(f"{self._describe(int(record))}: field {self._name!r} is not UTF-8") from error
 
 
 class NumberColumn(FixedColumn):
@@ -383,7 +366,6 @@ class NumberColumn(FixedColumn):
         return address + number * (int(kind.bit_width) // 8)
 
     def seal(self) -> None:
-        """No more arrays will come."""
         super().seal()
         self._ends = np.append(self._firsts[1:], len(self))
         if len(self):
@@ -498,7 +480,6 @@ class OffsetColumn(SpanColumn):
         return which, present, starts, ends
 
     def spans(self, ids: IntArray) -> tuple[npt.NDArray[Any], IntArray, Present]:
-        """Copy the values."""
         dtype = self.field.dtype
         which, present, starts, ends = self._edges(ids)
         if ids.size == 0:
@@ -554,23 +535,13 @@ Values = TypeVar("Values", bound=ArrowColumn)
 
 def make_column(name: str, leaf: ArrowField, memory: Memory, describe: Describe) -> ArrowColumn:
     """A column of no records, to which arrays are added. ``describe`` says where a record is, for messages."""
-    return (_make_fixed if leaf.field.is_fixed else _make_span)(name, leaf, memory, describe)
-
-
-def _make_fixed(name: str, leaf: ArrowField, memory: Memory, describe: Describe) -> FixedColumn:
-    if _has_dictionary(leaf):
-        return FixedDictionary(name, leaf, memory, describe)
-    return (BitColumn if leaf.field.element == "bool" else NumberColumn)(name, leaf, memory, describe)
-
-
-def _make_span(name: str, leaf: ArrowField, memory: Memory, describe: Describe) -> SpanColumn:
-    if leaf.is_json:
-        return JsonColumn(name, leaf, memory, describe)
-    return (SpanDictionary if _has_dictionary(leaf) else OffsetColumn)(name, leaf, memory, describe)
-
-
-def _has_dictionary(leaf: ArrowField) -> bool:
-    return bool(need("pyarrow", "arrow").types.is_dictionary(storage_type(leaf.type)))
+    has_dictionary = need("pyarrow", "arrow").types.is_dictionary(storage_type(leaf.type))
+    kind: Callable[..., ArrowColumn]
+    if leaf.field.is_fixed:
+        kind = FixedDictionary if has_dictionary else BitColumn if leaf.field.element == "bool" else NumberColumn
+    else:
+        kind = JsonColumn if leaf.is_json else SpanDictionary if has_dictionary else OffsetColumn
+    return kind(name, leaf, memory, describe)
 
 
 class DictionaryColumn(ArrowColumn, Generic[Values]):
@@ -581,14 +552,11 @@ class DictionaryColumn(ArrowColumn, Generic[Values]):
         kind = storage_type(leaf.type)
         codes = ArrowField((), kind.index_type, Field(kind.index_type.to_pandas_dtype()))
         self._codes = NumberColumn(name, codes, memory, describe)
-        self._values = self._make_values(name, ArrowField(("values",), kind.value_type, leaf.field), memory, self._describe_value)
+        inner = ArrowField(("values",), kind.value_type, leaf.field)
+        self._values = cast(Values, make_column(name, inner, memory, self._describe_value))
         self._known: dict[tuple[int, ...], int] = {}
         self._num_values, self._num_records = 0, 0
         self._users: list[tuple[int, int]] = []  # the first value of every dictionary, and the first record that has it
-
-    @abstractmethod
-    def _make_values(self, name: str, leaf: ArrowField, memory: Memory, describe: Describe) -> Values:
-        """A column for the values of the dictionaries."""
 
     def _place(self, array: Any) -> list[int]:
         self._codes.add(array.indices)
@@ -612,7 +580,6 @@ class DictionaryColumn(ArrowColumn, Generic[Values]):
         return f"{self._describe(record)}, value {value} of the dictionaries"
 
     def seal(self) -> None:
-        """No more arrays will come."""
         super().seal()
         self._codes.seal()
         self._values.seal()
@@ -647,9 +614,6 @@ class DictionaryColumn(ArrowColumn, Generic[Values]):
 class FixedDictionary(DictionaryColumn[FixedColumn], FixedColumn):
     """Values of one size."""
 
-    def _make_values(self, name: str, leaf: ArrowField, memory: Memory, describe: Describe) -> FixedColumn:
-        return _make_fixed(name, leaf, memory, describe)
-
     def fill(self, ids: IntArray, out: npt.NDArray[Any]) -> Present:
         values, there = self._lookup(ids)
         if there is None:
@@ -663,11 +627,7 @@ class FixedDictionary(DictionaryColumn[FixedColumn], FixedColumn):
 class SpanDictionary(DictionaryColumn[SpanColumn], SpanColumn):
     """Values of varying length."""
 
-    def _make_values(self, name: str, leaf: ArrowField, memory: Memory, describe: Describe) -> SpanColumn:
-        return _make_span(name, leaf, memory, describe)
-
     def spans(self, ids: IntArray) -> tuple[npt.NDArray[Any], IntArray, Present]:
-        """Copy the values of the records that are present."""
         values, there = self._lookup(ids)
         if there is None:
             return self._values.spans(values)
@@ -694,7 +654,6 @@ class JsonColumn(SpanColumn):
         return []
 
     def spans(self, ids: IntArray) -> tuple[npt.NDArray[Any], IntArray, Present]:
-        """Make the texts of the records that are present."""
         self._memory.read(np.empty(0, np.int64), 1)  # refuses if it is closed
         if ids.size == 0:
             return np.empty(0, np.uint8), np.empty(0, np.int64), None

@@ -129,7 +129,6 @@ def _new() -> dict[str, int]:
 
 
 def _note(node: dict[str, int], cell: str) -> None:
-    """Count a cell."""
     if cell == "":
         node["empty"] += 1
     elif cell in TRUE or cell in FALSE:

@@ -8,13 +8,20 @@ import re
 import stat
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase, translate
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from penstock.argument import IntArray
 from penstock.errors import (
     BatchTooLargeError,
+    CorruptError,
     EmptyFileError,
     EmptySourceError,
     FormatError,
@@ -22,6 +29,8 @@ from penstock.errors import (
     NoMatchError,
     SchemaMismatchError,
     SourceChangedError,
+    TrailingBytesError,
+    TruncatedError,
     UnsafePathError,
 )
 from penstock.fingerprint import (
@@ -56,6 +65,7 @@ __all__ = [
     "bytes_of",
     "check_batch",
     "check_block",
+    "check_texts",
     "children",
     "expand",
     "file_size",
@@ -66,6 +76,7 @@ __all__ = [
     "matching_objects",
     "matching_paths",
     "need_file",
+    "need_size",
     "need_utf8",
     "next_to",
     "one_line",
@@ -104,6 +115,24 @@ def need_utf8(path: str | os.PathLike[str]) -> None:
         os.fspath(path).encode()
     except UnicodeEncodeError:
         raise UnsafePathError(f"expected the name of a file in UTF-8, found {os.fsencode(path)!r}: rename it") from None
+
+
+def check_texts(values: npt.NDArray[np.uint8], offsets: IntArray, fault: Callable[[int], str]) -> None:
+    """CorruptError, with what ``fault`` says of it, for the first of texts [offsets[i], offsets[i + 1]) that is not UTF-8:
+    each by itself, for the whole may be, where one is cut within a character.
+    """
+    joined = values.tobytes()
+    if joined.isascii():
+        return
+    with suppress(UnicodeDecodeError):
+        joined.decode()
+        if not np.any(values[offsets[:-1][np.diff(offsets) > 0]] & 0xC0 == 0x80):
+            return
+    for number, (low, high) in enumerate(pairwise(offsets.tolist())):
+        try:
+            joined[low:high].decode()
+        except UnicodeDecodeError as error:
+            raise CorruptError(fault(number)) from error
 
 
 def one_line(words: object, most: int) -> str:
@@ -221,6 +250,13 @@ def file_size(path: Path) -> int:
     if size == 0:
         raise EmptyFileError(f"{path}: expected data, found an empty file")
     return size
+
+
+def need_size(file: object, size: int, expected: int, why: str = "") -> None:
+    """TruncatedError or TrailingBytesError unless a file has the bytes that it should."""
+    if size != expected:
+        kind = TruncatedError if size < expected else TrailingBytesError
+        raise kind(f"{file}: expected {expected} bytes{why}, found {size}")
 
 
 Named = tuple[UrlPath, ObjectInfo | None]
@@ -347,20 +383,17 @@ class RemoteFile:
 
     @property
     def size(self) -> int:
-        """Its bytes, at least one."""
         if self.info.size == 0:
             raise EmptyFileError(f"{self.path}: expected data, found an empty object")
         return self.info.size
 
     def first(self, count: int) -> bytes:
-        """The first bytes, fewer if the file is shorter."""
         if self._info is None:
             self._info, data = self.path.objects.probe(self.path.key, first=count)
             return data
         return self.read(0, min(count, self._info.size))
 
     def last(self, count: int) -> bytes:
-        """The last bytes, fewer if the file is shorter."""
         if self._info is None:
             self._info, data = self.path.objects.probe(self.path.key, last=count)
             return data
@@ -409,7 +442,6 @@ def next_to(file: File, name: str) -> File:
 
 
 def is_file_there(file: File) -> bool:
-    """Whether there is a file of that name."""
     if not isinstance(file, RemoteFile):
         return is_there(file.path)
     try:

@@ -152,7 +152,10 @@ def decode_image(data: bytes, size: tuple[int, int] | None = None, max_block_byt
     pillow = need("PIL.Image", "image")
     try:
         with pillow.open(io.BytesIO(data), formats=FORMATS) as image:
-            _check_mode(image)
+            if image.mode.startswith(("I", "F")):
+                raise UnsupportedTypeError(
+                    f"expected an image of 8 bits per color, found mode {image.mode}; give a decode function"
+                )
             check_block(
                 f"an image of {image.width} x {image.height}", PIXEL_BYTES * image.width * image.height, len(data), max_block_bytes
             )
@@ -166,11 +169,6 @@ def decode_image(data: bytes, size: tuple[int, int] | None = None, max_block_byt
         raise BatchTooLargeError(f"{error} If the data can be trusted, set PIL.Image.MAX_IMAGE_PIXELS") from error
     except Exception as error:  # broken files make Pillow raise almost anything
         raise CorruptError(f"expected an image ({', '.join(FORMATS)}), found {len(data)} other bytes: {error}") from error
-
-
-def _check_mode(image: Any) -> None:
-    if image.mode.startswith(("I", "F")):
-        raise UnsupportedTypeError(f"expected an image of 8 bits per color, found mode {image.mode}; give a decode function")
 
 
 BLOCK_BYTES = 512
@@ -289,23 +287,15 @@ class FolderSource(Source):
         """The first-level sub-folders; label i stands for name i."""
         return [_text(name) for name in self._listing.label_names]
 
-    @property
+    @cached_property
     def metadata(self) -> Mapping[str, Any]:
         """The names of the labels, by the name of the field; nothing if they are more than a store can carry."""
-        return self._metadata
-
-    @cached_property
-    def _metadata(self) -> Mapping[str, Any]:
         found = {} if self._label is None else {self._label: self.label_names}
         return MappingProxyType(found if fits(found) else {})
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Of all names and sizes, and of samples of some files."""
-        return self._fingerprint
-
-    @cached_property
-    def _fingerprint(self) -> str:
         places = np.linspace(0, len(self) - 1, min(SAMPLED_FILES, len(self))).astype(np.int64)
         return self._told(self._fingerprint_of(places))
 
@@ -469,7 +459,6 @@ class Listing:
         )
 
     def add(self, folder: bytes, name: bytes, size: int, version: Iterable[int] = ()) -> None:
-        """One more file."""
         if not self.folders or self.folders[-1] != folder:
             self.folders.append(folder)
             self.counts.append(0)

@@ -39,10 +39,10 @@ from penstock.errors import (
 )
 from penstock.formats import hdf5_child
 from penstock.formats.arrow_column import ranges
-from penstock.formats.files import MAX_BLOCK_BYTES, Files, FileSource, check_block, expand, file_size, one_line
+from penstock.formats.files import MAX_BLOCK_BYTES, Files, FileSource, check_block, check_texts, expand, file_size, one_line
 from penstock.formats.rows_in_files import FileRows, Rows, default_threads, extents_of_all, reader_of_files, version_of
 from penstock.process import Recent, need
-from penstock.records import Blocks, Extents, Recipe
+from penstock.records import Blocks, Extents, Recipe, by_number
 from penstock.schema import Field
 from penstock.system import file_access
 
@@ -460,7 +460,7 @@ class Hdf5Source(FileSource):
         return array
 
     def _read_plain(self, name: str, ids: IntArray, out: npt.NDArray[Any]) -> None:
-        if ids.size > 1 and out.nbytes < SMALL_BYTES and _is_run(ids):
+        if ids.size > 1 and out.nbytes < SMALL_BYTES and np.all(np.diff(ids) == 1):
             self._plain[name].read(ids[:1], out, ids.size)  # one copy, where threads do not pay
         else:
             self._plain[name].read(ids, out)
@@ -485,8 +485,7 @@ class Hdf5Source(FileSource):
 
     def _by_file(self, ids: IntArray) -> list[tuple[int, IntArray, IntArray]]:
         """Every file that has some of the records: its number, their places among the ids, and their rows in the file."""
-        numbers = self._file_of(ids)
-        found = [(number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
+        found = by_number(np.searchsorted(self._ends, ids, side="right"))
         return [(number, places, ids[places] - (self._ends[number] - self._counts[number])) for number, places in found]
 
     def _fill(self, number: int, part: DataSetLayout, ids: IntArray, places: IntArray, out: npt.NDArray[Any]) -> None:
@@ -501,9 +500,6 @@ class Hdf5Source(FileSource):
         """Rows that the HDF5 library itself has to read."""
         request = {"size": self._sizes[number], "max_block_bytes": self._max_block_bytes}
         return shared_process().read(self._paths[number], part, ids, request)
-
-    def _file_of(self, ids: IntArray) -> IntArray:
-        return np.searchsorted(self._ends, ids, side="right")
 
     def _ragged(self, name: str, ids: IntArray) -> Ragged:
         field, parts = self._schema[name], self._by_file(ids)
@@ -546,17 +542,7 @@ def _joined(part: DataSetLayout, stride: int) -> tuple[IntArray, IntArray]:
     return starts[heads], np.add.reduceat(counts, heads) if heads.size else counts[:0]
 
 
-def _is_run(ids: IntArray) -> bool:
-    return bool(ids[-1] - ids[0] == ids.size - 1 and (ids[1:] - ids[:-1] == 1).all())
-
-
 def _check_texts(where: str, values: npt.NDArray[Any], lengths: IntArray) -> None:
-    joined = values.tobytes()
-    if joined.isascii():
-        return
-    for start, length in zip((np.cumsum(lengths) - lengths).tolist(), lengths.tolist(), strict=True):
-        item = joined[start : start + length]
-        try:
-            item.decode()
-        except UnicodeDecodeError as error:
-            raise CorruptError(f"{where}: expected UTF-8, found {item[:80]!r}") from error
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    fault = lambda one: f"{where}: expected UTF-8, found {values[offsets[one] : offsets[one + 1]].tobytes()[:80]!r}"  # noqa: E731
+    check_texts(values, offsets, fault)

@@ -92,7 +92,6 @@ def begin(request: dict[str, Any]) -> None:
 
 
 def respond(files: "OpenFiles", request: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
-    """The answer to a request."""
     try:
         if request["do"] == "inspect":
             files.forget_all(os.stat(request["path"]))
@@ -115,7 +114,6 @@ def error_kind(error: Exception) -> str:
 
 
 def open_file(path: str, **options: Any) -> Any:
-    """A file of h5py."""
     try:
         return h5py.File(path, "r", **options)
     except OSError as error:
@@ -317,7 +315,6 @@ class OpenFiles:
             self.forget(path)
 
     def forget(self, path: str) -> None:
-        """Close a file, if it is open."""
         if path in self._open:
             self._open.pop(path)[0].close()
 

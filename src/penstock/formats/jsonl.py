@@ -160,49 +160,30 @@ def as_leaf(keys: tuple[str, ...], words: str) -> JsonLeaf:
 # whole number; the node of all elements of lists, and of every key of objects. Nodes of files are added up.
 
 
+COUNTED = {type(None): "null", bool: "bool", int: "int", float: "float", str: "text", list: "list", dict: "object"}
+
+
 def _new() -> dict[str, Any]:
-    return {
-        "null": 0,
-        "bool": 0,
-        "int": 0,
-        "float": 0,
-        "text": 0,
-        "list": 0,
-        "object": 0,
-        "low": 0,
-        "high": 0,
-        "items": None,
-        "members": {},
-    }
+    return {**dict.fromkeys((*COUNTED.values(), "low", "high"), 0), "items": None, "members": {}}
 
 
 def _note(node: dict[str, Any], value: Any) -> None:
-    """Count a value."""
-    if value is None:
-        node["null"] += 1
-    elif isinstance(value, bool):
-        node["bool"] += 1
-    elif isinstance(value, int):
-        node["int"] += 1
+    kind = COUNTED[type(value)]
+    node[kind] += 1
+    if kind == "int":
         node["low"], node["high"] = min(node["low"], value), max(node["high"], value)
-    elif isinstance(value, float):
-        node["float"] += 1
-    elif isinstance(value, str):
-        node["text"] += 1
-    elif isinstance(value, list):
-        node["list"] += 1
+    elif kind == "list":
         node["items"] = node["items"] or _new()
         for item in value:
             _note(node["items"], item)
-    else:
-        node["object"] += 1
+    elif kind == "object":
         for key, member in value.items():
             if key in node["members"] or len(node["members"]) <= MOST_FIELDS:
                 _note(node["members"].setdefault(key, _new()), member)
 
 
 def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    made = {kind: one[kind] + other[kind] for kind in ("null", "bool", "int", "float", "text", "list", "object")}
+    made = {kind: one[kind] + other[kind] for kind in COUNTED.values()}
     made["low"], made["high"] = min(one["low"], other["low"]), max(one["high"], other["high"])
     items = [node["items"] for node in (one, other) if node["items"] is not None]
     made["items"] = reduce(_merged, items) if items else None
@@ -235,7 +216,7 @@ def _inferred(node: Mapping[str, Any], keys: tuple[str, ...], lines: int) -> Ite
     found = _SCALARS.get(kinds) or _number(node, kinds)
     if kinds == {"list"}:
         inner = node["items"]
-        inside = frozenset(kind for kind in ("null", "bool", "int", "float", "text", "list", "object") if inner[kind])
+        inside = frozenset(kind for kind in COUNTED.values() if inner[kind])
         element = "bool" if inside == {"bool"} else _number(inner, inside)
         found = None if element is None else f"{element}[]"
     yield as_leaf(keys, f"{found or 'json'}{nullable}")

@@ -23,7 +23,7 @@ from penstock.formats.arrow_file import Fields, choose, may_be_null, plain_field
 from penstock.formats.files import Prefix, one_line
 from penstock.formats.publish import copy_directory
 from penstock.formats.rows_in_files import default_threads
-from penstock.process import need
+from penstock.process import need_unforked
 from penstock.records import Blocks, Recipe, Source
 from penstock.remote.window import RemoteOptions
 from penstock.schema import Field
@@ -102,7 +102,6 @@ class LanceSource(Source):
 
     @property
     def version(self) -> int:
-        """The version of the data set."""
         return self._version
 
     @property
@@ -149,19 +148,8 @@ class LanceSource(Source):
         return (LanceSource, (self._path, self._fields, self._version, self._threads))
 
 
-_process: list[int] = []
-"""The process that uses Lance, whose threads do not come along when it forks."""
-
-
 def _lance() -> Any:
-    if not _process:
-        _process.append(os.getpid())
-    if _process[0] != os.getpid():
-        raise RuntimeError(
-            "Lance cannot be read in a forked process after its parent has read Lance, whose threads are missing there: start "
-            "processes with the method 'spawn' (multiprocessing_context='spawn' of a torch DataLoader), or read in threads"
-        )
-    return need("lance", "lance")
+    return need_unforked("lance", "lance", "Lance", "whose threads are missing there")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from penstock.formats.files import Files, FileSource, check_block
 from penstock.formats.parquet import RangeFile
 from penstock.formats.rows_in_files import reader_of_memory
 from penstock.formats.sidecar import sealed, unsealed
-from penstock.formats.spans import FileSpans, ScannedFile, SpanField, SpanIndex, SpanOptions, SpanSource
+from penstock.formats.spans import FileSpans, ParsedSpans, ScannedFile, SpanField, SpanIndex, SpanOptions, SpanSource
 from penstock.native import _core
 from penstock.process import Recent, need
 from penstock.progress import reporting
@@ -332,7 +332,7 @@ class RawLines(PlainLines):
     """The lines as they are, without white space at their ends: the text field ``line``."""
 
 
-class LineSource(PlainLines):
+class LineSource(ParsedSpans, PlainLines):
     """The lines, parsed."""
 
     def __init__(self, files: Files, how: LineFormat, options: TextOptions) -> None:
@@ -351,12 +351,6 @@ class LineSource(PlainLines):
     @property
     def schema(self) -> Mapping[str, Field]:
         return {name: leaf.field for name, leaf in self._leaves.items()}
-
-    def native_reader(self, field: str) -> None:
-        """Lines are parsed."""
-
-    def lengths(self, field: str, ids: Any) -> IntArray:
-        return Source.lengths(self, field, ids)
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         if not fields:

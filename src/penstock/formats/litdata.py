@@ -48,7 +48,6 @@ from penstock.errors import (
     EmptySourceError,
     FormatError,
     SourceChangedError,
-    TrailingBytesError,
     TruncatedError,
     UnsafePathError,
     UnsupportedTypeError,
@@ -83,6 +82,7 @@ from penstock.formats.files import (
     RemoteFile,
     Versions,
     check_block,
+    need_size,
     one_line,
     read_json,
 )
@@ -131,16 +131,13 @@ def nested_value(where: str, data: bytes, max_block_bytes: int = MAX_BLOCK_BYTES
     try:
         if data[:1] > bytes([OLD]):
             return json.loads(data)
-        reader = _Reader(where, data, max_block_bytes)
-        value = reader.value()
-        reader.need_end()
+        return _Reader(where, data, max_block_bytes).only_value()
     except BatchTooLargeError:
         raise
     except (ValueError, IndexError, RecursionError, struct.error) as error:
         raise CorruptError(
             f"{where}: expected a nested value, found {one_line(repr(data[:20]), 80)}: {one_line(error, 100)}"
         ) from None
-    return value
 
 
 class _Reader:
@@ -149,9 +146,11 @@ class _Reader:
     def __init__(self, where: str, data: bytes, max_block_bytes: int) -> None:
         self._where, self._data, self._at, self._limit = where, data, 0, max_block_bytes
 
-    def need_end(self) -> None:
+    def only_value(self) -> Any:
+        found = self.value()
         if self._at != len(self._data):
             raise ValueError(f"{len(self._data) - self._at} bytes behind it")
+        return found
 
     def _take(self, size: int) -> bytes:
         if size > len(self._data) - self._at:
@@ -227,7 +226,6 @@ class NestedItems(View):
 
     @property
     def behind(self) -> Source:
-        """The bytes are there."""
         return self._source
 
     @property
@@ -432,9 +430,7 @@ def _look_at(file: File, items: int, tokens: int, dtype: np.dtype[Any]) -> _Chun
     version, head = version_of(file), file.first(2 * OFFSET.itemsize)
     chunk = _Chunk(file, file.size, version, items, tokens)
     whole = chunk.data + tokens * dtype.itemsize
-    if chunk.size != whole:
-        kind = TruncatedError if chunk.size < whole else TrailingBytesError
-        raise kind(f"{file}: expected {whole} bytes for {items} items of {tokens} tokens of {dtype}, found {chunk.size}")
+    need_size(file, chunk.size, whole, f" for {items} items of {tokens} tokens of {dtype}")
     found = np.frombuffer(head, OFFSET).tolist()
     if found != [items, chunk.data]:
         raise FormatError(f"{file}: expected {items} items from byte {chunk.data} on, as {INDEX} says, found {found}")

@@ -40,8 +40,6 @@ from penstock.errors import (
     FormatError,
     SchemaMismatchError,
     SourceChangedError,
-    TrailingBytesError,
-    TruncatedError,
     UnsafePathError,
     UnsupportedTypeError,
     UnsupportedVersionError,
@@ -56,6 +54,7 @@ from penstock.formats.files import (
     RemoteFile,
     check_block,
     is_file_there,
+    need_size,
     one_line,
     read_json,
 )
@@ -77,10 +76,10 @@ from penstock.formats.packed import (
     with_types,
 )
 from penstock.formats.rows_in_files import FileRows, default_threads, version_of
-from penstock.formats.spans import FileSpans, ScannedFile, SpanField, SpanIndex, SpanOptions, SpanSource
+from penstock.formats.spans import FileSpans, ParsedSpans, ScannedFile, SpanField, SpanIndex, SpanOptions
 from penstock.native import _core
 from penstock.process import map_at_once
-from penstock.records import Recipe, Source
+from penstock.records import Recipe
 from penstock.remote.url import UrlPath
 from penstock.remote.window import RemoteOptions
 from penstock.schema import Field
@@ -107,7 +106,6 @@ class TextForm:
 
     @classmethod
     def of(cls, index: File, shard: Mapping[str, Any]) -> "TextForm":
-        """As the index says."""
         kind, newline = shard["format"], shard.get("newline")
         if kind == "json":
             columns = shard.get("columns")
@@ -139,7 +137,6 @@ class TextForm:
         return b"" if self.separator is None else (self.separator.join(name for name, _ in self.columns) + self.newline).encode()
 
     def parse(self, layout: PackedLayout, names: Sequence[str], lines: Ragged, where: Where, out: Outputs) -> Batch:
-        """Fields of lines."""
         old = {name: layout.columns[layout.chosen[name]].name for name in names}
         rows = [self._row(bytes(lines[number]), where(number)) for number in range(len(lines))]
         found: Batch = {}
@@ -208,9 +205,7 @@ class LineShard:
     def check(self) -> None:
         """An error unless both files have the bytes that the index says."""
         for file, size in ((self.data, self.stored_bytes), (self.meta, self.stored_meta_bytes)):
-            if file.size != size:
-                kind = TruncatedError if file.size < size else TrailingBytesError
-                raise kind(f"{file}: expected {size} bytes, as index.json says, found {file.size}")
+            need_size(file, file.size, size, f", as {INDEX} says")
 
     def offsets(self, form: TextForm, decompression: Decompression | None) -> IntArray:
         """Where lines begin in the data, and where the last one ends."""
@@ -250,7 +245,7 @@ class LineOrigin:
         return "mds lines", form.columns, form.newline, form.separator or "", list(self.layout.chosen.items()), tables
 
 
-class LineShards(SpanSource):
+class LineShards(ParsedSpans):
     """The samples of plain shards of lines, one shard after the other."""
 
     def __init__(self, shards: Sequence[LineShard], origin: LineOrigin) -> None:
@@ -264,12 +259,6 @@ class LineShards(SpanSource):
     @property
     def schema(self) -> Mapping[str, Field]:
         return self._origin.layout.schema
-
-    def native_reader(self, field: str) -> None:
-        """Lines are parsed."""
-
-    def lengths(self, field: str, ids: Any) -> IntArray:
-        return Source.lengths(self, field, ids)
 
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         if not fields:
@@ -393,11 +382,15 @@ class _Index:
 
 def _files(index: File) -> Files:
     """The index, and the shards that it names: compressed ones, unless all of them were decompressed before."""
-    shards = _read_index(index).shards
+    return Files([index, *_named(index, _read_index(index).shards)[0]])
+
+
+def _named(index: File, shards: Sequence[_Shard]) -> tuple[list[File], bool]:
+    """The files of shards, and whether these are the ones that are not compressed."""
     raw = [_next_to(index, shard.raw[0]) for shard in shards]
     if all(shard.zipped is None for shard in shards) or (isinstance(index, LocalFile) and all(map(is_file_there, raw))):
-        return Files([index, *raw])
-    return Files([index, *(_next_to(index, (shard.zipped or shard.raw)[0]) for shard in shards)])
+        return raw, True
+    return [_next_to(index, (shard.zipped or shard.raw)[0]) for shard in shards], False
 
 
 def _next_to(index: File, name: str) -> File:
@@ -581,9 +574,7 @@ def _look_at(file: File, shard: _Shard, is_zipped: bool) -> PackedFile:
     version, head = version_of(file), file.first(TABLE + OFFSET.itemsize)
     size = file.size
     expected = shard.raw[1] if shard.zipped is None or not is_zipped else shard.zipped[1]
-    if size != expected:
-        kind = TruncatedError if size < expected else TrailingBytesError
-        raise kind(f"{file}: expected {expected} bytes, as {INDEX} says, found {size}")
+    need_size(file, size, expected, f", as {INDEX} says")
     part = PackedFile(file, shard.raw[1], version, shard.samples, size)
     if not is_zipped:
         part.check(head)
@@ -598,10 +589,7 @@ def _look_at(file: File, shard: _Shard, is_zipped: bool) -> PackedFile:
 def _line_files(index: File) -> Files:
     """The index, the shards that it names, and their tables: compressed ones, unless all of them were decompressed before."""
     listed = _shards_of(index)
-    shards = [_shard(index, one) for one in listed]
-    raw = [_next_to(index, one.raw[0]) for one in shards]
-    is_raw = all(one.zipped is None for one in shards) or (isinstance(index, LocalFile) and all(map(is_file_there, raw)))
-    data = raw if is_raw else [_next_to(index, (one.zipped or one.raw)[0]) for one in shards]
+    data, is_raw = _named(index, [_shard(index, one) for one in listed])
     tables = [_file(index, one.get("raw_meta" if is_raw else "zip_meta")) for one in listed]
     return Files([index, *data, *(_next_to(index, name) for name, _ in tables)])
 

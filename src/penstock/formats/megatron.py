@@ -33,7 +33,18 @@ from penstock.errors import (
     UnsupportedTypeError,
     UnsupportedVersionError,
 )
-from penstock.formats.files import File, Files, LocalFile, Names, Neighbours, RemoteFile, bytes_of, find_files, has_pattern
+from penstock.formats.files import (
+    File,
+    Files,
+    LocalFile,
+    Names,
+    Neighbours,
+    RemoteFile,
+    bytes_of,
+    find_files,
+    has_pattern,
+    need_size,
+)
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
 from penstock.formats.token_line import Documents, LineOptions, TokenSource, as_dtype, is_small
 from penstock.process import map_at_once
@@ -285,9 +296,7 @@ def _check_header(index: File, head: bytes, size: int) -> tuple[np.dtype[Any], i
         )
     if sequences and size == whole + sequences:
         raise UnsupportedTypeError(f"{index}: the sequences have modes, and multimodal data is not read: write the text by itself")
-    if size != whole:
-        kind = TruncatedError if size < whole else TrailingBytesError
-        raise kind(f"{index}: expected {whole} bytes for {sequences} sequences and {entries} entries of documents, found {size}")
+    need_size(index, size, whole, f" for {sequences} sequences and {entries} entries of documents")
     return np.dtype(CODES[code]), sequences, entries
 
 

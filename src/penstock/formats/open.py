@@ -281,11 +281,6 @@ def has_urls(what: Any) -> bool:
     return any(map(is_at_url, what)) if isinstance(what, list | tuple) else is_at_url(what)
 
 
-def open_urls(kind: Kind, urls: Sequence[str | UrlPath], options: Options) -> Source:
-    """Objects of one format as one source."""
-    return kind.open([_place(url, options) for url in urls], **_split(options))
-
-
 def open_url(what: str | UrlPath | RemoteFile, options: Options) -> Source:
     """A source by the suffix of a URL, or else by what is found there."""
     if isinstance(what, RemoteFile):
@@ -302,7 +297,7 @@ def _open_named(path: UrlPath, options: Options) -> Source:
     try:
         return _open_object(RemoteFile(path), options)
     except MissingError:
-        if not _can_list(path) or not listing(path):
+        if not path.objects.can_list or not listing(path):
             raise
         return _open_under(path, options)
 
@@ -348,7 +343,7 @@ def share(options: Options) -> dict[str, Any]:
 
 def _open_unnamed(path: UrlPath, options: Options) -> Source:
     """A URL whose suffix says nothing: a store, an object of some format, or objects under it."""
-    if _can_list(path) and path.objects.list((path / MANIFEST_DIRECTORY).key):
+    if path.objects.can_list and path.objects.list((path / MANIFEST_DIRECTORY).key):
         return open_store(path, **_split(options))
     file = RemoteFile(path)
     try:
@@ -356,15 +351,10 @@ def _open_unnamed(path: UrlPath, options: Options) -> Source:
     except (MissingError, EmptyFileError) as error:
         if path.key and is_file_there(index := next_to(file, f"{path.name}.idx")):
             return MEGATRON.open(index, **_split(options))
-        if not _can_list(path) or (isinstance(error, EmptyFileError) and not listing(path)):
+        if not path.objects.can_list or (isinstance(error, EmptyFileError) and not listing(path)):
             raise
         kind = None
     return _open_under(path, options) if kind is None else kind.open(file, **_split(options))
-
-
-def _can_list(path: UrlPath) -> bool:
-    """Whether the objects under a URL can be listed."""
-    return path.objects.can_list
 
 
 def _open_under(path: UrlPath, options: Options) -> Source:
@@ -380,24 +370,32 @@ def _open_under(path: UrlPath, options: Options) -> Source:
         return open_store(path, **_split(options))
     if "suffixes" in options:  # the files themselves are wanted
         return PREFIX.open(prefix, **_split(options))
-    found = kind_of_layout(names, partial(_read_under, path))
+    found = kind_of_layout(names, partial(_read_in, path))
     if found is not None:
         return found[1].open(prefix if found[1].is_listed else path, **_split(options))
     if (kind := _shards_in(names)) is not None:
         return kind.open(Files(_objects_of(kind, path, listed)), **_split(options))
     _refuse_prefixes_inside(prefix)
     files = [RemoteFile(name, info) for name, info in children(path, listed) if not name.name.startswith(".")]
-    kept = set(without_companions(file.name for file in files))
-    files = [file for file in files if file.name in kept]
-    if "dtype" in options and files and all(file.name.endswith(".bin") for file in files):
-        return BIN.open(Files(files), **_split(options))
-    kinds = {kind_of_suffix(file.name) for file in files if _refusal(file.name) is None}
-    if len(kinds) == 1 and (kind := kinds.pop()) is not None:
-        return kind.open(Files(_objects_of(kind, path, listed)), **_split(options))
+    kept = without_companions(file.name for file in files)
+    kind = _kind_of_names(kept, options, f"{path}: there are objects")
+    if kind is None:
+        return PREFIX.open(prefix, **_split(options))
+    found_files = [file for file in files if file.name in set(kept)] if kind is BIN else _objects_of(kind, path, listed)
+    return kind.open(Files(found_files), **_split(options))
+
+
+def _kind_of_names(names: Sequence[str], options: Options, what: str) -> Kind | None:
+    """The format that the names of the files of a directory tell; None if they tell none. SchemaMismatchError for several."""
+    if "dtype" in options and names and all(name.endswith(".bin") for name in names):
+        return BIN
+    kinds = {kind_of_suffix(name) for name in names if _refusal(name) is None}
+    if len(kinds) == 1:
+        return kinds.pop()
     known = sorted(kind.name for kind in kinds if kind is not None)
     if len(known) > 1:
-        raise SchemaMismatchError(f"{path}: there are objects of several formats ({', '.join(known)}): open them by a pattern")
-    return PREFIX.open(prefix, **_split(options))
+        raise SchemaMismatchError(f"{what} of several formats ({', '.join(known)}): open them by a pattern")
+    return None
 
 
 def _refuse_prefixes_inside(prefix: Prefix) -> None:
@@ -409,7 +407,7 @@ def _refuse_prefixes_inside(prefix: Prefix) -> None:
     if len(inside) <= FEW_SPLITS:
         for name in sorted(name for name, names in inside.items() if names != {""}):
             inner = prefix.path / name
-            if (words := _layout_words(inside[name], partial(_read_under, inner))) is not None:
+            if (words := _layout_words(inside[name], partial(_read_in, inner))) is not None:
                 raise FormatError(f"{prefix.path}: expected data, found some under other URLs ({name}, {words}): open {inner}")
 
 
@@ -420,8 +418,9 @@ def _layout_words(names: Collection[str], read: Callable[[str], bytes]) -> str |
     return None if (kind := _shards_in(names)) is None else f"{kind.name} files"
 
 
-def _read_under(path: UrlPath, name: str) -> bytes:
-    return RemoteFile(path / name).first(INDEX_BYTES)
+def _read_in(directory: Path | UrlPath, name: str) -> bytes:
+    file = RemoteFile(directory / name) if isinstance(directory, UrlPath) else LocalFile(directory / name)
+    return file.first(INDEX_BYTES)
 
 
 def _objects_of(kind: Kind, path: UrlPath, listed: Sequence[ObjectInfo]) -> list[RemoteFile]:
@@ -441,8 +440,10 @@ def open_source(what: Any, **options: Any) -> Source:
     dict (side by side), arrays, Arrow tables, Hugging Face data sets. Options go to the source that reads it.
     """
     if isinstance(what, Source):
-        return _without_options(what, options)
-    if isinstance(what, UrlPath | RemoteFile) or (isinstance(what, str) and is_url(what)):
+        if options:
+            raise TypeError(f"options {sorted(options)} do not apply to a source that is open already")
+        return what
+    if is_at_url(what):
         return open_url(what, options)
     if isinstance(what, str | os.PathLike):
         return _open_path(os.fspath(what), options)
@@ -453,12 +454,6 @@ def open_source(what: Any, **options: Any) -> Source:
     if isinstance(what, list | tuple):
         return _open_list(what, options)
     return _open_foreign(what, options)
-
-
-def _without_options(source: Source, options: Mapping[str, Any]) -> Source:
-    if options:
-        raise TypeError(f"options {sorted(options)} do not apply to a source that is open already")
-    return source
 
 
 def _open_foreign(what: Any, options: Mapping[str, Any]) -> Source:
@@ -541,7 +536,8 @@ def _open_list(parts: Sequence[Any], options: Mapping[str, Any]) -> Source:
         parts = _with_indices(parts)
         kinds, num_remote = {kind_of_suffix(str(part)) for part in parts}, sum(map(is_at_url, parts))
         if len(kinds) == 1 and num_remote in (0, len(parts)) and (kind := kinds.pop() or _kind_of_bins(parts)) is not None:
-            return open_urls(kind, parts, options) if num_remote else kind.open(list(parts), **options)
+            urls = [_place(part, options) for part in parts] if num_remote else []
+            return kind.open(urls, **_split(options)) if urls else kind.open(list(parts), **options)
         each = share(options) if num_remote else options
         return Concat.of(((str(part), partial(_open_part, _absolute(part), each)) for part in parts), num_remote=num_remote)
     sources: list[Source] = []
@@ -650,36 +646,22 @@ def _open_directory(path: Path, options: Mapping[str, Any]) -> Source:
         return open_store(path, **options)
     if "suffixes" in options:  # the files themselves are wanted
         return FOLDER.open(path, **options)
-    found = kind_of_layout(inside, partial(_read_inside, path))
+    found = kind_of_layout(inside, partial(_read_in, path))
     if found is not None:
         return found[1].open(path, **options)
     if (kind := _shards_in(inside)) is not None:
         return kind.open(path, **options)
     _refuse_layouts_inside(path, inside)
     names = without_companions(name for name in inside if not name.startswith(".") and is_file(path / name))
-    if "dtype" in options and names and all(name.endswith(".bin") for name in names):
-        return BIN.open(path, **options)
-    kinds = {kind_of_suffix(name) for name in names if _refusal(name) is None}
-    if len(kinds) == 1 and (kind := kinds.pop()) is not None:
-        return kind.open(path, **options)
-    known = sorted(kind.name for kind in kinds if kind is not None)
-    if len(known) > 1:
-        raise SchemaMismatchError(
-            f"{path}: the directory holds files of several formats ({', '.join(known)}): open them by a pattern"
-        )
-    return FOLDER.open(path, **options)
+    return (_kind_of_names(names, options, f"{path}: the directory holds files") or FOLDER).open(path, **options)
 
 
 def _refuse_layouts_inside(path: Path, inside: Sequence[str]) -> None:
     """FormatError for a directory with a few of another tool, such as train and test, in it."""
     if len(inside) <= FEW_SPLITS:
         for inner in (path / name for name in sorted(inside) if is_directory(path / name)):
-            if (words := _layout_words(names_in(inner), partial(_read_inside, inner))) is not None:
+            if (words := _layout_words(names_in(inner), partial(_read_in, inner))) is not None:
                 raise FormatError(f"{path}: expected data, found directories of it ({inner.name}, {words}): open {inner}")
-
-
-def _read_inside(directory: Path, name: str) -> bytes:
-    return LocalFile(directory / name).first(INDEX_BYTES)
 
 
 def _is_store(inside: Sequence[str]) -> bool:

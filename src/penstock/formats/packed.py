@@ -38,12 +38,13 @@ from penstock.formats.rows_in_files import (
     FileRows,
     RowSource,
     Version,
+    cut_runs,
     reader_of_files,
     reader_of_memory,
 )
 from penstock.native import _core
 from penstock.process import Recent, map_at_once, need
-from penstock.records import NOWHERE, Blocks, Extents, Recipe
+from penstock.records import NOWHERE, Blocks, Extents, Recipe, by_number
 from penstock.remote.window import RemoteOptions
 from penstock.schema import Field, Schema
 from penstock.system import file_access
@@ -205,7 +206,6 @@ class PackedReader:
         return out
 
     def read(self, ids: IntArray, fields: Sequence[str], out: Outputs, pool: _core.ThreadPool) -> Batch:
-        """Fields of records."""
         return {name: self._read_field(name, ids, out, pool) for name in fields}
 
     def _read_field(self, name: str, ids: IntArray, out: Outputs, pool: _core.ThreadPool) -> Any:
@@ -232,28 +232,45 @@ class PackedReader:
         return sizes // one.dtype.itemsize
 
 
-class PackedSource(RowSource):
-    """The records of packed files, one file after the other."""
+class _PackedRows(RowSource):
+    """What plain and compressed files share."""
 
-    def __init__(self, files: Files, parts: Sequence[PackedFile], layout: PackedLayout, origin: PackedOrigin) -> None:
-        """``files`` are those that say whether the data is the same; ``parts`` those with records."""
+    def __init__(
+        self, files: Files, parts: Sequence[PackedFile], sizes: Sequence[int], layout: PackedLayout, origin: PackedOrigin
+    ) -> None:
+        """``files`` are those that say whether the data is the same; ``parts`` those with records, of ``sizes`` bytes as stored."""
         threads, io, remote = origin.options
         self._parts, self._layout, self._schema, self._origin = list(parts), layout, layout.schema, origin
-        rows = reader_of_files(
-            [FileRows.of(one.file, one.size, 0, one.size, one.version) for one in parts],
-            1,
-            access=file_access(io, files.local),
-            threads=threads,
-            remote=remote,
-        )
+        self._bases = np.cumsum([0, *sizes])
+        pieces = [FileRows.of(one.file, size, 0, size, one.version) for one, size in zip(parts, sizes, strict=True)]
+        rows = reader_of_files(pieces, 1, access=file_access(io, files.local), threads=threads, remote=remote)
         counts = [one.records for one in parts]
-        super().__init__(files, counts, -(-sum(one.size for one in parts) // max(1, sum(counts))), rows)
-        self._ends = np.cumsum(counts)
-        self._bases = np.concatenate([[0], np.cumsum([one.size for one in parts])])
+        super().__init__(files, counts, -(-sum(sizes) // max(1, sum(counts))), rows)
 
     @property
     def schema(self) -> Mapping[str, Field]:
         return dict(self._schema)
+
+    @property
+    def max_batch_bytes(self) -> int | None:
+        return None if all(one.is_fixed for one in self._schema.values()) else MAX_BATCH_BYTES
+
+    def _scattered(self, parts: Sequence[tuple[IntArray, Batch]], fields: Sequence[str], count: int, out: Outputs) -> Batch:
+        """A batch of parts of it, each with its places."""
+        return {name: scatter(name, self._schema[name], [(at, one[name]) for at, one in parts], count, out) for name in fields}
+
+    def _identity(self) -> tuple[Any, ...]:
+        return self._origin.identity
+
+    def _recipe(self) -> Recipe:
+        return self._origin.recipe
+
+
+class PackedSource(_PackedRows):
+    """The records of packed files, one file after the other."""
+
+    def __init__(self, files: Files, parts: Sequence[PackedFile], layout: PackedLayout, origin: PackedOrigin) -> None:
+        super().__init__(files, parts, [one.size for one in parts], layout, origin)
 
     @property
     def blocks(self) -> Blocks:
@@ -282,17 +299,13 @@ class PackedSource(RowSource):
         for part in self.remote.slices(runs[:, 0], runs[:, 0] + runs[:, 1]):
             with self.hold(ids[part], ids[part] + 1):
                 parts.append((np.arange(part.start, part.stop), self._reader.read(ids[part], fields, {}, pool)))
-        return {name: scatter(name, self._schema[name], [(at, one[name]) for at, one in parts], ids.size, out) for name in fields}
+        return self._scattered(parts, fields, ids.size, out)
 
     def lengths(self, field: str, ids: Any) -> IntArray:
         wanted = as_ids(ids, self._length)
         if self.remote is not None or self._schema[field].is_fixed:
             return super().lengths(field, wanted)
         return self._reader.lengths(field, wanted)
-
-    @property
-    def max_batch_bytes(self) -> int | None:
-        return None if all(one.is_fixed for one in self._schema.values()) else MAX_BATCH_BYTES
 
     def native_reader(self, field: str) -> tuple[Any, int] | None:
         reader = self._reader.field(field)
@@ -304,14 +317,7 @@ class PackedSource(RowSource):
         starts, stops = starts[some], stops[some]
         if starts.size == 0:
             return NOWHERE
-        first, last = (np.searchsorted(self._ends, ids, side="right") for ids in (starts, stops - 1))
-        pieces = last - first + 1
-        run = np.repeat(np.arange(starts.size), pieces)
-        number = np.arange(run.size) - np.repeat(np.cumsum(pieces) - pieces - first, pieces)
-        begin = np.concatenate([[0], self._ends[:-1]])[number]
-        low, high = np.maximum(starts[run], begin), np.minimum(stops[run], self._ends[number])
-        there = high > low
-        number, low, high = number[there], low[there], high[there]
+        number, low, high = cut_runs(starts, stops, np.cumsum(self._counts))
         below, above = self._reader.find(low)[:, 0], self._reader.find(high - 1).sum(axis=1)
         there = above > below  # tables on disk may have records in any order: those say nothing
         number = number[there]
@@ -320,12 +326,6 @@ class PackedSource(RowSource):
     def close(self) -> None:
         super().close()
         self.__dict__.pop("_reader", None)  # it has the files
-
-    def _identity(self) -> tuple[Any, ...]:
-        return self._origin.identity
-
-    def _recipe(self) -> Recipe:
-        return self._origin.recipe
 
 
 def _offsets(part: PackedFile) -> npt.NDArray[np.uint32]:
@@ -352,7 +352,7 @@ class BlockReader(Protocol):
     def read(self, ids: IntArray, fields: Sequence[str], out: Outputs, pool: _core.ThreadPool) -> Batch: ...
 
 
-class PackedBlocks(RowSource):
+class PackedBlocks(_PackedRows):
     """The records of packed files that are compressed as a whole: one that is read is decompressed, and kept for a while."""
 
     def __init__(
@@ -363,27 +363,13 @@ class PackedBlocks(RowSource):
         origin: PackedOrigin,
         decompression: "Decompression",
     ) -> None:
-        threads, io, remote = origin.options
-        self._parts, self._layout, self._schema, self._origin = list(parts), layout, layout.schema, origin
         self._decompression = decompression
-        rows = reader_of_files(
-            [FileRows.of(one.file, one.stored_bytes, 0, one.stored_bytes, one.version) for one in parts],
-            1,
-            access=file_access(io, files.local),
-            threads=threads,
-            remote=remote,
-        )
-        self._threads, self._recent = threads, Recent(decompression.kept_bytes)
-        super().__init__(files, [one.records for one in parts], 1, rows)
+        self._threads, self._recent = origin.options[0], Recent(decompression.kept_bytes)
+        super().__init__(files, parts, [one.stored_bytes for one in parts], layout, origin)
         self._blocks = Blocks.of_counts(self._counts)
         some = [number for number, one in enumerate(parts) if one.records]
         self._numbers = np.array(some, np.int64)  # of the files with records, which are the blocks
         self._firsts = np.cumsum([0, *self._counts])
-        self._bases = np.cumsum([0, *(one.stored_bytes for one in parts)])
-
-    @property
-    def schema(self) -> Mapping[str, Field]:
-        return dict(self._schema)
 
     @property
     def blocks(self) -> Blocks:
@@ -392,10 +378,6 @@ class PackedBlocks(RowSource):
     @property
     def reads_blocks(self) -> bool:
         return True
-
-    @property
-    def max_batch_bytes(self) -> int | None:
-        return None if all(one.is_fixed for one in self._schema.values()) else MAX_BATCH_BYTES
 
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
         """The whole files in which records are."""
@@ -411,10 +393,7 @@ class PackedBlocks(RowSource):
         pool = self._rows.pool
         if not fields:
             return {}
-        touched = self._numbers[self._blocks.of(ids)]
-        order = np.argsort(touched, kind="stable")
-        numbers, heads = np.unique(touched[order], return_index=True)
-        groups = list(zip(numbers.tolist(), np.split(order, heads[1:]), strict=True)) if numbers.size else []
+        groups = by_number(self._numbers[self._blocks.of(ids)])
         groups.sort(key=lambda group: (group[0], 0) not in self._recent)  # before others push them out
         parts: list[tuple[IntArray, Batch]] = []
         for low in range(0, len(groups), self._threads):
@@ -422,7 +401,7 @@ class PackedBlocks(RowSource):
             readers = map_at_once(lambda group: self._reader(group[0]), some, are_remote=self._threads > 1)
             for (number, places), reader in zip(some, readers, strict=True):
                 parts.append((places, reader.read(ids[places] - self._firsts[number], fields, {}, pool)))
-        return {name: scatter(name, self._schema[name], [(at, one[name]) for at, one in parts], ids.size, out) for name in fields}
+        return self._scattered(parts, fields, ids.size, out)
 
     def _reader(self, number: int) -> BlockReader:
         found: BlockReader = self._recent.get((number, 0), lambda: self._make(number))
@@ -446,12 +425,6 @@ class PackedBlocks(RowSource):
     def close(self) -> None:
         super().close()
         self._recent.clear()
-
-    def _identity(self) -> tuple[Any, ...]:
-        return self._origin.identity
-
-    def _recipe(self) -> Recipe:
-        return self._origin.recipe
 
 
 @dataclass(frozen=True)
@@ -488,14 +461,6 @@ class Decompression:
         return lambda start, stop: raw[start:stop].tobytes()
 
 
-def _gzip(stored: npt.NDArray[np.uint8], raw: npt.NDArray[np.uint8]) -> bool:
-    return _unpack(zlib.decompressobj(wbits=31), stored, raw)
-
-
-def _bz2(stored: npt.NDArray[np.uint8], raw: npt.NDArray[np.uint8]) -> bool:
-    return _unpack(bz2.BZ2Decompressor(), stored, raw)
-
-
 def _unpack(decompressor: Any, stored: npt.NDArray[np.uint8], raw: npt.NDArray[np.uint8]) -> bool:
     """Whether a stream has these bytes and nothing behind them."""
     content = decompressor.decompress(stored.tobytes(), raw.nbytes + 1)
@@ -516,8 +481,8 @@ def _by_arrow(name: str, stored: npt.NDArray[np.uint8], raw: npt.NDArray[np.uint
 
 CODECS: Mapping[str, Callable[[npt.NDArray[np.uint8], npt.NDArray[np.uint8]], bool]] = {
     "zstd": _core.decompress_zstd,
-    "gz": _gzip,
-    "bz2": _bz2,
+    "gz": lambda stored, raw: _unpack(zlib.decompressobj(wbits=31), stored, raw),
+    "bz2": lambda stored, raw: _unpack(bz2.BZ2Decompressor(), stored, raw),
     "br": partial(_by_arrow, "brotli"),
     "snappy": partial(_by_arrow, "snappy"),
 }

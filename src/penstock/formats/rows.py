@@ -26,11 +26,10 @@ from penstock.errors import (
     FormatError,
     SchemaMismatchError,
     SizeOverflowError,
-    TrailingBytesError,
     TruncatedError,
     UnsupportedTypeError,
 )
-from penstock.formats.files import File, Files, Names, find_files
+from penstock.formats.files import File, Files, Names, find_files, need_size
 from penstock.formats.publish import NewFile, Staging, refuse_existing
 from penstock.formats.rows_in_files import FileRows, RowSource, Version, default_threads, reader_of_files, version_of
 from penstock.progress import Progress
@@ -184,10 +183,7 @@ def check_header(name: str, header: bytes, size: int) -> tuple[int, int]:
         raise SizeOverflowError(
             f"{name}: {rows} rows of {width} values are beyond what can be read (a row has at most {MAX_RECORD_BYTES} bytes)"
         )
-    if size < whole:
-        raise TruncatedError(f"{name}: expected {whole} bytes for {rows} rows of {width} values, found {size}")
-    if size > whole:
-        raise TrailingBytesError(f"{name}: expected {whole} bytes for {rows} rows of {width} values, found {size}")
+    need_size(name, size, whole, f" for {rows} rows of {width} values")
     return rows, width
 
 

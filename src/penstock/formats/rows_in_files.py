@@ -14,7 +14,7 @@ import numpy.typing as npt
 from penstock.argument import IntArray
 from penstock.formats.files import File, Files, FileSource, RemoteFile, need_file
 from penstock.native import _core
-from penstock.records import NOWHERE, Blocks, Extents
+from penstock.records import NOWHERE, Blocks, Extents, joined_extents
 from penstock.remote.window import RemoteFiles, RemoteOptions
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "RowSource",
     "Rows",
     "Version",
+    "cut_runs",
     "default_threads",
     "reader_of_files",
     "reader_of_memory",
@@ -98,10 +99,9 @@ class Rows:
 
     def read(self, starts: IntArray, out: npt.NDArray[np.generic], run: int = 1) -> None:
         """Fill ``out`` with ``run`` rows from every start on."""
-        if self._closed:
-            raise ValueError("the source is closed")
+        pool = self.pool
         if self._reader is not None:
-            self._reader.read(starts, run, out.reshape(-1).view(np.uint8), self._pool)
+            self._reader.read(starts, run, out.reshape(-1).view(np.uint8), pool)
 
     def native(self, run: int = 1) -> tuple[_core.RowReader, int] | None:
         """The native reader of rows, or of every ``run`` of them as one, as :meth:`penstock.Source.native_reader` gives it."""
@@ -126,10 +126,9 @@ class Rows:
 
     def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[np.generic]) -> None:
         """Fill ``out`` with rows [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
-        if self._closed:
-            raise ValueError("the source is closed")
+        pool = self.pool
         if self._reader is not None:
-            self._reader.read_spans(starts, offsets, out.reshape(-1).view(np.uint8), self._pool)
+            self._reader.read_spans(starts, offsets, out.reshape(-1).view(np.uint8), pool)
 
     @property
     def paths(self) -> Sequence[str]:
@@ -156,40 +155,30 @@ class RemoteRows(Rows):
             return _core.RowReader.of_landings(landings, _facts(files, run)[:, 1:3].copy(), run * stride)
 
         super().__init__(widen(1), threads, _Places.of(files, stride), widen)
-        self.remote: RemoteFiles | None = remote
+        self.remote: RemoteFiles = remote
         self._stride = stride
 
     def read(self, starts: IntArray, out: npt.NDArray[np.generic], run: int = 1) -> None:
-        """Fill ``out`` with ``run`` rows from every start on."""
         rows = out.reshape(-1).view(np.uint8).reshape(starts.size, run * self._stride)
-        for part in self._window().slices(starts * self._stride, (starts + run) * self._stride):
-            with self._window().hold(*self.extents(starts[part], starts[part] + run)):
+        for part in self.remote.slices(starts * self._stride, (starts + run) * self._stride):
+            with self.remote.hold(*self.extents(starts[part], starts[part] + run)):
                 super().read(starts[part], rows[part], run)
 
     def read_spans(self, starts: IntArray, offsets: IntArray, out: npt.NDArray[np.generic]) -> None:
-        """Fill ``out`` with rows [start, start + offsets[i + 1] - offsets[i]) of every start, one after the other."""
         flat, stops = out.reshape(-1).view(np.uint8), starts + np.diff(offsets)
-        for part in self._window().slices(starts * self._stride, stops * self._stride):
+        for part in self.remote.slices(starts * self._stride, stops * self._stride):
             edges = offsets[part.start : part.stop + 1]
-            with self._window().hold(*self.extents(starts[part], stops[part])):
+            with self.remote.hold(*self.extents(starts[part], stops[part])):
                 inside = flat[edges[0] * self._stride : edges[-1] * self._stride]
                 super().read_spans(starts[part], edges - edges[0], inside)
 
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
-        """Where rows [start, stop) are: numbers of files of the window, and bytes from and to in them."""
         pieces, low, high = super().extents(starts, stops)
         return self._owners[pieces], low, high
 
-    def _window(self) -> RemoteFiles:
-        if self.remote is None:
-            raise ValueError("the source is closed")
-        return self.remote
-
     def close(self) -> None:
-        """Close the window. Idempotent."""
         super().close()
-        if self.remote is not None:
-            self.remote.close()
+        self.remote.close()
 
 
 @dataclass(frozen=True)
@@ -210,16 +199,22 @@ class _Places:
 
     def ranges(self, starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Of rows [start, stop): numbers of files, and bytes from and to in them."""
-        starts, stops = _joined(starts, stops)
-        first, last = np.searchsorted(self.ends, starts, side="right"), np.searchsorted(self.ends, stops - 1, side="right")
-        pieces = last - first + 1  # of every run, one in each file
-        run = np.repeat(np.arange(starts.size), pieces)
-        number = np.arange(run.size) - np.repeat(np.cumsum(pieces) - pieces - first, pieces)
+        number, low, high = cut_runs(*_joined(starts, stops), self.ends)
         begin = np.concatenate([[0], self.ends[:-1]])[number]
-        low, high = np.maximum(starts[run], begin) - begin, np.minimum(stops[run], self.ends[number]) - begin
-        some = high > low  # a run may pass files without rows
-        number, low, high = number[some], low[some], high[some]
+        low, high = low - begin, high - begin
         return number, self.offsets[number] + low * self.stride, self.offsets[number] + high * self.stride
+
+
+def cut_runs(starts: IntArray, stops: IntArray, ends: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Runs of rows in pieces, one in each file: its number, and the rows from and to. ``ends``: the row behind the last of each."""
+    first, last = np.searchsorted(ends, starts, side="right"), np.searchsorted(ends, stops - 1, side="right")
+    pieces = last - first + 1
+    run = np.repeat(np.arange(starts.size), pieces)
+    number = np.arange(run.size) - np.repeat(np.cumsum(pieces) - pieces - first, pieces)
+    begin = np.concatenate([[0], ends[:-1]])[number]
+    low, high = np.maximum(starts[run], begin), np.minimum(stops[run], ends[number])
+    some = high > low  # a run may pass files without rows
+    return number[some], low[some], high[some]
 
 
 def _joined(starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
@@ -299,9 +294,7 @@ def extents_of_all(fields: Sequence[Rows], starts: IntArray, stops: IntArray) ->
     """Where rows of several fields are, each in files of its own: the files are those of the first field, then of the next."""
     bases = np.cumsum([0, *(len(rows.paths) for rows in fields)])
     found = [rows.extents(starts, stops) for rows in fields]
-    numbered = [(numbers + base, low, high) for base, (numbers, low, high) in zip(bases.tolist(), found, strict=False)]
-    numbers, low, high = (np.concatenate(column) for column in zip(NOWHERE, *numbered, strict=True))
-    return numbers, low, high
+    return joined_extents((numbers + base, low, high) for base, (numbers, low, high) in zip(bases.tolist(), found, strict=False))
 
 
 class RowSource(FileSource):
@@ -334,16 +327,13 @@ class RowSource(FileSource):
 
     @property
     def paths(self) -> Sequence[str]:
-        """The files on a disk of this machine."""
         return self._rows.paths
 
     @property
     def is_direct(self) -> bool:
-        """Whether those are read past the page cache."""
         return self._rows.is_direct
 
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
-        """Where records are in the files."""
         return self._rows.extents(starts, stops)
 
     def close(self) -> None:

@@ -15,20 +15,17 @@ from itertools import islice, pairwise
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from penstock.argument import IntArray
 from penstock.batch import Batch, Outputs, fixed_output
 from penstock.errors import (
     FormatError,
     SchemaMismatchError,
     SizeOverflowError,
-    TrailingBytesError,
     TruncatedError,
     UnsupportedTypeError,
 )
 from penstock.formats.arrow_file import Fields, plain_fields, renamed
-from penstock.formats.files import File, Files, Names, find_files
+from penstock.formats.files import File, Files, Names, find_files, need_size
 from penstock.formats.rows_in_files import (
     FileRows,
     Rows,
@@ -39,7 +36,7 @@ from penstock.formats.rows_in_files import (
     version_of,
     window_on,
 )
-from penstock.records import NOWHERE, Extents, Recipe
+from penstock.records import Extents, Recipe, joined_extents
 from penstock.remote.window import RemoteOptions
 from penstock.schema import MAX_NDIM, Field, Schema
 from penstock.system import file_access
@@ -147,9 +144,7 @@ class Safetensors(RowSource):
 
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
         """Where records are: each of the fields in the same files."""
-        found = zip(NOWHERE, *(rows.extents(starts, stops) for rows in self._readers.values()), strict=True)
-        numbers, low, high = (np.concatenate(column) for column in found)
-        return numbers, low, high
+        return joined_extents(rows.extents(starts, stops) for rows in self._readers.values())
 
     def close(self) -> None:
         for rows in self._readers.values():
@@ -278,6 +273,4 @@ def _check_bounds(file: File, tensors: Mapping[str, tuple[_Tensor, int]], data: 
             behind = f"behind tensor {ascii(before)[:100]}" if before else "behind the header"
             raise FormatError(f"{file}: expected tensor {ascii(name)[:100]} at byte {end}, {behind}, found it at byte {start}")
     end = max((stop for _, stop, _ in ordered), default=data)
-    if end != size:
-        kind = TruncatedError if end > size else TrailingBytesError
-        raise kind(f"{file}: expected {end} bytes for {len(tensors)} tensors, found {size}")
+    need_size(file, size, end, f" for {len(tensors)} tensors")

@@ -26,7 +26,7 @@ import re
 import stat
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -43,13 +43,12 @@ from penstock.errors import (
     SizeOverflowError,
     SourceChangedError,
     StoreError,
-    TrailingBytesError,
     TruncatedError,
     UnsupportedTypeError,
     UnsupportedVersionError,
 )
 from penstock.fingerprint import digest_files, fingerprint_of
-from penstock.formats.files import RemoteFile
+from penstock.formats.files import RemoteFile, need_size
 from penstock.formats.publish import NewFile, Staging, put_file
 from penstock.formats.rows_in_files import Version
 from penstock.native import _core
@@ -250,17 +249,15 @@ def obtain(subject: Subject, build: Builder, *, cache: Path | None = None) -> "S
     kept, they are in memory.
     """
     identity = subject.identity()
-    places = [] if identity is None else _places(subject, cache)
+    if identity is None:
+        return _in_memory(build)
+    places = list(subject.places(cache_directory() if cache is None else cache))
     for path in places:
-        assert identity is not None
         if (found := _read_good(path, subject.kind, identity)) is not None:
             return _recorded(subject, found)
     for path in places:
-        assert identity is not None
-        try:
+        with suppress(StoreError):  # it cannot be written there
             return _recorded(subject, _make(path, subject, identity, build))
-        except StoreError:  # it cannot be written there
-            continue
     return _in_memory(build)
 
 
@@ -436,22 +433,12 @@ class _Shelf:
         assert identity is not None
         file = NewFile(temporary)
         try:
-            if not _fetch(subject, identity, file):
-                writer = _FileWriter(file)
-                self._build(number, writer)
-                _tell_files(writer, path, subject)
-                writer.finish(subject.kind, identity, is_durable=False)
+            _fill(file, path, subject, identity, lambda writer: self._build(number, writer))
         finally:
             file.close()
-        if subject.identity() != identity:
-            raise SourceChangedError(f"{subject.files[0].path}: the data changed while it was read; open it again")
         with writing(path, "publishing"):
             os.replace(temporary, path)
         self.found[number] = read_sidecar(path)
-
-
-def _places(subject: Subject, cache: Path | None) -> list[Path]:
-    return list(subject.places(cache_directory() if cache is None else cache))
 
 
 def _read_good(path: Path, kind: str, identity: bytes, checked_bytes: int | None = None) -> "Sidecar | None":
@@ -475,17 +462,23 @@ def _make(path: Path, subject: Subject, identity: bytes, build: Builder) -> "Sid
             return found
         with staging:
             file = staging.new_file(path.name)
-            if _fetch(subject, identity, file):
-                file.finish()
-            else:
-                writer = _FileWriter(file)
-                build(writer)
-                _tell_files(writer, path, subject)
-                writer.finish(subject.kind, identity)
-            if subject.identity() != identity:
-                raise SourceChangedError(f"{subject.files[0].path}: the data changed while it was read; open it again")
+            _fill(file, path, subject, identity, build)
+            file.finish()
             staging.publish([path], overwrite=True)
     return read_sidecar(path)
+
+
+def _fill(file: NewFile, path: Path, subject: Subject, identity: bytes, build: Builder) -> None:
+    """Write a sidecar that is going to be at ``path``: the one that is published, or what ``build`` adds. SourceChangedError if the
+    data changed meanwhile. What a power cut leaves of it, if it is not made durable, is found damaged, and made again.
+    """
+    if not _fetch(subject, identity, file):
+        writer = _FileWriter(file)
+        build(writer)
+        _tell_files(writer, path, subject)
+        writer.finish(subject.kind, identity)
+    if subject.identity() != identity:
+        raise SourceChangedError(f"{subject.files[0].path}: the data changed while it was read; open it again")
 
 
 def _tell_files(writer: SidecarWriter, path: Path, subject: Subject) -> None:
@@ -537,14 +530,12 @@ class _FileWriter:
     def _pad(self) -> None:
         self._file.write(bytes(-self._file.size % ALIGNMENT))
 
-    def finish(self, kind: str, identity: bytes, *, is_durable: bool = True) -> None:
-        """Write the head. What a power cut leaves of a file that is not durable is found damaged, and made again."""
+    def finish(self, kind: str, identity: bytes) -> None:
+        """Write the head."""
         entries = b"".join(self._entries)
         facts = MAGIC, VERSION, len(self._entries), self._file.size, kind.encode("ascii"), identity
         crc = _core.crc32c(np.frombuffer(HEAD.pack(*facts, 0) + entries, np.uint8))
         self._file.write_at(0, HEAD.pack(*facts, crc) + entries)
-        if is_durable:
-            self._file.finish()
 
 
 def _crcs(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
@@ -662,8 +653,7 @@ def _read_head(path: Path | UrlPath, first: bytes, size: int) -> tuple[list[tupl
     covered[CRC_AT : CRC_AT + 4] = bytes(4)
     if _core.crc32c(np.frombuffer(covered, np.uint8)) != crc:
         raise CorruptError(f"{path}: the head of the sidecar is not what was written")
-    if told != size:
-        raise (TruncatedError if size < told else TrailingBytesError)(f"{path}: expected {told} bytes, found {size}")
+    need_size(path, size, told)
     entries = [ENTRY.unpack_from(first, HEAD.size + number * ENTRY.size) for number in range(count)]
     return [(_text(path, name), *facts) for name, *facts in entries], _text(path, kind), identity
 

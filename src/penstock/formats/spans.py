@@ -31,12 +31,12 @@ from penstock.formats.rows_in_files import FileRows, Rows, RowSource, reader_of_
 from penstock.formats.sidecar import PAGE_BYTES, Sidecar, SidecarWriter, Subject, obtain_each
 from penstock.native import _core
 from penstock.progress import Progress, reporting
-from penstock.records import NOWHERE, Extents, Sampling
+from penstock.records import NOWHERE, Extents, Sampling, Source, joined_extents
 from penstock.remote.window import RemoteOptions
 from penstock.schema import Field
 from penstock.system import file_access
 
-__all__ = ["FileSpans", "ScannedFile", "SpanField", "SpanIndex", "SpanOptions", "SpanSource"]
+__all__ = ["FileSpans", "ParsedSpans", "ScannedFile", "SpanField", "SpanIndex", "SpanOptions", "SpanSource"]
 
 KEPT_BYTES = 256 << 10
 """The table of files of at least this many bytes is kept in a sidecar; smaller ones are scanned as fast."""
@@ -432,13 +432,23 @@ class SpanSource(RowSource):
             return nullcontext()
         words = [column.words for column in columns if not column.in_memory]
         found = [self._table.extents(ids, ids + 1, one) for one in words]
-        numbers, low, high = (np.concatenate(column) for column in zip(NOWHERE, *found, strict=True))
+        numbers, low, high = joined_extents(found)
         return self.remote.hold(numbers, low, high) if numbers.size else nullcontext()
 
     def close(self) -> None:
         super().close()
         for column in self._columns.values():
             column.readers.clear()
+
+
+class ParsedSpans(SpanSource):
+    """A span source whose fields are parsed from the bytes: none is copied as it is, and only reading tells how long a value is."""
+
+    def native_reader(self, field: str) -> None:
+        """There is none."""
+
+    def lengths(self, field: str, ids: Any) -> IntArray:
+        return Source.lengths(self, field, ids)
 
 
 PAGE_COST = 8192

@@ -11,6 +11,7 @@ native threads parse them, a batch at a time. Files that are compressed as a who
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -20,10 +21,10 @@ from penstock.argument import IntArray
 from penstock.batch import Batch, Outputs, Ragged, empty, fixed_output, masked
 from penstock.errors import CorruptError, FormatError, SchemaMismatchError, UnsupportedTypeError
 from penstock.fingerprint import spread
-from penstock.formats.files import Files, Names, check_batch, find_files
+from penstock.formats.files import Files, Names, check_batch, check_texts, find_files
 from penstock.formats.folder import Decode, Decoder, run_each
 from penstock.formats.rows_in_files import default_threads
-from penstock.formats.spans import FileSpans, ScannedFile, SpanField, SpanIndex, SpanOptions, SpanSource
+from penstock.formats.spans import FileSpans, ParsedSpans, ScannedFile, SpanField, SpanIndex, SpanOptions, SpanSource
 from penstock.native import _core
 from penstock.records import Recipe
 from penstock.remote.window import RemoteOptions
@@ -112,7 +113,7 @@ class TFRecordSource(SpanSource):
         return found
 
 
-class DecodedSource(TFRecordSource):
+class DecodedSource(ParsedSpans, TFRecordSource):
     """Records that a function of the user's decodes."""
 
     def __init__(
@@ -133,13 +134,6 @@ class DecodedSource(TFRecordSource):
     def schema(self) -> Mapping[str, Field]:
         return dict(self._decoder.schema)
 
-    def native_reader(self, field: str) -> None:
-        """The function is the user's."""
-
-    def lengths(self, field: str, ids: Any) -> IntArray:
-        lengths: IntArray = self.read(ids, [field])[field].lengths
-        return lengths
-
     def _read(self, ids: IntArray, fields: Sequence[str], out: Outputs) -> Batch:
         wanted = {name: self._decoder.schema[name] for name in fields}
         if not wanted:
@@ -155,7 +149,7 @@ class DecodedSource(TFRecordSource):
         return (DecodedSource, (self._files, self._name, self._how, self._decode, self._given))
 
 
-class ExampleSource(TFRecordSource):
+class ExampleSource(ParsedSpans, TFRecordSource):
     """Records of tf.Example: the features are fields."""
 
     def __init__(self, files: Files, field: str, how: SpanOptions, schema: Mapping[str, Field] | None = None) -> None:
@@ -172,13 +166,6 @@ class ExampleSource(TFRecordSource):
     @property
     def schema(self) -> Mapping[str, Field]:
         return dict(self._fields)
-
-    def native_reader(self, field: str) -> None:
-        """The ring copies bytes; these are parsed."""
-
-    def lengths(self, field: str, ids: Any) -> IntArray:
-        lengths: IntArray = self.read(ids, [field])[field].lengths
-        return lengths
 
     def _infer(self) -> dict[str, Field]:
         """The fields of records that are spread over all files."""
@@ -213,7 +200,7 @@ class ExampleSource(TFRecordSource):
         self._parser.read(stored.values, stored.offsets, counts, items, outs, self._rows.pool)
         for name in fields:
             if self._fields[name].kind == "text":
-                self._check_text(name, ids, batch[name])
+                check_texts(batch[name].values, batch[name].offsets, partial(self._no_text, name, ids))
         return batch
 
     def _column_of(self, name: str, ids: IntArray, counts: IntArray, out: Outputs) -> tuple[Any, Any]:
@@ -244,21 +231,8 @@ class ExampleSource(TFRecordSource):
         column = Ragged(values, offsets, kind, None, None if present.all() else present)
         return column, (offsets[:-1] * item, values.view(np.uint8))
 
-    def _check_text(self, name: str, ids: IntArray, texts: Ragged) -> None:
-        try:
-            texts.values.tobytes().decode()
-            whole = True
-        except UnicodeDecodeError:
-            whole = False
-        # All together may be UTF-8 where one is cut: no text may begin within a letter.
-        starts = texts.offsets[:-1][texts.lengths > 0]
-        if whole and not np.any(texts.values[starts] & 0xC0 == 0x80):
-            return
-        for number in range(len(texts)):
-            try:
-                _ = texts[number]
-            except UnicodeDecodeError as error:
-                raise CorruptError(f"{self._where(ids[number])}: feature {name!r}: the text is not UTF-8") from error
+    def _no_text(self, name: str, ids: IntArray, number: int) -> str:
+        return f"{self._where(ids[number])}: feature {name!r}: the text is not UTF-8"
 
     def _identity(self) -> tuple[Any, ...]:
         return *super()._identity(), "example", [(name, repr(one.with_nullable(False))) for name, one in self._fields.items()]

@@ -534,21 +534,17 @@ class TokenLeaf:
 
     @property
     def remote(self) -> RemoteFiles | None:
-        """The window on the files, if they are at a URL."""
         return self.rows.remote
 
     @property
     def paths(self) -> Sequence[str]:
-        """The files on a disk of this machine."""
         return self.rows.paths
 
     @property
     def is_direct(self) -> bool:
-        """Whether those are read past the page cache."""
         return self.rows.is_direct
 
     def extents(self, starts: IntArray, stops: IntArray) -> Extents:
-        """Where tokens are in the files."""
         return self.rows.extents(starts, stops)
 
     def edges(self, starts: IntArray, stops: IntArray) -> Extents:
@@ -556,7 +552,6 @@ class TokenLeaf:
         return NOWHERE
 
     def hold(self, starts: IntArray, stops: IntArray) -> AbstractContextManager[object]:
-        """Keeps tokens in memory while it is entered."""
         return nullcontext() if self.remote is None else self.remote.hold(*self.extents(starts, stops))
 
     def native_reader(self, field: str) -> tuple[Any, int] | None:

@@ -28,11 +28,10 @@ from penstock.errors import (
     NoMatchError,
     SchemaMismatchError,
     SizeOverflowError,
-    TrailingBytesError,
     TruncatedError,
     UnsupportedTypeError,
 )
-from penstock.formats.files import File, Files, LocalFile, Names, RemoteFile, children, find_files, has_pattern
+from penstock.formats.files import File, Files, LocalFile, Names, RemoteFile, children, find_files, has_pattern, need_size
 from penstock.formats.rows_in_files import FileRows, Version, default_threads, version_of
 from penstock.formats.token_line import BlockRuns, LineOptions, TokenSource, as_elements, heads_of_runs
 from penstock.process import map_at_once
@@ -94,7 +93,6 @@ def _numbered(name: str) -> re.Pattern[str]:
 
 
 def encode_footer(blocks: int, data_bytes: int, dtype: np.dtype[Any]) -> bytes:
-    """The footer of a file."""
     return FOOTER.pack(blocks, data_bytes, str(dtype).encode(), MAGIC)
 
 
@@ -125,9 +123,7 @@ def _read_footer(path: File) -> TokenFile:
     whole = data_bytes + blocks * END.itemsize + FOOTER.size
     if whole >= 2**63:
         raise SizeOverflowError(f"{path}: {blocks} blocks and {data_bytes} bytes of data are beyond what a file can have")
-    if size != whole:
-        kind = TruncatedError if size < whole else TrailingBytesError
-        raise kind(f"{path}: expected {whole} bytes for {blocks} blocks and {data_bytes} bytes of data, found {size}")
+    need_size(path, size, whole, f" for {blocks} blocks and {data_bytes} bytes of data")
     return TokenFile(path, size, blocks, data_bytes, _dtype(path, name), version)
 
 

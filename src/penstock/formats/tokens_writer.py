@@ -254,7 +254,6 @@ class _Target:
             return os.pread(self._lock, count, offset)
 
     def publish(self, staging: Staging, names: list[str]) -> list[Path]:
-        """Let the files appear."""
         paths = [self.path.with_name(name) for name in names]
         if self._is_continued:
             self._check_unchanged()

@@ -41,8 +41,8 @@ from penstock.formats.arrow_file import Fields, plain_fields, renamed
 from penstock.formats.files import MAX_BLOCK_BYTES, File, Files, LocalFile, Prefix, RemoteFile, one_line, read_json
 from penstock.formats.rows_in_files import BLOCK_BYTES, default_threads, window_on
 from penstock.native import _core
-from penstock.process import Recent, need
-from penstock.records import NOWHERE, Blocks, Extents, Recipe, Source
+from penstock.process import Recent, need_unforked
+from penstock.records import Blocks, Extents, Recipe, Source, by_number, joined_extents
 from penstock.remote.residency import PAGE
 from penstock.remote.url import UrlPath
 from penstock.remote.window import RemoteFiles, RemoteOptions
@@ -140,7 +140,7 @@ class ZarrSource(Source):
 
     @property
     def blocks(self) -> Blocks:
-        """The chunks along the first dimension; of several arrays the largest."""
+        """The chunks along the first dimension; of several arrays the largest; of shards at URLs, what one request fetches."""
         return Blocks(self._length, max(1, min(self._rows, max(1, self._length))))
 
     @property
@@ -202,19 +202,8 @@ class ZarrSource(Source):
         return (ZarrSource, (self._path, self._fields, self._threads, self._max_block_bytes))
 
 
-_process: list[int] = []
-"""The process that uses tensorstore, whose threads do not come along when it forks."""
-
-
 def tensorstore() -> Any:
-    if not _process:
-        _process.append(os.getpid())
-    if _process[0] != os.getpid():
-        raise RuntimeError(
-            "zarr cannot be read in a forked process after its parent has read zarr, because tensorstore ends it: start processes "
-            "with the method 'spawn' (multiprocessing_context='spawn' of a torch DataLoader), or read in threads"
-        )
-    return need("tensorstore", "zarr")
+    return need_unforked("tensorstore", "zarr", "zarr", "because tensorstore ends it")
 
 
 @contextmanager
@@ -383,19 +372,6 @@ class UrlDirectory(Directory):
             raise FormatError(f"{self.path / name}: expected an object, found the beginning of the names of others")
         return file
 
-    def below(self) -> dict[str, RemoteFile]:
-        """All objects, by their names below this place."""
-        found: dict[str, RemoteFile] = {}
-        places: list[tuple[str, Tree]] = [("", self.tree)]
-        while places:
-            above, tree = places.pop()
-            for name, one in tree.items():
-                if isinstance(one, dict):
-                    places.append((f"{above}{name}/", one))
-                else:
-                    found[f"{above}{name}"] = one
-        return found
-
 
 @dataclass(frozen=True)
 class _Layout:
@@ -492,8 +468,7 @@ class RemoteZarrSource(ZarrSource):
 
     def __init__(self, prefix: Prefix, fields: Fields | None, threads: int, max_block_bytes: int, remote: RemoteOptions) -> None:
         self._prefix, self._how = prefix, remote
-        directory = UrlDirectory.of(prefix)
-        super().__init__(str(prefix.path), fields, threads, max_block_bytes, directory)
+        super().__init__(str(prefix.path), fields, threads, max_block_bytes, UrlDirectory.of(prefix))
         files: list[RemoteFile] = []
         self._chunks: dict[str, _Chunks] = {}
         for name, array in self._arrays.items():
@@ -503,7 +478,7 @@ class RemoteZarrSource(ZarrSource):
                     f"{array.path / array.file}: a shard has {size} bytes, more than the limit of {max_block_bytes}: if the data "
                     "can be trusted, open it with a larger max_block_bytes"
                 )
-            self._chunks[name] = _chunks_of(array, layout, _below(directory, array), files)
+            self._chunks[name] = _chunks_of(array, layout, _below(prefix, array), files)
         self._files = Files(files)
         self._rows = max(chunks.block_rows() for chunks in self._chunks.values())
         self._recent = Recent(CACHE_BYTES)
@@ -521,14 +496,10 @@ class RemoteZarrSource(ZarrSource):
         for chunks in self._chunks.values():
             first, last = starts[some] // chunks.rows, (stops[some] - 1) // chunks.rows
             found.append(chunks.extents(np.unique(expanded(first, last + 1))))
-        return _together(found)
-
-    @property
-    def fingerprint(self) -> str:
-        return self._fingerprint
+        return joined_extents(found)
 
     @cached_property
-    def _fingerprint(self) -> str:
+    def fingerprint(self) -> str:
         return super().fingerprint
 
     def _sampled(self, ids: IntArray) -> Batch:
@@ -556,17 +527,14 @@ class RemoteZarrSource(ZarrSource):
     def _gather(self, name: str, ids: IntArray, into: npt.NDArray[Any]) -> None:
         """Rows of an array, in the order of ids."""
         chunks = self._chunks[name]
-        touched = ids // chunks.rows
-        order = np.argsort(touched, kind="stable")
-        places, first = np.unique(touched[order], return_index=True)
-        edges = [*first.tolist(), ids.size]
-        at_hand = np.array([(name, int(place)) in self._recent for place in places], np.bool_)
-        for some in (np.flatnonzero(at_hand), np.flatnonzero(~at_hand)):  # those at hand before others push them out
-            for part in self._slices(chunks, places[some]):
-                rows = self._decoded(name, places[some][part])
-                for number in some[part].tolist():
-                    where = order[edges[number] : edges[number + 1]]
-                    into[where] = rows[int(places[number])][ids[where] - places[number] * chunks.rows]
+        wheres = dict(by_number(ids // chunks.rows))
+        at_hand = {place: (name, place) in self._recent for place in wheres}
+        for is_there in (True, False):  # those at hand before others push them out
+            places = np.array([place for place in wheres if at_hand[place] == is_there], np.int64)
+            for part in self._slices(chunks, places):
+                for place, rows in self._decoded(name, places[part]).items():
+                    where = wheres[place]
+                    into[where] = rows[ids[where] - place * chunks.rows]
 
     def _slices(self, chunks: _Chunks, places: IntArray) -> list[slice]:
         """As many rows of chunks as half of the window holds, and as may be decoded at once."""
@@ -658,28 +626,17 @@ class RemoteZarrSource(ZarrSource):
     def _recipe(self) -> Recipe:
         return (RemoteZarrSource, (self._prefix, self._fields, self._threads, self._max_block_bytes, self._how))
 
-    @property
-    def blocks(self) -> Blocks:
-        """The chunks along the first dimension; of shards, several that one request fetches."""
-        return super().blocks
-
 
 def _with_size(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], int]:
     return rows, rows.nbytes
 
 
-def _together(found: Sequence[Extents]) -> Extents:
-    numbers, low, high = (np.concatenate(column) for column in zip(NOWHERE, *found, strict=True))
-    return numbers, low, high
-
-
-def _below(directory: UrlDirectory, array: ZarrArray) -> dict[str, RemoteFile]:
-    """The objects of an array."""
+def _below(prefix: Prefix, array: ZarrArray) -> dict[str, RemoteFile]:
+    """The objects of an array, by their names below it."""
     assert isinstance(array.path, UrlPath)
-    start, inside = directory.path.key, directory
-    for name in array.path.key[len(start) :].strip("/").split("/"):
-        inside = inside.inner(name) if name else inside
-    return inside.below()
+    inner = array.path.key[len(prefix.path.key) :].strip("/")
+    above = f"{inner}/" if inner else ""
+    return {name.removeprefix(above): file for name, file in prefix.files(above).items()}
 
 
 def _chunks_of(array: ZarrArray, layout: _Layout, there: Mapping[str, RemoteFile], files: list[RemoteFile]) -> _Chunks:

@@ -13,7 +13,9 @@ How the bytes of a stream at URLs are planned, in this order of preference:
 """
 
 import contextlib
+import itertools
 import os
+import sys
 import threading
 import weakref
 from bisect import bisect_left
@@ -59,7 +61,7 @@ __all__ = [
 MOST_STEPS = 64
 MIXED_STEPS = 16
 """The most steps that are looked at together; few at first, so that the first requests are soon under way. Of a mixture, whose
-samples of a stream come in one step or another, fewer, and only for a disk.
+samples of a stream come in one step or another, fewer, and only for a disk: no more than read a quarter of what is read ahead.
 """
 
 KEPT_PART = 0.75
@@ -74,6 +76,9 @@ figure (past the page cache: the second), up to the third.
 
 MOST_AHEAD_STEPS = 4096
 """The most steps that a disk reads ahead: looking ahead takes time too."""
+
+PLANNED_STEPS = 256
+"""How many steps before its turn a disk is told what to read past the page cache; it begins when its turn comes, without Python."""
 
 MOST_RUNS = 64
 """Runs of rows in a block on a disk; of a block in more pieces nothing is read ahead."""
@@ -224,13 +229,13 @@ class Walk:
             found = self._reads[key] = same[0] if same else StreamReads(stream)
         return found
 
-    def stretches(self, *, mixed: int = 1) -> "Iterator[tuple[range, list[_Part]]]":
-        """Steps, and what they read; ``mixed`` is the most steps of a mixture that are looked at together. Samples that only fill
-        a batch up are left out, and read as they come.
+    def stretches(self, mixed: Callable[[], int] = lambda: 1) -> "Iterator[tuple[range, list[_Part]]]":
+        """Steps, and what they read; ``mixed`` tells the most steps of a mixture that are looked at together next. Samples that
+        only fill a batch up are left out, and read as they come.
         """
         step, most = self.steps.start, 1
         while step < self.steps.stop:
-            count, parts = self._stretch(step, most, mixed)
+            count, parts = self._stretch(step, most, mixed())
             yield range(step, step + count), parts
             step, most = step + count, min(MOST_STEPS, 2 * most)
 
@@ -703,13 +708,24 @@ class DiskAdvice:
     def __init__(self, work: Work, schedule: Schedule, steps: range, files: Any = None) -> None:
         self._passed = _Passed(steps.start - 1)
         walk = Walk(work, schedule, steps)
-        files = AdvisedFiles(lambda: direct_room(walk)) if files is None else files
-        arguments = disk_uses(walk), self._passed, files, weakref.ref(self, self._passed.told.put)
+        self._files = files = AdvisedFiles(lambda: direct_room(walk)) if files is None else files
+        uses = disk_uses(walk)
+        lead = PLANNED_STEPS if any(reads.is_direct for reads in walk.reads) else 0
+        if lead:
+            # What the first batches read is asked for here: a thread might come too late.
+            files.passed(steps.start - 1)
+            for use in uses:
+                if use[0] >= steps.start:
+                    uses = itertools.chain([use], uses)
+                    break
+                _ask_for(use, self._passed, files)
+        arguments = uses, lead, self._passed, files, weakref.ref(self, self._passed.told.put)
         self._thread = threading.Thread(target=_advise, args=arguments, name="penstock-disk-advice", daemon=True)
         self._thread.start()
 
     def passed(self, step: int) -> None:
         """Batches up to a step were made."""
+        self._files.passed(step)
         self._passed.told.put(step)
 
     def close(self) -> None:
@@ -742,17 +758,25 @@ class _Passed:
         return not self.is_closed
 
 
-def _advise(uses: "Iterator[DiskUse]", passed: _Passed, files: Any, owner: "weakref.ref[DiskAdvice]") -> None:
+def _advise(uses: "Iterator[DiskUse]", lead: int, passed: _Passed, files: Any, owner: "weakref.ref[DiskAdvice]") -> None:
     # What cannot be read is found again, and told, when the batch is made.
     with contextlib.suppress(PenstockError, OSError, ValueError), contextlib.closing(files):
-        for step, reads, units in uses:
-            if not passed.wait_for(step):
+        for use in uses:
+            step, reads, _ = use
+            if not passed.wait_for(step - (lead if reads is None or reads.is_direct else 0)):
                 return
-            for leaf, path, start, stop in () if reads is None else _extents_on_disk(reads, units):
-                for low in range(start, stop, PIECE_BYTES):
-                    if passed.is_closed:
-                        return
-                    (files.fetch if leaf.is_direct else files.advise)(path, low, min(stop, low + PIECE_BYTES))
+            _ask_for(use, passed, files)
+        passed.wait_for(sys.maxsize)  # what was read is needed until the end
+
+
+def _ask_for(use: "DiskUse", passed: _Passed, files: Any) -> None:
+    step, reads, units = use
+    for leaf, path, start, stop in () if reads is None else _extents_on_disk(reads, units):
+        for low in range(start, stop, PIECE_BYTES):
+            if passed.is_closed:
+                return
+            high = min(stop, low + PIECE_BYTES)
+            files.fetch(path, low, high, step) if leaf.is_direct else files.advise(path, low, high)
 
 
 def disk_extents(reads: StreamReads, units: range) -> Iterator[tuple[str, int, int]]:
@@ -795,23 +819,23 @@ def disk_uses(walk: Walk) -> Iterator[DiskUse]:
 
 def _blocks_of_steps(walk: "Walk") -> Iterator[DiskUse]:
     uses: dict[int, _DiskUse | None] = {}
-    distance, ahead_bytes = _Distance(walk.steps.start), 0.0
-    for steps, parts in walk.stretches(mixed=MIXED_STEPS):
-        yield distance.back(steps.start, ahead_bytes) - 1 - MOST_STEPS, None, range(0)
+    distance = _Distance(walk.steps.start)
+    for steps, parts in walk.stretches(distance.next_steps):
+        yield distance.back(steps.start) - 1 - MOST_STEPS, None, range(0)
         found: list[tuple[int, StreamReads, range]] = []
         read_bytes = 0.0
         for part in parts:
             reads = part.reads
             if id(reads) not in uses:
                 uses[id(reads)] = _DiskUse(reads) if reads.is_blockwise and _is_on_disk(reads) else None
-                ahead_bytes = _ahead_bytes([use.reads for use in uses.values() if use is not None])
+                distance.most = _ahead_bytes([use.reads for use in uses.values() if use is not None])
             use = uses[id(reads)]
             if use is not None and part.positions.size:
                 read_bytes += reads.unit_bytes * use.units(part)
                 found += ((step, reads, units) for step, units in use.fresh(part, steps))
         distance.add(steps.stop, read_bytes)
         for step, reads, units in sorted(found, key=lambda one: one[0]):
-            yield distance.back(step, ahead_bytes) - 1, reads, units
+            yield distance.back(step) - 1, reads, units
 
 
 def _ahead_bytes(streams: Sequence[StreamReads]) -> float:
@@ -826,8 +850,8 @@ def direct_room(walk: Walk) -> int:
     """The most bytes that may be in memory past the page cache: what is read ahead, and as much again for groups that are under
     way, twice, because files are read in pieces. What is more was read in vain: fields that no batch has, holes between records.
     """
-    direct = [reads for reads in walk.reads if reads.is_direct and reads.is_blockwise and _is_on_disk(reads)]
-    return int(min(4 * _ahead_bytes(direct), 2 * MOST_AHEAD_BYTES))
+    on_disk = [reads for reads in walk.reads if reads.is_blockwise and _is_on_disk(reads)]  # nearly all may be read directly
+    return int(min(4 * _ahead_bytes(on_disk), 2 * MOST_AHEAD_BYTES))
 
 
 class _Distance:
@@ -835,6 +859,8 @@ class _Distance:
 
     def __init__(self, step: int) -> None:
         self._steps, self._totals = [step], [0.0]  # bytes that are read before these steps; between two, evenly
+        self.most = 0.0
+        """Bytes that are read ahead."""
 
     def add(self, stop: int, read_bytes: float) -> None:
         """What is read from the last step on, up to ``stop``."""
@@ -843,9 +869,16 @@ class _Distance:
         if len(self._steps) > 4 * MOST_AHEAD_STEPS:
             del self._steps[: 2 * MOST_AHEAD_STEPS], self._totals[: 2 * MOST_AHEAD_STEPS]
 
-    def back(self, step: int, most: float) -> int:
-        """The first step, at most ``MOST_AHEAD_STEPS`` before ``step``, from which on no more than ``most`` bytes are before it."""
-        first = _between(_between(step, self._steps, self._totals) - most, self._totals, self._steps)
+    def next_steps(self) -> int:
+        """The steps, at most ``MIXED_STEPS``, that read a quarter of ``most`` if they go on like the last ones."""
+        if len(self._steps) == 1:
+            return 1
+        count, read_bytes = self._steps[-1] - self._steps[-2], self._totals[-1] - self._totals[-2]
+        return max(1, int(min(MIXED_STEPS, self.most / 4 * count / max(1.0, read_bytes))))
+
+    def back(self, step: int) -> int:
+        """The first step, at most ``MOST_AHEAD_STEPS`` before ``step``, from which on at most ``most`` bytes are before it."""
+        first = _between(_between(step, self._steps, self._totals) - self.most, self._totals, self._steps)
         return max(step - MOST_AHEAD_STEPS, int(first))
 
 
@@ -897,12 +930,21 @@ class AdvisedFiles:
         self._open: OrderedDict[str, int] = OrderedDict()
         self._byte = [bytearray(1)]
         self._ahead: _core.ReadAhead | None = None
+        self._step: int | None = None
 
-    def fetch(self, path: str, start: int, stop: int) -> None:
-        """Begin to read bytes into memory of ours, until they were used."""
+    def fetch(self, path: str, start: int, stop: int, step: int) -> None:
+        """Read bytes into memory of ours when a step was passed, until they were used."""
         if self._ahead is None:
             self._ahead = _core.ReadAhead(self._room())
-        self._ahead.fetch(path, start, stop)
+            if self._step is not None:
+                self._ahead.passed(self._step)
+        self._ahead.fetch(path, start, stop, step)
+
+    def passed(self, step: int) -> None:
+        """Batches up to a step were made. From another thread."""
+        self._step = step
+        if self._ahead is not None:
+            self._ahead.passed(step)
 
     def advise(self, path: str, start: int, stop: int) -> None:
         """Tell the system that bytes are going to be read, unless it seems to have them."""

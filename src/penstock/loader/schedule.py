@@ -159,9 +159,10 @@ class EpochSchedule:
         return self.start + self._first_steps + self._counts.before(epoch) - self._counts.before(self.epoch + 1)
 
     def epoch_at(self, step: int, epoch: int) -> int:
-        """The epoch of the batch of a step, where the run stands in ``epoch``: the next one, if too little is left of that."""
-        is_over = step == self.start and epoch == self.epoch and self._first_steps == 0 and self.tail != "wrap"
-        return epoch + 1 if is_over and self.is_endless else epoch
+        """The epoch of the batch of a step, where the run stands in ``epoch``: a later one, if no batch is left of that."""
+        if self.tail == "wrap" or step < self.first_step(epoch + 1) or (self.total is not None and step >= self.total):
+            return epoch
+        return self.place(step).epoch
 
     def steps_in(self, epoch: int) -> int:
         """Batches of an epoch."""
@@ -249,7 +250,7 @@ class EpochSchedule:
     def resumed(self, step: int | None, epoch: int, position: int) -> "tuple[EpochSchedule, int]":
         """The schedule of a run that goes on at a position, and the step it is at there; ``step`` is the one that a state has."""
         axis = self.axis_of(epoch)
-        if position and position == axis and self.stream.needs_steps:  # an amendment ends the epoch just here
+        if position and self.stream.needs_steps and self._is_over(axis, position):  # an amendment ends the epoch just here
             epoch, position, axis = epoch + 1, 0, self.axis_of(epoch + 1)
         if position > axis or (position and position == axis):
             raise StateError(f"damaged state: position {position} of an epoch of {axis}")
@@ -265,6 +266,11 @@ class EpochSchedule:
                 "begins at that step: weights by step, amendments and whole batches need the batch size and tail of the run"
             )
         return replace(self, start=anchor, epoch=epoch, position=position), anchor
+
+    def _is_over(self, axis: int, position: int) -> bool:
+        """Whether no batch of an epoch is left where one would begin."""
+        left = axis - position
+        return left == 0 or (left > 0 and position % self._width == 0 and self._steps(left) == 0)
 
     def _begins_at(self, step: int, epoch: int, position: int) -> bool:
         """Whether the batch of a step begins there."""

@@ -100,16 +100,13 @@ class Bucketed:
         return _made, (self.order, self._given, self.batch_size, self.window)
 
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
-        """Ids at positions start, start + step, ... below stop."""
         run = check_run(start, stop, step, len(self))
         return self._ids(epoch, np.arange(run.start, run.stop, run.step, dtype=np.int64))
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
-        """Ids at any positions."""
         return self._ids(epoch, check_positions("positions", positions, len(self)))
 
     def positions(self, epoch: int, ids: npt.ArrayLike) -> IntArray:
-        """Where each id is."""
         places = self.order.positions(epoch, ids)
         found = places.copy()
         for window, mine in self._windows(places):

@@ -224,7 +224,9 @@ def make_runs(
     while True:
         while coming and coming[0].start == clock:
             now, left = replace(now, caps=coming[0].caps), list(coming.pop(0).stages)
-        plan = _deferring(make_plan(now, left, before), deferred)
+        plan = make_plan(now, left, before)
+        if deferred is not None:
+            plan = replace(plan, segments=tuple(replace(segment, deferred=deferred) for segment in plan.segments))
         each, is_cut = advance(plan.num_samples), False
         while coming and coming[0].start < clock + each:
             regime = coming.pop(0)
@@ -313,12 +315,6 @@ def _laid(line: "_Line", reached: list[StageStart], rules: Rules, stages: Sequen
 
 
 # Amendments
-
-
-def _deferring(plan: MixturePlan, deferred: Deferred | None) -> MixturePlan:
-    if deferred is None:
-        return plan
-    return replace(plan, segments=tuple(replace(segment, deferred=deferred) for segment in plan.segments))
 
 
 def _amended(

@@ -11,7 +11,7 @@ reads every block at least once. Only reads of blocks that were there before are
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -269,17 +269,8 @@ def _counted(reader: _Reader) -> Locality:
 
 def _locality(reader: _Reader, epoch: Reads, same_block: float, *, is_exact: bool) -> Locality:
     number = reader.num_batches
-    batch = Reads(
-        records=epoch.records / number,
-        blocks_touched=epoch.block_requests / number,
-        block_requests=epoch.block_requests / number,
-        block_reads=epoch.block_reads / number,
-        record_seeks=epoch.record_seeks / number,
-        block_seeks=epoch.block_seeks / number,
-        bytes_used=epoch.bytes_used / number,
-        bytes_requested=epoch.bytes_requested / number,
-        bytes_read=epoch.bytes_read / number,
-    )
+    touched = replace(epoch, blocks_touched=epoch.block_requests)  # a batch asks once for each block that it touches
+    batch = Reads(*(figure / number for figure in astuple(touched)))
     used = epoch.bytes_used or 1.0
     return Locality(
         rank=reader.shard.rank,

@@ -295,7 +295,7 @@ class Mixture:
         return tuple(had + (epoch - run.first) * given for had, given in zip(run.before, run.plan.given, strict=True))
 
     def _run_of(self, epoch: int) -> int:
-        return 0 if len(self.runs) == 1 else bisect_right(self.runs, whole_number("epoch", epoch), key=_first_of) - 1
+        return 0 if len(self.runs) == 1 else bisect_right(self.runs, whole_number("epoch", epoch), key=lambda run: run.first) - 1
 
     def __hash__(self) -> int:
         return hash((self.names, self.seed, self.stop, len(self)))
@@ -341,14 +341,7 @@ class Mixture:
             if number is None:
                 continue
             item, rest = divmod(number - had - segment.before[which], segment.unit)
-            if segment.counted:
-                first, low, high = 0, segment.edges[which], segment.edges[which + 1]
-            else:
-                periods = -(-(end - segment.start) // segment.period)
-                found = _period_of(segment.edges, which, segment.period, item, periods)
-                first = found * segment.period
-                item -= share(segment.edges, which, first)
-                low, high = ((first + segment.period) * e // ONE - first * e // ONE for e in segment.edges[which : which + 2])
+            first, low, high, item = _slots_of(segment, end, which, item)
             if 0 <= item < high - low:
                 slots = Permutation(segment.period, key=_core.absorb(self._root(epoch), segment.start + first))
                 place = segment.start + first + slots.inverse(low + item)
@@ -376,7 +369,7 @@ class Mixture:
         if position >= plan.num_samples:
             return plan.given
         [item], offset = _items(plan, np.array([position], np.int64))
-        number = bisect_right(plan.segments, int(item), key=_start_of) - 1
+        number = bisect_right(plan.segments, int(item), key=lambda one: one.start) - 1
         segment = plan.segments[number]
         periods, inside = divmod(int(item) - segment.start, segment.period)
         given = segment.given(periods)
@@ -426,13 +419,8 @@ class Mixture:
             return None
         segment = plan.segments[bisect_right(plan.segments, number, key=lambda s: s.before[which]) - 1]
         item, rest = divmod(number - segment.before[which], segment.unit)
-        first, low, high = 0, segment.edges[which], segment.edges[which + 1]
-        if not segment.counted:
-            end = next((s.start for s in plan.segments if s.start > segment.start), plan.num_items)
-            periods = -(-(end - segment.start) // segment.period)
-            first = _period_of(segment.edges, which, segment.period, item, periods) * segment.period
-            item -= share(segment.edges, which, first)
-            low, high = ((first + segment.period) * e // ONE - first * e // ONE for e in segment.edges[which : which + 2])
+        end = next((s.start for s in plan.segments if s.start > segment.start), plan.num_items)
+        first, low, high, item = _slots_of(segment, end, which, item)
         slots = Permutation(segment.period, key=_core.absorb(self._root(epoch), segment.start + first))
         return _sample_position(plan, segment.start + first + _smallest(slots, low, high, item), rest)
 
@@ -620,10 +608,6 @@ def _within(sizes: IntArray) -> IntArray:
     return np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
-def _first_of(run: EpochRun) -> int:
-    return run.first
-
-
 def _items(plan: MixturePlan, positions: IntArray) -> tuple[IntArray, IntArray | None]:
     """The item that holds each sample, and the sample's offset in the item, in elements; None where items are samples."""
     starts = plan.stages
@@ -683,6 +667,18 @@ def _is_staged(weights: Any) -> bool:
     return isinstance(weights, tuple) and len(weights) > 0 and isinstance(weights[0], tuple)
 
 
+def _slots_of(segment: Segment, end: int, which: int, item: int) -> tuple[int, int, int, int]:
+    """Where the period begins in which a data set gives an item of a segment that ends at ``end``, the set's slots [low, high) in
+    it, and which of them the item is.
+    """
+    if segment.counted:
+        return 0, segment.edges[which], segment.edges[which + 1], item
+    periods = -(-(end - segment.start) // segment.period)
+    first = _period_of(segment.edges, which, segment.period, item, periods) * segment.period
+    low, high = ((first + segment.period) * e // ONE - first * e // ONE for e in segment.edges[which : which + 2])
+    return first, low, high, item - share(segment.edges, which, first)
+
+
 def _period_of(edges: Sequence[int], k: int, period: int, item: int, num_periods: int) -> int:
     """The last period that begins with at most ``item`` items of data set k given."""
     low, high = 0, max(1, num_periods)
@@ -738,7 +734,3 @@ def _mean(what: str, name: str, value: Any) -> Fraction:
     if not is_number or not 0 <= value <= MAX_LENGTH:
         raise ValueError(f"{what} of {name!r} must be a number of at least 0, got {value!r}")
     return exact_fraction(value)
-
-
-def _start_of(segment: Segment) -> int:
-    return segment.start

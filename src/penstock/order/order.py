@@ -196,26 +196,23 @@ class _Permuted(ABC):
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
         run = check_run(start, stop, step, self.n)
         out = np.empty(len(run), np.int64)
-        self._epoch(epoch).run(run.start, run.step, out)
+        self.native_epoch(epoch).run(run.start, run.step, out)
         return out
 
     def at(self, epoch: int, positions: npt.ArrayLike) -> IntArray:
         wanted = check_positions("positions", positions, self.n)
         out = np.empty(wanted.size, np.int64)
-        self._epoch(epoch).forward(wanted, out)
+        self.native_epoch(epoch).forward(wanted, out)
         return out
 
     def positions(self, epoch: int, ids: npt.ArrayLike) -> IntArray:
         wanted = check_positions("ids", ids, self.n)
         out = np.empty(wanted.size, np.int64)
-        self._epoch(epoch).inverse(wanted, out)
+        self.native_epoch(epoch).inverse(wanted, out)
         return out
 
     def native_epoch(self, epoch: int) -> _Native:
         """The bijection of an epoch."""
-        return self._epoch(epoch)
-
-    def _epoch(self, epoch: int) -> _Native:
         epoch = whole_number("epoch", epoch)
         return self._recent.get(epoch, lambda: self._make_epoch(epoch))
 
@@ -419,7 +416,6 @@ class Weighted:
         return columns
 
     def indices(self, epoch: int, start: int, stop: int, step: int = 1) -> IntArray:
-        """Ids at positions start, start + step, ... below stop."""
         run = check_run(start, stop, step, self._size)
         out = np.empty(len(run), np.int64)
         key = self._key_of(epoch)

@@ -58,19 +58,13 @@ def _native() -> ModuleType:
     with _lock:
         if _loaded is None or _loaded[0] != os.getpid():
             inherited = _NATIVE in sys.modules and (os.getpid() != _home or not _has_threads())
-            _loaded = os.getpid(), _load_copy() if inherited else _load()
+            _loaded = os.getpid(), _load_copy() if inherited else importlib.import_module(_NATIVE)
         return _loaded[1]
 
 
 def _has_threads() -> bool:
     """Whether the threads of some obstore run in this process: penstock may be imported only after a fork."""
     return any("tokio" in Path(f"/proc/self/task/{task}/comm").read_text() for task in os.listdir("/proc/self/task"))
-
-
-def _load() -> ModuleType:
-    import obstore._obstore
-
-    return obstore._obstore
 
 
 def _load_copy() -> ModuleType:
@@ -219,11 +213,11 @@ class SignedClient(ObstoreClient):
 
     def _has_client(self, url: str) -> bool:
         """Whether bytes are read from a server over connections of this client's own."""
-        from penstock.remote.http_client import HttpClient, Origin, is_proxied
+        from penstock.remote.http_client import HttpClient, Origin, proxy_of
 
         with self._opening:
             if self._direct is None and self._is_direct:
-                self._is_direct = url.startswith("http://") and not is_proxied(Origin.of(url), self._options)
+                self._is_direct = url.startswith("http://") and proxy_of(Origin.of(url), self._options) is None
                 self._direct = HttpClient(url, self._options, self._policy) if self._is_direct else None
             return self._direct is not None
 

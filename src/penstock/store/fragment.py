@@ -19,7 +19,7 @@ Task 3 of 8 has written 1000 records into these chunks of the data set, one afte
 writer and serial, so that a receipt cannot name any other file.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -145,14 +145,10 @@ def in_order(receipts: Iterable[object], dataset: str) -> list[Fragment]:
         absent = next(task for task in range(tasks) if task not in found)
         raise ValueError(f"expected a receipt of each of {tasks} tasks, got {len(found)}: that of task {absent} is missing")
     ordered = [found[task] for task in range(tasks)]
-    _check_files(ordered)
-    return ordered
-
-
-def _check_files(fragments: Sequence[Fragment]) -> None:
-    names = [name for fragment in fragments for name in fragment.names]
+    names = [name for fragment in ordered for name in fragment.names]
     if len(set(names)) != len(names):
         raise ValueError(f"expected every chunk once, got {next(name for name in names if names.count(name) > 1)} twice")
+    return ordered
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def load_manifest(path: Location | Storage, generation: int | None = None) -> Ma
             raise _absent(path, generation, there) from None
     there = generations(path)
     if not there:
-        raise _not_published(path)
+        raise _absent(path, None, there)
     try:
         return _load(path, there[-1])
     except CorruptError as error:
@@ -106,18 +106,14 @@ def _tried(storage: Storage, load: Callable[[], Loaded]) -> Loaded:
     return load()
 
 
-def _absent(path: Location | Storage, generation: int, there: list[int]) -> MissingError:
-    if not there:
-        return _not_published(path)
+def _absent(path: Location | Storage, generation: int | None, there: list[int]) -> MissingError:
+    if generation is None or not there:
+        return NotPublishedError(
+            f"{storage_of(path).location}: nothing was ever committed here; a writer may still be active, or was stopped before "
+            "its first commit"
+        )
     file = storage_of(path).full(manifest_file(generation))
     return SnapshotExpiredError(f"{file}: generation {generation} does not exist (any more); there are {there[0]} to {there[-1]}")
-
-
-def _not_published(path: Location | Storage) -> NotPublishedError:
-    return NotPublishedError(
-        f"{storage_of(path).location}: nothing was ever committed here; a writer may still be active, or was stopped before its "
-        "first commit"
-    )
 
 
 def load_redirects(path: Location | Storage, manifest: Manifest) -> dict[int, Table]:

@@ -70,6 +70,12 @@ def _name(path: Path, directory: int | None) -> str | Path:
     return path if directory is None else path.name
 
 
+def _release(descriptor: int) -> None:
+    """Close a descriptor, of which nothing more depends on whether that works."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
 def _view(data: bytes | npt.NDArray[np.uint8]) -> memoryview:
     return memoryview(data) if isinstance(data, bytes) else data.data
 
@@ -100,8 +106,7 @@ class Filesystem:
             self._sync(descriptor, path)
         finally:
             # After a successful fsync close has nothing left to lose; EINTR and EIO here change nothing on disk.
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+            _release(descriptor)
 
     def _create(self, path: Path, directory: int | None) -> int:
         with writing(path, "creating the file"):
@@ -135,8 +140,7 @@ class Filesystem:
         try:
             yield descriptor
         finally:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+            _release(descriptor)
 
     def publish(self, temporary: Path, final: Path, directory: int | None = None) -> None:
         """Give a file its final name, durably; FileExistsError if another writer was first. Never replaces anything.
@@ -155,8 +159,7 @@ class Filesystem:
         try:
             self._link(path, other, directory)
         finally:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+            _release(descriptor)
             for name in (path, other):
                 self.remove(name, directory)
 
@@ -222,8 +225,7 @@ class LocalStorage(Storage):
         try:
             yield descriptor
         finally:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+            _release(descriptor)
 
     def check_directories(self) -> None:
         """CorruptError if one is a link. Files are opened without following one, too; but here all is said at once."""
@@ -238,13 +240,21 @@ class LocalStorage(Storage):
     def read(self, name: str, most: int) -> bytes:
         """All bytes of a regular file; links, fifos and directories are refused without blocking."""
         path, directory = self._at(name)
-        with self._to_read(directory) as opened:
-            return _read_file(path, opened, most)
+        with self._to_read(directory) as opened, _regular(path, opened) as (descriptor, info):
+            if info.st_size > most:
+                raise CorruptError(f"{path}: expected a file of at most {most} bytes, found {info.st_size}")
+            data = os.read(descriptor, info.st_size) if info.st_size else b""
+            while len(data) < info.st_size and (more := os.read(descriptor, info.st_size - len(data))):
+                data += more
+            return data
 
     def read_end(self, name: str, size: int, count: int) -> bytes:
         path, directory = self._at(name)
-        with self._to_read(directory) as opened:
-            return _read_end(path, opened, size, count)
+        with self._to_read(directory) as opened, _regular(path, opened) as (descriptor, info):
+            data = os.pread(descriptor, count, size - count) if info.st_size == size else b""
+            if len(data) != count:
+                raise CorruptError(f"{path}: expected a file of {size} bytes, found {info.st_size}")
+            return data
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return [work(item) for item in items]
@@ -384,8 +394,7 @@ def _closed_on_failure() -> Iterator[dict[str, int]]:
         yield held
     except BaseException:
         for descriptor in held.values():
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+            _release(descriptor)
         raise
 
 
@@ -418,26 +427,7 @@ def _regular(path: Path, directory: int) -> Iterator[tuple[int, os.stat_result]]
                 raise CorruptError(f"{path}: expected a file, found something else")
             yield descriptor, info
         finally:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-
-
-def _read_file(path: Path, directory: int, most: int) -> bytes:
-    with _regular(path, directory) as (descriptor, info):
-        if info.st_size > most:
-            raise CorruptError(f"{path}: expected a file of at most {most} bytes, found {info.st_size}")
-        data = os.read(descriptor, info.st_size) if info.st_size else b""
-        while len(data) < info.st_size and (more := os.read(descriptor, info.st_size - len(data))):
-            data += more
-        return data
-
-
-def _read_end(path: Path, directory: int, size: int, count: int) -> bytes:
-    with _regular(path, directory) as (descriptor, info):
-        data = os.pread(descriptor, count, size - count) if info.st_size == size else b""
-        if len(data) != count:
-            raise CorruptError(f"{path}: expected a file of {size} bytes, found {info.st_size}")
-        return data
+            _release(descriptor)
 
 
 class Lock(Claim):
@@ -498,16 +488,14 @@ class Lock(Claim):
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         self._close()
         for descriptor in self._held.values():
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+            _release(descriptor)
         self._held.clear()
         _open_locks.discard(self)
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+            _release(descriptor)
 
 
 _open_locks: "weakref.WeakSet[Lock]" = weakref.WeakSet()

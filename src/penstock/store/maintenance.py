@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from itertools import islice, pairwise, starmap
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from penstock.argument import IntArray, shown, whole_number
-from penstock.batch import Batch
 from penstock.errors import ConflictError, ReadError
 from penstock.records import FieldView, Source
 from penstock.remote.url import UrlPath
@@ -274,31 +273,21 @@ def add_field(
 def _values(store: Store, name: str, field: Field, values: Any, fields: Sequence[str] | None) -> Iterator[Column]:
     """The values of all records, some at a time."""
     rows = max(1, READ_BYTES // max(1, field.stride)) if field.is_fixed else FIRST_RECORDS
+    names = list(store.schema) if fields is None else list(fields)
+    given = _one_field(values) if isinstance(values, Source) else values
     if callable(values):
-        names = list(store.schema) if fields is None else list(fields)
         read = sum(stats(store).field_bytes.get(one, 0) for one in names)
         rows = min(rows, max(1, READ_BYTES * len(store) // max(1, read)))
-        take = _computed(store, values, names)
-    else:
-        given = _one_field(values) if isinstance(values, Source) else values
-        if not hasattr(given, "__len__") or isinstance(given, str | bytes | Mapping) or len(given) != len(store):
-            what = f"{len(given)} of them" if isinstance(given, Sized) else type(given).__name__
-            raise ValueError(f"expected {len(store)} values, one per record, got {what}")
-        take = _sliced(given)
+    elif not hasattr(given, "__len__") or isinstance(given, str | bytes | Mapping) or len(given) != len(store):
+        what = f"{len(given)} of them" if isinstance(given, Sized) else type(given).__name__
+        raise ValueError(f"expected {len(store)} values, one per record, got {what}")
     for low in range(0, len(store), rows):
         high = min(len(store), low + rows)
-        column = make_column(name, field, take(low, high))
+        some = values(store.read(np.arange(low, high), names)) if callable(values) else given[low:high]
+        column = make_column(name, field, some)
         if column.rows != high - low:
             raise ValueError(f"field {name!r}: expected {high - low} values for records {low} to {high - 1}, got {column.rows}")
         yield column
-
-
-def _computed(store: Store, fn: Callable[[Batch], Any], names: Sequence[str]) -> Callable[[int, int], Any]:
-    return lambda low, high: fn(store.read(np.arange(low, high), names))
-
-
-def _sliced(values: Any) -> Callable[[int, int], Any]:
-    return lambda low, high: values[low:high]
 
 
 def _one_field(source: Source) -> FieldView:

@@ -460,7 +460,9 @@ class _Rows:
         place = self.start
         while place < self.stop:
             edge = self._edge(place)
-            yield _rows(str(b"[" + self.data[place:edge] + b"]", "ascii"))
+            text = str(b"[" + self.data[place:edge] + b"]", "ascii")
+            # Their reader knows how large a number may be; checking here would take half the time.
+            yield json.loads(text, parse_float=_no_number, parse_constant=_no_number)
             if edge == self.stop:
                 return
             comma = _BETWEEN_ROWS.match(self.data, edge, self.stop)
@@ -536,12 +538,6 @@ def _value_end(data: bytes, start: int, stop: int, left: int) -> tuple[int, int]
         place = token.end()
         if depth <= 0:
             return place, left
-
-
-def _rows(text: str) -> list[Any]:
-    """_Rows of whole numbers and texts. Their reader knows how large a number may be; checking here would take half the time."""
-    rows: list[Any] = json.loads(text, parse_float=_no_number, parse_constant=_no_number)
-    return rows
 
 
 def _parsed(text: bytes) -> Any:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -234,14 +234,7 @@ class ChunkReader:
     def _with_indices(self, chunks: IntArray, work: Callable[[], Result]) -> Result:
         """Do something while the indices of chunks are in memory."""
         fetched = self.remote
-        if fetched is None:
-            return work()
-
-        def attempt() -> Result:
-            with fetched.hold_indices(chunks):
-                return work()
-
-        return fetched.tried(chunks, attempt)
+        return work() if fetched is None else fetched.tried(chunks, lambda: _held(fetched.hold_indices(chunks), work))
 
     # Single chunks
 
@@ -393,7 +386,7 @@ class RemoteChunks:
         while left:
             part = left.pop()
             try:
-                done.append(self._read_part(fields, ids[part], lambda part=part: work(part)))  # type: ignore[misc]
+                done.append(self._read_part(fields, ids[part], partial(work, part)))
             except WindowTooSmallError:
                 if part.stop - part.start < 2:
                     raise
@@ -403,26 +396,17 @@ class RemoteChunks:
 
     def _read_part(self, fields: Sequence[int], ids: IntArray, work: Callable[[], Result]) -> Result:
         chunks = self.chunks_of(fields, ids)
-
-        def attempt() -> Result:
-            with self._hold(chunks, fields, ids):
-                return work()
-
-        return self.tried(chunks, attempt)
+        return self.tried(chunks, lambda: _held(self._hold(chunks, fields, ids), work))
 
     def verify(self, chunk: int) -> list[tuple[int, str]]:
         """What is wrong with the pages of a chunk, by the number of the field; anything is fetched again before it is believed."""
         chunks = np.array([chunk], np.int64)
-
-        def attempt() -> list[tuple[int, str]]:
-            with self.hold_whole(chunk):
-                return self._readers[0].verify_chunk(chunk)
-
+        check = partial(self._readers[0].verify_chunk, chunk)
         for _ in range(READ_TRIES - 1):
-            if not self.tried(chunks, attempt):
+            if not self.tried(chunks, lambda: _held(self.hold_whole(chunk), check)):
                 return []
             self.files.refetch(chunk)
-        return self.tried(chunks, attempt)
+        return self.tried(chunks, lambda: _held(self.hold_whole(chunk), check))
 
     def tried(self, chunks: IntArray, attempt: Callable[[], Result]) -> Result:
         """What an attempt to read chunks gives; bytes that fail their checks are fetched again before that is believed."""
@@ -436,6 +420,11 @@ class RemoteChunks:
             return attempt()
         except ObjectChangedError as error:  # a chunk never changes: it is not the one that the manifest names
             raise CorruptError(f"{error}; expected what the manifest says") from error
+
+
+def _held(hold: Hold, work: Callable[[], Result]) -> Result:
+    with hold:
+        return work()
 
 
 def _object(url: UrlPath, chunk: ChunkEntry) -> tuple[UrlPath, ObjectInfo]:

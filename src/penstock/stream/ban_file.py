@@ -8,7 +8,7 @@ used.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.argument import shown, whole_number
 from penstock.errors import CorruptError, StateMismatchError
@@ -20,6 +20,8 @@ __all__ = ["Ban", "BanFile", "with_bans"]
 KIND = "penstock bans"
 VERSION = 1
 MAX_BYTES = 1 << 30
+
+Banned = TypeVar("Banned", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def _parsed(ban: Any) -> Ban:
     return Ban(tuple(names), whole_number("from_step", ban["from_step"]), numbers)
 
 
-def with_bans(stream: Any, path: str | os.PathLike[str], from_step: int) -> Any:
+def with_bans(stream: Banned, path: str | os.PathLike[str], from_step: int) -> Banned:
     """A stream without the records that a file names. StateMismatchError if they are of other data."""
     if from_step:
         raise ValueError("a file of bans has the steps in it: leave from_step out")

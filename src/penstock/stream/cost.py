@@ -22,7 +22,7 @@ from penstock.records import Source
 from penstock.schema import Field
 from penstock.stream.picks import MixedPicks, RecordPicks, SpanPicks
 
-__all__ = ["Costing", "FieldLengths", "MixedCosts", "PieceCosts", "RecordCosts", "length_field", "read_lengths"]
+__all__ = ["Costing", "FieldLengths", "MixedCosts", "PieceCosts", "RecordCosts", "in_parts", "length_field", "read_lengths"]
 
 AT_ONCE = 1 << 16
 """Records whose lengths are read at a time."""
@@ -63,12 +63,12 @@ def read_lengths(source: Source, field: str) -> IntArray:
     """The lengths of all records of a field, as 4 bytes each if they fit."""
     parts = [
         found.astype(np.uint32) if found.min() >= 0 and found.max() < 2**32 else found
-        for found in _in_parts(len(source), lambda ids: source.lengths(field, ids))
+        for found in in_parts(len(source), lambda ids: source.lengths(field, ids))
     ]
     return np.concatenate(parts or [np.empty(0, np.int64)])
 
 
-def _in_parts(count: int, read: Callable[[IntArray], Table]) -> Iterator[Table]:
+def in_parts(count: int, read: Callable[[IntArray], Table]) -> Iterator[Table]:
     """What ``read`` gives for ids 0, 1, ..., many at once; fewer where a window on remote data has no room for them."""
     low, size = 0, AT_ONCE
     while low < count:
@@ -124,7 +124,7 @@ class RecordCosts:
         if not self.source.schema[self.field].is_fixed:
             return read_lengths(self.source, self.field)
         source, name = self.source, self.field
-        parts = _in_parts(len(source), lambda ids: np.ma.filled(source.read(ids, [name])[name], 0))
+        parts = in_parts(len(source), lambda ids: np.ma.filled(source.read(ids, [name])[name], 0))
         values: Table = np.concatenate([np.empty(0, source.schema[name].dtype), *parts])
         bad = np.flatnonzero(~np.isfinite(values) | (values < 0))
         if bad.size:

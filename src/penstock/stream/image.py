@@ -286,7 +286,7 @@ class ImageStream(PartStream):
         self, picks: RecordPicks, positions: list[tuple[int, int]], unreadable: Unreadable
     ) -> RecordPicks | None:
         """A picture that cannot be decoded is one that cannot be read."""
-        fixed = self._records.replace_failed(picks, positions, unreadable, lambda place: self._error_of(picks, place))
+        fixed = self._records.replace_failed(picks, positions, unreadable, lambda place: self.fetch(picks.part(place, place + 1)))
         if fixed is None:
             return None
         seeds = _need_seeds(picks).copy()
@@ -295,13 +295,6 @@ class ImageStream(PartStream):
             here = slice(place, place + 1)
             seeds[here] = image_seeds(self.order, self._image_seed, epoch, np.array([position]), fixed.ids[here])
         return fixed.with_seeds(seeds)
-
-    def _error_of(self, picks: RecordPicks, place: int) -> Exception | None:
-        try:
-            self.fetch(picks.part(place, place + 1))
-        except Exception as error:
-            return error
-        return None
 
     def fetch(self, picks: RecordPicks, out: Outputs | None = None) -> Batch:
         given = dict(out or {})

@@ -104,7 +104,8 @@ class MixedStream(Stream):
         _check_schemas(self._streams)
         self._check_phases()
         # Checked now in any case; without a batch size what it says is not used.
-        lengths, given = self._lengths(), self._mixture_options()
+        lengths = {name: stream.num_samples if phases is None else stream.axis for name, stream in self._streams.items()}
+        given = self._mixture_options()
         amendments = [replace(one, add={str(name): lengths.pop(str(name)) for name in one.add}) for one in self.amendments]
         if self.amendments:
             given["amendments"] = amendments
@@ -136,7 +137,7 @@ class MixedStream(Stream):
     def mean_tokens(self, field: str | None = None) -> Fraction:
         """Of an epoch."""
         means = [stream.mean_tokens(field) for stream in self._streams.values()]
-        given = self._mixture.plan.given
+        given = self.mixture.plan.given
         return sum((mean * count for mean, count in zip(means, given, strict=True)), Fraction(0)) / max(1, sum(given))
 
     def amend(
@@ -182,10 +183,6 @@ class MixedStream(Stream):
         """Whether a stream has a cap, so that epochs are not alike, and the run may end."""
         return bool(self._options.get("max_epochs"))
 
-    def _lengths(self) -> dict[str, int]:
-        by_position = self._phases is not None
-        return {name: stream.axis if by_position else stream.num_samples for name, stream in self._streams.items()}
-
     def _check_phases(self) -> None:
         size = self._options["batch_size"]
         if self._phases and any(isinstance(stream, MixedStream) and stream.has_sequences for stream in self._streams.values()):
@@ -209,12 +206,12 @@ class MixedStream(Stream):
 
     @property
     def endless_epoch(self) -> int | None:
-        return None if self._phases is not None else self._mixture.endless_epoch
+        return None if self._phases is not None else self.mixture.endless_epoch
 
     @property
     def is_finite(self) -> bool:
         """Whether caps end the run."""
-        return self._phases is None and self.axis > 0 and self._mixture.ends
+        return self._phases is None and self.axis > 0 and self.mixture.ends
 
     @property
     def needs_steps(self) -> bool:
@@ -229,10 +226,6 @@ class MixedStream(Stream):
     @property
     def mixture(self) -> Mixture:
         """The order of the samples; TypeError if it depends on the batch size, and that is not known."""
-        return self._mixture
-
-    @property
-    def _mixture(self) -> Mixture:
         if self.needs_steps and self._phases is None and self._options["batch_size"] is None:
             raise TypeError(
                 "the order of a mixture with weights by step, amendments, or whole batches depends on the batch size: "
@@ -294,12 +287,12 @@ class MixedStream(Stream):
     @property
     def axis(self) -> int:
         """Samples of the first epoch."""
-        return len(self._mixture)
+        return len(self.mixture)
 
     @property
     def axes(self) -> Sequence[tuple[int, int]]:
         """Samples of epochs: they differ where weights change by step."""
-        return [(run.first, run.plan.num_samples) for run in self._mixture.runs]
+        return [(run.first, run.plan.num_samples) for run in self.mixture.runs]
 
     def __len__(self) -> int:
         """Samples of an epoch; TypeError if it never ends."""
@@ -431,13 +424,13 @@ class MixedStream(Stream):
 
     def _split(self, epoch: int, positions: IntArray) -> tuple[npt.NDArray[np.int32], list[IntArray]]:
         """The stream of each position, and the elements of every stream."""
-        which, element = self._mixture.choose_at(epoch, positions)
+        which, element = self.mixture.choose_at(epoch, positions)
         order, ends = grouped(which, len(self.names))
         element = element[order]
         return which, [element[low:high] for low, high in pairwise([0, *ends.tolist()])]
 
     def native_order(self, epoch: int, position: int, leaf: int) -> _core.OrderNode | None:
-        found = None if self._phases is not None else self._mixture.native_line(epoch)
+        found = None if self._phases is not None else self.mixture.native_line(epoch)
         if found is None:
             return None
         line, root, before = found
@@ -530,8 +523,7 @@ class MixedStream(Stream):
         them, the name of a ban file.
         """
         if isinstance(ids, str | os.PathLike):
-            listed: MixedStream = with_bans(self, ids, from_step)
-            return listed
+            return with_bans(self, ids, from_step)
         unknown = [name for name in ids if name not in self._streams]
         if unknown:
             raise KeyError(f"unknown streams {unknown}; there are {list(self._streams)}")
@@ -568,7 +560,7 @@ class MixedStream(Stream):
             if endless is not None and epoch >= endless:
                 places = self._places_before(epoch, number, record[1], before or 0) if epoch == endless else ()
                 return found + sorted((epoch, place) for place in places)
-            places = self._places_of(epoch, number, record[1], self._mixture.span_of(epoch, number))
+            places = self._places_of(epoch, number, record[1], self.mixture.span_of(epoch, number))
             found += sorted((epoch, place) for place in places)
         return found
 
@@ -577,13 +569,13 @@ class MixedStream(Stream):
         stream, (low, high) = self.streams[number], span
         length = max(1, stream.num_samples)
         for own_epoch, position in stream.where(record, epochs=range(low // length, -(-high // length))):
-            place = self._mixture.position_of(epoch, number, own_epoch * length + position // stream.stride)
+            place = self.mixture.position_of(epoch, number, own_epoch * length + position // stream.stride)
             if place is not None:
                 yield place
 
     def _places_before(self, epoch: int, number: int, record: Any, before: int) -> Iterator[int]:
         """Those below ``before`` in an epoch that never ends."""
-        mixture = self._mixture
+        mixture = self.mixture
         low, high = mixture.span_of(epoch, number)
         plan, had = mixture.plan_of(epoch), mixture.given_before(epoch)[number]
         given = mixture.num_given(epoch, min(before, plan.num_samples))[number]

@@ -338,8 +338,7 @@ class PackStream(PartStream):
         in their place. Instead of ids, the name of a ban file.
         """
         if isinstance(ids, str | os.PathLike):
-            banned: PackStream = with_bans(self, ids, from_step)
-            return banned
+            return with_bans(self, ids, from_step)
         return self._remade(bans=self._bans.with_ids(ids, from_step, self.packing.num_documents))
 
     def unbanned(self, from_step: int) -> "PackStream":

@@ -33,20 +33,11 @@ class RecordPicks:
 
     def part(self, low: int, high: int) -> "RecordPicks":
         """Samples [low, high)."""
-        here = slice(low, high)
-        weights, sources, seeds = self.weights, self.sources, self.seeds
-        return RecordPicks(
-            self.ids[here],
-            None if weights is None else weights[here],
-            None if sources is None else sources[here],
-            None if seeds is None else seeds[here],
-        )
+        return self.take(slice(low, high))
 
-    def take(self, places: IntArray) -> "RecordPicks":
-        weights, seeds = self.weights, self.seeds
-        return RecordPicks(
-            self.ids[places], None if weights is None else weights[places], seeds=None if seeds is None else seeds[places]
-        )
+    def take(self, places: slice | IntArray) -> "RecordPicks":
+        others: list[Any] = [None if one is None else one[places] for one in (self.weights, self.sources, self.seeds)]
+        return RecordPicks(self.ids[places], *others)
 
     def with_seeds(self, seeds: npt.NDArray[np.uint64]) -> "RecordPicks":
         return RecordPicks(self.ids, self.weights, self.sources, seeds)
@@ -72,7 +63,6 @@ class SpanPicks:
         return len(self.first) - 1
 
     def part(self, low: int, high: int) -> "SpanPicks":
-        """Samples [low, high)."""
         first = self.first[low : high + 1]
         runs = slice(first[0], first[-1])
         return SpanPicks(self.size, self.starts[runs], self.counts[runs], first - first[0], self._documents_of(runs))
@@ -158,7 +148,6 @@ class MixedPicks:
         return MixedPicks(self.names, which, parts, self.widths)
 
     def describe(self) -> dict[str, Any]:
-        """As ``explain`` shows them."""
         names = np.array(self.names)[self.which]
         return {"source": names, "parts": {n: p.describe() for n, p in zip(self.names, self.parts, strict=True) if p is not None}}
 
@@ -181,9 +170,7 @@ def expanded(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
 
 def ids_of(picks: Picks) -> IntArray:
     """The record of each sample; the first token of a sequence; the record within its own stream for a mixture."""
-    if isinstance(picks, RecordPicks):
-        return picks.ids
-    if isinstance(picks, SpanPicks):
+    if not isinstance(picks, MixedPicks):
         return picks.ids
     ids = np.empty(len(picks), np.int64)
     if len(picks):

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from penstock.argument import IntArray, as_ids, shown, whole_number
 from penstock.batch import Batch, Outputs, fixed_output
-from penstock.errors import SchemaMismatchError, WindowTooSmallError
+from penstock.errors import SchemaMismatchError
 from penstock.formats.token_line import LOSS_MASK, DocumentBounds, as_elements
 from penstock.native import _core
 from penstock.order import BlockShuffle, InvertibleOrder, Order, Random, Sequential, Shuffle, Sliding, Weighted
@@ -26,6 +26,7 @@ from penstock.remote.window import RemoteFiles
 from penstock.row_table import OwnRows, RowTable, runs_of
 from penstock.schema import Field
 from penstock.stream.ban_file import with_bans
+from penstock.stream.cost import in_parts
 from penstock.stream.documents import DocumentTable, are_records, find_bounds
 from penstock.stream.picks import SpanPicks, expanded, join
 from penstock.stream.stream import (
@@ -64,9 +65,6 @@ SEARCHED = ("_page_bans", "_bounds", "_found", "documents")
 
 MARK = 1024
 """The place of every MARKth document of an epoch is kept; those between are added up when they are needed."""
-
-AT_ONCE = 1 << 16
-"""Documents whose lengths are read at a time; fewer where a window does not hold what says so of them."""
 
 MOST_DRAWN = 16
 """Banned documents whose replacements are kept."""
@@ -207,7 +205,7 @@ class SequenceStream(PartStream):
         if int(getattr(order, "n", len(order))) != len(self._source):
             raise TypeError(f"the order {order!r} is not one of all {len(self._source)} records")
         self._order = _page_order(order, self._pages, line.block_size, page)
-        if self.has_bans and np.count_nonzero(self._banned_pages(None) < self._pages) >= max(1, self._pages):
+        if self.has_bans and np.count_nonzero(self._page_bans.at(None) < self._pages) >= max(1, self._pages):
             raise ValueError("every page of tokens has a banned record in it, so there is no replacement: use a smaller page")
 
     @property
@@ -315,17 +313,12 @@ class SequenceStream(PartStream):
         asked: dict[str, Any] = {
             "seq_len": self._seq_len,
             "fields": list(self._fields),
-            "field": self._named_field,
+            "field": self._line.field if isinstance(self._line, DocumentLine) else None,
             "page": self._asked,
         }
         if self._separator is not None:
             asked["separator"] = self._separator.tolist()
         return [*calls, *self._bans.recipe(), ("sequences", asked), *self._document_bans.ids.recipe()]
-
-    @property
-    def _named_field(self) -> str | None:
-        """The field that is named to get the tokens; None of a token file, which has one."""
-        return None
 
     def _marks(self) -> dict[str, Any]:
         separator = "" if self._separator is None else str(self._separator.tolist())
@@ -348,8 +341,7 @@ class SequenceStream(PartStream):
         ids, the name of a ban file.
         """
         if isinstance(ids, str | os.PathLike):
-            listed: SequenceStream = with_bans(self, ids, from_step)
-            return listed
+            return with_bans(self, ids, from_step)
         bans, banned = self._bans, self._document_bans
         if self.has_documents and not self.documents.are_records:
             banned = banned.with_ids(ids, from_step, self.documents)
@@ -366,13 +358,10 @@ class SequenceStream(PartStream):
     def _remade(self, **changed: Any) -> "SequenceStream":
         seq_len = changed.pop("seq_len", self._seq_len)
         options: dict[str, Any] = {"separator": self._separator, "fields": self._fields, "version": self._version}
-        options |= {"bans": self._bans, "document_bans": self._document_bans}
-        made = type(self)(self._source, self._line, self._given, seq_len, **(options | self._layout() | changed))
+        options |= {"bans": self._bans, "document_bans": self._document_bans, "page": self._page}
+        made = type(self)(self._source, self._line, self._given, seq_len, **(options | changed))
         made.__dict__ |= {name: value for name, value in self.__dict__.items() if name in ("_found", "documents")}  # searched once
         return made
-
-    def _layout(self) -> dict[str, Any]:
-        return {"page": self._page}
 
     # Where tokens are
 
@@ -420,19 +409,16 @@ class SequenceStream(PartStream):
         full = pages < self._pages
         target = pages.copy()
         target[full] = self._order.at(epoch, pages[full])
-        banned = self._banned_pages(step) if self.has_bans else pages[:0]
+        banned = self._page_bans.at(step) if self.has_bans else pages[:0]
         if banned.size:
             usable = banned[banned < self._pages]  # the short page at the end replaces no other
             for place in np.flatnonzero(is_in(target, banned)):
                 target[place] = substitute(self.seed, epoch, int(pages[place]), self._pages, usable)
         return (target - pages) * self._page + places
 
-    def _banned_pages(self, step: int | None) -> IntArray:
-        """The pages that hold tokens of records banned at a step (at any step, for None), in rising order."""
-        return self._page_bans.at(step)
-
     @cached_property
     def _page_bans(self) -> Bans:
+        """The pages that hold tokens of banned records."""
         find = getattr(self._line, "token_ranges", None)
         if find is None and self._bans:
             raise TypeError(f"{self._source!r} does not know which tokens belong to a record, so that none can be banned")
@@ -676,18 +662,10 @@ class DocumentLine:
         return self._bounds()
 
     def _bounds(self) -> IntArray:
-        bounds = np.zeros(len(self._source) + 1, np.int64)
-        low, count = 0, AT_ONCE
-        while low < len(self._source):
-            high = min(low + count, len(self._source))
-            try:
-                bounds[low + 1 : high + 1] = self._source.lengths(self.field, np.arange(low, high)) + self._separator.size
-            except WindowTooSmallError:
-                if high - low == 1:
-                    raise
-                count = (high - low) // 2
-            else:
-                low = high
+        bounds, end = np.zeros(len(self._source) + 1, np.int64), 1
+        for lengths in in_parts(len(self._source), lambda ids: self._source.lengths(self.field, ids)):
+            bounds[end : end + lengths.size] = lengths + self._separator.size
+            end += lengths.size
         return np.cumsum(bounds, out=bounds)
 
     @property
@@ -843,13 +821,6 @@ class DocumentStream(SequenceStream):
             banned = self._bans.at(None)
             if int(self._line.token_ranges(banned)[1].sum()) >= self.axis:
                 raise ValueError("every document that has tokens is banned, so there is no replacement")
-
-    def _layout(self) -> dict[str, Any]:
-        return {}
-
-    @property
-    def _named_field(self) -> str | None:
-        return self._line.field
 
     @property
     def rows_per_unit(self) -> int:

@@ -769,8 +769,7 @@ class RecordStream(PartStream):
         array([0, 1, 4, 3, 4])
         """
         if isinstance(ids, str | os.PathLike):
-            banned: RecordStream = with_bans(self, ids, from_step)
-            return banned
+            return with_bans(self, ids, from_step)
         bans = self.bans.with_ids(ids, from_step, len(self.source))
         if isinstance(self.order, Weighted) and not _can_come(self.order, bans[-1][1]):
             raise ValueError("every record that has a weight is banned, so there is no replacement")
@@ -791,18 +790,21 @@ class RecordStream(PartStream):
     def replace_unreadable(
         self, picks: RecordPicks, positions: list[tuple[int, int]], unreadable: Unreadable
     ) -> RecordPicks | None:
-        return self.replace_failed(picks, positions, unreadable, lambda place: self._error_of(int(picks.ids[place])))
+        names = list(self.source.schema)
+        return self.replace_failed(
+            picks, positions, unreadable, lambda place: self.source.read(picks.ids[place : place + 1], names)
+        )
 
     def replace_failed(
         self,
         picks: RecordPicks,
         positions: list[tuple[int, int]],
         unreadable: Unreadable,
-        error_of: Callable[[int], Exception | None],
+        read: Callable[[int], object],
     ) -> RecordPicks | None:
-        """The same samples with others in place of those of which there is an error; None if there is none."""
+        """The same samples with others in place of those that ``read`` fails for; None if there are none."""
         ids = picks.ids.copy()
-        bad = [(place, error) for place in range(len(ids)) if (error := error_of(place)) is not None]
+        bad = [(place, error) for place in range(len(ids)) if (error := _error_of(read, place)) is not None]
         if not bad:
             return None
         unreadable.tell(bad[0][1], ids[[place for place, _ in bad]])
@@ -816,13 +818,6 @@ class RecordStream(PartStream):
         for place, _ in bad:
             ids[place] = self._substitute(*positions[place], banned)
         return RecordPicks(ids, picks.weights)
-
-    def _error_of(self, record: int) -> Exception | None:
-        try:
-            self.source.read(np.array([record]), list(self.source.schema))
-        except Exception as error:
-            return error
-        return None
 
     def banned_at(self, step: int) -> IntArray:
         """The records that do not come at a step."""
@@ -855,6 +850,14 @@ class RecordStream(PartStream):
 
     def close(self) -> None:
         self.source.close()
+
+
+def _error_of(read: Callable[[int], object], place: int) -> Exception | None:
+    try:
+        read(place)
+    except Exception as error:
+        return error
+    return None
 
 
 class Bans(tuple[tuple[int, IntArray], ...]):

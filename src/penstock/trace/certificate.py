@@ -77,13 +77,11 @@ class Certificate:
     records: Mapping[str, npt.NDArray[np.uint64]] = field(default_factory=dict)
 
     def section(self, step: int) -> CertifiedSteps | None:
-        """The section of a step."""
         return next((one for one in self.sections if one.first <= step < one.end), None)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON."""
-        content = self.as_json()
-        write_note(path, content.pop("kind"), content.pop("version"), content)
+        write_note(path, KIND, VERSION, self.as_json())
 
     def as_json(self) -> dict[str, Any]:
         """In plain JSON types; digests in base64."""

@@ -245,7 +245,7 @@ class LossLog:
         if loader.schedule is not self._schedule:
             self.flush()
             self._schedule = None  # if this fails, the next call tries again
-            self._stretch, self._made_by = self._stretch_of(loader), self._recipe_of(loader)
+            self._stretch, self._made_by = self._stretch_of(loader), None if self._data is None else recipe_of(loader, self._data)
             self._schedule = loader.schedule
         number = loader.step - 1 if step is None else whole_number("step", step)
         if number < 0:
@@ -274,7 +274,8 @@ class LossLog:
         try:
             if steps:
                 assert self._stretch is not None
-                self._file.append(self._stretch, self._rank, self._made_by, _blocks(steps))
+                assert self._loader is not None
+                self._file.append(self._stretch, self._loader.shard.rank, self._made_by, _blocks(steps))
                 self._written += num_losses
         except Exception as error:
             self._lose(num_losses, error)
@@ -290,19 +291,11 @@ class LossLog:
                 )
         return losses
 
-    @property
-    def _rank(self) -> int:
-        assert self._loader is not None
-        return self._loader.shard.rank
-
     def _stretch_of(self, loader: Loader) -> Stretch:
         schedule = loader.schedule
         state = loader.state_at(getattr(schedule, "start", 0))
         tail, skips = getattr(schedule, "tail", "keep"), loader.work.on_error != "raise"
         return Stretch(state, tail, loader.shard.world, self.per, loader.balance, skips)
-
-    def _recipe_of(self, loader: Loader) -> Mapping[str, Any] | None:
-        return None if self._data is None else recipe_of(loader, self._data)
 
     def _lose(self, num_losses: int, error: Exception) -> None:
         self._lost += num_losses

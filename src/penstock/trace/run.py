@@ -17,11 +17,12 @@ from penstock.loader.make_batch import SOURCE, Dealing
 from penstock.loader.schedule import Place
 from penstock.order import Shard
 from penstock.stream import MixedStream, PartStream, Stream
+from penstock.stream.picks import expanded
 from penstock.trace.loss_log import MISSING, Losses, Stretch
 from penstock.trace.loss_table import LossTable
 from penstock.trace.recipe import make_loader
 
-__all__ = ["RecordKey", "Run", "Visits", "global_place", "key_in", "leaf_names", "part_named", "visits_of"]
+__all__ = ["RecordKey", "Run", "Visits", "global_place", "key_in", "leaf_names", "visits_of"]
 
 WHOSE = "it is not known which loss is whose"
 """How messages about losses that do not fit the order end."""
@@ -72,11 +73,6 @@ def leaf_names(stream: Stream) -> tuple[str, ...]:
     return stream.leaf_names if isinstance(stream, MixedStream) else ("",)
 
 
-def part_named(stream: Stream, number: int) -> PartStream:
-    """The stream of a number in :func:`leaf_names`."""
-    return stream.parts[number]
-
-
 def global_place(loader: Loader, step: int) -> Place:
     """The batch of a step on all ranks together."""
     return replace(loader.schedule, shard=Shard(), is_dealt=False).place(step)
@@ -109,13 +105,6 @@ def _earlier(stream: Stream) -> Iterator[Stream]:
         yield one
         for step in sorted({step for part in one.parts for step, _ in part.bans}, reverse=True):
             yield one.unbanned(step)
-
-
-def _expanded(edges: IntArray, samples: IntArray) -> tuple[IntArray, IntArray]:
-    """The places of all visits of some samples, sample by sample, and the number of the sample in ``samples`` of each."""
-    counts = edges[samples + 1] - edges[samples]
-    sample = np.repeat(np.arange(len(samples)), counts)
-    return np.arange(len(sample)) + np.repeat(edges[samples] - (np.cumsum(counts) - counts), counts), sample
 
 
 def _searched(loader: Loader, steps: IntArray) -> Iterator[range]:
@@ -206,8 +195,8 @@ class Run:
         return leaf_names(self.given.stream)
 
     def part(self, source: int) -> PartStream:
-        """The stream of that number."""
-        return part_named(self.given.stream, source)
+        """The stream of a number in :attr:`sources`."""
+        return self.given.stream.parts[source]
 
     def loader_at(self, step: int) -> Loader:
         """A loader whose batch of that step is the one that was logged. It delivers the global batch."""
@@ -250,7 +239,7 @@ class Run:
         edges = np.searchsorted(visits.sample, np.arange(place.num_samples + 1))
         for rank, losses in self.table.of(step).items():
             samples = self.samples_of(step, rank)
-            mine, sample = _expanded(edges, samples)
+            sample, mine = expanded(edges[samples], edges[samples + 1] - edges[samples])
             wanted = len(samples) if stretch.per == "sample" else len(mine)
             if len(losses) != wanted:
                 raise StateMismatchError(

@@ -267,40 +267,25 @@ def rows(
     """The first fields of records, in the order of ``ids``. A tokenizer makes texts of whole numbers in a row."""
     columns = []
     for name in list(source.schema)[:MOST_FIELDS]:
-        made: Callable[[Any, Limits], Cell] = cell_of
+        made: Callable[..., Cell] = cell_of
         if tokenizer is not None and has_tokens(source.schema[name]):
             made = partial(_cell_of_tokens, tokenizer)
         elif names := class_names(source, name):
             made = partial(_cell_of_class, names)
-        columns.append(_column(source, name, ids, _Maker(limits, words, made)))
+        columns.append(_column(source, name, ids, partial(made, limits=limits), words))
     return [{"id": int(ids[place]), "cells": [column[place] for column in columns]} for place in range(len(ids))]
 
 
-@dataclass(frozen=True)
-class _Maker:
-    """Makes cells of the values of a field, within limits, or of errors."""
-
-    limits: Limits
-    words: Words
-    make: Callable[[Any, Limits], Cell]
-
-    def of(self, value: Any) -> Cell:
-        return self.make(value, self.limits)
-
-    def of_error(self, error: Exception) -> Cell:
-        return {"kind": "error", "text": self.words(error)}
-
-
-def _column(source: Source, name: str, ids: IntArray, maker: _Maker) -> list[Cell]:
+def _column(source: Source, name: str, ids: IntArray, make: Callable[[Any], Cell], words: Words) -> list[Cell]:
     field = source.schema[name]
     if field.is_fixed and edges(field.dtype, field.shape) is not None and field.stride <= MOST_BYTES:
         return [{"kind": "image", "shape": list(field.shape), "dtype": str(field.dtype)} for _ in ids]  # read when it is looked at
     try:
         sizes = sizes_of(source, name, ids)
     except PenstockError as error:
-        return [maker.of_error(error) for _ in ids]
+        return [{"kind": "error", "text": words(error)} for _ in ids]
     readable = np.cumsum(sizes) <= PAGE_BYTES
-    cells = iter(_read_cells(source, name, ids[readable], maker))
+    cells = iter(_read_cells(source, name, ids[readable], make, words))
     return [next(cells) if fits else {"kind": "large", "bytes": size} for fits, size in zip(readable, sizes.tolist(), strict=True)]
 
 
@@ -311,15 +296,15 @@ def sizes_of(source: Source, name: str, ids: IntArray) -> IntArray:
     return np.asarray(source.lengths(name, ids) * field.dtype.itemsize, np.int64)
 
 
-def _read_cells(source: Source, name: str, ids: IntArray, maker: _Maker) -> list[Cell]:
+def _read_cells(source: Source, name: str, ids: IntArray, make: Callable[[Any], Cell], words: Words) -> list[Cell]:
     """All at once; one by one if that fails."""
     try:
         column = source.read(ids, [name])[name]
-        return [maker.of(item_at(column, place)) for place in range(len(ids))]
+        return [make(item_at(column, place)) for place in range(len(ids))]
     except (PenstockError, UnicodeDecodeError) as error:
         if len(ids) == 1:
-            return [maker.of_error(error)]
-        return [cell for place in range(len(ids)) for cell in _read_cells(source, name, ids[place : place + 1], maker)]
+            return [{"kind": "error", "text": words(error)}]
+        return [cell for place in range(len(ids)) for cell in _read_cells(source, name, ids[place : place + 1], make, words)]
 
 
 def item_at(column: Any, place: int) -> Any:
