@@ -51,8 +51,8 @@ MUTANTS = {
         "_failed",
         (
             (
-                "(str(self._wanted), failure)\n",
-                "(str(self._wanted), failure)\n        self._position += self._position > self._wanted.start\n",
+                "        self._tries.failed(failure)\n",
+                "        self._tries.failed(failure)\n        self._position += self._position > self._wanted.start\n",
             ),
         ),
     ),

@@ -222,6 +222,7 @@ class BackendClient:
         return facts
 
     def items(self, stream: Iterator[bytes]) -> Iterator[bytes]:
+        """The pieces of a result."""
         return stream
 
     def pages(self, seconds: float, prefix: str | None, offset: str | None) -> Iterator[list[Mapping[str, Any]]]:

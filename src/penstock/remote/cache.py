@@ -140,12 +140,16 @@ class Ledger:
 def locked(root: int) -> Iterator[Ledger]:
     """The lock of the cache; TimeoutError after LOCK_WAIT_S."""
     with opened(MARK, os.O_RDWR, root) as descriptor:
-        _poll(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), LOCK_WAIT_S, lambda: None)
+        _lock(descriptor)
         try:
             yield Ledger(descriptor)
         finally:
             # Not left to close: a child that was forked meanwhile has a copy of the descriptor, and would keep the lock.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _lock(descriptor: int) -> None:
+    _poll(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), LOCK_WAIT_S, lambda: None)
 
 
 def _poll(take: Callable[[], object], seconds: float, ask: Callable[[], None]) -> None:

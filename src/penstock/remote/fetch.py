@@ -292,9 +292,13 @@ class Tries:
     def __init__(self, policy: Policy, clock: Clock, account: Account, give_up: Callable[[int, float, Failure], Exception]) -> None:
         self._policy, self._clock, self._account, self._give_up = policy, clock, account, give_up
         self._begin = self._since = clock.now()
-        self._count = self._wrong = 0
-        self.failures = 0  # since the last new byte
+        self._count = self._failures = self._wrong = 0
         self._bytes = self._waited = 0.0
+
+    @property
+    def failures(self) -> int:
+        """Failures since the last new byte."""
+        return self._failures
 
     @property
     def is_late(self) -> bool:
@@ -306,7 +310,7 @@ class Tries:
         now, policy = self._clock.now(), self._policy
         self._waited += min(now - self._since, policy.read_s)  # more is no wait for the server: this process was stopped, or busy
         self._bytes += num_bytes
-        self.failures, self._since = 0, now
+        self._failures, self._since = 0, now
         if self._waited > policy.total_s + self._bytes / policy.least_bytes_per_s:
             slow = f"{self._bytes:.0f} bytes came in {self._waited:.1f} s, fewer than {policy.least_bytes_per_s:g} a second"
             self._account.add(errors=1)
@@ -316,23 +320,15 @@ class Tries:
         """Wait for the next try, or raise."""
         policy, now = self._policy, self._clock.now()
         self._count += 1
-        self.failures += 1
+        self._failures += 1
         self._wrong += failure.kind in ("wrong", "short", "expired", "credentials")
-        wait = policy.wait_s(self.failures, self._clock.jitter())
+        wait = policy.wait_s(self._failures, self._clock.jitter())
         late = now + wait - self._since > policy.total_s
-        if self.failures >= policy.tries or self._wrong >= policy.wrong_tries or late:
+        if self._failures >= policy.tries or self._wrong >= policy.wrong_tries or late:
             self._account.add(errors=1)
             raise self._give_up(self._count, now - self._begin, failure)
         self._account.add(retries=1)
         self._clock.sleep(wait)
-
-    def failed_to_read(self, url: str, failure: Failure) -> None:
-        """The same, but what a retry does not cure is raised at once."""
-        final = read_error(url, failure)
-        if final is not None:
-            self._account.add(errors=1)
-            raise final
-        self.failed(failure)
 
 
 # One range
@@ -389,13 +385,18 @@ class FirstBytes:
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=256)
         self._lock = threading.Lock()
-        self.slow_s = 0.0  # the 99th percentile
+        self._slow = 0.0
 
     def add(self, seconds: float) -> None:
         with self._lock:
             self._seconds.append(seconds)
             if len(self._seconds) % 16 == 0:
-                self.slow_s = sorted(self._seconds)[len(self._seconds) * 99 // 100]
+                self._slow = sorted(self._seconds)[len(self._seconds) * 99 // 100]
+
+    @property
+    def slow_s(self) -> float:
+        """The 99th percentile."""
+        return self._slow
 
 
 def same_etag(one: str | None, other: str | None) -> bool:
@@ -486,7 +487,11 @@ class _Fetch:
             return
         if _is_congestion(failure):
             self._means.pace.congested()
-        self._tries.failed_to_read(str(self._wanted), failure)
+        fatal = read_error(str(self._wanted), failure)
+        if fatal is not None:
+            self._means.account.add(errors=1)
+            raise fatal
+        self._tries.failed(failure)
         self._ask()
 
     def _ask(self) -> None:

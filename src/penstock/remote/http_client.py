@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from penstock.interrupt import HEARD_S
 from penstock.remote.fetch import FailedError, Failure, Policy, Receive, status_failure
 
-__all__ = ["Body", "Connection", "HttpClient", "Origin", "Pool", "proxy_of"]
+__all__ = ["Body", "Connection", "HttpClient", "Origin", "Pool", "is_proxied"]
 
 T = TypeVar("T")
 
@@ -167,7 +167,7 @@ class Pool:
             connection.close()
 
     def _dial(self, origin: Origin) -> Connection:
-        proxy = proxy_of(origin, self._options)
+        proxy = _proxy(origin, self._options)
         try:
             return self._through(origin, proxy) if proxy else self._straight(origin)
         except ssl.SSLCertVerificationError as error:
@@ -204,7 +204,7 @@ class Pool:
 
     def login(self, origin: Origin) -> str:
         """The header that a proxy for this origin wants with every request, or nothing."""
-        proxy = proxy_of(origin, self._options)
+        proxy = _proxy(origin, self._options)
         return _proxy_login(urllib.parse.urlsplit(proxy)) if proxy and origin.scheme == "http" else ""
 
     def _secured(self, stream: socket.socket, origin: Origin) -> socket.socket:
@@ -235,7 +235,7 @@ def _tls(options: Mapping[str, Any]) -> ssl.SSLContext:
     return context
 
 
-def proxy_of(origin: Origin, options: Mapping[str, Any]) -> str | None:
+def _proxy(origin: Origin, options: Mapping[str, Any]) -> str | None:
     """The proxy for an origin: that of the options, or else of the environment."""
     given = options.get("proxy_url")
     if given is not None:
@@ -246,6 +246,11 @@ def proxy_of(origin: Origin, options: Mapping[str, Any]) -> str | None:
     if urllib.request.proxy_bypass_environment(origin.host, known):  # type: ignore[attr-defined]
         return None
     return known.get(origin.scheme) or known.get("all")
+
+
+def is_proxied(origin: Origin, options: Mapping[str, Any]) -> bool:
+    """Whether requests to an origin go through a proxy."""
+    return _proxy(origin, options) is not None
 
 
 def _proxy_login(proxy: urllib.parse.SplitResult) -> str:
@@ -277,7 +282,7 @@ class HttpClient:
     def call(self, name: str, key: str, *, options: Mapping[str, Any] | None = None, target: str | None = None) -> Any:
         """``get`` or ``head``, at the path and query ``target`` if they are not those of the key."""
         asked, method, path = dict(options or {}), "HEAD" if name == "head" else "GET", key if target is None else target
-        exchange = _guarded(self._origin, lambda: self._exchange(method, path, asked, is_quoted=target is not None))
+        exchange = self._guarded(lambda: self._exchange(method, path, asked, is_quoted=target is not None))
         try:
             return _head(exchange, key) if name == "head" else _got(exchange, key, asked.get("range"))
         except BaseException:
@@ -300,13 +305,17 @@ class HttpClient:
             finally:
                 exchange.close()
 
-        return _guarded(self._origin, whole)
+        return self._guarded(whole)
 
     def items(self, stream: "Iterator[bytes]") -> Iterator[bytes]:
+        """The pieces of a body."""
         return stream
 
     def close(self) -> None:
         self._pool.close()
+
+    def _guarded(self, action: Callable[[], T]) -> T:
+        return _guarded(self._origin, action)
 
     def _exchange(self, method: str, key: str, asked: Mapping[str, Any], *, is_quoted: bool = False) -> "_Exchange":
         """The answer to a request, after its redirects."""

@@ -14,12 +14,12 @@ import re
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.remote.backend import ObjectFacts, as_meta
-from penstock.remote.fetch import FailedError, Failure, Policy
+from penstock.remote.fetch import FailedError, Failure, Policy, Rest
 from penstock.remote.http_client import HttpClient
 
 __all__ = ["OPTIONS", "HubClient"]
@@ -87,9 +87,10 @@ class HubClient:
         found = self._http.call(name, f"datasets/{place.repository}/resolve/{commit}/{place.path}", options=asked)
         if name == "head":
             return {**found, "path": key, "e_tag": commit}
-        return replace(found, meta={**found.meta, "path": key, "e_tag": commit})
+        return _Pinned(found, {**found.meta, "path": key, "e_tag": commit})
 
     def items(self, stream: Iterator[bytes]) -> Iterator[bytes]:
+        """The pieces of a body."""
         return self._http.items(stream)
 
     def pages(self, seconds: float, prefix: str | None, offset: str | None) -> Iterator[list[Mapping[str, Any]]]:
@@ -97,9 +98,9 @@ class HubClient:
         place = _Place.of(prefix or "")
         commit = self._commit(place)
         root = (prefix or "").removesuffix(f"/{place.path}") if place.path else prefix
-        target = f"api/datasets/{urllib.parse.quote(place.repository)}/tree/{commit}"
+        target = f"api/datasets/{_quoted(place.repository)}/tree/{commit}"
         if place.path:
-            target += f"/{urllib.parse.quote(place.path)}"
+            target += f"/{_quoted(place.path)}"
         query = "recursive=true&expand=false"
         while True:
             try:
@@ -111,7 +112,7 @@ class HubClient:
             yield [
                 as_meta(f"{root}/{path}", ObjectFacts(size, commit))
                 for path, size in _files(_parsed(raw))
-                if not place.path or path.startswith(f"{place.path}/")
+                if _is_below(path, place)
             ]
             following = NEXT.search(headers.get("link", ""))
             if following is None:
@@ -129,9 +130,7 @@ class HubClient:
             known = self._commits.get((place.repository, place.revision))
             if known is None:
                 revision = urllib.parse.quote(place.revision, safe="")
-                raw, _ = self._http.document(
-                    f"api/datasets/{urllib.parse.quote(place.repository)}/revision/{revision}", "", ANSWER_BYTES
-                )
+                raw, _ = self._http.document(f"api/datasets/{_quoted(place.repository)}/revision/{revision}", "", ANSWER_BYTES)
                 answer = _parsed(raw)
                 known = answer.get("sha") if isinstance(answer, dict) else None
                 if not isinstance(known, str) or not COMMIT.fullmatch(known):
@@ -142,6 +141,34 @@ class HubClient:
     def close(self) -> None:
         """End connections. Commits stay known: this process goes on with them."""
         self._http.close()
+
+
+@dataclass(frozen=True)
+class _Pinned:
+    """An answer whose version is the commit."""
+
+    answer: Any
+    meta: Mapping[str, Any]
+
+    @property
+    def range(self) -> tuple[int, int]:
+        found: tuple[int, int] = self.answer.range
+        return found
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = self.answer.attributes
+        return found
+
+    def stream(self, min_chunk_size: int) -> Iterator[bytes]:
+        """The body."""
+        found: Iterator[bytes] = self.answer.stream(min_chunk_size)
+        return found
+
+    @property
+    def rest(self) -> Rest:
+        found: Rest = self.answer.rest
+        return found
 
 
 def _token(options: Mapping[str, Any]) -> str | None:
@@ -164,6 +191,10 @@ def _saved_token() -> str | None:
         return None
 
 
+def _quoted(path: str) -> str:
+    return urllib.parse.quote(path)
+
+
 def _parsed(raw: bytes) -> Any:
     try:
         return json.loads(raw)
@@ -182,3 +213,7 @@ def _files(answer: Any) -> Iterator[tuple[str, int]]:
             raise FailedError(Failure("wrong", "expected files with path and size from the hub"))
         if one.get("type") == "file" and isinstance(size, int):
             yield path, size
+
+
+def _is_below(path: str, place: _Place) -> bool:
+    return not place.path or path.startswith(f"{place.path}/")

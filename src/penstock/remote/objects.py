@@ -41,6 +41,7 @@ from penstock.remote.fetch import (
     check_encoding,
     fetch,
     given_up,
+    read_error,
 )
 
 if TYPE_CHECKING:
@@ -376,7 +377,8 @@ class Objects:
             except FailedError as error:
                 failure = error.failure
             # Not above: what is raised there keeps the failed answer, and with it a connection.
-            tries.failed_to_read(self.url_of(prefix), failure)
+            self._raise_if_final(self.url_of(prefix), failure)
+            tries.failed(failure)
 
     def _add_page(self, prefix: str, found: dict[str, ObjectInfo], page: Sequence[Any], tries: Tries) -> None:
         before, most, url = len(found), self.options.get("max_listed", MAX_LISTED), self.url_of(prefix)
@@ -412,7 +414,14 @@ class Objects:
                 return action()
             except FailedError as error:
                 failure = error.failure
-            tries.failed_to_read(self.url_of(key), failure)
+            self._raise_if_final(self.url_of(key), failure)
+            tries.failed(failure)
+
+    def _raise_if_final(self, url: str, failure: Failure) -> None:
+        final = read_error(url, failure)
+        if final is not None:
+            self.account.add(errors=1)
+            raise final
 
     # Writing
 

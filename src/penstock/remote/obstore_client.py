@@ -219,11 +219,11 @@ class SignedClient(ObstoreClient):
 
     def _has_client(self, url: str) -> bool:
         """Whether bytes are read from a server over connections of this client's own."""
-        from penstock.remote.http_client import HttpClient, Origin, proxy_of
+        from penstock.remote.http_client import HttpClient, Origin, is_proxied
 
         with self._opening:
             if self._direct is None and self._is_direct:
-                self._is_direct = url.startswith("http://") and proxy_of(Origin.of(url), self._options) is None
+                self._is_direct = url.startswith("http://") and not is_proxied(Origin.of(url), self._options)
                 self._direct = HttpClient(url, self._options, self._policy) if self._is_direct else None
             return self._direct is not None
 
