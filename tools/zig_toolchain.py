@@ -13,8 +13,9 @@ ZIG = Path(ziglang.__file__).parent / "zig"  # not python -m ziglang: there are 
 
 SYSTEMS = {"linux": "Linux", "macos": "Darwin"}
 
-# No debug information: it takes long and is stripped anyway. zig compiles its C++ library once for every combination of optimised
-# or not and stripped or not; with these flags CMake's own checks and everything else take the same one, which halves the first build.
+# No debug information: it takes long and is stripped anyway. zig compiles its C++ library once for every combination of
+# optimised or not and stripped or not; with these flags the checks of CMake and everything else take the same one, which halves
+# the first build.
 FLAGS = {"linux": "-g0 -O2 -s", "macos": "-g0 -O2"}
 
 # What zig's linker for macOS cannot do (0.17): read nanobind's list of what Python defines, link a bundle or strip dead code (it
