@@ -27,7 +27,7 @@ import threading
 import time
 import xml.etree.ElementTree as ET
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -52,8 +52,7 @@ class Worker:
 
     def pytest_collection(self, session: pytest.Session) -> bool:
         """The files, as modules that are not imported yet."""
-        found = session.perform_collect(genitems=False)
-        self._modules = {module.nodeid: module for module in found if isinstance(module, pytest.Module)}
+        self._modules = {module.nodeid: module for module in _modules(session.perform_collect(genitems=False))}
         return True
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -77,6 +76,15 @@ class Worker:
         return next(filter(None, (os.read(pipe, _ITEM_BYTES) for pipe in self._pipes)), b"")
 
 
+def _modules(nodes: Iterable[pytest.Item | pytest.Collector]) -> Iterator[pytest.Module]:
+    """Those of directories: pytest would list a directory again for every file in it that it was given by name."""
+    for node in nodes:
+        if isinstance(node, pytest.Module):
+            yield node
+        elif isinstance(node, pytest.Directory):
+            yield from _modules(node.ihook.pytest_make_collect_report(collector=node).result)
+
+
 def _own_bytes() -> int:
     """Memory that a fork has to look at: not that of mapped files, such as libraries."""
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
@@ -87,7 +95,7 @@ def run_worker(name: str, pipes: Sequence[int]) -> int:
     """One of the processes."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests were started in the background
     arguments = ["-p", "no:cacheprovider", f"--junitxml={OUT}/tests-{name}.xml", "-o", "console_output_style=classic"]
-    code = int(pytest.main([*arguments, *_files()], plugins=[Worker(pipes), Meter(OUT / f"tests-{name}.cpu")]))
+    code = int(pytest.main([*arguments, "tests"], plugins=[Worker(pipes), Meter(OUT / f"tests-{name}.cpu")]))
     return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else code  # others took the last ones
 
 
