@@ -19,7 +19,7 @@ from tests.effort import is_campaign
 
 from penstock.formats.hdf5 import shared_process
 from penstock.remote.url import url_path
-from penstock.testing import OrderSuite, SourceSuite
+from penstock.testing import OrderSuite, ResumeSuite, SourceSuite
 
 # A shell that starts the tests in the background has SIGINT ignored, and every program that they start would inherit that.
 # A signal that is handled here has its default in programs started from here.
@@ -42,8 +42,8 @@ settings.register_profile("ci", derandomize=True, deadline=None, max_examples=10
 settings.register_profile("campaign", settings.get_profile("ci"), derandomize=False, max_examples=1000)
 settings.load_profile("ci")
 
-# What sources and orders inherit is the same code for all of them. Every suite tries what is named here, and a quarter of the rest,
-# another quarter for every suite and every order; in a campaign everything.
+# What sources, orders and loaders inherit is the same code for all of them. Every suite tries what is named here, and a quarter of
+# the rest, another quarter for every suite and every order; in a campaign everything.
 ALWAYS: dict[type, set[Callable[..., None]]] = {
     SourceSuite: {
         SourceSuite.test_source_has_its_length_and_fields,
@@ -55,6 +55,12 @@ ALWAYS: dict[type, set[Callable[..., None]]] = {
         OrderSuite.test_at_gives_the_ids_of_any_positions,
         OrderSuite.test_epoch_holds_every_record_once,
         OrderSuite.test_inverse_undoes_the_order,
+    },
+    ResumeSuite: {
+        ResumeSuite.test_runs_are_equal,
+        ResumeSuite.test_any_step_is_found_by_itself,
+        ResumeSuite.test_every_place_resumes_to_the_same_batches,
+        ResumeSuite.test_states_of_other_runs_are_refused,
     },
 }
 TURNS = {

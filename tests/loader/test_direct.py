@@ -24,8 +24,12 @@ EDGE = 64
 
 
 def values(batch: Batch) -> dict[str, Any]:
-    """Arrays as lists, of any kind."""
-    return {name: _texts(one) if isinstance(one, Ragged) else np.asarray(one).tolist() for name, one in batch.items()}
+    """What compares by ==: types, shapes and bytes of arrays, texts of what is ragged."""
+    return {name: _texts(one) if isinstance(one, Ragged) else _bytes(np.asarray(one)) for name, one in batch.items()}
+
+
+def _bytes(column: np.ndarray) -> Any:
+    return column.tolist() if column.dtype.hasobject else (column.dtype, column.shape, column.tobytes())
 
 
 def _texts(column: Ragged) -> list[str]:
@@ -41,7 +45,7 @@ def path_of(name: str, files: Path) -> Path:
     kind = KINDS[name]
     path = files / f"{DIRECT.index(name)}.{kind.suffix}"
     if not path.exists():
-        kind.write(path, range(COUNT))
+        kind.write(path, range(COUNT // 2))
     return path
 
 
@@ -60,14 +64,9 @@ def test_every_kind_of_file_gives_the_records_that_maps_give(name: str, files: P
     with pen.open(path, io="map") as mapped, pen.open(path, io="direct") as direct:
         assert values(direct[ids]) == values(mapped[ids])
         for order in ORDERS.values():
+            wanted = [values(batch) for batch in pen.Loader(mapped.shuffle(**order), EDGE, threads=0)]
             for threads in (0, 2):
-                pairs = zip(
-                    pen.Loader(mapped.shuffle(**order), EDGE, threads=threads),
-                    pen.Loader(direct.shuffle(**order), EDGE, threads=threads),
-                    strict=True,
-                )
-                for expected, found in pairs:
-                    assert values(found) == values(expected)
+                assert [values(batch) for batch in pen.Loader(direct.shuffle(**order), EDGE, threads=threads)] == wanted
 
 
 @pytest.mark.parametrize("suffix", ["arrow", "parquet"])

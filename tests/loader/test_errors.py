@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.effort import is_campaign
 from tests.loader.faulty import FaultySource, fail_on_40
 from tests.loader.model import TAILS, WORLDS, delivered_ids, make_stream, unite
 
@@ -286,7 +287,7 @@ def test_l1_bad_sequences_raise_and_say_so() -> None:
 
 def test_l1_errors_of_other_processes_come_at_their_place() -> None:
     where = pen.Loader(make_stream(N), 4).where(4)[0]["step"]
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn" if is_campaign() else "fork")) as executor:
         loader = pen.Loader(make_stream(N), 4, transform=fail_on_40, executor=executor)
         with iter(loader) as batches:
             for _ in range(where):

@@ -50,7 +50,7 @@ def test_l3_iterators_that_are_dropped_leave_nothing_behind(kind: str) -> None:
     loader = make_loader(kind)
     files, threads, crew = open_files(), native_threads(), threading.active_count()
     expected = make_loader("plain")
-    for _ in range(count(80, 1000)):
+    for _ in range(count(40, 1000)):
         assert delivered_ids(next(iter(loader))) == delivered_ids(next(iter(expected)))
     for _ in range(3):
         for _batch in loader:
@@ -198,7 +198,7 @@ def test_l6_check_45_memory_is_bounded_by_prefetch(kind: str, threads: int, tmp_
     assert int(out) < 32 * 10**6 + (2 * 8 << 20) + (6 << 20)
 
 
-@pytest.mark.parametrize("kind", ["native", "threads"])
+@pytest.mark.parametrize("kind", every(2, ["native", "threads"]))
 def test_l6_a_batch_larger_than_prefetch_is_read_alone(kind: str, tmp_path: Path) -> None:
     code, out, error = finish(start("memory", kind, tmp_path / "big.npy", "1MB", 16, 4))
     assert code == 0, error
@@ -240,7 +240,7 @@ def test_forks_in_the_middle_of_iteration(kind: str) -> None:
 # L14: nothing with a name
 
 
-@pytest.mark.parametrize("kind", ["native", "threads"])
+@pytest.mark.parametrize("kind", every(2, ["native", "threads"], 1))
 def test_l14_a_killed_program_leaves_nothing_behind(kind: str, tmp_path: Path) -> None:
     process = start("names", kind)
     try:
@@ -268,7 +268,7 @@ def test_l4_a_handler_of_signals_may_save_and_close(kind: str) -> None:
         assert int.from_bytes(bytes.fromhex(state["cursor"])[16:24], "little") == 32 * (state["step"] % 313)
 
 
-@pytest.mark.parametrize("kind", every(2, ["native", "threads", "slow"]))
+@pytest.mark.parametrize("kind", every(3, ["native", "threads", "slow"], 1))
 def test_l5_the_interpreter_ends_while_a_thread_waits_for_a_batch(kind: str) -> None:
     code, out, error = finish(start("leave_in_a_thread", kind, options=("-X", "dev", "-W", "error")))
     assert (code, out, error) == (0, "done\n", "")

@@ -1,6 +1,7 @@
 """Texts, byte strings and ragged arrays of stores, read by native threads: the batches, and the errors, that ``read`` gives."""
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ FIELDS = {
 }
 
 
+@cache
 def record(i: int) -> dict[str, Any]:
     chance = np.random.default_rng(i)
     return {

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.effort import every
 from tests.loader.model import WORLDS, delivered_ids, make_orders, make_stream, unite
 from tests.stream.tokens import make_tokens, shuffled_line
 
@@ -41,7 +42,7 @@ def test_check_37_phases_are_one_run_of_the_shuffled_line(tmp_path: Path, count:
 def test_check_37_restarts_at_each_of_the_ten_steps(tmp_path: Path, count: int, page: int) -> None:
     with make_tokens(tmp_path, count, page) as source:
         stream = source.shuffle(seed=7).sequences(8)
-        for threads in (0, 4):
+        for threads in every(2, (0, 4), count):
             report = verify_resume(lambda threads=threads: pen.Loader(stream, phases=PHASES, threads=threads), points=range(11))  # type: ignore[misc]
             assert report.steps == 10
 

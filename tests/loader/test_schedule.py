@@ -31,7 +31,7 @@ def identity(batch: Any) -> Any:
     return batch
 
 
-@pytest.mark.parametrize(("n", "world", "tail"), every(3, list(product(SIZES, WORLDS, TAILS))))
+@pytest.mark.parametrize(("n", "world", "tail"), every(7, list(product(SIZES, WORLDS, TAILS))))
 def test_check_34_ranks_together_deliver_what_plain_lists_say(n: int, world: int, tail: str) -> None:
     order = make_orders(n)["shuffle"]
     sizes = (world, 2 * world, 5 * world) if n < 97 else (4 * world,)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.effort import is_campaign
 from tests.loader.faulty import add_random, dawdle, die_on_40, double
 from tests.loader.model import TAILS, WORLDS, assert_equal_batches, delivered_ids, make_stream, unite
 
@@ -156,6 +157,9 @@ def test_check_46_all_fields_come_from_the_same_records() -> None:
 
 # Executors
 
+START = "spawn" if is_campaign() else "fork"
+"""How the processes of executors start; in every run one executor has new interpreters, which import all of this again."""
+
 
 @pytest.mark.parametrize("kind", ["processes", "threads"])
 def test_executors_give_identical_batches(kind: str) -> None:
@@ -179,7 +183,7 @@ def test_executors_and_mixtures_of_sequences() -> None:
     streams = {name: texts.shuffle(seed=i).sequences(16, separator=0, documents=True) for i, name in enumerate("ab")}
     mixed = pen.mix(streams, seed=1, weights={"a": 1, "b": 2})
     phases = [pen.Phase(3, 4, 16), pen.Phase(2, 2, 32)]
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+    with ProcessPoolExecutor(1, mp_context=get_context(START)) as executor:
         found = list(pen.Loader(mixed, phases=phases, executor=executor))
     for one, other in zip(found, pen.Loader(mixed, phases=phases, threads=0), strict=True):
         assert_equal_batches(one, other)
@@ -194,7 +198,7 @@ def test_work_that_cannot_be_sent_is_refused() -> None:
 
 def test_l2_a_killed_worker_is_named() -> None:
     where = pen.Loader(make_stream(N), 8).where(4)[0]["step"]
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+    with ProcessPoolExecutor(1, mp_context=get_context(START)) as executor:
         loader = pen.Loader(make_stream(N), 8, transform=die_on_40, executor=executor)
         batches = iter(loader)
         with pytest.raises(WorkerDiedError, match="step"):
@@ -208,7 +212,7 @@ def test_l2_a_killed_worker_is_named() -> None:
 
 
 def test_l2_a_worker_killed_from_outside_is_named() -> None:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+    with ProcessPoolExecutor(1, mp_context=get_context(START)) as executor:
         worker = executor.submit(os.getpid).result(300)
         loader = pen.Loader(make_stream(N), 1, executor=executor)
         with iter(loader) as batches:
