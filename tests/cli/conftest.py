@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fcntl import ioctl
 from pathlib import Path
 from termios import TIOCSWINSZ
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from tests.effort import is_campaign
 from typer.testing import CliRunner, Result
 
 import penstock as pen
+from penstock.cli import demo
 from penstock.cli.main import app
+from penstock.report import trainer
 
 PATIENCE_S = 300
 RECORDS = 40
@@ -150,6 +153,13 @@ def warm_is_running() -> None:
 def start(*words: object, **options: Any) -> "subprocess.Popen[Any]":
     """A command in a process of its own, which starts quickly (in a campaign: in an interpreter of its own)."""
     return subprocess.Popen(command(*words), **options) if is_campaign() else warm.Warm([*map(str, words)], **options)
+
+
+@pytest.fixture
+def warm_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command in this process starts, starts quickly too (in a campaign: interpreters)."""
+    for module in (trainer, demo):
+        monkeypatch.setattr(module, "subprocess", SimpleNamespace(PIPE=subprocess.PIPE, Popen=warm.popen))
 
 
 def finish(*words: object, **options: Any) -> "subprocess.CompletedProcess[Any]":

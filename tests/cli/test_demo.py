@@ -4,14 +4,15 @@ import json
 import os
 import pty
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli import warm
 from tests.cli.conftest import start
+from tests.effort import count, is_campaign
 from typer.testing import CliRunner
 
 import penstock as pen
@@ -30,13 +31,24 @@ def shapes(tmp_path: Path) -> Path:
     return tmp_path / "shapes.pen"
 
 
+STEPS = count(80, 150)
+QUICK = f"""
+import penstock.cli.demo
+from penstock.cli.main import main
+penstock.cli.demo.SECONDS, penstock.cli.demo.STEPS, penstock.cli.demo.DIES_AT = 0.1, {STEPS}, 43
+main()
+"""
+"""The program, with runs of fewer steps, and a loader whose speed is measured for a shorter time."""
+
+
 def run_beside_a_terminal(words: list[str]) -> tuple[int, str, str]:
     """Exit code, stdout, and what a terminal of 100 columns got as stderr."""
     leader, follower = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "100"}
     seen = b""
     with tempfile.TemporaryFile("w+") as out:
-        process = start(*words, stdout=out, stderr=follower, env=environment)
+        streams = {"stdout": out, "stderr": follower, "env": environment}
+        process = start(*words, **streams) if is_campaign() else warm.popen([sys.executable, "-c", QUICK, *words], **streams)
         os.close(follower)
         try:
             while piece := os.read(leader, 65536):
@@ -57,7 +69,7 @@ def test_the_whole_demo_keeps_its_promises_and_shows_them(tmp_path: Path) -> Non
     found = json.loads(out)
     assert found["resumed_exactly"] is True
     assert found["exit_code"] == -9
-    assert found["steps"] == len(found["losses"]) == 150
+    assert found["steps"] == len(found["losses"]) == STEPS
     assert np.mean(found["losses"][-10:]) < 0.5 * found["losses"][0]
     assert sum(found["mixture"].values()) == 1024
     assert abs(found["mixture"]["shapes"] - 0.7 * 1024) <= 1
@@ -90,7 +102,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 def test_a_killed_run_leaves_a_checkpoint_from_which_it_goes_on(shapes: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-m", "penstock.demo", str(shapes), str(run), "--framework", "numpy", "--steps", "40"]
-    assert subprocess.run([*command, "--die-at", "25"], capture_output=True, timeout=600).returncode == -9
+    assert warm.run([*command, "--die-at", "25"], capture_output=True, timeout=600).returncode == -9
     saved = checkpoint(run)
     assert saved is not None
     assert saved[1]["step"] == 20

@@ -8,6 +8,14 @@ from typing import Any
 import pytest
 from tests.cli.conftest import PATIENCE_S, Run, Seen, command
 
+from penstock.report import doctor
+
+
+@pytest.fixture(autouse=True)
+def little_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To measure a disk; programs of their own write as much as they do."""
+    monkeypatch.setattr(doctor, "TEST_BYTES", 4 << 20)
+
 
 def test_every_line_has_a_level_and_the_end_says_it_all(run: Run, store: Path) -> None:
     result = run("doctor", store, columns=200)

@@ -108,6 +108,7 @@ def test_every_other_command_takes_options_too(run_json: Callable[..., Any], pla
             process.communicate(timeout=PATIENCE_S)
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_a_killed_run_is_resumed_with_the_same_options(run_json: Callable[..., Any], place: Path) -> None:
     words = ["verify-resume", place / "n.bin", "--option", "dtype=u2", "--batch-size", 1, "--steps", 2, "--points", 1, "--kill"]
     assert run_json(*words)["killed"]

@@ -70,6 +70,7 @@ def test_a_process_that_is_killed_goes_on_exactly(run_json: Callable[..., Any], 
     assert found == {"resumes": True, "killed": True, "steps": 12, "points": [5], "batches": 12}
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_a_killed_loader_that_forgets_is_found(run_json: Callable[..., Any], job: str) -> None:
     found = run_json("verify-resume", f"{job}:forgetful", "--kill", "--steps", 12, "--points", "2", code=1)
     assert "killed after 2 batches, step" in found["difference"]
