@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from tests.cluster.maps import FailAt, words
+from tests.effort import is_campaign
 from tests.store.records import digest
 
 import penstock as pen
@@ -18,6 +19,8 @@ from penstock.store.generation import load_manifest
 
 ROOT = Path(__file__).parents[2]
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "PYTHONPATH": str(ROOT)}
+QUICK = {"DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver"}
+"""Workers of Dask are forks of one process that has imported it; in a campaign interpreters, as is its default."""
 SMALL = {"chunk_bytes": 8192}
 CURSED = 1700
 TEXTS = [" ".join(f"w{i * j % 17}" for j in range(i % 5)) for i in range(3000)]
@@ -26,7 +29,7 @@ TEXTS = [" ".join(f"w{i * j % 17}" for j in range(i % 5)) for i in range(3000)]
 def run(*command: object) -> str:
     """What a program prints; it fails the test if it fails, or does not end."""
     arguments = [sys.executable, *map(str, command)]
-    environment = {**os.environ, **QUIET}
+    environment = {**os.environ, **QUIET, **({} if is_campaign() else QUICK)}
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=840, check=False, cwd=ROOT, env=environment)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return done.stdout
