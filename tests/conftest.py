@@ -38,12 +38,12 @@ PATIENCE_S = 60
 
 # The first profile is what make test runs. In the other one properties are tried on many more examples, other ones each time, and
 # tests that take a sample take everything (see tests/effort.py): make campaign, or pytest --hypothesis-profile=campaign
-settings.register_profile("ci", derandomize=True, deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=6, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("campaign", settings.get_profile("ci"), derandomize=False, max_examples=1000)
 settings.load_profile("ci")
 
-# What sources, orders and loaders inherit is the same code for all of them. Every suite tries what is named here, and a quarter of
-# the rest, another quarter for every suite and every order; in a campaign everything.
+# What sources, orders and loaders inherit is the same code for all of them. Every suite tries what is named here, and an eighth of
+# the rest (orders and loaders: a quarter), another part for every suite and every order; in a campaign everything.
 ALWAYS: dict[type, set[Callable[..., None]]] = {
     SourceSuite: {
         SourceSuite.test_source_has_its_length_and_fields,
@@ -63,12 +63,12 @@ ALWAYS: dict[type, set[Callable[..., None]]] = {
         ResumeSuite.test_states_of_other_runs_are_refused,
     },
 }
+STRIDES = {SourceSuite: 8, OrderSuite: 4, ResumeSuite: 4}
 TURNS = {
-    test: turn
+    test: (turn, STRIDES[suite])
     for suite, always in ALWAYS.items()
     for turn, test in enumerate(one for name, one in vars(suite).items() if name.startswith("test_") and one not in always)
 }
-STRIDE = 4
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -87,12 +87,13 @@ def _forget_modules() -> None:
 
 
 def _is_taken(item: pytest.Function) -> bool:
-    turn = TURNS.get(getattr(item.function, "__func__", item.function))
-    if turn is None or item.parent is None:
+    found = TURNS.get(getattr(item.function, "__func__", item.function))
+    if found is None or item.parent is None:
         return True
+    turn, stride = found
     suite = zlib.crc32(item.parent.nodeid.encode())
     parameters = sum(item.callspec.indices.values()) if hasattr(item, "callspec") else 0
-    return (suite + parameters + turn) % STRIDE == 0
+    return (suite + parameters + turn) % stride == 0
 
 
 def _is_drawn(item: pytest.Function, seen: Counter[tuple[str, str]]) -> bool:

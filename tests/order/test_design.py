@@ -117,7 +117,7 @@ def test_mean_of_many_weighted_sums_is_the_truth():
     n = 300
     masses = 1 + np.arange(n) % 10.0
     values = 5 + np.sin(np.arange(n)) + masses
-    num_seeds = count(250, 1000)
+    num_seeds = count(120, 1000)
     sums = np.zeros((num_seeds, 5))
     for seed in range(num_seeds):
         for kind, design in enumerate(designs_of(n, seed, masses, 60)):
@@ -126,7 +126,7 @@ def test_mean_of_many_weighted_sums_is_the_truth():
 
 
 def test_weights_are_one_over_the_share_of_seeds_that_take_a_record():
-    n, size, num_seeds = 60, 18, count(600, 2500)
+    n, size, num_seeds = 60, 18, count(300, 2500)
     masses = 1 + np.arange(n) % 10.0
     taken = np.zeros((5, n))
     claimed = np.zeros((5, n))
@@ -252,7 +252,7 @@ def test_larger_sample_adds_records_to_the_smaller(n, seed, data):
 
 
 def test_all_pairs_of_a_simple_sample_come_equally_often():
-    each, found = count(200, 500), np.zeros((6, 6))
+    each, found = count(80, 500), np.zeros((6, 6))
     for seed in range(15 * each):
         low, high = sorted(whole(Design.simple(6, size=2, seed=seed)).tolist())
         found[low, high] += 1
