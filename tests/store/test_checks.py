@@ -182,13 +182,13 @@ def test_check_10_a_killed_append_leaves_the_old_data_readable(tmp_path: Path) -
 
 
 def test_check_11_no_flipped_byte_gives_a_wrong_value(tmp_path: Path) -> None:
-    """Every 53rd byte here; every single one among the corruption tests."""
+    """Every 107th byte here; every single one among the corruption tests, in a campaign."""
     records = make_records(20)
     write(tmp_path / "a.pen", records, chunk_records=8)
     expected, caught = digest(pen.open(tmp_path / "a.pen")), []
     for name, size in files(tmp_path / "a.pen").items():
         file = tmp_path / "a.pen" / name
-        for offset in range(0, size, 53):
+        for offset in range(0, size, 107):
             flip(file, offset)
             try:
                 found = digest(pen.open(tmp_path / "a.pen"))
@@ -197,7 +197,7 @@ def test_check_11_no_flipped_byte_gives_a_wrong_value(tmp_path: Path) -> None:
             else:
                 assert found == expected  # a byte between two regions, which holds nothing
             flip(file, offset)
-    assert len(caught) > 100
+    assert len(caught) > 45
     for name, message, problems in caught:
         assert name in message
         assert any(name in problem.file + problem.what for problem in problems)
@@ -244,7 +244,7 @@ def test_check_13_two_processes_read_whole_generations_while_one_commits(tmp_pat
     try:
         truth = {1: [10, digest(pen.open(path))]}
         with pen.open(path, mode="a") as out:
-            for number in range(2, 40):
+            for number in range(2, 22):
                 for reader in readers:  # they open while the next commit is under way
                     print("look", file=reader.stdin, flush=True)
                 out.extend(columns(make_records(5, seed=number)))

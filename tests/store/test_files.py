@@ -41,6 +41,7 @@ def is_right(batch: dict[str, object]) -> bool:
 @pytest.mark.parametrize("io", ["map", "pread", "direct"])
 @pytest.mark.parametrize("touched", [False, True])
 @pytest.mark.parametrize("length", [0, 1, 4096, 100_000, -1])
+@pytest.mark.sampled(4)
 def test_a_file_cut_while_open_is_an_error_that_names_it(path: Path, io: str, touched: bool, length: int) -> None:
     store = pen.open(path, io=io)
     if touched:
@@ -169,7 +170,7 @@ RACE = """
 
 @pytest.mark.parametrize(("io", "readers"), [("map", 1), ("map", 4), ("pread", 1), ("pread", 4), ("direct", 4)])
 def test_readers_of_a_file_that_is_cut_again_and_again_get_errors_and_no_signal(tmp_path: Path, io: str, readers: int) -> None:
-    rounds = count(50, 200)
+    rounds = count(25, 200)
     code, words = run(RACE.format(path=str(tmp_path / "a.pen"), io=io, readers=readers, rounds=rounds))
     assert (code, words) == (0, ["True", str(readers * rounds)])
 
@@ -209,7 +210,7 @@ def test_a_guard_is_gone_after_a_truncated_error(path: Path) -> None:
     assert faulthandler.is_enabled()  # by pytest: the handler before ours
     chunk = chunk_of(path)
     saved = chunk.read_bytes()
-    for _ in range(50):
+    for _ in range(count(10, 50)):
         store = pen.open(path)
         store.read([0])
         os.truncate(chunk, 0)

@@ -35,7 +35,7 @@ def run(
     return lines
 
 
-STRIDE = count(20, 1)
+STRIDE = count(40, 1)
 
 
 @pytest.fixture(scope="module")

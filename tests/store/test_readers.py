@@ -73,7 +73,7 @@ def test_forks_read_while_threads_of_the_parent_read(tmp_path: Path, io: str) ->
         out.extend(columns(RECORDS) | {"wide": wide})  # 0.8 MB a read: native threads take part
     with pen.open(tmp_path / "a.pen", io=io, threads=3) as store:
         expected, stop, wrong = digest(store), threading.Event(), []
-        forks = count(6, 25)
+        forks = count(4, 25)
 
         def look() -> None:
             while not stop.is_set():
@@ -138,7 +138,7 @@ def test_open_store_is_sent_to_spawned_workers(tmp_path: Path) -> None:
 # Few descriptors
 
 
-CHUNKS = count(600, 2000)
+CHUNKS = count(200, 2000)
 
 
 @pytest.fixture(scope="module")
