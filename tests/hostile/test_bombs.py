@@ -24,7 +24,7 @@ DEADLINE_S = 600
 LARGEST_MB = 300
 SLOW = {"arrow_file", "arrow_lz4", "arrow_columns", "arrow_stream", "arrow_dictionary", "csv_zstd"}
 """Gigabytes are compressed to make them, as for other files of Arrow, or decoded as for JSON lines; they are read in a campaign."""
-TAKEN = every(2, [name for name in BOMBS if is_campaign() or name not in SLOW])
+TAKEN = every(3, [name for name in BOMBS if is_campaign() or name not in SLOW])
 
 
 @pytest.fixture(scope="module")

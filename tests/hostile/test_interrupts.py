@@ -35,7 +35,7 @@ def run() -> Iterator[Run]:
 @pytest.mark.parametrize("kind", AT_LINES)
 def test_programs_that_are_interrupted_at_any_line_end_or_go_on(run: Run, kind: str) -> None:
     chance = random.Random(kind)
-    for _ in range(count(2, 40)):
+    for _ in range(count(1, 40)):
         case = draw(chance, kind, by_lines=True)
         answer = run(case)
         assert fault(case, answer) == "", (case, answer["said"])
@@ -44,7 +44,7 @@ def test_programs_that_are_interrupted_at_any_line_end_or_go_on(run: Run, kind: 
 @pytest.mark.parametrize("kind", AT_MOMENTS)
 def test_programs_that_are_interrupted_at_any_moment_end_or_go_on(run: Run, kind: str) -> None:
     chance = random.Random(kind)
-    for _ in range(count(2, 40)):
+    for _ in range(count(1, 40)):
         case = draw(chance, kind, by_lines=False)
         answer = run(case)
         assert fault(case, answer) == "", (case, answer["said"])

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 DEADLINE_S = 800
 
 
-TAKEN = every(2, list(FORMATS))
+TAKEN = every(3, list(FORMATS), 1)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.effort import count
+from tests.effort import count, every
 from tests.hostile.mutate_rows import AT_URLS, FRESH, KINDS, NAMES, TARGETS, attack, image, outcome
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +15,7 @@ FORKING = [kind for kind in KINDS if kind not in FRESH]
 
 @pytest.mark.parametrize("kind", FORKING)
 def test_damaged_files_are_read_as_they_are_or_are_errors_with_the_path(kind: str) -> None:
-    outcomes, wrong = attack(kind, count(50, 10_000))
+    outcomes, wrong = attack(kind, count(20 if kind in TARGETS else 50, 10_000))
     assert wrong == []
     if kind == "energon":  # an index that is not right is not used
         assert set(outcomes) == {"same"}
@@ -23,7 +23,7 @@ def test_damaged_files_are_read_as_they_are_or_are_errors_with_the_path(kind: st
         assert len(outcomes) > (1 if kind in TARGETS else 4)
 
 
-@pytest.mark.parametrize("kind", AT_URLS)
+@pytest.mark.parametrize("kind", every(3, AT_URLS))
 def test_damaged_objects_at_urls_are_read_as_they_are_or_are_errors_with_the_path(kind: str) -> None:
     """The first one is good."""
     outcomes, wrong = attack(kind, count(4, 1000), -1, at_url=True)
@@ -37,7 +37,7 @@ def test_the_files_that_are_damaged_are_good(tmp_path: Path, kind: str) -> None:
     assert found == ("UnsupportedTypeError" if kind == "idx modes" else "same")
 
 
-@pytest.mark.parametrize("kind", FRESH)
+@pytest.mark.parametrize("kind", every(2, FRESH))
 def test_the_same_of_packages_that_do_not_survive_a_fork(kind: str) -> None:
     wanted = count(8 if kind == "lance" else 50, 10_000)
     command = [

@@ -18,7 +18,7 @@ import penstock as pen
 from penstock.errors import AccessDeniedError, NoSpaceError, PenstockError, ReadError
 from penstock.source import write_collection, write_tokens
 
-SAMPLED = {"read files": 180, "convert npy to .pen": 380, "write_collection again": 300}
+SAMPLED = {"read files": 360, "convert npy to .pen": 760, "write_collection again": 600}
 """Workloads of every run, and how far apart the faults are that are taken; in a campaign, every fault of all of them."""
 
 

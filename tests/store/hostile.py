@@ -14,6 +14,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def build_chunk(parts: list[Part], rows: int, tail: dict[str, int]) -> bytes:
             places[place, name] = (len(image), len(array), crc(array))
             image += array
     image += bytes(-len(image) % 8)
-    entries = b""
+    entries, image_crc = bytearray(), cache(lambda start, stop: crc(bytes(image[start:stop])))  # thousands may share an array
     for place, part in enumerate(parts):
         values = {
             "number": part.number,
@@ -133,7 +134,7 @@ def build_chunk(parts: list[Part], rows: int, tail: dict[str, int]) -> bytes:
             offset, size, check = places.get((place, name), (0, 0, 0))
             offset, size = part.reference.get((name, "offset"), offset), part.reference.get((name, "bytes"), size)
             if offset + size <= len(image):
-                check = crc(bytes(image[offset : offset + size]))
+                check = image_crc(offset, offset + size)
             entries += struct.pack("<QQII", offset, size, check, 0)
     values = {
         "rows": rows,
@@ -142,7 +143,7 @@ def build_chunk(parts: list[Part], rows: int, tail: dict[str, int]) -> bytes:
         "fields": len(parts),
         "version": 1,
     } | tail
-    rest = entries + struct.pack("<QQQII16sI", *values.values(), bytes.fromhex(DATASET), 0)
+    rest = bytes(entries) + struct.pack("<QQQII16sI", *values.values(), bytes.fromhex(DATASET), 0)
     return bytes(image) + rest + struct.pack("<I", crc(rest)) + b"KNUHCNEP"
 
 
