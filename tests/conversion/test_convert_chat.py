@@ -347,7 +347,7 @@ REACHES = {
 }
 
 
-@pytest.mark.parametrize("name", [*every(3, list(BOMBS)), *REACHES])
+@pytest.mark.parametrize("name", [*every(6, list(BOMBS)), *REACHES])
 def test_a_template_that_means_harm_is_stopped(name: str) -> None:
     with pytest.raises(ValueError, match=r"the chat template (failed|cannot be used): "):
         ChatTemplate({**BOMBS, **REACHES}[name], {}).render(CHAT)

@@ -8,14 +8,14 @@ from tests.crash.mutant import MUTANTS
 from tests.crash.plan import NAMED
 from tests.crash.run import WORKERS, run_all
 from tests.crash.trace import parse
-from tests.effort import count, every
+from tests.effort import every
 
 SUBSETS = 2
-TRIED = every(8, list(MUTANTS))
+TRIED = every(12, list(MUTANTS))
 RECOVERED = every(2, ["rebalance-gc", "update"])
 PLANS = every(2, list(NAMED))
-MOST = "12"  # of every plan, drawn by lot; all of them: make crash
-LEAST_STATES = count(150, 300)
+MOST = "6"  # of every plan, drawn by lot; all of them: make crash
+LEAST_STATES = 75
 # A protocol that syncs has few states; many more than this mean that an fsync was lost somewhere.
 MOST_STATES_PER_EVENT = 30
 

@@ -6,8 +6,8 @@ import pytest
 from tests.crash.inject import FAULTS
 from tests.crash.run import WORKERS, run_all
 
-STRIDE, PARTS = 20, 2 * WORKERS  # every 20th call of half of the table; all of it: make crash
-LEAST_FAULTS = 30
+STRIDE, PARTS = 20, 4 * WORKERS  # every 20th call of a quarter of the table; all of it: make crash
+LEAST_FAULTS = 16
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def test_a_store_survives_every_injected_fault(injected: list[dict[str, Any]]) -
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_every_kind_of_fault_took_place(injected: list[dict[str, Any]], kind: str) -> None:
-    assert sum(result["faults"].get(kind, 0) for result in injected) >= 3
+    assert sum(result["faults"].get(kind, 0) for result in injected) >= 2
 
 
 def test_enough_faults_took_place(injected: list[dict[str, Any]]) -> None:

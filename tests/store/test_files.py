@@ -67,6 +67,7 @@ def test_a_file_cut_while_open_is_an_error_that_names_it(path: Path, io: str, to
 
 @pytest.mark.parametrize("io", ["map", "pread", "direct"])
 @pytest.mark.parametrize("change", ["unlinked", "replaced by a file", "replaced by another store's", "store removed"])
+@pytest.mark.sampled(5)
 def test_a_store_that_is_unlinked_or_replaced_while_open_is_read_on(path: Path, io: str, change: str) -> None:
     store = pen.open(path, io=io)
     assert store["image"][0].tolist() == IMAGE[0].tolist()  # opens the chunk

@@ -108,6 +108,7 @@ def test_caps_end_a_run_on_every_rank() -> None:
 @pytest.mark.parametrize("tail", ["keep", "drop", "pad", "wrap"])
 @pytest.mark.parametrize("size", [5, 6, 7, 16, 17])
 @pytest.mark.parametrize("is_amended", [False, True])
+@pytest.mark.sampled(3)
 def test_runs_that_caps_end_stop_at_the_last_whole_batch_of_their_tail(tail: str, size: int, is_amended: bool) -> None:
     """Also where the end is that of a batch, and where what is left is less than a batch; the state at the end is taken again."""
     lengths = {"web": 20, "wiki": 10}
@@ -158,6 +159,7 @@ def test_epochs_that_become_empty_without_caps_are_refused() -> None:
 @pytest.mark.parametrize("stop", ["forever", "first_exhausted"])
 @pytest.mark.parametrize("is_amended", [False, True])
 @pytest.mark.parametrize("tail", ["keep", "drop", "pad", "wrap"])
+@pytest.mark.sampled(3)
 def test_a_run_that_ends_gives_its_last_batch_and_is_resumed_behind_it(tail: str, is_amended: bool, stop: str) -> None:
     for size in (1, 4, 5, 6):
         mixed = mixture({"web": 18}, stop=stop, max_epochs={"web": 2})

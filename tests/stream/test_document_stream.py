@@ -56,6 +56,7 @@ def test_separators_that_are_no_token_are_refused(separator: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["u1", "i4", "i8", "f4"])
 @pytest.mark.parametrize("separator", [None, 7, [7, 8, 9]])
+@pytest.mark.sampled(4)
 def test_any_span_is_that_part_of_all_records(dtype: str, separator: Any) -> None:
     rng = np.random.default_rng(0)
     lengths = np.concatenate([np.zeros(2 * MARK + 5, np.int64), rng.integers(0, 4, 1500), [0, 0, 50, 0]])

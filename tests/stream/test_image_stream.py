@@ -88,6 +88,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("threads", [0, 1, 2, 4])
+@pytest.mark.sampled(5)
 def test_ranks_get_the_parts_of_the_same_batches_also_after_a_resume(scenes: Source, world: int, threads: int) -> None:
     stream: Any = scenes.shuffle(seed=SEED).images("image", SIZE).images("depth", 8, crop="center", flip=0, channels=1, dtype="f4")
     stream = stream.masks("mask", of="image")

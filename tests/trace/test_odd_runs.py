@@ -137,7 +137,7 @@ def log_run(path: Path, name: str, tail: str, starts: list[dict[str, Any]]) -> p
 
 
 @pytest.mark.parametrize("name", STREAMS)
-@settings(max_examples=count(4, 300))
+@settings(max_examples=count(2, 300))
 @given(starts=starts, tail=st.sampled_from(["keep", "drop", "pad", "wrap"]))
 def test_every_loss_is_that_of_its_record(tmp_path_factory, name, starts, tail):
     path = tmp_path_factory.mktemp("run")
@@ -163,6 +163,7 @@ def test_every_loss_is_that_of_its_record(tmp_path_factory, name, starts, tail):
 
 @pytest.mark.parametrize("name", BALANCED)
 @pytest.mark.parametrize("tail", ["keep", "pad"])
+@pytest.mark.sampled(3)
 def test_losses_of_balanced_ranks_are_dealt_as_their_samples_were(tmp_path, name, tail):
     start = {"back": 0, "world": 3, "batch_size": 24, "steps": 9, "micro_batches": 2, "logged": [9, 9, 9], "cuts": [0, 0, 0]}
     loader = log_run(tmp_path, name, tail, [start])
