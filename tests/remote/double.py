@@ -22,6 +22,8 @@ from typing import Any
 from tests.remote.double_http import ANY, Fault, Plan, Request, Server, State, Stored
 from tests.remote.options import s3_options
 
+from penstock.remote.objects import _shared
+
 __all__ = ["ANY", "Double", "Fault", "Request"]
 
 
@@ -104,6 +106,15 @@ class Double:
         self._thread.join()
         self._server.close_connections()
         self._server.server_close()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Clients that no request can use any more: every test and every fork would go through them."""
+        address = repr(self.endpoint).removeprefix("'http://")  # with the quote behind the port
+        for identity, objects in list(_shared.items()):
+            if address in repr(identity):
+                objects.end_connections()
+                del _shared[identity]
 
     def __enter__(self) -> "Double":
         return self

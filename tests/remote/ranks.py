@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from tests.cli import warm
 
 import penstock as pen
 
@@ -115,7 +116,7 @@ def ranks(
     peers = [f"127.0.0.1:{port}" for port in free_ports(world)] if are_peers else []
     plan = {"url": url, "world": world, "block": block, "options": options, "peers": peers, "wait_s": wait_s}
     command = [sys.executable, "-m", "tests.remote.ranks", json.dumps(plan)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as program:
+    with warm.popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as program:
         assert program.stdin is not None
         assert program.stdout is not None
         late = threading.Timer(DEADLINE_S, program.kill)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.effort import count
 from tests.remote.cache_crowd import LARGEST, with_disk
 from tests.remote.cache_kit import DATA, ENTRY, ETAG, SIZE, SMALL, URL, covered, entry_files, keep, on_disk, read
 
@@ -19,6 +20,7 @@ from penstock.remote import cache as disk_cache
 from penstock.remote.cache import PAGE_BYTES, PIECE_BYTES, Cache, CacheStatistics, entry_bytes
 
 HERE = Path(__file__).parent
+TIMES = count(75, 150)
 
 
 # O13: damage
@@ -126,7 +128,7 @@ def test_o13_processes_killed_at_any_moment(tmp_path: Path) -> None:
     """While they add and remove; whoever comes next finds right bytes or none, and the limit holds."""
     limit = 5 * entry_bytes(50_000)
     Cache(tmp_path, limit)
-    for turn in range(20):
+    for turn in range(count(10, 20)):
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
@@ -198,16 +200,16 @@ def test_o13_a_full_disk_and_one_that_cannot_be_written(tmp_path: Path) -> None:
 def test_o13_eight_processes_fill_one_small_cache(tmp_path: Path, disk: int, limit: int) -> None:
     """Every byte any of them gets is right, the limit holds at every moment, and none of them fails or waits for ever."""
     directory = tmp_path / "disk"
-    found = run_on_disk(directory, disk, HERE / "cache_crowd.py", directory / "cache", limit, 150)
+    found = run_on_disk(directory, disk, HERE / "cache_crowd.py", directory / "cache", limit, TIMES)
     assert found["most"] <= limit + entry_bytes(LARGEST)  # a file that is renamed while the watcher looks counts twice
     assert found["left"] <= limit
     statistics = [CacheStatistics(**one) for one in found["statistics"]]
     assert len(statistics) == 8
-    assert sum(one.hits for one in statistics) > 50
+    assert sum(one.hits for one in statistics) > TIMES // 3
     assert sum(one.damaged for one in statistics) == 0
-    assert all(one.hits + one.misses == 150 for one in statistics)
+    assert all(one.hits + one.misses == TIMES for one in statistics)
     if limit < disk:
-        assert sum(one.evictions for one in statistics) > 50
+        assert sum(one.evictions for one in statistics) > TIMES // 3
 
 
 def test_threads_and_forks_at_once(tmp_path: Path) -> None:
@@ -233,7 +235,7 @@ def test_threads_and_forks_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     try:
-        for seed in range(10):
+        for seed in range(count(5, 10)):
             child = os.fork()
             if child == 0:
                 signal.alarm(300)

@@ -557,7 +557,7 @@ def test_runs_of_tokens_that_cross_blocks_are_held_whole(tmp_path: Path, monkeyp
         ahead.close()
 
 
-@pytest.mark.parametrize(("kind", "window"), every(2, list(product(["blocks", "global"], ["600KiB", "1MiB", "1500KiB"]))))
+@pytest.mark.parametrize(("kind", "window"), every(3, list(product(["blocks", "global"], ["600KiB", "1MiB", "1500KiB"])), 1))
 def test_an_evaluation_in_the_middle_of_a_training_loop_shares_its_window(tmp_path: Path, kind: str, window: str) -> None:
     rows = np.arange(3_000 * 200, dtype=np.float32).reshape(3_000, 200)
     np.save(tmp_path / "rows.npy", rows)

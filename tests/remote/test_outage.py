@@ -20,10 +20,11 @@ from penstock.source import write_rows
 
 AWAY_S = count(0, 10)
 PATIENCE_S = 300
+ROWS, STEPS = count(8_000, 20_000), count(20, 50)
 
 
 def rows() -> Any:
-    return np.random.default_rng(1).normal(size=(20_000, 64)).astype("f4")
+    return np.random.default_rng(1).normal(size=(ROWS, 64)).astype("f4")
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def data(server: Seaweed, prefix: UrlPath, tmp_path: Path) -> Iterator[Source]:
     write_rows(rows(), tmp_path / "a.shard")
     target = prefix / "a.shard"
     target.objects.put(target.key, (tmp_path / "a.shard").read_bytes())
-    with pen.open(f"{prefix}/a.shard", storage_options=server.storage_options, window_bytes="1MB") as source:
+    with pen.open(f"{prefix}/a.shard", storage_options=server.storage_options, window_bytes=50 * ROWS) as source:
         yield source
 
 
@@ -53,7 +54,7 @@ def test_a_server_that_is_away_for_seconds_changes_nothing(server: Seaweed, data
 
     seen = np.zeros(len(expected), np.int64)
     for step, batch in enumerate(loader):
-        if step == 50:
+        if step == STEPS:
             before = objects.account.snapshot().retries
             server.stop()
             back.append(threading.Thread(target=revive))
@@ -71,7 +72,7 @@ def test_a_server_that_is_away_for_good_is_one_clear_error_within_the_deadline(s
     objects.policy = Policy(tries=4, total_s=5.0, read_s=5.0)
     loader = pen.Loader(data.shuffle(seed=3, block=500, window=2), 100, ids="id")
     batches = iter(loader)
-    for _ in range(20):
+    for _ in range(STEPS // 2):
         next(batches)
     server.stop()
     with pytest.raises(BatchError, match=r"a\.shard.*tries") as caught:

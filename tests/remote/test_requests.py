@@ -87,8 +87,8 @@ def test_combined_stores_take_as_many_requests_as_one(server: Double, tmp_path: 
     }
     plain, size = run(server, lambda options: opened("all", options).shuffle(seed=7))
     assert size <= ROWS.nbytes * 1.25
-    for name, stream in streams.items():
-        requests, asked = run(server, stream)
+    for name in every(3, list(streams)):
+        requests, asked = run(server, streams[name])
         assert requests <= 1.1 * plain, name
         assert asked <= 1.1 * size, name
 
@@ -104,7 +104,8 @@ def test_a_window_that_is_small_is_shared_by_the_stores_of_a_list(server: Double
 
 
 @pytest.mark.parametrize(
-    ("kind", "megabytes"), [(kind, size) for i, kind in enumerate(("shard", "npy")) for size in every(4, [1, 20, 120, 160], i + 1)]
+    ("kind", "megabytes"),
+    [(kind, size) for i, kind in enumerate(("shard", "npy")) for size in every(5, [1, 20, 60, 120, 160], i + 1)],
 )
 def test_a_file_of_rows_is_fetched_in_large_pieces_whatever_its_size(kind: str, megabytes: int) -> None:
     rows = np.repeat(np.arange(megabytes * 250, dtype=np.float32)[:, None], 1024, axis=1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.cli import warm
-from tests.effort import every
+from tests.effort import count, every
 from tests.remote.double import Double
 from tests.remote.store_kit import contents, memory_url
 
@@ -92,7 +92,7 @@ def test_o11_killed_before_every_request(action: Callable[[UrlPath], None]) -> N
             action(url)
             break
         except DeadError:
-            killed += 1
+            killed += count(2, 1)
         finally:
             url.objects.account.log = None
         outcomes.append(seen(url))

@@ -1,4 +1,4 @@
-"""O10: two writers, a hundred commits each. Every record is there once, and every commit is a generation."""
+"""O10: two writers, many commits each. Every record is there once, and every commit is a generation."""
 
 import subprocess
 import sys
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.cli import warm
+from tests.effort import count
 from tests.remote.double import Double
 from tests.remote.store_kit import memory_url
 
@@ -16,7 +17,7 @@ from penstock import Field
 from penstock.remote.url import UrlPath, url_path
 from penstock.store import open_store
 
-COMMITS = 100
+COMMITS = count(30, 100)
 FIELDS = {"writer": Field("i4"), "number": Field("i4"), "text": Field.text()}
 
 WRITER = """

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import count
 from tests.remote.double import Double, Fault
 
 from penstock.errors import MissingError, WindowTooSmallError
@@ -23,6 +24,7 @@ from penstock.remote.url import UrlPath, url_path
 from penstock.remote.window import RemoteFiles, RemoteOptions, Window
 
 PAGE = 4096
+STEPS = count(120, 300)
 
 
 class Data:
@@ -440,12 +442,12 @@ def test_a_plan_over_scattered_ranges_lets_go_of_everything(data: Data) -> None:
     window = RemoteFiles(data.files, window_bytes=600_000)
 
     def needs() -> Iterator[Need]:
-        for step in range(300):
+        for step in range(STEPS):
             places = [chance.randrange(990_000) for _ in range(16)]
             yield Need(step, *arrays([(2, place, place + 100) for place in places]), last=step)
 
     plan = Plan(window.window, needs())
-    for step in range(300):
+    for step in range(STEPS):
         plan.wait(step)
         plan.passed(step)
     plan.close()
