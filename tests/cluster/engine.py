@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from tests.cluster.maps import FailAt, words
-from tests.effort import is_campaign
 from tests.store.records import digest
 
 import penstock as pen
@@ -28,6 +27,8 @@ TEXTS = [" ".join(f"w{i * j % 17}" for j in range(i % 5)) for i in range(3000)]
 
 def run(*command: object) -> str:
     """What a program prints; it fails the test if it fails, or does not end."""
+    from tests.effort import is_campaign  # and Hypothesis, which the programs do not need
+
     arguments = [sys.executable, *map(str, command)]
     environment = {**os.environ, **QUIET, **({} if is_campaign() else QUICK)}
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=840, check=False, cwd=ROOT, env=environment)

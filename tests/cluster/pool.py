@@ -7,10 +7,12 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 
+from tests.effort import is_campaign
+
 
 def new_pool() -> ProcessPoolExecutor:
-    """Two processes, started when they are needed."""
-    return ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn"))
+    """Two processes, started when they are needed: forks, in a campaign interpreters."""
+    return ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn" if is_campaign() else "fork"))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ def main(place: Path) -> None:
     """Both; a rank that fails is raised here."""
     # Imported here and not above: a spawned reader of a rank imports this file again.
     import accelerate_ranks
+    import datasets  # noqa: F401  # which accelerate imports
     import spawn_ranks
     import torch._dynamo  # noqa: F401  # which optimizers import
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -32,7 +33,7 @@ def main(place: Path) -> None:
     )
     spawned = place / "spawned"
     spawned.mkdir()
-    start_processes(spawn_ranks.run, (spawned,), nprocs=2, start_method="fork")
+    start_processes(spawn_ranks.run, (spawned, False), nprocs=2, start_method="fork")
     elastic_launch(ranks, accelerate_ranks.main)(place)
 
 

@@ -28,7 +28,8 @@ def together(batches: Any) -> list[list[int]]:
     return found
 
 
-def run(rank: int, place: Path) -> None:
+def run(rank: int, place: Path, with_reader: bool = True) -> None:
+    """``with_reader``: also in a process that rank 0 spawns, which imports torch anew."""
     assert pen.Shard.from_environment() == pen.Shard()  # nothing says otherwise as yet
     early = make_loader(pen.Shard.from_environment())
     dist.init_process_group("gloo", init_method=f"file://{place}/ranks", rank=rank, world_size=2)
@@ -39,7 +40,7 @@ def run(rank: int, place: Path) -> None:
         assert together(batches) + together(batches) == wanted
     # A loader that was made too early is noticed, also where a process reads it that does not know the ranks.
     iterable = torch.utils.data.DataLoader(IterableDataset(early), batch_size=None, num_workers=1, multiprocessing_context="spawn")
-    for late in (deliver(early), *([iterable] if rank == 0 else [])):
+    for late in (deliver(early), *([iterable] if rank == 0 and with_reader else [])):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             next(iter(late))
