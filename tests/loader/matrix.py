@@ -144,7 +144,9 @@ def _folder(path: Path, ids: range) -> None:
         file.write_text(TEXTS[number])
 
 
-FOLDER = "d"
+NOT_ASKED = () if is_campaign() else ("d", "shard", "ds", "chunks")
+"""Suffixes of kinds that are not read at URLs in every run: a folder takes a request for each of thousands of records, the others
+are read as `.npy` and as Megatron are."""
 
 
 @cache
@@ -202,7 +204,7 @@ KINDS = {
     "WebDataset": Kind(
         "tar", _tar, "x", lambda path: path.write_bytes(shards.tar((f"{n:04}.png", one) for n, one in enumerate(_pictures())))
     ),
-    "folder of files": Kind(FOLDER, _folder, "data", _picture_folder),
+    "folder of files": Kind("d", _folder, "data", _picture_folder),
 }
 
 
@@ -344,7 +346,7 @@ def _ask(directory: Path, server: Double, url: str, what: tuple[Kind, str]) -> C
         with pen.Loader(stream, BATCH) as loader:
             disk = OnDisk(loader.engine, _prefetched(loader) > 0.5)
     windows: list[dict[str, Any]] = [{}, {"window_bytes": SMALL_WINDOW}]
-    if kind.suffix == FOLDER and not is_campaign():  # a request for each of thousands of records
+    if kind.suffix in NOT_ASKED:
         return Cell(disk, None, None)
     fits, larger = (_ask_at_url(server, Parts(url, kind, storage_options=server.storage_options, **one), use) for one in windows)
     return Cell(disk, fits, larger)
