@@ -210,7 +210,7 @@ def test_a_fork_in_the_middle_of_other_reads_leaves_a_child_that_reads(tmp_path:
         for thread in threads:
             thread.start()
         try:
-            for _ in range(count(5, 20)):
+            for _ in range(count(3, 20)):
                 assert _child_reads(source, ids)
         finally:
             done.set()
@@ -223,7 +223,7 @@ def test_threads_of_a_child_do_not_get_the_stacks_of_threads_that_a_fork_has_end
     paths = [tmp_path / f"{number}.ar" for number in range(6)]
     write_array_records(dict.fromkeys(paths, ITEMS))
     with open_array_record(paths) as source:
-        assert all(_child_reads(source, np.arange(len(source))) for _ in range(count(10, 100)))
+        assert all(_child_reads(source, np.arange(len(source))) for _ in range(count(5, 100)))
 
 
 def _child_reads(source: Source, ids: Any) -> bool:
@@ -244,7 +244,7 @@ def _child_reads(source: Source, ids: Any) -> bool:
 
 
 def test_thousands_of_shards_need_few_descriptors(tmp_path: Path) -> None:
-    num_shards = count(800, 3000)
+    num_shards = count(300, 3000)
     write_array_records({tmp_path / f"{i:05d}.ar": [b"%d" % (2 * i), b"%d" % (2 * i + 1)] for i in range(num_shards)})
     code = """
 import os, resource, sys

@@ -221,7 +221,7 @@ def test_dictionaries_that_are_corrupt_are_refused_with_a_record(tmp_path: Path)
 @pytest.mark.parametrize("compression", [None, "lz4"])
 def test_flipped_bytes_give_data_or_an_error_that_names_the_file(tmp_path: Path, stream: bool, compression: str | None) -> None:
     raw, rng = good(stream=stream, compression=compression), np.random.default_rng(7)
-    for _ in range(count(20, 60)):
+    for _ in range(count(10, 60)):
         content = bytearray(raw)
         for place in rng.integers(0, len(raw), 2):
             content[place] = rng.integers(256)

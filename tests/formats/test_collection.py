@@ -118,7 +118,7 @@ def test_large_collections_are_not_parsed_unless_the_limit_is_raised(tmp_path: P
 
 
 def test_many_parts_open_with_few_descriptors(tmp_path: Path) -> None:
-    num_parts = count(600, 10_000)
+    num_parts = count(300, 10_000)
     for i in range(num_parts):
         np.save(tmp_path / f"{i:05d}.npy", np.arange(2 * i, 2 * i + 2))
     code = """

@@ -6,7 +6,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from tests.cli.test_every_command import obey_modes
 from tests.formats.kill import killed_at
+from tests.formats.sidecar_kit import Counting, check, subject_of
 
 import penstock as pen
 from penstock import _core
@@ -30,41 +30,8 @@ from penstock.errors import (
     UnsupportedVersionError,
 )
 from penstock.formats import sidecar, token_line
-from penstock.formats.rows_in_files import version_of
-from penstock.formats.sidecar import ENTRY, HEAD, PAGE_BYTES, SUFFIX, Sidecar, SidecarWriter, Subject, obtain, read_sidecar
+from penstock.formats.sidecar import ENTRY, HEAD, PAGE_BYTES, SUFFIX, Sidecar, SidecarWriter, obtain, read_sidecar
 from penstock.remote.url import url_path
-
-NUMBERS = np.arange(5000, dtype=np.int64) * 3  # more than two pages
-WORDS = np.arange(7, dtype=np.uint32)
-
-
-@dataclass(frozen=True)
-class Described:
-    path: Path
-    size: int
-    version: Any
-
-
-def described(path: Path) -> Described:
-    return Described(path, path.stat().st_size, version_of(path))
-
-
-def subject_of(path: Path, *more: Path, options: tuple[object, ...] = ()) -> Subject:
-    return Subject("test", [described(one) for one in (path, *more)], options)
-
-
-class Counting:
-    """A builder that counts how often it was called."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, writer: SidecarWriter) -> None:
-        self.calls += 1
-        pieces = np.split(NUMBERS, [1, 1, 2000, 4999])
-        assert writer.add("numbers", np.int64, pieces).tolist() == NUMBERS.tolist()
-        writer.add("words", "u4", [WORDS])
-        writer.add("nothing", "u1", [])
 
 
 @pytest.fixture(autouse=True)
@@ -89,15 +56,6 @@ def data(tmp_path: Path) -> Path:
 def beside(data: Path) -> list[Path]:
     """What is next to the data, besides it."""
     return sorted(path for path in data.parent.iterdir() if path != data)
-
-
-def check(found: Sidecar) -> None:
-    found.check()
-    assert found["numbers"].tolist() == NUMBERS.tolist()
-    assert found["words"].tolist() == WORDS.tolist()
-    assert found["words"].dtype == np.uint32
-    assert found["nothing"].size == 0
-    assert "nobody" not in found
 
 
 def test_arrays_are_made_once_and_mapped_afterwards(data: Path, cache: Path):
@@ -412,7 +370,7 @@ import sys
 from pathlib import Path
 import penstock.system
 penstock.system.SETTLED_NS = -10**9
-from tests.formats.test_sidecar import Counting, check, subject_of
+from tests.formats.sidecar_kit import Counting, check, subject_of
 from penstock.formats.sidecar import obtain
 build = Counting()
 found = obtain(subject_of(Path(sys.argv[1])), build)

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli import warm
+from tests.effort import count
 from tests.formats.kill import killed_at
 from tests.golden.make_foreign import DIRECTORY as GOLDEN
 from tests.golden.make_foreign import rox
@@ -628,8 +629,10 @@ def test_a_writer_that_was_overtaken_adds_nothing_and_may_try_again(tmp_path: Pa
 
 
 def test_processes_that_append_at_once_lose_nothing(tmp_path: Path) -> None:
+    each = count(4, 8)
+
     def work(mark: int) -> None:
-        for number in range(8):
+        for number in range(each):
             added = False
             while not added:
                 with contextlib.suppress(ConflictError):
@@ -647,9 +650,9 @@ def test_processes_that_append_at_once_lose_nothing(tmp_path: Path) -> None:
             finally:
                 os._exit(1)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
-    pairs = open_tokens(tmp_path / "x").read_tokens(range(0, 64, 2), 2).tolist()
-    assert sorted(pairs) == [[mark, number] for mark in range(100, 104) for number in range(8)]
-    assert len(os.listdir(tmp_path)) == 64
+    pairs = open_tokens(tmp_path / "x").read_tokens(range(0, 8 * each, 2), 2).tolist()
+    assert sorted(pairs) == [[mark, number] for mark in range(100, 104) for number in range(each)]
+    assert len(os.listdir(tmp_path)) == 8 * each
 
 
 def test_a_name_taken_in_the_middle_takes_the_other_names_back(tmp_path: Path) -> None:
