@@ -48,6 +48,7 @@ def raw(output: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.sampled(2)
 def test_every_help_page_ends_with_examples(run: Run, name: str) -> None:
     result = run(name, "--help", columns=200)
     assert result.exit_code == 0
@@ -55,6 +56,7 @@ def test_every_help_page_ends_with_examples(run: Run, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.sampled(2)
 def test_every_help_page_fits_40_columns(run: Run, name: str) -> None:
     assert max(map(len, run(name, "--help", columns=40).stdout.splitlines())) <= 40
 
@@ -78,6 +80,7 @@ def test_without_arguments_the_help_is_shown(run: Run) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
+@pytest.mark.sampled(2)
 def test_the_help_page_without_any_command_loaded_is_the_same(run: Run, columns: int) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "penstock", "--help"],

@@ -108,6 +108,7 @@ def test_a_terminal_sees_progress_and_colors(in_terminal: Callable[..., Seen], s
         (["no_such_module:make"], 2, "a module that can be imported"),
     ],
 )
+@pytest.mark.usefixtures("warm_processes")
 def test_mistakes_are_one_line(run: Run, store: Path, words: list[str], code: int, told: str) -> None:
     result = run("verify-resume", *[store if word == "DATA" else word for word in words])
     assert result.exit_code == code, result.output

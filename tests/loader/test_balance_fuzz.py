@@ -49,6 +49,7 @@ def by_rank(stream: Any, size: int, world: int, state: Any = None, **options: An
 
 
 @pytest.mark.parametrize("seed", range(count(24, 1000)))
+@pytest.mark.sampled(2)
 def test_every_step_has_the_samples_of_the_batch_and_ranks_that_cannot_be_evened_out(seed: int) -> None:
     chance = random.Random(seed)
     world, micro, each = chance.choice([1, 2, 3, 4]), chance.choice([1, 1, 2, 3]), chance.choice([1, 2, 5])
@@ -95,6 +96,7 @@ def check_slots(lengths: list[int], ranks: list[list[int]], micro: int, by: str,
 
 
 @pytest.mark.parametrize("seed", range(count(16, 500)))
+@pytest.mark.sampled(2)
 def test_buckets_hold_every_record_once_and_pad_least(seed: int) -> None:
     chance = random.Random(1000 + seed)
     size, window = chance.choice([1, 2, 4, 7]), chance.choice([1, 2, 5, 64])
@@ -121,6 +123,7 @@ def test_buckets_hold_every_record_once_and_pad_least(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(count(8, 300)))
+@pytest.mark.sampled(2)
 def test_a_row_for_each_rank_is_the_packed_documents_and_nothing_else(seed: int) -> None:
     chance = random.Random(2000 + seed)
     world, length = chance.choice([1, 2, 3]), chance.choice([8, 16, 33])

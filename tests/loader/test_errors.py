@@ -180,6 +180,7 @@ def replaced_ids(n: int = N, bad: set[int] = BAD, *, epochs: int = 2, size: int 
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.sampled(5)
 def test_l1_skipped_records_are_replaced_alike_on_every_rank_and_thread(world: int, tail: str) -> None:
     expected = replaced_ids(tail=tail)
     for threads in (0, 1, 4):

@@ -126,6 +126,7 @@ def test_of_much_data_that_is_read_all_over_nothing_is_asked_for(tmp_path: Path,
 
 @pytest.mark.parametrize("seq_len", [10, 32, 100])
 @pytest.mark.parametrize("kind", ["blocks", "in order"])
+@pytest.mark.sampled(2)
 def test_every_byte_of_sequences_is_asked_for_once_an_epoch_before_it_is_needed(kind: str, seq_len: int, tmp_path: Path) -> None:
     with token_files(tmp_path) as data:
         pages = data.shuffle(seed=7, block=10, window=4) if kind == "blocks" else data.in_order()

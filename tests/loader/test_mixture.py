@@ -123,6 +123,7 @@ def test_native_mixtures_of_stores_with_missing_values_and_bans(tmp_path: Path) 
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.sampled(3)
 def test_l8_mixtures_on_other_ranks(tail: str, world: int) -> None:
     stream = mixed("all_exhausted_without_replacement", "weights")
     whole = pen.Loader(stream, 24, tail=tail, threads=0)
@@ -185,6 +186,7 @@ def naive_sequences(count: int, seq_len: int, size: int, tail: str) -> list[list
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize(("count", "page", "seq_len"), [(1000, 16, 8), (999, 7, 10), (50, 8, 10), (5, 2, 10)])
+@pytest.mark.sampled(3)
 def test_sequences_deliver_what_plain_lists_say(tmp_path: Path, count: int, page: int, seq_len: int, tail: str) -> None:
     with make_tokens(tmp_path, count, page) as source:
         stream = source.shuffle(seed=5).sequences(seq_len, page=page)

@@ -136,6 +136,7 @@ def brute_where(loader: pen.Loader, record: Any, epochs: range, steps: int) -> l
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize(("n", "size"), [(N, 8), (10, 4), (9, 8), (8, 8)])
+@pytest.mark.sampled(3)
 def test_where_says_when_a_record_comes(tail: str, n: int, size: int) -> None:
     loader = pen.Loader(make_stream(n), size, tail=tail, threads=0)
     steps = len(loader) * 4 + 8 if loader._schedule.is_endless else 0

@@ -98,6 +98,7 @@ def test_l8_check_34_saved_on_some_ranks_and_resumed_on_others(world: int, tail:
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("path", [(2, 3, 1), (8, 4, 2)])
+@pytest.mark.sampled(3)
 def test_l8_the_number_of_ranks_changes_again_and_again(path: tuple[int, ...], tail: str) -> None:
     batches, done, state = expected(tail, 16), 0, None
     for world in path * 2:
@@ -116,6 +117,7 @@ def test_l8_the_number_of_ranks_changes_again_and_again(path: tuple[int, ...], t
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.sampled(3)
 def test_check_43_batches_read_ahead_do_not_count(tail: str, threads: int) -> None:
     for transform in (None, lambda batch: batch):
         loader = make(tail=tail, size=8, threads=threads, transform=transform)
@@ -133,6 +135,7 @@ def test_check_43_batches_read_ahead_do_not_count(tail: str, threads: int) -> No
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("size", [5, 8, 48, 97, 120])
+@pytest.mark.sampled(3)
 def test_another_batch_size_repeats_and_loses_nothing(tail: str, size: int) -> None:
     if refuses(N, size, tail):
         return

@@ -68,6 +68,7 @@ def _deliver(loader: pen.Loader, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("threads", [0, 1, 4])
 @pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.sampled(5)
 def test_long_runs_are_the_same_whatever_the_threads(tail: str, threads: int) -> None:
     for world in WORLDS:
         size = 3 * world
@@ -98,6 +99,7 @@ def test_every_order_is_followed(kind: str, tail: str) -> None:
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("n", SIZES)
+@pytest.mark.sampled(5)
 def test_check_41_length_is_the_number_of_batches_of_every_epoch(n: int, tail: str) -> None:
     for size in (1, 2, 3, 8, 97, 100):
         if refuses(n, size, tail):

@@ -58,6 +58,7 @@ def test_check_48_a_full_pass_as_an_estimate_must_be_asked_for_by_name() -> None
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("n", [10**11, 10**15 + 7])
+@pytest.mark.sampled(3)
 def test_l13_length_does_not_matter(n: int, tail: str) -> None:
     for stream in (Virtual(n).shuffle(seed=7), Virtual(n).shuffle(seed=7, block=1000, window=8, lanes=4), Virtual(n).in_order()):
         loader = pen.Loader(stream, 256, tail=tail, threads=1, shard=Shard(1, 4))
