@@ -55,6 +55,7 @@ test-arm: $(VENV)/.wheels
 	$(PY) tools/wheels.py --only cp311 --only manylinux --only aarch64
 	$(PY) tools/arm_python.py -m pytest -q -p no:cacheprovider tests/order/test_golden.py tests/stream/test_golden_sequences.py \
 	  tests/image
+	rm -rf build/arm
 	$(PY) tools/zig_toolchain.py aarch64-linux-gnu.2.17 build/arm "qemu-aarch64-static;-L;$(CURDIR)/build/arm-python/root"
 	$(CMAKE) -G Ninja -S . -B build/arm --toolchain build/arm/toolchain.cmake -DPENSTOCK_TESTS=ON -DPENSTOCK_SYSTEM_CODECS=OFF \
 	  -DPENSTOCK_CODEC_SOURCES=$(CURDIR)/build/codecs >/dev/null

@@ -103,6 +103,7 @@ def build(target: Target, interpreter: Interpreter, python: str, codecs: Path) -
     tools = ("pip>=24", "scikit-build-core>=1.1", "nanobind>=3.1", "cmake>=3.25", "ninja>=1.11")
     inside = environment(python, BUILD / f"env-{interpreter.tag}", *tools)
     directory = BUILD / f"{interpreter.tag}-{target.platform}"
+    shutil.rmtree(directory, ignore_errors=True)  # see zig_toolchain.py
     toolchain = zig_toolchain.write(target.zig, BUILD / target.platform)
     settings = {
         "build-dir": directory,

@@ -18,17 +18,25 @@ SYSTEMS = {"linux": "Linux", "macos": "Darwin"}
 # the first build.
 FLAGS = {"linux": "-g0 -O2 -s", "macos": "-g0 -O2"}
 
-# What zig's linker for macOS cannot do (0.17): read nanobind's list of what Python defines, link a bundle or strip dead code (it
-# crashes). Python loads shared libraries as well as bundles.
-FOR_MACOS = """for word do
+# zig takes an object from its cache if source, headers and flags are the same, but not if it is asked for the list of the headers.
+# So CMake gets no lists. A build must begin in an empty directory: in an old one a changed header would go unnoticed.
+ARGUMENTS = """drop=
+for word do
   shift
+  if test -n "$drop"; then drop=; continue; fi
   case $word in
-    -Wl,@*) word=-Wl,-undefined,dynamic_lookup ;;
-    -bundle) word=-shared ;;
-    -Wl,-dead_strip) continue ;;
-  esac
+    -MD) continue ;;
+    -MT|-MF) drop=1; continue ;;
+%s  esac
   set -- "$@" "$word"
 done
+"""
+
+# What zig's linker for macOS cannot do (0.17): read nanobind's list of what Python defines, link a bundle or strip dead code (it
+# crashes). Python loads shared libraries as well as bundles.
+FOR_MACOS = """    -Wl,@*) word=-Wl,-undefined,dynamic_lookup ;;
+    -bundle) word=-shared ;;
+    -Wl,-dead_strip) continue ;;
 """
 
 
@@ -40,7 +48,7 @@ def write(target: str, directory: Path, emulator: str = "") -> Path:
 
     def program(name: str, arguments: str) -> Path:
         path = directory / f"zig-{name}"
-        words = FOR_MACOS if system == "macos" else ""
+        words = ARGUMENTS % (FOR_MACOS if system == "macos" else "")
         path.write_text(f'#!/bin/sh\n{words}exec {shlex.quote(str(ZIG))} {arguments} "$@"\n')
         path.chmod(0o755)
         return path
