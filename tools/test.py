@@ -93,6 +93,7 @@ def _own_bytes() -> int:
 
 def run_worker(name: str, pipes: Sequence[int]) -> int:
     """One of the processes."""
+    del sys.modules["__main__"].__file__  # processes that tests spawn would run this file again, and import pytest
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests were started in the background
     arguments = ["-p", "no:cacheprovider", f"--junitxml={OUT}/tests-{name}.xml", "-o", "console_output_style=classic"]
     code = int(pytest.main([*arguments, "tests"], plugins=[Worker(pipes), Meter(OUT / f"tests-{name}.cpu")]))

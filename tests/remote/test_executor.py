@@ -54,6 +54,7 @@ def assert_same(one: Location, other: Location) -> None:
 
 @pytest.mark.parametrize("in_memory", [False, True], ids=["on disk", "in memory"])
 @pytest.mark.parametrize("function", [None, words], ids=["as it is", "mapped"])
+@pytest.mark.sampled(3)
 def test_a_conversion_to_a_url_gives_the_store_of_one_process_in_one_commit(
     tmp_path: Path,
     source: Path,

@@ -255,6 +255,7 @@ def test_o09_a_write_that_never_works(double: Double, objects: Objects) -> None:
 
 @pytest.mark.parametrize("method", ["BEGIN", "PART", "END"])
 @pytest.mark.parametrize("fault", [Fault(status=503), Fault(drop=True)])
+@pytest.mark.sampled(2)
 def test_o11_a_large_write_is_tried_again_from_the_beginning(double: Double, fast: Policy, method: str, fault: Fault) -> None:
     objects = url_path(double.base, double.storage_options).objects
     objects.policy = Policy(first_wait_s=0.001, part_bytes=5 << 20)

@@ -184,6 +184,7 @@ def test_however_many_stores_at_urls_are_read_together_their_requests_are_counte
 
 
 @pytest.mark.parametrize("block", [20, 70, 130])
+@pytest.mark.sampled(2)
 def test_chunks_of_which_blocks_have_a_small_part_are_fetched_once_for_each_block(server: Double, block: int) -> None:
     touched = sum(-(-min(RECORDS, start + block) // 50) - start // 50 for start in range(0, RECORDS, block))
     with pen.open(f"{server.base}/all.pen", storage_options=server.storage_options, window_bytes="500KiB") as source:

@@ -54,6 +54,7 @@ def check(url: UrlPath, writers: int, commits: int) -> None:
 
 
 @pytest.mark.parametrize("writers", [2, 4])
+@pytest.mark.sampled(2)
 def test_o10_writers_in_threads(writers: int) -> None:
     url = memory_url()
     pen.create(url, FIELDS).__exit__(None, None, None)
