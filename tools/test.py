@@ -51,9 +51,15 @@ class Worker:
         self._modules: dict[str, pytest.Module] = {}
 
     def pytest_collection(self, session: pytest.Session) -> bool:
-        """The files, as modules that are not imported yet."""
-        self._modules = {module.nodeid: module for module in _modules(session.perform_collect(genitems=False))}
+        session.perform_collect(genitems=False)
         return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item | pytest.Collector]) -> None:
+        """The files, as modules that are not imported yet: here, as pytest forgets the fixtures of directories that are not looked
+        into before their collection ends."""
+        if not self._modules:
+            self._modules = {module.nodeid: module for module in _modules(items)}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Every test of every file that is taken."""

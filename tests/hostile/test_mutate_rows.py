@@ -15,7 +15,7 @@ FORKING = [kind for kind in KINDS if kind not in FRESH]
 
 @pytest.mark.parametrize("kind", FORKING)
 def test_damaged_files_are_read_as_they_are_or_are_errors_with_the_path(kind: str) -> None:
-    outcomes, wrong = attack(kind, count(20 if kind in TARGETS else 50, 10_000))
+    outcomes, wrong = attack(kind, count(30 if kind in TARGETS else 50, 10_000))
     assert wrong == []
     if kind == "energon":  # an index that is not right is not used
         assert set(outcomes) == {"same"}
