@@ -206,7 +206,7 @@ def _mutants() -> Iterator[tuple[str, Callable[[], None]]]:
     )
     yield (
         "an endless mixture has a length",
-        edit("stream.mixed:MixedStream.__len__", "self.never_ends and self._phases is None", "False"),
+        edit("loader.loader:Loader.__len__", "self._phases is None and self.stream.endless_epoch == self.epoch", "False"),
     )
     yield (
         "where names steps at which a record is banned",

@@ -87,7 +87,7 @@ def fewer(sizes: Sequence[Size], part: int) -> tuple[Size, ...]:
     return tuple(Size(size.n, max(min(6 if size.n > 10**5 else 20, size.seeds), size.seeds // part)) for size in sizes)
 
 
-# Every third short order, of one seed, a fifth of the inverses; all orders of at most 4 records, a tenth of the seeds for the tables
+# Every third short order, of one seed, a fifth of the inverses; all orders of at most 4 records, a tenth of the seeds for tables
 # of bits, a fifth for places, steps, ranks, descents and coincidences. In a campaign, all of the plan.
 PLAN = (
     CI_PLAN
