@@ -390,7 +390,7 @@ class Lot:
         plain = isinstance(first, Sequences) and not isinstance(first, Packs)
         if chance.random() > (0.02 if plain else 0.3):
             return legs
-        choices = _costs(first) if chance.random() < 0.95 else [*_costs(first), *first.forms(), "attention", "unknown"]
+        choices = _costs(first) if chance.random() < 0.95 else [*_costs(first), *_names(first), "attention", "unknown"]
         found = []
         for leg in legs:
             sizes = [leg.size or 1] if leg.phases is None else [phase.batch_size for phase in leg.phases]
@@ -518,6 +518,12 @@ def _with_buckets(stream: Stream, chance: random.Random, size: int) -> Stream:
         return stream
     number = size * chance.choice([1, 1, 1, 2]) if chance.random() < 0.96 else size + 1
     return replace(stream, buckets=(number, chance.choice([1, 2, 3, 5]), chance.choice(ragged)))
+
+
+def _names(stream: Stream) -> list[str]:
+    """The fields of a batch; nothing where there are no tokens for sequences, which is refused."""
+    has_none = isinstance(stream, Sequences) and stream.field is None and not varying(stream.table) and not stream.has_pages
+    return [] if has_none else [*stream.forms()]
 
 
 def _costs(stream: Stream) -> list[str]:

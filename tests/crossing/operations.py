@@ -134,9 +134,9 @@ PICTURES = {"format picture", "format picture_parquet", "format nullable_picture
 
 Pair = tuple[str, set[str], set[str]]
 CANNOT_MEET: tuple[Pair, ...] = (
-    ("a sequence is not replaced by another", {"on_error skip", "unreadable"}, SEQUENCES | PACKS),
-    ("sequences have no windows and no designs", {"order slide", "order design"}, SEQUENCES | PACKS),
-    ("weights are of records", {"order weighted"}, SEQUENCES | PACKS),
+    ("a sequence is not replaced by another", {"on_error skip", "unreadable"}, SEQUENCES | PACKS | {"loss mask"}),
+    ("sequences have no windows and no designs", {"order slide", "order design"}, SEQUENCES | PACKS | {"loss mask"}),
+    ("weights are of records", {"order weighted"}, SEQUENCES | PACKS | {"loss mask"}),
     ("packs draw no document twice", {"order sample"}, PACKS),
     ("the streams of a case are packed, or none is", PACKS, SEQUENCES - {"separator"}),
     ("only designs have weights, so that they are mixed with designs", {"order design"}, ORDERS - {"order design"}),
@@ -149,7 +149,7 @@ CANNOT_MEET: tuple[Pair, ...] = (
     ("a mixture has one kind of fields", PICTURES, NUMBERS | RAGGED | PLAIN | TEXT),
     ("pictures are no tokens", PICTURES, SEQUENCES | PACKS | {"loss mask"}),
     ("sequences all have one length", BALANCE, SEQUENCES - {"separator"}),
-    ("packs are balanced by lengths", {"balance"}, PACKS | {"separator"}),
+    ("packs are balanced by lengths", {"balance"}, PACKS | {"separator", "loss mask"}),
     ("records of fixed fields have no lengths", {"balance by lengths"}, NUMBERS | PLAIN | PICTURES),
     ("buckets are of records", {"buckets"}, SEQUENCES | PACKS | {"loss mask"}),
     ("buckets have every record once", {"buckets"}, {"order sample", "order weighted", "order slide", "order design"}),
