@@ -14,7 +14,7 @@ from penstock.order import Cursor
 
 
 def test_l10_mutated_states_are_refused_in_one_short_line_or_taken_for_what_they_say() -> None:
-    done = run(count(200, 20_000), seed=1)
+    done = run(count(500, 20_000), seed=1)
     assert done["refused"] > done["taken"] > 0
 
 

@@ -20,7 +20,7 @@ def in_greenlets() -> Iterator[None]:
 @pytest.mark.parametrize("name", [name for name in scenarios() if name not in LARGE])
 def test_schedules_show_what_the_model_says(name: str) -> None:
     one = scenarios()[name]
-    tally = explore(lambda: World(one), count(75, 1_000_000))
+    tally = explore(lambda: World(one), count(150, 1_000_000))
     one.roots.clear()
     assert tally.failures == []
     assert tally.schedules > 40
@@ -29,12 +29,12 @@ def test_schedules_show_what_the_model_says(name: str) -> None:
 @pytest.mark.parametrize("name", LARGE)
 def test_schedules_that_are_drawn_show_what_the_model_says(name: str) -> None:
     one = scenarios()[name]
-    tally = sample(lambda: World(one), range(count(50, 20_000)))
+    tally = sample(lambda: World(one), range(count(100, 20_000)))
     one.roots.clear()
     assert tally.failures == []
 
 
-@pytest.mark.parametrize("name", every(4, list(MUTANTS)))
+@pytest.mark.parametrize("name", every(2, list(MUTANTS)))
 def test_broken_protocols_are_found_and_replayed(name: str) -> None:
     scenario = scenarios()[MUTANTS[name].scenario]
     tally = try_mutant(scenario, name)
