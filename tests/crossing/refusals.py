@@ -189,11 +189,19 @@ def _other_shape(case: Case) -> bool:
 
 
 def _epochs(case: Case, leg: Leg) -> list[tuple[int, bool]]:
-    """Samples of the epochs of a leg up to one like which all later ones are, and whether caps end the run there."""
-    stream = leg.job(case.stream_of(leg)).stream
-    if isinstance(stream, Mix):
+    """Samples of the epochs of a leg up to one like which all later ones are, and whether caps end the run there.
+
+    Where an amendment does not fit, those of the mixture before it, which is made first.
+    """
+    whole = case.stream_of(leg)
+    stream = leg.job(whole).stream
+    if not isinstance(stream, Mix):
+        return [(stream.axis(0) // stream.stride, False)]
+    try:
         return [(epoch.length, epoch.is_over) for epoch in stream.course.until_alike()]
-    return [(stream.axis(0) // stream.stride, False)]
+    except AmendmentError:
+        assert isinstance(whole, Mix)
+        return _epochs(replace(case, stream=whole.unamended(len(whole.amendments) - 1)), replace(leg, kept=None))
 
 
 def _legs_by_epochs(case: Case) -> list[Leg]:
