@@ -12,7 +12,7 @@ from penstock import _core
 from penstock.order import Permutation
 from penstock.order.permutation import Purpose, derive_root
 
-LONGEST = 100_000  # draws of a period; those with an endless stream within, which is refused, are longer
+LONGEST = 1_000_000
 FAR = 400  # positions of an endless mixture that are looked at
 ENDLESS = 1 << 60  # samples of an epoch that never ends: more
 
