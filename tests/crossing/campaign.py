@@ -49,14 +49,14 @@ class Seen:
         self.wrong += other.wrong
 
 
-def run_cases(seeds: range, *, most_wrong: int | None = None) -> Seen:
+def run_cases(seeds: range, *, most_wrong: int | None = None, most_s: float = MOST_S) -> Seen:
     """Judge cases, all of them unless enough were wrong."""
     seen = Seen()
     for seed in seeds:
         seen.cases += 1
         text = ""
         try:
-            with _deadline(MOST_S):
+            with _deadline(most_s):
                 case = make_case(seed)
                 text = case.code()
                 row = judge(case)

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
 
+HANGS_S = 60  # seconds after which a case counts as one that hangs
+
 
 def edit(place: str, old: str, new: str) -> Callable[[], None]:
     """Change the source of a function, given as "module:Class.function" or "module:function"."""
@@ -415,7 +417,7 @@ def _hunt(name: str, cases: int) -> int:
     from tests.crossing.campaign import run_cases
 
     MUTANTS[name]()
-    seen = run_cases(range(cases), most_wrong=1)
+    seen = run_cases(range(cases), most_wrong=1, most_s=HANGS_S)
     if not seen.wrong:
         sys.stdout.write(f"not found in {seen.cases} cases\n")
         return 1
