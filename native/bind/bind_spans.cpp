@@ -5,6 +5,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -331,6 +332,26 @@ nb::ndarray<nb::numpy, const std::uint8_t, nb::ndim<1>> map_file(int descriptor,
   return {static_cast<const std::uint8_t*>(start), {bytes}, owner};
 }
 
+// Whether the system seems to have a range of an open file in memory: some byte of every 64 KiB. What was read ahead of something
+// else may end anywhere.
+bool is_in_memory(int descriptor, std::uint64_t start, std::uint64_t stop) {
+#ifdef RWF_NOWAIT
+  constexpr std::uint64_t kProbeBytes = 64 << 10;
+  const auto has = [&](std::uint64_t at) {
+    std::byte one;
+    const iovec place = {&one, 1};
+    return preadv2(descriptor, &place, 1, static_cast<off_t>(at), RWF_NOWAIT) >= 0;  // it does not wait
+  };
+  if (start < stop && !has(stop - 1)) return false;
+  for (std::uint64_t at = start; at < stop; at += kProbeBytes) {
+    if (!has(at)) return false;
+  }
+  return true;
+#else
+  return false;
+#endif
+}
+
 void advise(const Array<const std::uint8_t>& map, std::size_t low, std::size_t high) {
   if (low > high || high > map.size()) throw std::invalid_argument("expected a range of the map");
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -381,6 +402,8 @@ void bind_spans(nb::module_& m) {
         "there (-1: all), of every level of structs.");
   bind_examples(m);
   m.def("map_file", &map_file, "descriptor"_a, "bytes"_a, "The first bytes of an open file, mapped; it may be closed then.");
+  m.def("is_in_memory", &is_in_memory, "descriptor"_a, "start"_a, "stop"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "Whether the system seems to have a range of an open file in memory.");
   m.def("advise", &advise, "map"_a.noconvert(), "start"_a, "stop"_a, "Tell the system that a range of a map will be read.");
 }
 

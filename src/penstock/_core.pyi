@@ -537,6 +537,9 @@ class ExampleParser:
 def map_file(descriptor: int, bytes: int) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]:
     """The first bytes of an open file, mapped; it may be closed then."""
 
+def is_in_memory(descriptor: int, start: int, stop: int) -> bool:
+    """Whether the system seems to have a range of an open file in memory."""
+
 def advise(map: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], start: int, stop: int) -> None:
     """Tell the system that a range of a map will be read."""
 

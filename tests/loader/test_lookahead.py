@@ -1,6 +1,8 @@
 """Blocks of coming batches are asked for ahead of time: the right bytes, each block once an epoch, and not too far ahead."""
 
+import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ import pytest
 import penstock as pen
 from penstock.errors import BatchError
 from penstock.loader import lookahead
-from penstock.loader.lookahead import DiskAdvice, Lookahead, Walk, disk_extents, disk_uses
+from penstock.loader.lookahead import AdvisedFiles, DiskAdvice, Lookahead, Walk, disk_extents, disk_uses
 from penstock.records import Source
+from penstock.report.doctor import cached_share
 from penstock.source import write_tokens
 
 N = 1000
@@ -208,6 +211,24 @@ def test_it_stays_a_bounded_number_of_bytes_ahead(tmp_path: Path, monkeypatch: p
         ahead.close()
         ahead.close()
         assert asked.records == N
+
+
+def test_blocks_of_which_the_system_has_a_part_are_asked_for(tmp_path: Path) -> None:
+    path, size = tmp_path / "x", 8 << 20
+    path.write_bytes(bytes(size))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # nothing happens where files are always in memory
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # nothing else is read with a byte
+        for place in (0, size // 2, size - 1):
+            os.pread(file.fileno(), 1, place)
+        files = AdvisedFiles()
+        files.advise(str(path), 0, size)
+        files.close()
+        until = time.monotonic() + DEADLINE_S
+        while cached_share([path]) != 1 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert cached_share([path]) == 1
 
 
 def combined(data: Source, kind: str) -> Any:

@@ -83,7 +83,7 @@ PLANNED_STEPS = 256
 MOST_RUNS = 64
 """Runs of rows in a block on a disk; of a block in more pieces nothing is read ahead."""
 
-MOST_OPEN = 32
+MOST_OPEN = 64
 
 NONE: IntArray = np.empty(0, np.int64)
 
@@ -928,7 +928,6 @@ class AdvisedFiles:
     def __init__(self, room: Callable[[], int] = lambda: 2 * MOST_AHEAD_BYTES) -> None:
         self._room = room
         self._open: OrderedDict[str, int] = OrderedDict()
-        self._byte = [bytearray(1)]
         self._ahead: _core.ReadAhead | None = None
         self._step: int | None = None
 
@@ -949,14 +948,8 @@ class AdvisedFiles:
     def advise(self, path: str, start: int, stop: int) -> None:
         """Tell the system that bytes are going to be read, unless it seems to have them."""
         file = self._file(path)
-        if not all(self._has(file, place) for place in (start, (start + stop) // 2, stop - 1)):
+        if not _core.is_in_memory(file, start, stop):
             os.posix_fadvise(file, start, stop - start, os.POSIX_FADV_WILLNEED)
-
-    def _has(self, file: int, place: int) -> bool:
-        try:
-            return os.preadv(file, self._byte, place, os.RWF_NOWAIT) >= 0
-        except OSError:  # it would have to wait, or the file system cannot tell
-            return False
 
     def _file(self, path: str) -> int:
         file = self._open.get(path)
