@@ -52,7 +52,12 @@ class DiskQueue::Ring {
   // Null where the system does not want to: an old kernel, a container that forbids it, no descriptors or memory left.
   static std::unique_ptr<Ring> make() {
     io_uring_params params = {};
-    const auto found = static_cast<int>(syscall(kSetup, kDepth, &params));
+    params.flags = kNoInterrupts;
+    auto found = static_cast<int>(syscall(kSetup, kDepth, &params));
+    if (found < 0 && errno == EINVAL) {  // before Linux 5.19
+      params = {};
+      found = static_cast<int>(syscall(kSetup, kDepth, &params));
+    }
     if (found < 0) return nullptr;
     std::unique_ptr<Ring> made(new Ring(found));
     constexpr std::uint32_t kNeeded = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_NODROP | IORING_FEAT_FAST_POLL;
@@ -95,7 +100,9 @@ class DiskQueue::Ring {
       if (under_way == 0) return true;
       if (take() > 0) continue;
       const unsigned unsent = tail_ - load(sent_);
-      const long result = syscall(kEnter, descriptor_, unsent, 1, IORING_ENTER_GETEVENTS, nullptr, 0);
+      const bool is_last = next == reads.size() && again.empty();
+      const std::uint32_t wanted = is_last ? under_way : std::min(under_way, kTogether);
+      const long result = syscall(kEnter, descriptor_, unsent, wanted, IORING_ENTER_GETEVENTS, nullptr, 0);
       if (result >= 0 || errno == EINTR || errno == EAGAIN || errno == EBUSY) continue;
       under_way -= tail_ - load(sent_);  // those never began
       while (under_way > 0) {            // the kernel writes into our memory until they are done
@@ -108,6 +115,8 @@ class DiskQueue::Ring {
  private:
   static constexpr long kSetup = 425;  // the same on all processors
   static constexpr long kEnter = 426;
+  static constexpr std::uint32_t kNoInterrupts = 1U << 8;  // IORING_SETUP_COOP_TASKRUN: whoever waits takes what is done
+  static constexpr std::uint32_t kTogether = 16;           // reads that are waited for at once, of many under way
 
   explicit Ring(int descriptor) : descriptor_(descriptor) {}
 

@@ -39,6 +39,8 @@ ENTRY_BYTES = _ENTRY.size + _NUM_ARRAYS * _REFERENCE.size
 TAIL_BYTES = _TAIL.size
 _PAGE_BYTES = 4096
 _ALIGNMENT = 64
+_LARGE_BYTES = 1 << 20
+"""From here on a region begins with a page of the system: so do its own pages, and a direct read of one reads nothing else."""
 _NO_REFERENCE = bytes(_REFERENCE.size)
 
 Progress = Callable[[int, int], None]
@@ -179,7 +181,8 @@ def encode_chunk(
     end = 64
     offsets = {}
     for number, region in regions.items():
-        offsets[number] = end = -(-end // _ALIGNMENT) * _ALIGNMENT
+        unit = _ALIGNMENT if region.data.size < _LARGE_BYTES else _PAGE_BYTES
+        offsets[number] = end = -(-end // unit) * unit
         pieces.append((end, region.data))
         end += region.data.size
     entries = b""
