@@ -142,6 +142,19 @@ def test_plain_field_is_a_plain_array_in_the_file() -> None:
     assert chunk.size - array.nbytes <= 64 + 184 + 64 + 8  # header, one entry, tail, one page checksum
 
 
+def test_large_regions_begin_with_a_page_of_the_disk() -> None:
+    small, large = Field("u1", (100,)), Field("u1", (1024,))
+    columns = {
+        number: make_column("x", field, np.ones((1024, *field.shape), np.uint8)) for number, field in enumerate((small, large))
+    }
+    chunk = encode_chunk(DATASET, WRITER, 0, {0: small, 1: large}, columns)
+    data = assemble(chunk.pieces, chunk.size)
+    first, second = parse(data)[1]
+    assert (first.offset, second.offset) == (64, -(-(64 + first.size) // 4096) * 4096)
+    assert not any(data[64 + first.size : second.offset])
+    assert data[second.offset : second.offset + second.size] == bytes([1]) * 2**20
+
+
 def test_missing_records_of_a_compressed_fixed_field_take_no_room() -> None:
     field = Field("f8", (100,), codec=pen.Zstd())
     noise = [np.random.default_rng(1).random(100), *[None] * 50]
