@@ -104,7 +104,8 @@ MUTANTS = {
     ),
     # What loaders do not do, or not often
     "pieces-overlap-by-one": Mutant(residency, "_cut", (("np.minimum(begins + most, ", "np.minimum(begins + most + 1, "),)),
-    "plan-forgets-a-need": Mutant(plan.Plan, "prefetch", (("need.last > self._passed:", "need.last > self._passed + 2:"),)),
+    "plan-forgets-a-need": Mutant(plan.Plan, "prefetch", (("need.last > self._passed and", "need.last > self._passed + 2 and"),)),
+    "what-failed-is-asked-for-again": Mutant(window.Window, "_arrived", (("self._failed.add(one.number)", "pass"),)),
     "plan-forgets-what-it-gave-up": Mutant(plan.Plan, "_give_up", (("[*later, kept.need, *(", "[*later, *("),)),
     "plans-keep-what-a-reader-needs": Mutant(
         window.Window, "_free_more", ((" or any(prefetcher.give_up() for prefetcher in self.prefetchers)", ""),)
@@ -155,6 +156,7 @@ SEEDS: dict[str, dict[str, int]] = {
         "long-body-is-taken": 8,
         "pieces-overlap-by-one": 14,
         "plan-forgets-a-need": 42,
+        "what-failed-is-asked-for-again": 111_051,
         "plan-forgets-what-it-gave-up": 40,
         "plans-keep-what-a-reader-needs": 85,
         "what-is-idle-in-a-hole-stays": 1186,
@@ -173,7 +175,7 @@ SEEDS: dict[str, dict[str, int]] = {
     },
     "loader": {
         "arrival-is-not-notified": 0,
-        "release-is-not-notified": 22,
+        "release-is-not-notified": 23,
         "pinned-ranges-are-idle": 4,
         "retry-begins-anew": 4,
         "retry-skips-a-byte": 4,
@@ -183,7 +185,7 @@ SEEDS: dict[str, dict[str, int]] = {
         "coalescing-loses-a-byte": 12,
         "released-twice": 0,
         "hold-is-not-ended-after-an-error": 13,
-        "failed-range-stays": 1252,
+        "failed-range-stays": 1955,
         "closed-plan-keeps-its-ranges": 0,
         "memory-is-not-counted": 5,
         "long-body-is-taken": 148,

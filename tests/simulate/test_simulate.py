@@ -27,6 +27,11 @@ def test_two_plans_whose_steps_do_not_fit_together_take_turns() -> None:
         run_seed("window", 6432)
 
 
+def test_what_cannot_be_fetched_is_not_asked_for_over_and_over_while_a_reader_waits_for_memory() -> None:
+    with installed():
+        run_seed("window", 111051)
+
+
 @pytest.mark.parametrize(("kind", "name"), every(8, [(kind, name) for kind in KINDS for name in SEEDS[kind]]))
 def test_broken_remote_code_is_found(kind: str, name: str) -> None:
     seed = SEEDS[kind][name]

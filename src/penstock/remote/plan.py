@@ -206,8 +206,8 @@ class Plan:
             need = self._next[0]
             if not self._is_worth_looking(need):
                 return moved
-            # What is closed fails the batch that reads it; what was given up may not be needed any more.
-            if need.numbers.size and window.is_open(need.numbers) and need.last > self._passed:
+            # What is closed or failed fails the batch that reads it; what was given up may not be needed any more.
+            if need.numbers.size and need.last > self._passed and window.may_prefetch(need.numbers):
                 wanted = need.extents()
                 ranges = window.admit(wanted, plans=1, spare=self, urgent=urgent)
                 if ranges is None and self._end_passed():  # only the look at what comes next told the last step of some

@@ -228,6 +228,7 @@ class Window:
         steps that do not fit together evict each other's ranges without end."""
         self._holders: Counter[threading.Thread] = Counter()  # holds by thread, whose ident another may get when it has ended
         self._bad: set[int] = set()  # files that are about to be fetched again: no new hold on them
+        self._failed: set[int] = set()  # files whose last range could not be fetched
 
     def begin_anew(self) -> None:
         """In a forked child: the threads are the parent's, and locks may be held by them."""
@@ -293,6 +294,10 @@ class Window:
     def is_open(self, numbers: IntArray) -> bool:
         """Whether none of the files is closed."""
         return not any(map(self._is_stopped, set(numbers.tolist())))
+
+    def may_prefetch(self, numbers: IntArray) -> bool:
+        """Whether plans may ask for files: not for closed ones, nor for those that just failed, of which a batch says why."""
+        return self.is_open(numbers) and self._failed.isdisjoint(numbers.tolist())
 
     def _is_stopped(self, number: int) -> bool:
         download = self._downloads[number]
@@ -580,7 +585,10 @@ class Window:
 
     def _arrived(self, one: Range, error: BaseException | None) -> None:
         """A range that could not be fetched is removed; its readers find the error."""
-        if error is not None:
+        if error is None:
+            self._failed.discard(one.number)
+        else:
+            self._failed.add(one.number)
             self.residency.remove(one)
         self.residency.change(one, is_ready=True)
         one.error = error
