@@ -12,7 +12,7 @@ from penstock import _core
 from penstock.order import Permutation
 from penstock.order.permutation import Purpose, derive_root
 
-LONGEST = 1_000_000
+LONGEST = 5_000_000
 FAR = 400  # positions of an endless mixture that are looked at
 ENDLESS = 1 << 60  # samples of an epoch that never ends: more
 

@@ -1049,7 +1049,7 @@ class Mix(Stream):
             return self.stop == "forever"
         try:
             return self.course.epoch(0).is_endless
-        except AmendmentError:
+        except (AmendmentError, NoMeanError):
             return True
 
     @cached_property

@@ -160,9 +160,13 @@ class EpochSchedule:
 
     def epoch_at(self, step: int, epoch: int) -> int:
         """The epoch of the batch of a step, where the run stands in ``epoch``: a later one, if no batch is left of that."""
-        if self.tail == "wrap" or step < self.first_step(epoch + 1) or (self.total is not None and step >= self.total):
+        is_over = self.total is not None and step >= self.total
+        if is_over or (self.tail != "wrap" and step < self.first_step(epoch + 1)):
             return epoch
-        return self.place(step).epoch
+        try:
+            return self.place(step).epoch
+        except IndexError:  # there is no data
+            return epoch
 
     def steps_in(self, epoch: int) -> int:
         """Batches of an epoch."""
