@@ -206,9 +206,7 @@ class Loader:
     @property
     def epoch(self) -> int:
         """The epoch of the next batch."""
-        if self._restart:
-            return 0
-        return self._schedule.epoch_at(*self._at[:2])
+        return self._zero.epoch_at(0, 0) if self._restart else self._schedule.epoch_at(*self._at[:2])
 
     def __len__(self) -> int:
         """Batches of the current epoch, those already delivered included; TypeError if it never ends."""
@@ -219,7 +217,7 @@ class Loader:
     def remaining(self) -> range:
         """The steps of the next ``for batch in loader``: the rest of the epoch, or of all phases."""
         if self._restart:
-            return range(self._zero.first_step(1))
+            return range(self._zero.first_step(self.epoch + 1))
         end = self._schedule.first_step(self.epoch + 1) if self._phases is None else self._schedule.total or 0
         return range(self.step, max(self.step, end))
 
