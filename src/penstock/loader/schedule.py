@@ -257,6 +257,8 @@ class EpochSchedule:
         if position and self.stream.needs_steps and self._is_over(axis, position):  # an amendment ends the epoch just here
             epoch, position, axis = epoch + 1, 0, self.axis_of(epoch + 1)
         if position > axis or (position and position == axis):
+            if self.stream.needs_steps:  # with another batch size an amendment may end the epoch before
+                raise self._no_batch_there(step, epoch, position)
             raise StateError(f"damaged state: position {position} of an epoch of {axis}")
         expected = self.first_step(epoch) + -(-position // max(1, self._width))
         for candidate in (expected, expected - 1):
@@ -265,11 +267,14 @@ class EpochSchedule:
         anchor = expected if step is None else step
         at_a_start = position == 0 and anchor == self.first_step(epoch) and self.tail != "wrap"  # behind epochs without a batch
         if self.stream.needs_steps and not at_a_start:
-            raise StateMismatchError(
-                f"the state was saved at step {step}, position {position} of epoch {epoch}, where no batch of {self.batch_size} "
-                "begins at that step: weights by step, amendments and whole batches need the batch size and tail of the run"
-            )
+            raise self._no_batch_there(step, epoch, position)
         return replace(self, start=anchor, epoch=epoch, position=position), anchor
+
+    def _no_batch_there(self, step: int | None, epoch: int, position: int) -> StateMismatchError:
+        return StateMismatchError(
+            f"the state was saved at step {step}, position {position} of epoch {epoch}, where no batch of {self.batch_size} "
+            "begins at that step: weights by step, amendments and whole batches need the batch size and tail of the run"
+        )
 
     def _is_over(self, axis: int, position: int) -> bool:
         """Whether no batch of an epoch is left where one would begin."""
